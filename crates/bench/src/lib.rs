@@ -1,1 +1,5 @@
-//! TODO
+//! Measuring Overside, and showing what was measured: limits of the machine, TPC-H data, verification of scans, charts, the
+//! report and the demo.
+#![forbid(unsafe_code)]
+
+pub mod measure;

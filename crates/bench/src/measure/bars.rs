@@ -1,0 +1,91 @@
+//! Bars: what must be reached, and whether it was.
+
+use super::Ratio;
+use serde::Serialize;
+
+/// A stated bar with what was measured against it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bar {
+    /// What is compared, in words.
+    pub name: String,
+    /// The least ratio that meets the bar.
+    pub wanted: f64,
+    /// What was measured; `None` when nothing could be compared.
+    pub ratio: Option<Ratio>,
+    /// Met, failed or open.
+    pub verdict: Verdict,
+}
+
+/// What the measurement says about a bar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The median reaches the bar.
+    Met,
+    /// The median is below the bar, but the 95 % interval still includes it.
+    WithinNoise,
+    /// The 95 % interval excludes the bar.
+    Missed,
+    /// Nothing was measured.
+    NotMeasured,
+}
+
+impl Bar {
+    /// Judges `ratio` against `wanted`.
+    pub fn at_least(name: impl Into<String>, wanted: f64, ratio: Option<Ratio>) -> Bar {
+        let verdict = match ratio {
+            None => Verdict::NotMeasured,
+            Some(r) if r.median >= wanted => Verdict::Met,
+            Some(r) if r.high >= wanted => Verdict::WithinNoise,
+            Some(_) => Verdict::Missed,
+        };
+        Bar {
+            name: name.into(),
+            wanted,
+            ratio,
+            verdict,
+        }
+    }
+}
+
+impl Verdict {
+    /// One word or two for a table.
+    pub fn text(self) -> &'static str {
+        match self {
+            Verdict::Met => "met",
+            Verdict::WithinNoise => "within noise",
+            Verdict::Missed => "missed",
+            Verdict::NotMeasured => "not measured",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_fails_only_when_the_interval_excludes_it() {
+        let ratio = |median, low, high| {
+            Some(Ratio {
+                median,
+                low,
+                high,
+                rounds: 9,
+            })
+        };
+        assert_eq!(
+            Bar::at_least("", 0.95, ratio(0.96, 0.90, 1.0)).verdict,
+            Verdict::Met
+        );
+        assert_eq!(
+            Bar::at_least("", 0.95, ratio(0.94, 0.90, 0.96)).verdict,
+            Verdict::WithinNoise
+        );
+        assert_eq!(
+            Bar::at_least("", 0.95, ratio(0.90, 0.88, 0.94)).verdict,
+            Verdict::Missed
+        );
+        assert_eq!(Bar::at_least("", 0.95, None).verdict, Verdict::NotMeasured);
+    }
+}
