@@ -1,1 +1,70 @@
-//! TODO
+//! Memory that a transfer may touch, and who may touch it.
+//!
+//! Four kinds, and the rules that make them sound without anybody's care:
+//!
+//! - A [`Segment`] is a sealed range of memory. Peers may map it read-only at most.
+//! - A [`Buffer`] is an exclusive part of a segment: `&[u8]` and `&mut [u8]` are given
+//!   out over it because no peer can write there and no other buffer covers it.
+//! - A [`View`] names bytes that stay put and unchanged as long as its [`Hold`] lives.
+//!   A posted send owns its view; the completion releases the hold.
+//! - A [`Window`] is memory that a peer may write at any moment. It gives copies only.
+//!
+//! What a peer shares with us for reading is [`Foreign`]: also copies only.
+//!
+//! Nothing here is sound only because a destructor runs: forgetting a buffer, a view or a
+//! hold leaks memory and does no more.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod buffer;
+mod foreign;
+mod hold;
+pub mod kernels;
+mod pool;
+mod reservation;
+mod segment;
+mod sys;
+mod view;
+mod window;
+
+pub use buffer::Buffer;
+pub use foreign::Foreign;
+pub use hold::Hold;
+pub use pool::Pool;
+pub use reservation::Reservation;
+pub use segment::{Segment, SegmentId};
+pub use view::{Fragment, View};
+pub use window::Window;
+
+/// Why memory could not be had or used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The system has no memory left for a segment.
+    #[error("out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit of /dev/shm")]
+    Exhausted {
+        /// What was asked for, in bytes.
+        bytes: usize,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+    /// A range lies outside of its memory.
+    #[error("bytes {at}..{at}+{len} escape from a memory of {of} bytes")]
+    Escapes {
+        /// First byte.
+        at: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Length of the memory in bytes.
+        of: u64,
+    },
+    /// A descriptor that a peer passed is not what it says.
+    #[error("the peer's memory is refused: {0}")]
+    Untrusted(&'static str),
+    /// A system call failed.
+    #[error("{what} failed: {source}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+}

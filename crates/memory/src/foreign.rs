@@ -1,0 +1,133 @@
+//! A peer's memory, mapped read-only here.
+
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{MemoryError, kernels, sys};
+
+/// A peer's segment. The peer may change it at any moment, so it gives copies and single
+/// aligned words only; whoever reads validates after the copy.
+#[derive(Debug)]
+pub struct Foreign {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: [foreign] only racing copies and atomic loads reach the bytes.
+unsafe impl Send for Foreign {}
+// SAFETY: [foreign] as above.
+unsafe impl Sync for Foreign {}
+
+impl Foreign {
+    /// Verifies size and seals of what a peer passed, then maps it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Untrusted`] when the descriptor is not a sealed, allocated memfd of `len` bytes.
+    pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
+        if len == 0 || len > isize::MAX as u64 {
+            return Err(MemoryError::Untrusted("the segment's size is absurd"));
+        }
+        sys::verify(&fd, len)?;
+        // SAFETY: [mapping] a new mapping at an address of the system's choice.
+        let base = unsafe { sys::map(&fd, None, len as usize, false) }?;
+        Ok(Self { base, len: len as usize })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: an empty one is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `out.len()` bytes from offset `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`]; nothing is copied then.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let source = self.checked(at, out.len())?;
+        // SAFETY: [foreign] in bounds of the mapping; `out` is ours.
+        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, out.len()) };
+        Ok(())
+    }
+
+    /// The aligned word at offset `at`, with acquire ordering.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    pub fn load(&self, at: u64) -> Result<u64, MemoryError> {
+        let source = self.checked(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(MemoryError::Escapes { at, len: 8, of: self.len as u64 });
+        }
+        // SAFETY: [foreign] aligned and in bounds; an atomic load may race with the peer's stores.
+        Ok(unsafe { AtomicU64::from_ptr(source.cast_mut().cast()) }.load(Ordering::Acquire))
+    }
+
+    /// Asks the processor to fetch the cache line at `at`; nothing happens for a bad offset.
+    pub fn prefetch(&self, at: u64) {
+        if let Ok(source) = self.checked(at, 1) {
+            kernels::prefetch(source);
+        }
+    }
+
+    fn checked(&self, at: u64, len: usize) -> Result<*const u8, MemoryError> {
+        match at.checked_add(len as u64) {
+            // SAFETY: [foreign] the offset is within the mapping.
+            Some(end) if end <= self.len as u64 => Ok(unsafe { self.base.as_ptr().add(at as usize) }),
+            _ => Err(MemoryError::Escapes { at, len: len as u64, of: self.len as u64 }),
+        }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // SAFETY: [mapping] nobody else has the address.
+        unsafe { sys::unmap(self.base, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Segment;
+
+    fn passed(segment: &Segment) -> OwnedFd {
+        segment.fd().unwrap().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn reads_what_the_owner_writes_within_bounds() {
+        let segment = Segment::shared(4096).unwrap();
+        let foreign = Foreign::map(passed(&segment), 4096).unwrap();
+        let mut buffer = segment.carve(4096).pop().unwrap();
+        buffer[8..16].copy_from_slice(&7u64.to_ne_bytes());
+        assert_eq!(foreign.load(8).unwrap(), 7);
+        let mut out = [0; 9];
+        foreign.read(8, &mut out).unwrap();
+        assert_eq!(out[0], 7);
+        assert!(foreign.read(4090, &mut out).is_err());
+        assert!(foreign.read(u64::MAX, &mut out).is_err());
+        assert!(foreign.load(4).is_err());
+        assert!(foreign.load(4096).is_err());
+    }
+
+    #[test]
+    fn a_lying_peer_is_refused() {
+        let segment = Segment::shared(4096).unwrap();
+        assert!(Foreign::map(passed(&segment), 8192).is_err(), "a size that is not so");
+        let loose = rustix::fs::memfd_create("loose", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&loose, 4096).unwrap();
+        assert!(Foreign::map(loose, 4096).is_err(), "it could shrink under us");
+        let hollow = rustix::fs::memfd_create("hollow", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&hollow, 1 << 20).unwrap();
+        sys::seal(&hollow, true).unwrap();
+        assert!(Foreign::map(hollow, 1 << 20).is_err(), "its holes would be ours to fill");
+        let (pipe, _) = rustix::pipe::pipe().unwrap();
+        assert!(Foreign::map(pipe, 4096).is_err(), "not a memfd");
+    }
+}

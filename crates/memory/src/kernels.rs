@@ -1,0 +1,198 @@
+//! The copies themselves.
+//!
+//! Every kernel is opaque to the compiler (inline assembly, or volatile words where there is
+//! none), so [`copy_racing`] may read memory that another process is writing: it yields some
+//! bytes, never undefined behaviour. Which kernel is fastest depends on the machine; the
+//! `limits` of the bench crate measure them all.
+
+/// A way to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// The C library's `memcpy`.
+    Libc,
+    /// `rep movsb`: the processor's own copy loop.
+    RepMovsb,
+    /// 32-byte loads and stores.
+    Avx2,
+    /// 32-byte loads and stores past the cache. Worth it for what nobody reads soon.
+    Streaming,
+}
+
+impl Kernel {
+    /// Every kernel this processor can run.
+    pub fn available() -> Vec<Kernel> {
+        let mut out = vec![Kernel::Libc];
+        if cfg!(target_arch = "x86_64") {
+            out.push(Kernel::RepMovsb);
+            if has_avx2() {
+                out.extend([Kernel::Avx2, Kernel::Streaming]);
+            }
+        }
+        out
+    }
+}
+
+/// Copies `source` over the start of `target` with the given kernel (the nearest available one).
+///
+/// # Panics
+/// When `target` is shorter than `source`.
+pub fn copy(kernel: Kernel, target: &mut [u8], source: &[u8]) {
+    assert!(target.len() >= source.len());
+    let (to, from, len) = (target.as_mut_ptr(), source.as_ptr(), source.len());
+    // SAFETY: [kernel] two live slices; `&mut` proves that they are disjoint.
+    unsafe {
+        match kernel {
+            Kernel::Libc => std::ptr::copy_nonoverlapping(from, to, len),
+            Kernel::RepMovsb => rep_movsb(to, from, len),
+            Kernel::Avx2 if has_avx2() => avx2::<false>(to, from, len),
+            Kernel::Streaming if has_avx2() => avx2::<true>(to, from, len),
+            Kernel::Avx2 | Kernel::Streaming => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// Copies `len` bytes of which either side may change meanwhile.
+///
+/// # Safety
+/// Both ranges are mapped, readable and writable respectively, and disjoint.
+#[inline]
+pub unsafe fn copy_racing(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [kernel] the caller's promise.
+    unsafe {
+        if len <= SMALL_BYTES {
+            small(to, from, len);
+        } else if has_avx2() && len < REP_BYTES {
+            avx2::<false>(to, from, len);
+        } else {
+            rep_movsb(to, from, len);
+        }
+    }
+}
+
+/// Asks the processor to fetch the cache line at `address`. Any address is allowed.
+#[inline]
+pub fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: [kernel] a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[inline]
+fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// # Safety
+/// As [`copy_racing`].
+#[inline]
+unsafe fn small(to: *mut u8, from: *const u8, len: usize) {
+    let mut at = 0;
+    // SAFETY: [kernel] every access lies below `len`; volatile, so a racing writer is harmless.
+    unsafe {
+        while at + 8 <= len {
+            let word = from.add(at).cast::<Unaligned>().read_volatile();
+            to.add(at).cast::<Unaligned>().write_volatile(word);
+            at += 8;
+        }
+        while at < len {
+            to.add(at).write_volatile(from.add(at).read_volatile());
+            at += 1;
+        }
+    }
+}
+
+/// Eight bytes at any address.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned(u64);
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [kernel] the caller's ranges; the direction flag is clear by the ABI.
+    unsafe {
+        std::arch::asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [kernel] the caller's ranges.
+    unsafe { small(to, from, len) }
+}
+
+/// 128 bytes a turn, the rest by words. With `STREAM`, stores bypass the cache (32-byte aligned targets only).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn avx2<const STREAM: bool>(mut to: *mut u8, mut from: *const u8, mut len: usize) {
+    let turns = len / 128;
+    if turns > 0 {
+        let stream = STREAM && (to as usize).is_multiple_of(32);
+        // SAFETY: [kernel] `turns` * 128 <= len; AVX2 was detected by the caller.
+        unsafe {
+            if stream {
+                std::arch::asm!(
+                    "2:", "vmovdqu ymm0, [{f}]", "vmovdqu ymm1, [{f} + 32]", "vmovdqu ymm2, [{f} + 64]", "vmovdqu ymm3, [{f} + 96]",
+                    "vmovntdq [{t}], ymm0", "vmovntdq [{t} + 32], ymm1", "vmovntdq [{t} + 64], ymm2", "vmovntdq [{t} + 96], ymm3",
+                    "add {f}, 128", "add {t}, 128", "dec {n}", "jnz 2b", "sfence", "vzeroupper",
+                    f = inout(reg) from, t = inout(reg) to, n = inout(reg) turns => _,
+                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _, options(nostack));
+            } else {
+                std::arch::asm!(
+                    "2:", "vmovdqu ymm0, [{f}]", "vmovdqu ymm1, [{f} + 32]", "vmovdqu ymm2, [{f} + 64]", "vmovdqu ymm3, [{f} + 96]",
+                    "vmovdqu [{t}], ymm0", "vmovdqu [{t} + 32], ymm1", "vmovdqu [{t} + 64], ymm2", "vmovdqu [{t} + 96], ymm3",
+                    "add {f}, 128", "add {t}, 128", "dec {n}", "jnz 2b", "vzeroupper",
+                    f = inout(reg) from, t = inout(reg) to, n = inout(reg) turns => _,
+                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _, options(nostack));
+            }
+        }
+        len %= 128;
+    }
+    // SAFETY: [kernel] the assembly moved both pointers past what it copied.
+    unsafe { small(to, from, len) }
+    let _ = (&mut to, &mut from);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn avx2<const STREAM: bool>(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [kernel] the caller's ranges.
+    unsafe { small(to, from, len) }
+}
+
+/// Up to here plain words win over starting a loop.
+const SMALL_BYTES: usize = 64;
+/// From here the processor's own loop is taken. Measured, see docs/ARCHITECTURE.md (memory).
+const REP_BYTES: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_copies_every_length_and_no_more() {
+        let source: Vec<u8> = (0..5000u32).map(|i| (i * 31) as u8).collect();
+        for len in (0..300).chain([511, 512, 2047, 2048, 2049, 4096, 4999]) {
+            for skew in [0, 1, 13] {
+                let mut racing = vec![0xEE; len + skew + 1];
+                // SAFETY: [kernel] disjoint vectors with room.
+                unsafe { copy_racing(racing.as_mut_ptr().add(skew), source.as_ptr().add(1), len) };
+                assert_eq!(&racing[skew..skew + len], &source[1..1 + len]);
+                assert_eq!(racing[skew + len], 0xEE, "one past the end, len {len}");
+                for kernel in Kernel::available() {
+                    let mut target = vec![0xEE; len + skew + 1];
+                    copy(kernel, &mut target[skew..], &source[..len]);
+                    assert_eq!(&target[skew..skew + len], &source[..len], "{kernel:?} {len}");
+                    assert_eq!(target[skew + len], 0xEE, "{kernel:?} {len}");
+                }
+            }
+        }
+    }
+}

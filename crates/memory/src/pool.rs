@@ -1,0 +1,111 @@
+//! Transmit buffers that come back when their transmission completes.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::buffer::Buffer;
+use crate::hold::Hold;
+use crate::view::{Fragment, View};
+use crate::{MemoryError, Segment};
+
+/// A fixed number of buffers of one size. Taking and returning are lock-free, from any thread.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    free: Arc<ArrayQueue<Buffer>>,
+    buffer_bytes: usize,
+    segment: Arc<Segment>,
+}
+
+struct Lent {
+    free: Arc<ArrayQueue<Buffer>>,
+    buffer: Option<Buffer>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            // The queue has room for every buffer it was made with.
+            let _ = self.free.push(buffer);
+        }
+    }
+}
+
+impl Pool {
+    /// Cuts `segment` into buffers of `buffer_bytes`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when not even one buffer fits.
+    pub fn new(segment: Segment, buffer_bytes: usize) -> Result<Self, MemoryError> {
+        let len = segment.len() as u64;
+        let buffers = segment.carve(buffer_bytes);
+        let Some(first) = buffers.first() else {
+            return Err(MemoryError::Escapes { at: 0, len: buffer_bytes as u64, of: len });
+        };
+        let (segment, buffer_bytes) = (first.segment().clone(), first.len());
+        let free = ArrayQueue::new(buffers.len());
+        for buffer in buffers {
+            let _ = free.push(buffer);
+        }
+        Ok(Self { free: Arc::new(free), buffer_bytes, segment })
+    }
+
+    /// A buffer, unless all are in flight.
+    pub fn take(&self) -> Option<Buffer> {
+        self.free.pop()
+    }
+
+    /// Gives an unused buffer back.
+    pub fn put(&self, buffer: Buffer) {
+        let _ = self.free.push(buffer);
+    }
+
+    /// The first `len` bytes of `buffer` as a view; its release brings the buffer back.
+    pub fn view(&self, buffer: Buffer, len: usize) -> View {
+        let fragment = Fragment {
+            address: buffer.as_ptr(),
+            len: len.min(buffer.len()) as u32,
+            segment: buffer.segment_id(),
+        };
+        let lent = Lent { free: self.free.clone(), buffer: Some(buffer) };
+        // SAFETY: [view] the hold owns the buffer until its release returns it.
+        unsafe { View::pinned([fragment], Hold::from(Box::new(lent))) }
+    }
+
+    /// Buffers that are neither taken nor in flight.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// All buffers.
+    pub fn capacity(&self) -> usize {
+        self.free.capacity()
+    }
+
+    /// Bytes of each buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// The segment under the buffers, to be registered once.
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_returns_when_its_view_ends() {
+        let pool = Pool::new(Segment::private(8192).unwrap(), 4096).unwrap();
+        let mut buffer = pool.take().unwrap();
+        buffer[0] = 5;
+        let view = pool.view(buffer, 10);
+        let _other = pool.take().unwrap();
+        assert!(pool.take().is_none(), "both are out");
+        std::thread::spawn(move || drop(view)).join().unwrap();
+        assert_eq!(pool.take().map(|b| b[0]), Some(5));
+    }
+}

@@ -1,0 +1,142 @@
+//! The system calls behind segments: memfds, seals, mappings.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::MemoryError;
+
+/// A new memfd of `len` bytes that really has its memory, so that running out is an error
+/// here and never a SIGBUS later. The kernel would hand out its last page and then kill
+/// somebody, so what is not available is refused before.
+pub(crate) fn memfd(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
+    if available().is_some_and(|bytes| (len as u64).saturating_add(RESERVE_BYTES) > bytes) {
+        return Err(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM });
+    }
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(|source| MemoryError::System { what: "memfd_create", source })?;
+    retry(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64))
+        .map_err(|source| MemoryError::Exhausted { bytes: len, source })?;
+    Ok(fd)
+}
+
+/// Seals the size, and with `frozen` every later writable mapping.
+pub(crate) fn seal(fd: impl AsFd, frozen: bool) -> Result<(), MemoryError> {
+    let mut seals = SealFlags::SHRINK | SealFlags::GROW;
+    if frozen {
+        seals |= SealFlags::FUTURE_WRITE;
+    }
+    rustix::fs::fcntl_add_seals(fd, seals | SealFlags::SEAL)
+        .map_err(|source| MemoryError::System { what: "sealing a segment", source })
+}
+
+/// Checks that a descriptor from a peer is a memfd of exactly `len` bytes that can never
+/// shrink, so that a mapping of it cannot fault.
+pub(crate) fn verify(fd: impl AsFd, len: u64) -> Result<(), MemoryError> {
+    let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let seals = rustix::fs::fcntl_get_seals(&fd)
+        .map_err(|_| MemoryError::Untrusted("the descriptor cannot be sealed; only memfds are accepted"))?;
+    if !seals.contains(wanted) {
+        return Err(MemoryError::Untrusted("the segment may still shrink or grow"));
+    }
+    let stat = rustix::fs::fstat(&fd)
+        .map_err(|source| MemoryError::System { what: "fstat of a peer's segment", source })?;
+    if u64::try_from(stat.st_size) != Ok(len) {
+        return Err(MemoryError::Untrusted("the segment's size is not the announced one"));
+    }
+    // A hole would be allocated by our own read, against our memory limit; SIGBUS when none is left.
+    if (stat.st_blocks as u64).saturating_mul(512) < len {
+        return Err(MemoryError::Untrusted("the segment has holes; its memory must be allocated"));
+    }
+    Ok(())
+}
+
+/// Maps `len` bytes of `fd` shared, anywhere or exactly at `at`.
+///
+/// # Safety
+/// With `at`, the range is a reservation of the caller's that nobody uses yet.
+pub(crate) unsafe fn map(
+    fd: impl AsFd,
+    at: Option<NonNull<u8>>,
+    len: usize,
+    write: bool,
+) -> Result<NonNull<u8>, MemoryError> {
+    let mut prot = ProtFlags::READ;
+    if write {
+        prot |= ProtFlags::WRITE;
+    }
+    let (address, mut flags) = match at {
+        Some(at) => (at.as_ptr().cast(), MapFlags::FIXED),
+        None => (std::ptr::null_mut(), MapFlags::empty()),
+    };
+    flags |= MapFlags::SHARED;
+    // SAFETY: [mapping] a new mapping, or one over the caller's own reservation.
+    let base = unsafe { rustix::mm::mmap(address, len, prot, flags, fd, 0) }
+        .map_err(|source| MemoryError::Exhausted { bytes: len, source })?;
+    NonNull::new(base.cast()).ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })
+}
+
+/// Maps `len` anonymous bytes: private memory, or an inaccessible reservation.
+///
+/// # Safety
+/// With `at`, the range belongs to the caller and nobody uses it any more.
+pub(crate) unsafe fn map_anonymous(
+    at: Option<NonNull<u8>>,
+    len: usize,
+    access: bool,
+) -> Result<NonNull<u8>, MemoryError> {
+    let prot = if access { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
+    let (address, mut flags) = match at {
+        Some(at) => (at.as_ptr().cast(), MapFlags::FIXED),
+        None => (std::ptr::null_mut(), MapFlags::empty()),
+    };
+    flags |= MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: [mapping] a new mapping, or one over the caller's own range.
+    let base = unsafe { rustix::mm::mmap_anonymous(address, len, prot, flags) }
+        .map_err(|source| MemoryError::Exhausted { bytes: len, source })?;
+    NonNull::new(base.cast()).ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })
+}
+
+/// Ends a mapping.
+///
+/// # Safety
+/// Nobody uses the range any more.
+pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
+    // SAFETY: [mapping] the caller's promise. An error would only leave the range mapped.
+    let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), len) };
+}
+
+/// Asks for huge pages under private memory; only advice.
+pub(crate) fn advise_huge(base: NonNull<u8>, len: usize) {
+    // SAFETY: [mapping] advice on our own mapping changes no content.
+    let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxHugepage) };
+}
+
+/// What the kernel thinks can be allocated without pushing others out (`MemAvailable`).
+fn available() -> Option<u64> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open("/proc/meminfo", flags, rustix::fs::Mode::empty()).ok()?;
+    let mut text = [0u8; 512];
+    let len = retry(|| rustix::io::read(&file, &mut text[..])).ok()?;
+    let text = std::str::from_utf8(&text[..len]).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Left to everybody else.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// Bytes of a page of the system's memory, to which segments are rounded.
+pub(crate) const PAGE_BYTES: usize = 4096;

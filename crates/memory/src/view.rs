@@ -1,0 +1,178 @@
+//! Bytes to be sent, from where they lie.
+
+use std::sync::Arc;
+
+use overside_shape::Shape;
+use smallvec::SmallVec;
+
+use crate::buffer::Buffer;
+use crate::hold::Hold;
+use crate::segment::SegmentId;
+use crate::MemoryError;
+
+/// A contiguous piece of a view: the scatter/gather element of verbs.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragment {
+    /// First byte.
+    pub address: *const u8,
+    /// Length in bytes.
+    pub len: u32,
+    /// The segment it lies in, [`SegmentId::FOREIGN`] for a user's heap.
+    pub segment: SegmentId,
+}
+
+/// Fragments in message order over memory that stays put and unchanged while the hold lives.
+///
+/// A posted send owns its view, so the memory cannot be taken back before the completion:
+///
+/// ```compile_fail,E0382
+/// # use overside_memory::{Segment, View};
+/// # let buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+/// fn post_send(_: View) {}
+/// let view = View::whole(buffer);
+/// post_send(view);
+/// drop(view); // moved
+/// ```
+///
+/// and the buffer under it cannot be written:
+///
+/// ```compile_fail,E0382
+/// # use overside_memory::{Segment, View};
+/// # let mut buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+/// let view = View::whole(buffer);
+/// buffer[0] = 1; // moved
+/// ```
+#[derive(Debug)]
+pub struct View {
+    fragments: SmallVec<[Fragment; 4]>,
+    bytes: u64,
+    hold: Hold,
+}
+
+// SAFETY: [view] the fragments' bytes are immutable while the hold lives, and the hold is Send.
+unsafe impl Send for View {}
+// SAFETY: [view] as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// All of a buffer.
+    pub fn whole(buffer: Buffer) -> Self {
+        let len = buffer.len();
+        Self::prefix(buffer, len)
+    }
+
+    /// The first `len` bytes of a buffer (all of it when `len` is larger): what was packed
+    /// into a transmit buffer.
+    pub fn prefix(buffer: Buffer, len: usize) -> Self {
+        let fragment = Fragment {
+            address: buffer.as_ptr(),
+            len: len.min(buffer.len()) as u32,
+            segment: buffer.segment_id(),
+        };
+        // SAFETY: [view] the hold owns the buffer, so nobody writes it.
+        unsafe { Self::pinned([fragment], Hold::from(Box::new(buffer))) }
+    }
+
+    /// The bytes of `shape` in a shared buffer (offsets from the buffer's start).
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when the shape ends past the buffer.
+    pub fn of(buffer: &Arc<Buffer>, shape: &Shape) -> Result<Self, MemoryError> {
+        let len = buffer.len() as u64;
+        shape.within(len).map_err(|_| MemoryError::Escapes { at: 0, len: shape.end(), of: len })?;
+        let fragments = shape.fragments().map(|run| Fragment {
+            // In bounds by the check above.
+            address: buffer.as_ptr().wrapping_add(run.at as usize),
+            len: run.len as u32,
+            segment: buffer.segment_id(),
+        });
+        // SAFETY: [view] an Arc<Buffer> has no writer, and the hold keeps it.
+        Ok(unsafe { Self::pinned(fragments, Hold::from(buffer.clone())) })
+    }
+
+    /// Memory of the user's own, outside of every segment. A provider may have to copy it.
+    pub fn foreign<T: AsRef<[u8]> + Send + Sync + 'static>(bytes: Arc<T>) -> Self {
+        let slice: &[u8] = (*bytes).as_ref();
+        let fragments: SmallVec<[Fragment; 4]> = slice
+            .chunks(u32::MAX as usize)
+            .map(|part| Fragment {
+                address: part.as_ptr(),
+                len: part.len() as u32,
+                segment: SegmentId::FOREIGN,
+            })
+            .collect();
+        // SAFETY: [view] the slice borrows from `T`, which stays where it is and has no `&mut`
+        // while the hold shares the Arc: the borrow could be kept as long as the hold.
+        unsafe { Self::pinned(fragments, Hold::from(bytes)) }
+    }
+
+    /// Fragments of memory that somebody pinned.
+    ///
+    /// # Safety
+    /// Until `hold` is released, nobody writes or reuses the fragments' bytes, which lie within
+    /// the segments they name (for [`SegmentId::FOREIGN`]: within one allocation each).
+    pub unsafe fn pinned(fragments: impl IntoIterator<Item = Fragment>, hold: Hold) -> Self {
+        let fragments: SmallVec<[Fragment; 4]> = fragments.into_iter().collect();
+        let bytes = fragments.iter().map(|f| u64::from(f.len)).sum();
+        Self { fragments, bytes, hold }
+    }
+
+    /// This view's bytes, then the other's, as one message with one hold.
+    pub fn then(mut self, other: View) -> View {
+        self.fragments.extend(other.fragments);
+        Self {
+            fragments: self.fragments,
+            bytes: self.bytes + other.bytes,
+            hold: self.hold.both(other.hold),
+        }
+    }
+
+    /// The fragments in message order.
+    pub fn fragments(&self) -> &[Fragment] {
+        &self.fragments
+    }
+
+    /// Bytes in the message.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies the message into `out`, as far as it goes; for tests and for providers that pack.
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for fragment in &self.fragments {
+            // SAFETY: [view] immutable and alive while we have the hold.
+            let bytes = unsafe { std::slice::from_raw_parts(fragment.address, fragment.len as usize) };
+            let take = bytes.len().min(out.len() - done);
+            out[done..done + take].copy_from_slice(&bytes[..take]);
+            done += take;
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Segment;
+    use overside_shape::Run;
+
+    #[test]
+    fn a_view_gathers_in_message_order() {
+        let mut buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+        buffer.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
+        let shape = Shape::list(&[Run::new(9, 2), Run::new(1, 3)]).unwrap();
+        let view = View::of(&Arc::new(buffer), &shape).unwrap();
+        let view = view.then(View::foreign(Arc::new(vec![77u8])));
+        let mut out = [0; 8];
+        assert_eq!((view.bytes(), view.copy_to(&mut out)), (6, 6));
+        assert_eq!(out, [9, 10, 1, 2, 3, 77, 0, 0]);
+    }
+
+    #[test]
+    fn a_shape_past_the_buffer_is_refused() {
+        let buffer = Arc::new(Segment::private(4096).unwrap().carve(4096).pop().unwrap());
+        let shape = Shape::contiguous(4000, 97).unwrap();
+        assert!(matches!(View::of(&buffer, &shape), Err(MemoryError::Escapes { .. })));
+    }
+}

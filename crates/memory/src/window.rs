@@ -1,0 +1,158 @@
+//! Memory that a peer may write at any moment.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{MemoryError, kernels, sys};
+
+/// The target of one-sided writes and atomics: ours for a peer to write, or a peer's for us.
+///
+/// It gives copies and atomic words, never `&[u8]`; whoever reads validates after the copy.
+#[derive(Debug)]
+pub struct Window {
+    base: NonNull<u8>,
+    len: usize,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: [window] only racing copies and atomics reach the bytes.
+unsafe impl Send for Window {}
+// SAFETY: [window] as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// A window of our own, peer-writable from birth; its size is sealed. `len` is rounded up to pages.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exhausted`] when the memory is not there.
+    pub fn new(len: usize) -> Result<Self, MemoryError> {
+        let len = len
+            .max(1)
+            .checked_next_multiple_of(sys::PAGE_BYTES)
+            .filter(|l| *l <= isize::MAX as usize)
+            .ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })?;
+        let fd = sys::memfd("overside-window", len)?;
+        sys::seal(&fd, false)?;
+        // SAFETY: [mapping] a new mapping at an address of the system's choice.
+        let base = unsafe { sys::map(&fd, None, len, true) }?;
+        Ok(Self { base, len, fd: Some(fd) })
+    }
+
+    /// A peer's window, verified and mapped here.
+    ///
+    /// # Errors
+    /// [`MemoryError::Untrusted`] when the descriptor is not what the peer says.
+    pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
+        if len == 0 || len > isize::MAX as u64 {
+            return Err(MemoryError::Untrusted("the window's size is absurd"));
+        }
+        sys::verify(&fd, len)?;
+        // SAFETY: [mapping] a new mapping at an address of the system's choice.
+        let base = unsafe { sys::map(&fd, None, len as usize, true) }?;
+        Ok(Self { base, len: len as usize, fd: None })
+    }
+
+    /// The descriptor to pass to a peer; none for a peer's window.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a window has at least a page.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `out.len()` bytes from offset `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`]; nothing is copied then.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let source = self.checked(at, out.len())?;
+        // SAFETY: [window] in bounds; `out` is ours.
+        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, out.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` to offset `at`; its last aligned word becomes visible last (release).
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`]; nothing is copied then.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), MemoryError> {
+        let target = self.checked(at, bytes.len())?;
+        let end = at + bytes.len() as u64;
+        let word = (end & !7).saturating_sub(8);
+        if bytes.len() < 8 || word < at {
+            // SAFETY: [window] in bounds; `bytes` is ours.
+            unsafe { kernels::copy_racing(target, bytes.as_ptr(), bytes.len()) };
+            return Ok(());
+        }
+        let head = (word - at) as usize;
+        let tail = head + 8;
+        // SAFETY: [window] in bounds: head, tail and the word lie within at..end.
+        unsafe {
+            kernels::copy_racing(target, bytes.as_ptr(), head);
+            kernels::copy_racing(target.add(tail), bytes.as_ptr().add(tail), bytes.len() - tail);
+        }
+        let mut last = [0; 8];
+        last.copy_from_slice(&bytes[head..tail]);
+        self.word(word)?.store(u64::from_ne_bytes(last), Ordering::Release);
+        Ok(())
+    }
+
+    /// The aligned word at offset `at`: for loads, stores and atomics of either side.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    pub fn word(&self, at: u64) -> Result<&AtomicU64, MemoryError> {
+        let target = self.checked(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(MemoryError::Escapes { at, len: 8, of: self.len as u64 });
+        }
+        // SAFETY: [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
+        Ok(unsafe { AtomicU64::from_ptr(target.cast()) })
+    }
+
+    fn checked(&self, at: u64, len: usize) -> Result<*mut u8, MemoryError> {
+        match at.checked_add(len as u64) {
+            // SAFETY: [window] the offset is within the mapping.
+            Some(end) if end <= self.len as u64 => Ok(unsafe { self.base.as_ptr().add(at as usize) }),
+            _ => Err(MemoryError::Escapes { at, len: len as u64, of: self.len as u64 }),
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: [mapping] nobody else has the address.
+        unsafe { sys::unmap(self.base, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_each_others_words() {
+        let ours = Window::new(4096).unwrap();
+        let theirs = Window::map(ours.fd().unwrap().try_clone_to_owned().unwrap(), 4096).unwrap();
+        for (at, len) in [(0u64, 3usize), (1, 8), (5, 40), (4093, 3), (4088, 8), (7, 100)] {
+            let bytes: Vec<u8> = (0..len as u8).map(|b| b ^ 0x55).collect();
+            theirs.write(at, &bytes).unwrap();
+            let mut out = vec![0; len];
+            ours.read(at, &mut out).unwrap();
+            assert_eq!(out, bytes, "at {at} len {len}");
+        }
+        theirs.word(64).unwrap().store(1, Ordering::Relaxed);
+        assert_eq!(ours.word(64).unwrap().fetch_add(2, Ordering::AcqRel), 1);
+        assert_eq!(theirs.word(64).unwrap().load(Ordering::Acquire), 3);
+        assert!(ours.word(4).is_err() && ours.word(4096).is_err());
+        assert!(theirs.write(4090, &[0; 7]).is_err());
+    }
+}
