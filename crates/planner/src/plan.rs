@@ -1,0 +1,157 @@
+//! Choosing among ways of sending.
+
+use crate::profile::{Profile, Work};
+
+/// What is to be small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Goal {
+    /// Time per message with both ends busy at once: the slower end decides.
+    #[default]
+    Throughput,
+    /// Processor time of both ends together.
+    TotalCpu,
+    /// Processor time of the sender, whose cores have better things to do (to-copy §6).
+    SenderCpu,
+    /// Time of one message alone: the ends follow one another.
+    Latency,
+}
+
+/// One way of sending: its name and the work it causes at both ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alternative<'a> {
+    /// For people: `copy`, `gather`, …
+    pub name: &'a str,
+    /// What the sender does.
+    pub sender: Work,
+    /// What the receiver does.
+    pub receiver: Work,
+    /// Bytes on the wire.
+    pub wire_bytes: f64,
+}
+
+/// What an alternative costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    /// The figure that was compared, by the goal, in nanoseconds.
+    pub ns: f64,
+    /// The sender's processor, in nanoseconds.
+    pub sender_ns: f64,
+    /// The receiver's processor, in nanoseconds.
+    pub receiver_ns: f64,
+}
+
+/// What was chosen, and what was not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<const N: usize> {
+    /// Index of the cheapest alternative.
+    pub chosen: usize,
+    /// The price of each alternative, in their order; `None` for one that cannot be done.
+    pub prices: [Option<Price>; N],
+}
+
+impl<const N: usize> Plan<N> {
+    /// The price of what was chosen.
+    pub fn price(&self) -> Price {
+        self.prices[self.chosen].unwrap_or_default()
+    }
+
+    /// The cheapest of what was turned down: its index and price.
+    pub fn runner_up(&self) -> Option<(usize, Price)> {
+        let others = self.prices.iter().enumerate().filter(|(i, _)| *i != self.chosen);
+        others
+            .filter_map(|(i, p)| p.map(|p| (i, p)))
+            .min_by(|a, b| a.1.ns.total_cmp(&b.1.ns))
+    }
+}
+
+/// Prices `alternatives` (`None` where one cannot be done) and chooses the cheapest; the first
+/// of equals. Allocates nothing: it may run for every page of a scan.
+///
+/// Returns `None` when none can be done.
+pub fn plan<const N: usize>(
+    profile: &Profile,
+    goal: Goal,
+    alternatives: &[Option<Alternative<'_>>; N],
+) -> Option<Plan<N>> {
+    let mut prices = [None; N];
+    let mut chosen: Option<(usize, f64)> = None;
+    for (i, alternative) in alternatives.iter().enumerate() {
+        let Some(alternative) = alternative else { continue };
+        let price = price(profile, goal, alternative);
+        prices[i] = Some(price);
+        if chosen.is_none_or(|(_, best)| price.ns < best) {
+            chosen = Some((i, price.ns));
+        }
+    }
+    chosen.map(|(chosen, _)| Plan { chosen, prices })
+}
+
+fn price(profile: &Profile, goal: Goal, alternative: &Alternative<'_>) -> Price {
+    let sender_ns = profile.sender_ns(&alternative.sender);
+    let receiver_ns = profile.receiver_ns(&alternative.receiver);
+    let wire_ns = alternative.wire_bytes * profile.wire_byte_ns;
+    let ns = match goal {
+        // The sum breaks ties between alternatives whose slower end is the same.
+        Goal::Throughput => sender_ns.max(receiver_ns).max(wire_ns) + (sender_ns + receiver_ns) * TIE_SHARE,
+        Goal::TotalCpu => sender_ns + receiver_ns,
+        Goal::SenderCpu => sender_ns,
+        Goal::Latency => sender_ns + wire_ns + receiver_ns,
+    };
+    Price { ns, sender_ns, receiver_ns }
+}
+
+/// Share of the summed processor time that counts beside the slower end's.
+const TIE_SHARE: f64 = 1.0 / 64.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ConnectX-3 as ANCHORS states it.
+    fn connectx3() -> Profile {
+        Profile {
+            send_request_ns: 100.0,
+            send_fragment_ns: 34.0,
+            send_byte_ns: 1.0 / 5.8,
+            pack_byte_ns: 1.0 / 7.04,
+            pack_piece_ns: 0.0,
+            row_ns: 0.0,
+            receive_request_ns: 0.0,
+            receive_fragment_ns: 0.0,
+            receive_byte_ns: 0.0,
+            wire_byte_ns: 1.0 / 5.8,
+            source: "ANCHORS".into(),
+        }
+    }
+
+    fn ways(records: f64, size: f64) -> [Option<Alternative<'static>>; 2] {
+        let bytes = records * size;
+        let one = Work { requests: 1.0, fragments: 1.0, ..Work::default() };
+        let copy = Work { packed_bytes: bytes, ..one };
+        let gather = Work { fragments: records, bytes, ..one };
+        [
+            Some(Alternative { name: "copy", sender: copy, receiver: one, wire_bytes: bytes }),
+            Some(Alternative { name: "gather", sender: gather, receiver: one, wire_bytes: bytes }),
+        ]
+    }
+
+    #[test]
+    fn small_records_are_copied_and_large_ones_gathered_when_the_sender_counts() {
+        // to-copy §5.1, §6 TC-C06: descriptors grow with the record count.
+        let small = plan(&connectx3(), Goal::Throughput, &ways(32.0, 128.0)).unwrap();
+        assert_eq!(small.chosen, 0);
+        let mut profile = connectx3();
+        profile.send_byte_ns = 0.0; // the NIC moves the bytes
+        let large = plan(&profile, Goal::SenderCpu, &ways(16.0, 1024.0)).unwrap();
+        assert_eq!(large.chosen, 1);
+        assert_eq!(large.runner_up().map(|r| r.0), Some(0));
+        assert!(large.price().ns < large.runner_up().unwrap().1.ns);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_not_chosen() {
+        let [copy, _] = ways(1.0, 1.0);
+        assert_eq!(plan(&connectx3(), Goal::Latency, &[None, copy]).map(|p| p.chosen), Some(1));
+        assert!(plan::<1>(&connectx3(), Goal::Latency, &[None]).is_none());
+    }
+}
