@@ -2,4 +2,6 @@
 //! report and the demo.
 #![forbid(unsafe_code)]
 
+pub mod lineitem;
 pub mod measure;
+pub mod verify;
