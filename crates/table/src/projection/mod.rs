@@ -1,0 +1,1 @@
+//! Some columns of a row.
