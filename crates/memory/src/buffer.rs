@@ -46,6 +46,11 @@ impl Buffer {
         self.at
     }
 
+    /// First byte, for whoever takes the buffer over: a provider between post and completion.
+    pub fn address(&self) -> *mut u8 {
+        self.segment.base().as_ptr().wrapping_add(self.at)
+    }
+
     /// Splits it in two at `at`.
     ///
     /// # Panics

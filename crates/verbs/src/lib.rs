@@ -1,1 +1,48 @@
-//! TODO
+//! Queue pairs, completions and memory regions, as in the InfiniBand specification, over any provider.
+//!
+//! Two sides meet here:
+//!
+//! - A *provider* implements [`Provider`] (control: register, listen, connect; may block) and
+//!   [`Port`] (data: a completion queue with its queue pairs; one owner, never blocks). What it
+//!   owes is written in [`port`], sentence by sentence, and held by the conformance suite.
+//! - A *user* has a [`CompletionQueue`], which owns everything in flight: a send's [`View`] and its
+//!   hold, a receive's [`Buffer`]. The completion gives back or releases; nothing is sound only
+//!   because somebody waited.
+//!
+//! ```no_run
+//! # use std::{sync::Arc, time::Duration, collections::VecDeque};
+//! # use overside_verbs::*; use overside_memory::{Segment, View};
+//! # fn example(provider: Arc<dyn Provider>) -> Result<(), VerbsError> {
+//! let domain = provider.allocate_domain()?;
+//! let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default())?);
+//! let link = provider.connect(&domain, "somewhere", Duration::from_secs(1))?;
+//! let qp = queue.attach(link)?;
+//! let mut buffer = Segment::shared(4096)?.carve(4096).pop().expect("one page");
+//! let region = provider.register(&domain, &Memory::Segment(buffer.segment().clone()), Access::LOCAL)?;
+//! buffer[..5].copy_from_slice(b"hello");
+//! queue.post(qp, &mut VecDeque::from([WorkRequest::send(7, View::prefix(buffer, 5))]))?;
+//! let mut done = Vec::new();
+//! queue.poll_wait(&mut done, Some(Duration::from_secs(1)))?;
+//! assert_eq!((done[0].id, done[0].status), (7, Status::Success));
+//! # Ok(()) }
+//! ```
+//!
+//! [`View`]: overside_memory::View
+//! [`Buffer`]: overside_memory::Buffer
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod error;
+pub mod port;
+mod provider;
+mod queue;
+mod region;
+mod slots;
+mod work;
+
+pub use error::VerbsError;
+pub use overside_planner::Capabilities;
+pub use port::{Port, PortEvent};
+pub use provider::{Link, Listener, Peer, PortOptions, ProtectionDomain, Provider};
+pub use queue::CompletionQueue;
+pub use region::{Access, Atomic, Memory, MemoryRegion, Readable, Remote, RemoteToken, Right, Writable};
+pub use work::{Opcode, QueuePair, Status, WorkCompletion, WorkRequest};

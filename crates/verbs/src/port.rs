@@ -1,0 +1,192 @@
+//! The provider's data side, and every sentence it owes.
+//!
+//! Plain data, no ownership: the [`CompletionQueue`](crate::CompletionQueue) above keeps views and
+//! buffers alive. The sentences below carry ids; the conformance suite has a test for each, named
+//! after it.
+//!
+//! - **own**: bytes of a request are touched only from `post` until its completion is returned by `poll`.
+//! - **private**: once a receive or READ has completed, no peer can change its bytes.
+//! - **accept**: `post` accepts a prefix of the batch and says how long it is; what it refuses it has not touched.
+//! - **once**: each accepted slot is reported at most once; exactly once if it was signalled or failed.
+//! - **silent**: an unsignalled request that succeeds is not reported.
+//! - **order**: send-side completions of a queue pair are reported in the order of posting.
+//! - **fifo**: messages of a queue pair meet its receives in the order in which both were posted.
+//! - **placed**: a SEND or WRITE succeeds only when its bytes are in the peer's buffer or memory.
+//! - **gather**: the message is the fragments' bytes in list order.
+//! - **inline**: an inline payload, and every fragment list, is not read after `post` returns.
+//! - **immediate**: immediate data arrives with its message; a WRITE with immediate consumes a receive
+//!   and changes no byte of its buffer, after its own bytes and all earlier WRITEs of the queue pair are visible.
+//! - **rnr**: a message that meets no receive waits; it is not an error and nothing is lost.
+//! - **length**: a message longer than its receive completes both ends with `TooLong` and closes the queue pair;
+//!   no byte outside the buffer is written.
+//! - **last-word**: where `Capabilities::last_byte_last` is set, a WRITE's last aligned 8 bytes become visible after its others.
+//! - **write-order**: WRITEs of one queue pair become visible in order.
+//! - **fence**: a fenced request takes effect after all earlier READs and atomics of its queue pair.
+//! - **atomic**: FETCH_ADD and CMP_SWAP are atomic within `Capabilities::atomics` and report the old value.
+//! - **keys**: a remote range outside of the region, a wrong key or a missing right completes with `RemoteAccess` and changes nothing.
+//! - **progress**: where `Capabilities::progress_by_itself` is set, one-sided operations complete though the target never calls in.
+//! - **shared**: receives of the shared receive queue serve any queue pair of the port, each once.
+//! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends.
+//! - **death**: the peer's death is reported within a second, by an event and by the failure of everything pending.
+//! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
+//! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something.
+//! - **idle**: a port on which nothing happens costs no processor time once armed.
+//! - **nonblocking**: `post`, `poll`, `arm`, `close` and `next_event` do not wait for a peer.
+
+use std::os::fd::BorrowedFd;
+
+use overside_memory::Fragment;
+
+use crate::provider::Link;
+use crate::region::RemoteToken;
+use crate::work::Status;
+use crate::{Opcode, VerbsError};
+
+/// Index of a queue pair in its port; given by the completion queue, used again only after it is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QpIndex(pub u32);
+
+/// Bytes to send.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Fragments in message order.
+    Gather(&'a [Fragment]),
+    /// Bytes that ride in the descriptor.
+    Inline(&'a [u8]),
+}
+
+/// What a raw request does.
+#[derive(Clone, Copy, Debug)]
+pub enum RawWork<'a> {
+    /// SEND.
+    Send(Payload<'a>, Option<u32>),
+    /// WRITE, with immediate or not.
+    Write(Payload<'a>, RemoteToken, Option<u32>),
+    /// READ `RemoteToken::len` bytes to the start of the sink, which is at least as long.
+    Read(RawBuffer, RemoteToken),
+    /// FETCH_ADD.
+    FetchAdd(RemoteToken, u64),
+    /// CMP_SWAP: compare, then swap.
+    CompareSwap(RemoteToken, u64, u64),
+}
+
+/// A request of the send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRequest<'a> {
+    /// The completion queue's number for it.
+    pub slot: u32,
+    /// What it does.
+    pub work: RawWork<'a>,
+    /// Whether success is reported.
+    pub signalled: bool,
+    /// Whether it waits for earlier READs and atomics.
+    pub fence: bool,
+}
+
+/// Memory that is the provider's until the completion.
+#[derive(Clone, Copy, Debug)]
+pub struct RawBuffer {
+    /// First byte.
+    pub address: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+    /// The segment it lies in.
+    pub segment: overside_memory::SegmentId,
+}
+
+/// A receive.
+#[derive(Clone, Copy, Debug)]
+pub struct RawReceive {
+    /// The completion queue's number for it.
+    pub slot: u32,
+    /// Where the message goes.
+    pub buffer: RawBuffer,
+}
+
+/// The end of a raw request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawCompletion {
+    /// The request's number.
+    pub slot: u32,
+    /// The queue pair; for a flushed shared receive, none.
+    pub qp: Option<QpIndex>,
+    /// Which operation.
+    pub opcode: Opcode,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes received, read or sent.
+    pub bytes: u64,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// What an atomic found.
+    pub value: u64,
+}
+
+/// What happened to a queue pair apart from its requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortEvent<Q = QpIndex> {
+    /// The peer closed, died or misbehaved; everything pending completes. Close the queue pair to free its index.
+    Disconnected {
+        /// Which queue pair.
+        queue_pair: Q,
+        /// Why, as a status.
+        status: Status,
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// A completion queue with its queue pairs: one owner, `&mut self`, never blocks.
+///
+/// # Safety
+/// The completion queue above hands out buffers and releases holds by what a port reports, so the
+/// sentences **own**, **private**, **accept**, **once** and **order** of this module are promises that
+/// unsafe code leans on.
+pub unsafe trait Port: Send {
+    /// Makes a queue pair of a connection. Receives may be posted to it at once.
+    ///
+    /// # Errors
+    /// When the link is not this provider's, is forked, or there is no room.
+    fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError>;
+
+    /// Posts to the send queue; returns how many of `batch` were accepted. Fewer than all
+    /// without an error means that the queue is full for now.
+    ///
+    /// # Errors
+    /// Of the first request that can never be accepted; then the ones before it were accepted and
+    /// `accepted` says how many.
+    ///
+    /// # Safety
+    /// The bytes that accepted requests name stay valid, and unchanged where they are read, until completion.
+    unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>);
+
+    /// Posts receives to a queue pair, or to the shared receive queue when `qp` is none; returns how many
+    /// were accepted. A queue pair with no receive of its own takes from the shared queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::Closed`] for a queue pair that is not there.
+    ///
+    /// # Safety
+    /// The buffers are the provider's alone until completion.
+    unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError>;
+
+    /// Progresses and reports completions; returns how many.
+    fn poll(&mut self, out: &mut [RawCompletion]) -> usize;
+
+    /// The next event, if any.
+    fn next_event(&mut self) -> Option<PortEvent>;
+
+    /// Asks for the descriptor to become readable when something happens. False: something has
+    /// happened already, poll again instead of sleeping.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn arm(&mut self) -> Result<bool, VerbsError>;
+
+    /// The descriptor to wait on.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Closes a queue pair. Everything pending on it is reported by later polls; the index is free
+    /// after those.
+    fn close(&mut self, qp: QpIndex);
+}

@@ -1,0 +1,402 @@
+//! The user's side: owns everything in flight.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use overside_memory::Buffer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use smallvec::SmallVec;
+
+use crate::VerbsError;
+use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
+use crate::provider::Link;
+use crate::slots::{InFlight, QueuePairs, Slots};
+use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
+
+/// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
+///
+/// It keeps every hold and buffer until the provider reports the completion. Dropping it closes the
+/// queue pairs, waits up to a second for what is in flight, and leaks the rest: it never frees early.
+pub struct CompletionQueue {
+    port: Option<Box<dyn Port>>,
+    slots: Slots,
+    pairs: QueuePairs,
+    signal_every: usize,
+    spin: Duration,
+    sleeps: u64,
+}
+
+impl CompletionQueue {
+    /// Over a port that `Provider::open_port` opened.
+    pub fn new(port: Box<dyn Port>) -> Self {
+        Self {
+            port: Some(port),
+            slots: Slots::default(),
+            pairs: QueuePairs::default(),
+            signal_every: SIGNAL_EVERY,
+            spin: SPIN,
+            sleeps: 0,
+        }
+    }
+
+    /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// Makes a queue pair of a connection.
+    ///
+    /// # Errors
+    /// When the port refuses the link.
+    pub fn attach(&mut self, link: Link) -> Result<QueuePair, VerbsError> {
+        let (index, name) = self.pairs.add();
+        let attached = self.port().attach(index, link);
+        if attached.is_err()
+            && let Some(state) = self.pairs.by_index(index)
+        {
+            state.closed = true;
+            self.pairs.retire(index);
+        }
+        attached.map(|()| name)
+    }
+
+    /// Posts to the send queue of `qp`, in order, taking from the front of `batch` what is accepted.
+    /// Returns how many; fewer than all means the queue is full: poll, then post the rest.
+    ///
+    /// # Errors
+    /// Of the request that is then at the front of `batch`: it can never be accepted.
+    pub fn post(&mut self, qp: QueuePair, batch: &mut VecDeque<WorkRequest>) -> Result<usize, VerbsError> {
+        let mut accepted = 0;
+        while !batch.is_empty() {
+            let chunk = batch.len().min(POST_CHUNK);
+            let (done, error) = self.post_chunk(qp, batch, chunk)?;
+            accepted += done;
+            if let Some(error) = error {
+                return Err(error);
+            }
+            if done < chunk {
+                break;
+            }
+        }
+        Ok(accepted)
+    }
+
+    fn post_chunk(
+        &mut self,
+        qp: QueuePair,
+        batch: &mut VecDeque<WorkRequest>,
+        chunk: usize,
+    ) -> Result<(usize, Option<VerbsError>), VerbsError> {
+        let (index, state) = self.pairs.by_name(qp).ok_or(VerbsError::Closed)?;
+        if state.closed {
+            return Err(VerbsError::Closed);
+        }
+        // Moved into their slots first: they must not move while the provider has their addresses.
+        let mut posted: SmallVec<[(u32, bool); POST_CHUNK]> = SmallVec::new();
+        let mut quiet = state.quiet;
+        for request in batch.drain(..chunk) {
+            let reported = request.signalled || quiet + 1 >= self.signal_every;
+            quiet = if reported { 0 } else { quiet + 1 };
+            let user = request.signalled;
+            posted.push((self.slots.put(InFlight::Send { request, qp, reported: user }), reported));
+        }
+        let raw: SmallVec<[RawRequest<'_>; POST_CHUNK]> = posted
+            .iter()
+            .filter_map(|(slot, reported)| match self.slots.get(*slot) {
+                Some(InFlight::Send { request, .. }) => Some(raw_request(*slot, *reported, request)),
+                _ => None,
+            })
+            .collect();
+        let port = self.port.as_mut().expect("open until drop");
+        // SAFETY: [verbs-in-flight] the views and buffers rest in `slots` and leave by completion only.
+        let (done, error) = unsafe { port.post(index, &raw) };
+        drop(raw);
+        let done = done.min(posted.len());
+        for (slot, _) in posted.iter().skip(done).rev() {
+            if let Some(InFlight::Send { request, .. }) = self.slots.take(*slot) {
+                batch.push_front(request);
+            }
+        }
+        if let Some((_, state)) = self.pairs.by_name(qp) {
+            for (slot, reported) in &posted[..done] {
+                state.sent.push_back(*slot);
+                state.quiet = if *reported { 0 } else { state.quiet + 1 };
+            }
+        }
+        Ok((done, error))
+    }
+
+    /// Posts receives to `qp`, or to the shared receive queue when none is named: the buffers
+    /// (with the caller's numbers) move in until their completions. Takes from the end of
+    /// `buffers` what is accepted and returns how many.
+    ///
+    /// # Errors
+    /// [`VerbsError::Closed`] when the queue pair is not there.
+    pub fn post_receive(
+        &mut self,
+        qp: Option<QueuePair>,
+        buffers: &mut Vec<(u64, Buffer)>,
+    ) -> Result<usize, VerbsError> {
+        let index = match qp {
+            None => None,
+            Some(name) => match self.pairs.by_name(name) {
+                Some((index, state)) if !state.closed => Some(index),
+                _ => return Err(VerbsError::Closed),
+            },
+        };
+        let mut accepted = 0;
+        while let Some((id, buffer)) = buffers.pop() {
+            let (address, len, segment) = (buffer.address(), buffer.len(), buffer.segment_id());
+            let slot = self.slots.put(InFlight::Receive { id, buffer, qp });
+            let raw = RawReceive { slot, buffer: RawBuffer { address, len, segment } };
+            let port = self.port.as_mut().expect("open until drop");
+            // SAFETY: [verbs-in-flight] the buffer rests in `slots` until its completion.
+            let posted = unsafe { port.post_receive(index, &[raw]) };
+            if !matches!(posted, Ok(1..)) {
+                if let Some(InFlight::Receive { id, buffer, .. }) = self.slots.take(slot) {
+                    buffers.push((id, buffer));
+                }
+                return posted.map(|_| accepted);
+            }
+            if let Some(state) = index.and_then(|i| self.pairs.by_index(i)) {
+                state.receives += 1;
+            }
+            accepted += 1;
+        }
+        Ok(accepted)
+    }
+
+    /// Progresses, and appends what has completed to `out`; returns how many. Releases the holds of
+    /// completed sends, unsignalled ones included.
+    pub fn poll(&mut self, out: &mut Vec<WorkCompletion>) -> usize {
+        let before = out.len();
+        let mut raw = [NO_COMPLETION; POLL_CHUNK];
+        loop {
+            let count = self.port().poll(&mut raw).min(POLL_CHUNK);
+            for completion in &raw[..count] {
+                self.complete(completion, out);
+            }
+            // What an unsignalled request needed to say was not for the user: look again.
+            if count < POLL_CHUNK || out.len() - before >= POLL_CHUNK {
+                return out.len() - before;
+            }
+        }
+    }
+
+    fn complete(&mut self, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+        let arrived_on = raw.qp.and_then(|i| self.pairs.by_index(i)).map(|s| s.name);
+        match self.slots.get(raw.slot) {
+            None => return,
+            Some(InFlight::Receive { qp, .. }) => {
+                if let Some((_, state)) = qp.and_then(|name| self.pairs.by_name(name)) {
+                    state.receives = state.receives.saturating_sub(1);
+                }
+            }
+            Some(InFlight::Send { qp, .. }) => {
+                let qp = *qp;
+                self.complete_earlier(qp, raw, out);
+            }
+        }
+        if let Some(in_flight) = self.slots.take(raw.slot) {
+            let silent = matches!(&in_flight, InFlight::Send { reported: false, .. }) && raw.status == Status::Success;
+            let done = in_flight.complete(raw, arrived_on);
+            // A READ's buffer comes back even if nobody asked for the report.
+            if !silent || done.buffer.is_some() {
+                out.push(done);
+            }
+        }
+        if let Some(index) = raw.qp {
+            self.pairs.retire(index);
+        }
+    }
+
+    /// Unsignalled requests posted before one that completed have completed too (**order**).
+    fn complete_earlier(&mut self, qp: QueuePair, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+        loop {
+            let Some((_, state)) = self.pairs.by_name(qp) else { return };
+            let Some(slot) = state.sent.pop_front() else { return };
+            if slot == raw.slot {
+                return;
+            }
+            if let Some(earlier) = self.slots.take(slot) {
+                let success = RawCompletion { slot, status: Status::Success, bytes: 0, immediate: None, value: 0, ..*raw };
+                let done = earlier.complete(&success, None);
+                if done.buffer.is_some() {
+                    out.push(done);
+                }
+            }
+        }
+    }
+
+    /// The next thing that happened to a queue pair apart from its requests.
+    pub fn next_event(&mut self) -> Option<PortEvent<QueuePair>> {
+        loop {
+            let PortEvent::Disconnected { queue_pair, status, reason } = self.port().next_event()?;
+            if let Some(state) = self.pairs.by_index(queue_pair) {
+                return Some(PortEvent::Disconnected { queue_pair: state.name, status, reason });
+            }
+        }
+    }
+
+    /// Polls; when there is nothing, polls a little longer, then sleeps until something happens
+    /// or `timeout` passes (never, when none). Returns how many completions were appended: possibly
+    /// none, when an event or the timeout ended the wait.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    pub fn poll_wait(&mut self, out: &mut Vec<WorkCompletion>, timeout: Option<Duration>) -> Result<usize, VerbsError> {
+        let found = self.poll(out);
+        if found > 0 {
+            return Ok(found);
+        }
+        let start = Instant::now();
+        let budget = timeout.map_or(self.spin, |t| t.min(self.spin));
+        while start.elapsed() < budget {
+            for _ in 0..SPIN_POLLS {
+                let found = self.poll(out);
+                if found > 0 {
+                    return Ok(found);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if self.port().arm()? {
+            let left = timeout.map(|t| t.saturating_sub(start.elapsed()));
+            self.sleeps += 1;
+            sleep_on(self.fd(), left)?;
+        }
+        Ok(self.poll(out))
+    }
+
+    /// Asks for [`fd`](Self::fd) to become readable when something happens. False: poll again first.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn arm(&mut self) -> Result<bool, VerbsError> {
+        self.port().arm()
+    }
+
+    /// The descriptor to wait on, after [`arm`](Self::arm).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.port.as_ref().expect("open until drop").fd()
+    }
+
+    /// Closes a queue pair; everything pending on it completes in later polls.
+    pub fn close(&mut self, qp: QueuePair) {
+        let Some((index, state)) = self.pairs.by_name(qp) else { return };
+        if !state.closed {
+            state.closed = true;
+            self.port().close(index);
+        }
+        self.pairs.retire(index);
+    }
+
+    /// Requests and receives that have not completed.
+    pub fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+
+    /// Send-side requests of `qp` that have not completed.
+    pub fn sends_in_flight(&mut self, qp: QueuePair) -> usize {
+        self.pairs.by_name(qp).map_or(0, |(_, state)| state.sent.len())
+    }
+
+    /// How often [`poll_wait`](Self::poll_wait) went to sleep.
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps
+    }
+
+    fn port(&mut self) -> &mut dyn Port {
+        self.port.as_mut().expect("open until drop").as_mut()
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let open: Vec<QueuePair> = self.pairs.open().collect();
+        open.into_iter().for_each(|qp| self.close(qp));
+        let end = Instant::now() + DRAIN;
+        let mut sink = Vec::new();
+        // Shared receives are not bound to a queue pair: the port gives them back when it is dropped.
+        while self.sends_left() && Instant::now() < end {
+            self.poll(&mut sink);
+            sink.clear();
+            std::hint::spin_loop();
+        }
+        if self.sends_left() {
+            // Leak, never free early: the provider may still read these bytes.
+            std::mem::forget((std::mem::take(&mut self.slots), self.port.take()));
+        } else {
+            // The port goes first: after it, nobody writes into the receives that are left.
+            drop(self.port.take());
+        }
+    }
+}
+
+impl CompletionQueue {
+    fn sends_left(&self) -> bool {
+        self.pairs.in_flight() > 0
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionQueue").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}
+
+fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<'_> {
+    let work = match &request.work {
+        Work::Send { view, immediate } => RawWork::Send(Payload::Gather(view.fragments()), *immediate),
+        Work::SendInline { bytes, immediate } => RawWork::Send(Payload::Inline(bytes), *immediate),
+        Work::Write { view, remote, immediate } => {
+            RawWork::Write(Payload::Gather(view.fragments()), remote.token(), *immediate)
+        }
+        Work::Read { sink, remote } => {
+            let buffer = RawBuffer {
+                address: sink.address(),
+                len: sink.len(),
+                segment: sink.segment_id(),
+            };
+            RawWork::Read(buffer, remote.token())
+        }
+        Work::FetchAdd { remote, add } => RawWork::FetchAdd(remote.token(), *add),
+        Work::CompareSwap { remote, compare, swap } => RawWork::CompareSwap(remote.token(), *compare, *swap),
+    };
+    RawRequest { slot, work, signalled, fence: request.fence }
+}
+
+fn sleep_on(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<(), VerbsError> {
+    let timeout = timeout.map(|t| Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    match rustix::event::poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(VerbsError::System { what: "waiting for a completion", reason: errno.to_string() }),
+    }
+}
+
+const NO_COMPLETION: RawCompletion = RawCompletion {
+    slot: u32::MAX,
+    qp: None::<QpIndex>,
+    opcode: Opcode::Send,
+    status: Status::Flushed,
+    bytes: 0,
+    immediate: None,
+    value: 0,
+};
+/// Requests handed to the provider at once.
+const POST_CHUNK: usize = 16;
+/// Completions taken from the provider at once.
+const POLL_CHUNK: usize = 32;
+/// Polls between two looks at the clock.
+const SPIN_POLLS: usize = 32;
+/// A silent run is never longer: else its holds would not end. Half of the smallest depth a provider may offer.
+const SIGNAL_EVERY: usize = 16;
+/// Polling turns into sleeping after this: about the price of one wake-up (ANCHORS: 45-65 µs).
+const SPIN: Duration = Duration::from_micros(50);
+/// How long dropping a completion queue waits for what is in flight.
+const DRAIN: Duration = Duration::from_secs(1);

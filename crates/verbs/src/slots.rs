@@ -1,0 +1,163 @@
+//! Where requests in flight live, and in which order they complete.
+
+use std::collections::VecDeque;
+
+use overside_memory::Buffer;
+
+use crate::port::{QpIndex, RawCompletion};
+use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
+
+/// Something posted and not completed.
+#[derive(Debug)]
+pub(crate) enum InFlight {
+    Send { request: WorkRequest, qp: QueuePair, reported: bool },
+    Receive { id: u64, buffer: Buffer, qp: Option<QueuePair> },
+}
+
+/// A slab of requests in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Option<InFlight>>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    pub(crate) fn put(&mut self, in_flight: InFlight) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = Some(in_flight);
+                slot
+            }
+            None => {
+                self.slots.push(Some(in_flight));
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&InFlight> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    pub(crate) fn take(&mut self, slot: u32) -> Option<InFlight> {
+        let taken = self.slots.get_mut(slot as usize)?.take();
+        if taken.is_some() {
+            self.free.push(slot);
+        }
+        taken
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// A queue pair as the completion queue sees it.
+#[derive(Debug)]
+pub(crate) struct QpState {
+    pub(crate) name: QueuePair,
+    /// Send-side slots in the order of posting.
+    pub(crate) sent: VecDeque<u32>,
+    /// Requests since the last one that the provider reports.
+    pub(crate) quiet: usize,
+    /// Requests of its own receive queue in flight.
+    pub(crate) receives: usize,
+    pub(crate) closed: bool,
+}
+
+impl QpState {
+    pub(crate) fn new(name: QueuePair) -> Self {
+        Self { name, sent: VecDeque::new(), quiet: 0, receives: 0, closed: false }
+    }
+
+    pub(crate) fn drained(&self) -> bool {
+        self.sent.is_empty() && self.receives == 0
+    }
+}
+
+/// The queue pairs of a completion queue, by index; an index is used again once it is drained.
+#[derive(Debug, Default)]
+pub(crate) struct QueuePairs {
+    states: Vec<Option<QpState>>,
+    generation: u32,
+}
+
+impl QueuePairs {
+    pub(crate) fn add(&mut self) -> (QpIndex, QueuePair) {
+        let index = self.states.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.states.push(None);
+            self.states.len() - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let name = QueuePair(u64::from(self.generation) << 32 | index as u64);
+        self.states[index] = Some(QpState::new(name));
+        (QpIndex(index as u32), name)
+    }
+
+    pub(crate) fn by_name(&mut self, name: QueuePair) -> Option<(QpIndex, &mut QpState)> {
+        let index = (name.0 & u64::from(u32::MAX)) as usize;
+        let state = self.states.get_mut(index)?.as_mut()?;
+        (state.name == name).then_some((QpIndex(index as u32), state))
+    }
+
+    pub(crate) fn by_index(&mut self, index: QpIndex) -> Option<&mut QpState> {
+        self.states.get_mut(index.0 as usize)?.as_mut()
+    }
+
+    /// Frees the index of a closed queue pair with nothing left in flight.
+    pub(crate) fn retire(&mut self, index: QpIndex) {
+        if let Some(state) = self.states.get_mut(index.0 as usize)
+            && state.as_ref().is_some_and(|s| s.closed && s.drained())
+        {
+            *state = None;
+        }
+    }
+
+    /// Requests bound to queue pairs that have not completed.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.states.iter().flatten().map(|s| s.sent.len() + s.receives).sum()
+    }
+
+    pub(crate) fn open(&self) -> impl Iterator<Item = QueuePair> + '_ {
+        self.states.iter().flatten().filter(|s| !s.closed).map(|s| s.name)
+    }
+}
+
+impl InFlight {
+    /// What the user gets of it; releases a send's hold.
+    pub(crate) fn complete(self, raw: &RawCompletion, arrived_on: Option<QueuePair>) -> WorkCompletion {
+        let (queue_pair, id, opcode, buffer) = match self {
+            InFlight::Send { request, qp, .. } => {
+                let (id, opcode) = (request.id, request.opcode());
+                let buffer = match request.work {
+                    Work::Read { sink, .. } => Some(sink),
+                    _ => None,
+                };
+                (Some(qp), id, opcode, buffer)
+            }
+            InFlight::Receive { id, buffer, qp } => {
+                let opcode = match raw.opcode {
+                    Opcode::ReceiveImmediate => Opcode::ReceiveImmediate,
+                    _ => Opcode::Receive,
+                };
+                (qp.or(arrived_on), id, opcode, Some(buffer))
+            }
+        };
+        let bytes = match (&buffer, raw.status) {
+            // Never more than the buffer has, whatever a provider says.
+            (Some(buffer), Status::Success) => raw.bytes.min(buffer.len() as u64),
+            (Some(_), _) => 0,
+            (None, _) => raw.bytes,
+        };
+        WorkCompletion {
+            queue_pair,
+            id,
+            opcode,
+            status: raw.status,
+            bytes,
+            immediate: raw.immediate,
+            value: raw.value,
+            buffer,
+        }
+    }
+}

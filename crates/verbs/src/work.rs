@@ -1,0 +1,173 @@
+//! Requests and their completions.
+
+use overside_memory::{Buffer, View};
+
+use crate::region::{Atomic, Readable, Remote, Writable};
+
+/// Names a queue pair of a completion queue. Never names a later one by mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueuePair(pub(crate) u64);
+
+/// A send-side request. It owns what it needs until it completes.
+#[derive(Debug)]
+pub struct WorkRequest {
+    /// The caller's own number, given back with the completion.
+    pub id: u64,
+    /// Whether success is reported; failure always is.
+    pub signalled: bool,
+    /// Whether it waits until earlier READs and atomics of its queue pair are done.
+    pub fence: bool,
+    pub(crate) work: Work,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Send { view: View, immediate: Option<u32> },
+    SendInline { bytes: smallvec::SmallVec<[u8; 64]>, immediate: Option<u32> },
+    Write { view: View, remote: Remote<Writable>, immediate: Option<u32> },
+    Read { sink: Buffer, remote: Remote<Readable> },
+    FetchAdd { remote: Remote<Atomic>, add: u64 },
+    CompareSwap { remote: Remote<Atomic>, compare: u64, swap: u64 },
+}
+
+impl WorkRequest {
+    /// SEND: one message of the view's fragments in order (to-copy §3 TC-M01).
+    pub fn send(id: u64, view: View) -> Self {
+        Self::new(id, Work::Send { view, immediate: None })
+    }
+
+    /// SEND of bytes that ride in the descriptor (to-copy §5.6 TC-M11); at most
+    /// `Capabilities::inline_max` of them. They are the caller's again at once.
+    pub fn send_inline(id: u64, bytes: &[u8]) -> Self {
+        Self::new(id, Work::SendInline { bytes: bytes.into(), immediate: None })
+    }
+
+    /// WRITE the view into a peer's memory.
+    pub fn write(id: u64, view: View, remote: Remote<Writable>) -> Self {
+        Self::new(id, Work::Write { view, remote, immediate: None })
+    }
+
+    /// READ a peer's memory into a buffer, which comes back with the completion.
+    pub fn read(id: u64, sink: Buffer, remote: Remote<Readable>) -> Self {
+        Self::new(id, Work::Read { sink, remote })
+    }
+
+    /// Add to a peer's aligned word; the completion carries what it was.
+    pub fn fetch_add(id: u64, remote: Remote<Atomic>, add: u64) -> Self {
+        Self::new(id, Work::FetchAdd { remote, add })
+    }
+
+    /// Replace a peer's aligned word if it is `compare`; the completion carries what it was.
+    pub fn compare_swap(id: u64, remote: Remote<Atomic>, compare: u64, swap: u64) -> Self {
+        Self::new(id, Work::CompareSwap { remote, compare, swap })
+    }
+
+    /// With 32 bits that the receiver's completion carries. A WRITE with immediate consumes a
+    /// receive at the target; READs and atomics have none and stay as they are.
+    #[must_use]
+    pub fn with_immediate(mut self, value: u32) -> Self {
+        match &mut self.work {
+            Work::Send { immediate, .. } | Work::SendInline { immediate, .. } | Work::Write { immediate, .. } => {
+                *immediate = Some(value);
+            }
+            Work::Read { .. } | Work::FetchAdd { .. } | Work::CompareSwap { .. } => {}
+        }
+        self
+    }
+
+    /// Without a report of success. Its hold ends when a later request of the queue pair completes.
+    #[must_use]
+    pub fn unsignalled(mut self) -> Self {
+        self.signalled = false;
+        self
+    }
+
+    /// After earlier READs and atomics of the queue pair.
+    #[must_use]
+    pub fn fenced(mut self) -> Self {
+        self.fence = true;
+        self
+    }
+
+    /// Which operation it is.
+    pub fn opcode(&self) -> Opcode {
+        match &self.work {
+            Work::Send { .. } | Work::SendInline { .. } => Opcode::Send,
+            Work::Write { .. } => Opcode::Write,
+            Work::Read { .. } => Opcode::Read,
+            Work::FetchAdd { .. } => Opcode::FetchAdd,
+            Work::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
+
+    /// Bytes of its message or transfer.
+    pub fn bytes(&self) -> u64 {
+        match &self.work {
+            Work::Send { view, .. } | Work::Write { view, .. } => view.bytes(),
+            Work::SendInline { bytes, .. } => bytes.len() as u64,
+            Work::Read { remote, .. } => remote.token().len,
+            Work::FetchAdd { .. } | Work::CompareSwap { .. } => 8,
+        }
+    }
+
+    fn new(id: u64, work: Work) -> Self {
+        Self { id, signalled: true, fence: false, work }
+    }
+}
+
+/// Which operation completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Opcode {
+    /// A send.
+    Send,
+    /// A one-sided write.
+    Write,
+    /// A one-sided read.
+    Read,
+    /// An atomic addition.
+    FetchAdd,
+    /// An atomic compare and swap.
+    CompareSwap,
+    /// A receive that took a SEND.
+    Receive,
+    /// A receive that a WRITE with immediate consumed; no byte of its buffer changed.
+    ReceiveImmediate,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Done; for a SEND or WRITE: the peer's provider has placed the bytes.
+    Success,
+    /// Not done, because the queue pair closed.
+    Flushed,
+    /// The peer died or vanished.
+    PeerDied,
+    /// The message does not fit into the receive it met.
+    TooLong,
+    /// The remote range, key or right does not allow it.
+    RemoteAccess,
+    /// The peer broke the provider's protocol; the connection is closed.
+    Malformed,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub struct WorkCompletion {
+    /// The queue pair it was on; for a shared receive, the one whose message arrived (none when flushed).
+    pub queue_pair: Option<QueuePair>,
+    /// The number its request was posted with.
+    pub id: u64,
+    /// Which operation.
+    pub opcode: Opcode,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes received, read or sent.
+    pub bytes: u64,
+    /// What the sender attached.
+    pub immediate: Option<u32>,
+    /// What an atomic found.
+    pub value: u64,
+    /// The buffer of a receive or READ, back again, whatever the status.
+    pub buffer: Option<Buffer>,
+}
