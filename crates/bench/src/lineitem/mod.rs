@@ -11,5 +11,5 @@ mod row;
 mod version;
 
 pub use generate::{GenerateError, Lineitem};
-pub use packed::{Malformed, PackedRows};
+pub use packed::{Malformed, Packed, PackedRows};
 pub use row::{COLUMNS, KEY, Row};

@@ -90,6 +90,21 @@ impl PackedRows {
             .0
     }
 
+    /// The first of the packed rows in `bytes`, parsed only as far as a consumer that touches rows
+    /// needs it, and the bytes after it; `None` at the end or at what is no row.
+    #[inline]
+    pub fn split_first(bytes: &[u8]) -> Option<(Packed<'_>, &[u8])> {
+        let length = u32::from_le_bytes(bytes.first_chunk().copied()?) as usize;
+        let (row, rest) = bytes.split_at_checked(4 + length)?;
+        let orderkey = row.get(4..)?.first_chunk().copied()?;
+        let linenumber = row.get(LINENUMBER_AT..)?.first_chunk().copied()?;
+        let key = (
+            i64::from_le_bytes(orderkey),
+            i32::from_le_bytes(linenumber),
+        );
+        Some((Packed { key, bytes: row }, rest))
+    }
+
     /// The index of the row with this key, or where it would be. Rows lie in the order of their
     /// keys.
     ///
@@ -108,6 +123,15 @@ impl PackedRows {
         }
         Err(low)
     }
+}
+
+/// A packed row by its key and its bytes, length included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed<'a> {
+    /// The primary key.
+    pub key: (i64, i32),
+    /// All its bytes.
+    pub bytes: &'a [u8],
 }
 
 /// Packed rows that are none.
@@ -219,6 +243,7 @@ fn take<T: Copy + Default, const N: usize, const W: usize>(
     Some(values)
 }
 
+const LINENUMBER_AT: usize = 4 + 5 * 8 + 4 * 16;
 const FIXED_BYTES: usize = 5 * 8 + 4 * 16 + 4 * 4;
 const TYPICAL_BYTES: usize = 196;
 
@@ -236,6 +261,14 @@ mod tests {
             assert!(again.row(index).whole());
             assert_eq!(again.find(again.row(index).key()), Ok(index));
         }
+        let mut rest = again.bytes();
+        for index in 0..again.len() {
+            let (packed, after) = PackedRows::split_first(rest).unwrap();
+            assert_eq!(packed.key, again.row(index).key());
+            assert_eq!(packed.bytes, again.row_bytes(index));
+            rest = after;
+        }
+        assert!(PackedRows::split_first(rest).is_none());
         assert_eq!(again.find((0, 0)), Err(0));
         assert_eq!(again.find((i64::MAX, 0)), Err(again.len()));
     }

@@ -1,0 +1,50 @@
+//! What a consumer reads of a row, the same for every side of every comparison.
+
+/// What reading came to; pass it on so that the reads are not optimised away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Rows read.
+    pub rows: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// A sum over what was read.
+    pub sum: u64,
+}
+
+impl Touched {
+    /// Adds another's rows.
+    pub fn add(&mut self, other: Touched) {
+        self.rows += other.rows;
+        self.bytes += other.bytes;
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+}
+
+/// Reads a byte of each cache line that `bytes` lies in, and its last byte.
+#[inline]
+pub fn touch(bytes: &[u8]) -> u64 {
+    let mut sum = 0u64;
+    for line in bytes.chunks(LINE_BYTES) {
+        sum = sum.wrapping_add(u64::from(line[0]));
+    }
+    sum.wrapping_add(bytes.last().map_or(0, |byte| u64::from(*byte)))
+}
+
+const LINE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_counts() {
+        let mut bytes = [0u8; 200];
+        for at in [0, 64, 128, 192, 199] {
+            assert_eq!(touch(&bytes), 0);
+            bytes[at] = 1;
+            assert_eq!(touch(&bytes), 1, "byte {at}");
+            bytes[at] = 0;
+        }
+        assert_eq!(touch(&[]), 0);
+    }
+}
