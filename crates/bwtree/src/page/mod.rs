@@ -1,0 +1,23 @@
+//! What lies in the arena: leaf pages and delta records.
+//!
+//! Everything in here is plain bytes with page-relative offsets, so a page is at once the tree's leaf and the wire
+//! format of the `delta` mode: [`Leaf::parse`] and [`DeltaRecord::parse`] take bytes from a hostile peer, and no accessor
+//! of theirs panics or reads outside them, whatever the bytes say.
+
+mod build;
+mod delta;
+mod key;
+mod layout;
+mod leaf;
+pub(crate) mod prefetch;
+mod search;
+
+pub(crate) use build::{Fences, Layout, MAX_KEY, Piece, row_of, split_point, split_pieces, write_page};
+pub use build::{BuildError, LeafBuilder};
+pub use delta::{DELTA_HEADER, DeltaRecord, Op};
+pub(crate) use delta::{Draft, OVERFLOW_BYTES, POSITION_EXACT, record_bytes};
+pub(crate) use key::{head_of, order};
+pub use key::KeyParts;
+pub use layout::{HEADER_BYTES, HINT_STRIDE, Malformed};
+pub use leaf::{Leaf, OverflowRef, Rest};
+pub(crate) use layout::{NO_PAGE, set_link};
