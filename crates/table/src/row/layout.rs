@@ -11,6 +11,8 @@ pub struct RowLayout {
     pub(crate) columns: Box<[ColumnLayout]>,
     pub(crate) prefix_len: usize,
     pub(crate) null_bytes: usize,
+    /// Null bits that these bytes hold, those of columns that a projection left out included.
+    pub(crate) null_bits: usize,
     pub(crate) variable: usize,
 }
 
@@ -75,7 +77,7 @@ impl RowLayout {
             });
             columns.push(ColumnLayout { column_type: column.column_type.clone(), place, null });
         }
-        RowLayout { columns: columns.into(), prefix_len: offset, null_bytes, variable }
+        RowLayout { columns: columns.into(), prefix_len: offset, null_bytes, null_bits: nullable, variable }
     }
 
     /// Bytes of every row's prefix.

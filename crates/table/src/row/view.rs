@@ -142,8 +142,7 @@ impl<'a> RowView<'a> {
     /// # Errors
     /// What is broken first.
     pub fn check(&self) -> Result<(), Malformed> {
-        let bits = self.layout.columns.iter().filter(|c| c.null.is_some()).count();
-        let spare = self.layout.null_bytes * 8 - bits;
+        let spare = self.layout.null_bytes * 8 - self.layout.null_bits;
         if spare > 0 && self.prefix[self.layout.null_bytes - 1] >> (8 - spare) != 0 {
             return Err(Malformed("a row sets null bits of no column"));
         }
