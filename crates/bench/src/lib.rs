@@ -2,6 +2,7 @@
 //! report and the demo.
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;

@@ -229,6 +229,11 @@ mod tests {
         }
         assert!(chunks.target[..] == chunks.source[..]);
         let sum = |limits: &[CopyLimit]| best(limits).unwrap().bytes_per_s.median;
-        assert!(limits.chunked.iter().all(|l| l.bytes_per_s.median <= sum(&limits.chunked)));
+        assert!(
+            limits
+                .chunked
+                .iter()
+                .all(|l| l.bytes_per_s.median <= sum(&limits.chunked))
+        );
     }
 }

@@ -79,6 +79,20 @@ impl PackedRows {
         &self.bytes[self.starts[index] as usize..end]
     }
 
+    /// The bytes of row `index`'s key columns and of its price.
+    ///
+    /// # Panics
+    ///
+    /// There is no such row.
+    pub fn projected(&self, index: usize) -> (&[u8], &[u8], &[u8]) {
+        let row = self.row_bytes(index);
+        (
+            &row[4..12],
+            &row[LINENUMBER_AT..LINENUMBER_AT + 4],
+            &row[PRICE_AT..PRICE_AT + 16],
+        )
+    }
+
     /// Row `index`.
     ///
     /// # Panics
@@ -98,10 +112,7 @@ impl PackedRows {
         let (row, rest) = bytes.split_at_checked(4 + length)?;
         let orderkey = row.get(4..)?.first_chunk().copied()?;
         let linenumber = row.get(LINENUMBER_AT..)?.first_chunk().copied()?;
-        let key = (
-            i64::from_le_bytes(orderkey),
-            i32::from_le_bytes(linenumber),
-        );
+        let key = (i64::from_le_bytes(orderkey), i32::from_le_bytes(linenumber));
         Some((Packed { key, bytes: row }, rest))
     }
 
@@ -243,6 +254,7 @@ fn take<T: Copy + Default, const N: usize, const W: usize>(
     Some(values)
 }
 
+const PRICE_AT: usize = 4 + 5 * 8 + 16;
 const LINENUMBER_AT: usize = 4 + 5 * 8 + 4 * 16;
 const FIXED_BYTES: usize = 5 * 8 + 4 * 16 + 4 * 4;
 const TYPICAL_BYTES: usize = 196;
