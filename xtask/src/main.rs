@@ -1,1 +1,92 @@
-fn main() {}
+//! `cargo xtask`: the house rules as a command.
+//!
+//! - `cargo xtask tidy` holds the tree against the rules of docs/ARCHITECTURE.md and
+//!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
+//! - `cargo xtask check` formats, lints, tidies and tests: what to run before a commit.
+//!
+//! The same rules run as a test of this crate, so that the test command alone guards them.
+
+#![forbid(unsafe_code)]
+
+mod rules;
+mod source;
+mod syntax;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::tree::Tree;
+
+const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => tidy(),
+        ["check"] => check(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tidy() -> Result<()> {
+    let violations = rules::check(&Tree::load(&root())?);
+    for violation in &violations {
+        println!("{violation}");
+    }
+    if !violations.is_empty() {
+        bail!("{} breaches of the house rules", violations.len());
+    }
+    println!("tidy: no breach");
+    Ok(())
+}
+
+fn check() -> Result<()> {
+    cargo(&["fmt", "--all"])?;
+    cargo(&["clippy", "--all-targets", "--", "-D", "warnings"])?;
+    tidy()?;
+    cargo(&["test", "--workspace", "--exclude", "overside-peers"])
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(root())
+        .status()
+        .context("cannot start cargo")?;
+    if !status.success() {
+        bail!("`cargo {}` failed", arguments.join(" "));
+    }
+    Ok(())
+}
+
+/// The workspace's root: the folder above this crate.
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree itself keeps the house rules.
+    #[test]
+    fn tree_is_tidy() {
+        let violations = rules::check(&Tree::load(&root()).expect("the tree can be read"));
+        let listed: Vec<String> = violations.iter().map(|v| v.to_string()).collect();
+        assert!(listed.is_empty(), "\n{}\n", listed.join("\n"));
+    }
+}
