@@ -61,11 +61,8 @@ fn check() -> Result<()> {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
-    let status = Command::new(env!("CARGO"))
-        .args(arguments)
-        .current_dir(root())
-        .status()
-        .context("cannot start cargo")?;
+    let status =
+        Command::new(env!("CARGO")).args(arguments).current_dir(root()).status().context("cannot start cargo")?;
     if !status.success() {
         bail!("`cargo {}` failed", arguments.join(" "));
     }

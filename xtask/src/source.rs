@@ -58,9 +58,7 @@ impl Source {
 
     /// The line (from 1) that holds the byte at `offset`.
     pub fn line_of(&self, offset: usize) -> usize {
-        self.line_starts
-            .partition_point(|start| *start <= offset)
-            .max(1)
+        self.line_starts.partition_point(|start| *start <= offset).max(1)
     }
 
     /// How many lines the file has.
@@ -80,26 +78,18 @@ impl Source {
 
     /// Lines (from 1) of code, comments and literals blanked.
     pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.code
-            .lines()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line))
+        self.code.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 }
 
 fn is_test_path(path: &str) -> bool {
-    path.split('/')
-        .rev()
-        .skip(1)
-        .any(|part| part == "tests" || part == "benches" || part == "fuzz")
+    path.split('/').rev().skip(1).any(|part| part == "tests" || part == "benches" || part == "fuzz")
         || path.ends_with("/tests.rs")
 }
 
 fn line_starts(text: &str) -> Vec<usize> {
     let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-    std::iter::once(0)
-        .chain(breaks.map(|(index, _)| index + 1))
-        .collect()
+    std::iter::once(0).chain(breaks.map(|(index, _)| index + 1)).collect()
 }
 
 struct Scanner<'a> {
@@ -114,14 +104,7 @@ struct Scanner<'a> {
 impl<'a> Scanner<'a> {
     fn new(text: &'a str) -> Self {
         let bytes = text.as_bytes();
-        Scanner {
-            bytes,
-            code: bytes.to_vec(),
-            at: 0,
-            line: 1,
-            comments: vec![],
-            strings: vec![],
-        }
+        Scanner { bytes, code: bytes.to_vec(), at: 0, line: 1, comments: vec![], strings: vec![] }
     }
 
     fn code(&mut self) -> String {
@@ -150,20 +133,13 @@ impl<'a> Scanner<'a> {
     }
 
     fn previous(&self) -> u8 {
-        if self.at == 0 {
-            b' '
-        } else {
-            self.bytes[self.at - 1]
-        }
+        if self.at == 0 { b' ' } else { self.bytes[self.at - 1] }
     }
 
     fn comment(&mut self, length: usize) {
         let text = String::from_utf8_lossy(&self.bytes[self.at..self.at + length]).into_owned();
         for (index, line) in text.lines().enumerate() {
-            self.comments.push(Fragment {
-                line: self.line + index,
-                text: line.to_string(),
-            });
+            self.comments.push(Fragment { line: self.line + index, text: line.to_string() });
         }
         self.blank(self.at, self.at + length);
         self.advance(length);
@@ -173,18 +149,11 @@ impl<'a> Scanner<'a> {
         let start = self.at + open;
         let mut end = start;
         while end < self.bytes.len() && !self.bytes[end..].starts_with(close) {
-            end += if escapes && self.bytes[end] == b'\\' {
-                2
-            } else {
-                1
-            };
+            end += if escapes && self.bytes[end] == b'\\' { 2 } else { 1 };
         }
         let end = end.min(self.bytes.len());
         let text = String::from_utf8_lossy(&self.bytes[start..end]).into_owned();
-        self.strings.push(Fragment {
-            line: self.line,
-            text,
-        });
+        self.strings.push(Fragment { line: self.line, text });
         self.blank(start, end);
         self.advance((end + close.len()).min(self.bytes.len()) - self.at);
     }
@@ -229,19 +198,12 @@ fn raw_string(rest: &[u8], previous: u8) -> Option<(usize, Vec<u8>)> {
     if previous.is_ascii_alphanumeric() || previous == b'_' {
         return None;
     }
-    let prefix = [&b"br"[..], b"cr", b"r"]
-        .into_iter()
-        .find(|prefix| rest.starts_with(prefix))?;
-    let hashes = rest[prefix.len()..]
-        .iter()
-        .take_while(|byte| **byte == b'#')
-        .count();
+    let prefix = [&b"br"[..], b"cr", b"r"].into_iter().find(|prefix| rest.starts_with(prefix))?;
+    let hashes = rest[prefix.len()..].iter().take_while(|byte| **byte == b'#').count();
     if rest.get(prefix.len() + hashes) != Some(&b'"') {
         return None;
     }
-    let close = std::iter::once(b'"')
-        .chain(std::iter::repeat_n(b'#', hashes))
-        .collect();
+    let close = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
     Some((prefix.len() + hashes + 1, close))
 }
 
@@ -251,18 +213,12 @@ fn char_literal_len(rest: &[u8]) -> Option<usize> {
         return None;
     }
     if rest.get(1) == Some(&b'\\') {
-        return rest
-            .iter()
-            .skip(3)
-            .position(|byte| *byte == b'\'')
-            .map(|at| at + 4);
+        return rest.iter().skip(3).position(|byte| *byte == b'\'').map(|at| at + 4);
     }
     let text = std::str::from_utf8(&rest[1..rest.len().min(6)]);
     let first = match text {
         Ok(text) => text.chars().next(),
-        Err(error) => std::str::from_utf8(&rest[1..1 + error.valid_up_to()])
-            .ok()
-            .and_then(|t| t.chars().next()),
+        Err(error) => std::str::from_utf8(&rest[1..1 + error.valid_up_to()]).ok().and_then(|t| t.chars().next()),
     }?;
     let end = 1 + first.len_utf8();
     (rest.get(end) == Some(&b'\'')).then_some(end + 1)
@@ -282,11 +238,7 @@ mod tests {
         assert_eq!(source.code.len(), source.text.len());
         assert!(source.code.contains("fn f<'a>()"));
         assert_eq!(source.code.matches('{').count(), 1);
-        let strings: Vec<_> = source
-            .strings
-            .iter()
-            .map(|s| (s.line, s.text.as_str()))
-            .collect();
+        let strings: Vec<_> = source.strings.iter().map(|s| (s.line, s.text.as_str())).collect();
         assert_eq!(strings, [(1, "unsafe { // x"), (2, "a \" b")]);
         assert_eq!(source.comments[0].text, "// unsafe here");
         assert_eq!(source.comments[1].line, 2);
@@ -294,10 +246,7 @@ mod tests {
 
     #[test]
     fn test_code_is_told_apart() {
-        let source = Source::new(
-            "a.rs",
-            "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n",
-        );
+        let source = Source::new("a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n");
         let tests: Vec<bool> = (1..=6).map(|line| source.is_test(line)).collect();
         assert_eq!(tests, [false, true, true, true, true, false]);
         assert!(Source::new("crates/a/tests/b.rs", "fn a() {}").is_test(1));

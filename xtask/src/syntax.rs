@@ -24,13 +24,11 @@ pub struct ModuleFile {
 
 /// Offsets at which `word` stands as a whole word.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
-    code.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |at| {
-            let before = code[..*at].chars().next_back();
-            let after = code[at + word.len()..].chars().next();
-            !before.is_some_and(is_word) && !after.is_some_and(is_word)
-        })
+    code.match_indices(word).map(|(at, _)| at).filter(move |at| {
+        let before = code[..*at].chars().next_back();
+        let after = code[at + word.len()..].chars().next();
+        !before.is_some_and(is_word) && !after.is_some_and(is_word)
+    })
 }
 
 /// The identifier at the start of `code`, leading blanks skipped; empty if there is none.
@@ -52,10 +50,7 @@ pub fn functions(code: &str) -> Vec<Function> {
             continue;
         }
         if let Some(body) = body_after(code, at) {
-            found.push(Function {
-                name: name.to_string(),
-                range: at..body.end,
-            });
+            found.push(Function { name: name.to_string(), range: at..body.end });
         }
     }
     found
@@ -138,10 +133,7 @@ pub fn module_files(code: &str) -> Vec<ModuleFile> {
         .filter_map(|at| {
             let name = identifier(&code[at + 3..]);
             let after = code[at + 3..].trim_start().strip_prefix(name)?.trim_start();
-            let body = after
-                .starts_with('{')
-                .then(|| body_after(code, at))
-                .flatten()?;
+            let body = after.starts_with('{').then(|| body_after(code, at)).flatten()?;
             Some((name.to_string(), body))
         })
         .collect();
@@ -168,10 +160,7 @@ pub fn use_paths(code: &str) -> Vec<(usize, String)> {
     let mut paths = Vec::new();
     for at in words(code, "use") {
         let end = at + code[at..].find(';').unwrap_or(code.len() - at);
-        let tree: String = code[at + 3..end]
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let tree: String = code[at + 3..end].split_whitespace().collect::<Vec<_>>().join(" ");
         let mut expanded = Vec::new();
         expand(&tree.replace(' ', ""), "", &mut expanded);
         paths.extend(expanded.into_iter().map(|path| (at, path)));
@@ -184,9 +173,7 @@ fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
         paths.push(format!("{prefix}{tree}"));
         return;
     };
-    let inner = tree[open + 1..]
-        .strip_suffix('}')
-        .unwrap_or(&tree[open + 1..]);
+    let inner = tree[open + 1..].strip_suffix('}').unwrap_or(&tree[open + 1..]);
     let prefix = format!("{prefix}{}", &tree[..open]);
     let (mut depth, mut start) = (0usize, 0);
     for (at, byte) in inner.bytes().enumerate() {
@@ -211,45 +198,25 @@ mod tests {
 
     #[test]
     fn functions_span_their_bodies() {
-        let code =
-            "fn a(x: [u8; 3]) -> u8 {\n  if x { 1 } else { 2 }\n}\nfn b();\nlet f: fn(u8) = c;";
+        let code = "fn a(x: [u8; 3]) -> u8 {\n  if x { 1 } else { 2 }\n}\nfn b();\nlet f: fn(u8) = c;";
         let found = functions(code);
         assert_eq!(found.len(), 1);
-        assert_eq!(
-            (found[0].name.as_str(), &code[found[0].range.end..][..1]),
-            ("a", "}")
-        );
+        assert_eq!((found[0].name.as_str(), &code[found[0].range.end..][..1]), ("a", "}"));
     }
 
     #[test]
     fn use_groups_are_written_out() {
-        let paths: Vec<String> = use_paths("use std::{fs, os::unix::{net, fs as f}, io};")
-            .into_iter()
-            .map(|(_, path)| path)
-            .collect();
-        assert_eq!(
-            paths,
-            [
-                "std::fs",
-                "std::os::unix::net",
-                "std::os::unix::fsasf",
-                "std::io"
-            ]
-        );
+        let paths: Vec<String> =
+            use_paths("use std::{fs, os::unix::{net, fs as f}, io};").into_iter().map(|(_, path)| path).collect();
+        assert_eq!(paths, ["std::fs", "std::os::unix::net", "std::os::unix::fsasf", "std::io"]);
     }
 
     #[test]
     fn module_files_know_where_they_stand() {
         let code = "mod a;\nmod b { mod c; }\n#[cfg(test)]\nmod d;\n";
-        let found: Vec<_> = module_files(code)
-            .into_iter()
-            .map(|m| (m.name, m.inside, m.test))
-            .collect();
+        let found: Vec<_> = module_files(code).into_iter().map(|m| (m.name, m.inside, m.test)).collect();
         let b = vec!["b".to_string()];
         let expected = [("a", vec![], false), ("c", b, false), ("d", vec![], true)];
-        assert_eq!(
-            found,
-            expected.map(|(name, inside, test)| (name.to_string(), inside, test))
-        );
+        assert_eq!(found, expected.map(|(name, inside, test)| (name.to_string(), inside, test)));
     }
 }

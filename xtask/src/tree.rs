@@ -62,19 +62,10 @@ impl Tree {
     }
 
     /// A tree of these parts.
-    pub fn new(
-        files: BTreeMap<String, String>,
-        packages: Vec<Package>,
-        default_graph: BTreeSet<String>,
-    ) -> Tree {
+    pub fn new(files: BTreeMap<String, String>, packages: Vec<Package>, default_graph: BTreeSet<String>) -> Tree {
         let rust = files.iter().filter(|(path, _)| path.ends_with(".rs"));
         let sources = rust.map(|(path, text)| Source::new(path, text)).collect();
-        let mut tree = Tree {
-            files,
-            sources,
-            packages,
-            default_graph,
-        };
+        let mut tree = Tree { files, sources, packages, default_graph };
         tree.mark_test_modules();
         tree
     }
@@ -86,18 +77,16 @@ impl Tree {
 
     /// The package whose folder holds `path`.
     pub fn package_of(&self, path: &str) -> Option<&Package> {
-        self.packages.iter().find(|package| {
-            path.strip_prefix(&package.folder)
-                .is_some_and(|rest| rest.starts_with('/'))
-        })
+        self.packages
+            .iter()
+            .find(|package| path.strip_prefix(&package.folder).is_some_and(|rest| rest.starts_with('/')))
     }
 
     /// The Rust files of the packages named.
     pub fn sources_of<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a Source> {
-        self.sources.iter().filter(move |source| {
-            self.package_of(&source.path)
-                .is_some_and(|p| names.contains(&p.name.as_str()))
-        })
+        self.sources
+            .iter()
+            .filter(move |source| self.package_of(&source.path).is_some_and(|p| names.contains(&p.name.as_str())))
     }
 
     /// Files in which `mod name;` at `from` may lie, first the usual one.
@@ -106,11 +95,7 @@ impl Tree {
         if let Some(named) = path_attribute(from, module.at) {
             return vec![format!("{folder}/{named}")];
         }
-        let is_target = self
-            .packages
-            .iter()
-            .flat_map(|p| &p.targets)
-            .any(|target| target.root == from.path);
+        let is_target = self.packages.iter().flat_map(|p| &p.targets).any(|target| target.root == from.path);
         let mut base = folder.to_string();
         if !(is_target || matches!(file, "mod.rs" | "lib.rs" | "main.rs")) {
             base = format!("{base}/{}", file.trim_end_matches(".rs"));
@@ -153,31 +138,19 @@ fn path_attribute(source: &Source, at: usize) -> Option<String> {
     let before = before.strip_suffix("pub").unwrap_or(before).trim_end();
     let quoted = before.strip_suffix("\"]")?;
     let (rest, name) = quoted.rsplit_once('"')?;
-    rest.trim_end()
-        .ends_with("#[path =")
-        .then(|| name.to_string())
+    rest.trim_end().ends_with("#[path =").then(|| name.to_string())
 }
 
 /// Paths of all files that git tracks or would track.
 fn listed(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output();
     match output {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
-            Ok(text
-                .split('\0')
-                .filter(|path| !path.is_empty())
-                .map(str::to_string)
-                .collect())
+            Ok(text.split('\0').filter(|path| !path.is_empty()).map(str::to_string).collect())
         }
         // Not a checkout (an unpacked archive): everything but build output.
         _ => {
@@ -192,11 +165,7 @@ fn walk(root: &Path, folder: &str, paths: &mut Vec<String>) -> Result<()> {
     for entry in std::fs::read_dir(root.join(folder))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let path = if folder.is_empty() {
-            name.clone()
-        } else {
-            format!("{folder}/{name}")
-        };
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         if entry.file_type()?.is_dir() {
             if name != ".git" && !name.starts_with("target") {
                 walk(root, &path, paths)?;
@@ -209,17 +178,10 @@ fn walk(root: &Path, folder: &str, paths: &mut Vec<String>) -> Result<()> {
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(env!("CARGO"))
-        .args(arguments)
-        .current_dir(root)
-        .output()
-        .context("cannot start cargo")?;
+    let output =
+        Command::new(env!("CARGO")).args(arguments).current_dir(root).output().context("cannot start cargo")?;
     if !output.status.success() {
-        bail!(
-            "`cargo {}`: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        bail!("`cargo {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
     }
     String::from_utf8(output.stdout).context("cargo's output is not UTF-8")
 }
@@ -227,21 +189,10 @@ fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
 fn packages(root: &Path) -> Result<Vec<Package>> {
     let output = cargo(root, &["metadata", "--no-deps", "--format-version", "1"])?;
     let metadata: Value = serde_json::from_str(&output).context("cargo metadata")?;
-    let root = metadata["workspace_root"]
-        .as_str()
-        .context("no workspace_root")?
-        .to_string();
-    let relative = |path: &str| {
-        path.strip_prefix(&root)
-            .unwrap_or(path)
-            .trim_start_matches('/')
-            .to_string()
-    };
+    let root = metadata["workspace_root"].as_str().context("no workspace_root")?.to_string();
+    let relative = |path: &str| path.strip_prefix(&root).unwrap_or(path).trim_start_matches('/').to_string();
     let list = metadata["packages"].as_array().context("no packages")?;
-    Ok(list
-        .iter()
-        .map(|package| read_package(package, &relative))
-        .collect())
+    Ok(list.iter().map(|package| read_package(package, &relative)).collect())
 }
 
 fn read_package(package: &Value, relative: &dyn Fn(&str) -> String) -> Package {
@@ -250,10 +201,7 @@ fn read_package(package: &Value, relative: &dyn Fn(&str) -> String) -> Package {
     let manifest = relative(package["manifest_path"].as_str().unwrap_or_default());
     Package {
         name: text(&package["name"]),
-        folder: manifest
-            .trim_end_matches("Cargo.toml")
-            .trim_end_matches('/')
-            .to_string(),
+        folder: manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_string(),
         targets: list(&package["targets"])
             .iter()
             .map(|target| Target {
@@ -263,31 +211,13 @@ fn read_package(package: &Value, relative: &dyn Fn(&str) -> String) -> Package {
             .collect(),
         edges: list(&package["dependencies"])
             .iter()
-            .map(|edge| Edge {
-                to: text(&edge["name"]),
-                dev: edge["kind"] == "dev",
-            })
+            .map(|edge| Edge { to: text(&edge["name"]), dev: edge["kind"] == "dev" })
             .collect(),
     }
 }
 
 /// What `cargo build` of the default members compiles, by package name.
 fn default_graph(root: &Path) -> Result<BTreeSet<String>> {
-    let output = cargo(
-        root,
-        &[
-            "tree",
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-            "--format",
-            "{p}",
-        ],
-    )?;
-    Ok(output
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .map(str::to_string)
-        .collect())
+    let output = cargo(root, &["tree", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"])?;
+    Ok(output.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect())
 }

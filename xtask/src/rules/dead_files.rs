@@ -8,12 +8,8 @@ use crate::tree::Tree;
 const RULE: &str = "dead-files";
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    let mut reached: BTreeSet<String> = tree
-        .packages
-        .iter()
-        .flat_map(|p| &p.targets)
-        .map(|target| target.root.clone())
-        .collect();
+    let mut reached: BTreeSet<String> =
+        tree.packages.iter().flat_map(|p| &p.targets).map(|target| target.root.clone()).collect();
     let mut waiting: Vec<String> = reached.iter().cloned().collect();
     while let Some(path) = waiting.pop() {
         let Some(source) = tree.sources.iter().find(|source| source.path == path) else {
@@ -27,10 +23,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             }
         }
     }
-    let unreached = tree
-        .sources
-        .iter()
-        .filter(|source| !reached.contains(&source.path));
+    let unreached = tree.sources.iter().filter(|source| !reached.contains(&source.path));
     unreached
         .filter(|source| !named_elsewhere(tree, &source.path))
         .map(|source| {
@@ -45,18 +38,10 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 fn named_elsewhere(tree: &Tree, path: &str) -> bool {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let folder_name = format!("{}/", folder.rsplit('/').next().unwrap_or(folder));
-    let package = tree
-        .package_of(path)
-        .map(|package| package.folder.as_str())
-        .unwrap_or(folder);
-    let strings = tree
-        .sources
-        .iter()
-        .filter(|source| source.path.starts_with(package))
-        .flat_map(|source| &source.strings);
-    let in_strings = strings
-        .into_iter()
-        .any(|s| s.text.ends_with(file) || s.text.contains(&folder_name));
+    let package = tree.package_of(path).map(|package| package.folder.as_str()).unwrap_or(folder);
+    let strings =
+        tree.sources.iter().filter(|source| source.path.starts_with(package)).flat_map(|source| &source.strings);
+    let in_strings = strings.into_iter().any(|s| s.text.ends_with(file) || s.text.contains(&folder_name));
     let in_manifests = tree.files.iter().any(|(other, text)| {
         let above = other.strip_suffix("/Cargo.toml");
         above.is_some_and(|above| folder.starts_with(above)) && text.contains(&format!("{file}\""))
@@ -84,10 +69,7 @@ mod tests {
     #[test]
     fn cases_named_by_a_string_live() {
         let tree = planted::tree(&[
-            (
-                "crates/table/src/lib.rs",
-                "fn a() { run(\"tests/compile_fail/*.rs\") }",
-            ),
+            ("crates/table/src/lib.rs", "fn a() { run(\"tests/compile_fail/*.rs\") }"),
             ("crates/table/tests/compile_fail/case.rs", ""),
         ]);
         assert_eq!(check(&tree), []);

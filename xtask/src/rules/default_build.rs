@@ -9,19 +9,11 @@ const RULE: &str = "default-build";
 /// with them).
 const HEAVY: [&str; 3] = ["arrow-cast", "arrow-ord", "arrow-select"];
 /// Crates that will run inside a preload library, where libc's wrappers are the hooks.
-const PRELOADED: [&str; 4] = [
-    "overside-memory",
-    "overside-verbs",
-    "overside-shm",
-    "overside-ibv",
-];
+const PRELOADED: [&str; 4] = ["overside-memory", "overside-verbs", "overside-shm", "overside-ibv"];
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for heavy in HEAVY
-        .iter()
-        .filter(|heavy| tree.default_graph.contains(**heavy))
-    {
+    for heavy in HEAVY.iter().filter(|heavy| tree.default_graph.contains(**heavy)) {
         let message = format!(
             "the default members pull `{heavy}`, a minute of build: `cargo tree -i {heavy}` \
              shows who; switch that feature off or move the user to crates/peers"
@@ -35,10 +27,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             let message = "add `[lints]` `workspace = true`: the lints are the house's";
             violations.push(violation(RULE, &manifest, 0, message));
         }
-        let libc = package
-            .edges
-            .iter()
-            .any(|edge| edge.to == "libc" && !edge.dev);
+        let libc = package.edges.iter().any(|edge| edge.to == "libc" && !edge.dev);
         if PRELOADED.contains(&package.name.as_str()) && libc {
             let message = "uses libc, whose calls re-enter the preload hooks: use rustix";
             violations.push(violation(RULE, &manifest, 0, message));
@@ -48,10 +37,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 }
 
 fn inherits_lints(manifest: &str) -> bool {
-    manifest
-        .split("[lints]")
-        .nth(1)
-        .is_some_and(|rest| rest.trim_start().starts_with("workspace"))
+    manifest.split("[lints]").nth(1).is_some_and(|rest| rest.trim_start().starts_with("workspace"))
 }
 
 fn fat_lto(manifest: &str) -> Vec<Violation> {
@@ -62,9 +48,7 @@ fn fat_lto(manifest: &str) -> Vec<Violation> {
         if line.starts_with('[') {
             section = line;
         }
-        let value = line
-            .strip_prefix("lto")
-            .map(|rest| rest.trim_start_matches([' ', '=']).trim());
+        let value = line.strip_prefix("lto").map(|rest| rest.trim_start_matches([' ', '=']).trim());
         if section == "[profile.release]" && matches!(value, Some("true" | "\"fat\"")) {
             let message = "fat LTO costs minutes of the first build: use `\"thin\"` or none";
             violations.push(violation(RULE, "Cargo.toml", index + 1, message));
@@ -89,18 +73,9 @@ mod tests {
 
     #[test]
     fn fat_lto_is_refused_and_thin_is_not() {
-        assert_eq!(
-            planted::lines(&fat_lto("[profile.release]\nlto = true\n")),
-            [2]
-        );
-        assert_eq!(
-            planted::lines(&fat_lto("[profile.release]\nlto = \"fat\"\n")),
-            [2]
-        );
-        assert_eq!(
-            fat_lto("[profile.release]\nlto = \"thin\"\n[profile.x]\nlto = true\n"),
-            []
-        );
+        assert_eq!(planted::lines(&fat_lto("[profile.release]\nlto = true\n")), [2]);
+        assert_eq!(planted::lines(&fat_lto("[profile.release]\nlto = \"fat\"\n")), [2]);
+        assert_eq!(fat_lto("[profile.release]\nlto = \"thin\"\n[profile.x]\nlto = true\n"), []);
     }
 
     #[test]

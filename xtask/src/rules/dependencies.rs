@@ -25,28 +25,18 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     }
     let mut violations = Vec::new();
     for package in &tree.packages {
-        match rows
-            .iter()
-            .find(|row| package_name(row.name) == package.name)
-        {
+        match rows.iter().find(|row| package_name(row.name) == package.name) {
             Some(row) => violations.extend(check_edges(tree, package, row)),
             None => violations.push(violation(
                 RULE,
                 &format!("{}/Cargo.toml", package.folder),
                 0,
-                format!(
-                    "`{}` has no line in the table of {LAW}: add one first",
-                    package.name
-                ),
+                format!("`{}` has no line in the table of {LAW}: add one first", package.name),
             )),
         }
     }
     for row in rows.iter().filter(|row| !row.later) {
-        if !tree
-            .packages
-            .iter()
-            .any(|package| package.name == package_name(row.name))
-        {
+        if !tree.packages.iter().any(|package| package.name == package_name(row.name)) {
             let message = format!("`{}` is no crate of the workspace: say *later*", row.name);
             violations.push(violation(RULE, LAW, row.line, message));
         }
@@ -63,31 +53,19 @@ fn check_edges(tree: &Tree, package: &Package, row: &Row<'_>) -> Vec<Violation> 
         if allowed(&row.uses, &edge.to) || in_tests {
             continue;
         }
-        let kind = if edge.dev {
-            "dev-dependency"
-        } else {
-            "dependency"
-        };
+        let kind = if edge.dev { "dev-dependency" } else { "dependency" };
         let message = format!(
             "{kind} on `{}` is forbidden by {LAW} line {}: `{}`; drop it, or change that line \
              first, with the reason",
             edge.to, row.line, row.text
         );
-        violations.push(violation(
-            RULE,
-            &format!("{}/Cargo.toml", package.folder),
-            0,
-            message,
-        ));
+        violations.push(violation(RULE, &format!("{}/Cargo.toml", package.folder), 0, message));
     }
     violations
 }
 
 fn rows(law: &str) -> Vec<Row<'_>> {
-    let after = law
-        .lines()
-        .enumerate()
-        .skip_while(|(_, line)| line.trim() != MARK);
+    let after = law.lines().enumerate().skip_while(|(_, line)| line.trim() != MARK);
     let table = after.skip(1).skip_while(|(_, line)| line.trim().is_empty());
     table
         .take_while(|(_, line)| line.starts_with('|'))
@@ -134,9 +112,7 @@ mod tests {
     fn tree(using: Package) -> Tree {
         let mut tree = planted::tree(&[(LAW, TABLE)]);
         let folders = ["verbs", "memory", "providers/shm", "conformance"];
-        tree.packages = folders
-            .map(|folder| planted::package(&format!("crates/{folder}")))
-            .to_vec();
+        tree.packages = folders.map(|folder| planted::package(&format!("crates/{folder}"))).to_vec();
         tree.packages.retain(|package| package.name != using.name);
         tree.packages.push(using);
         tree
@@ -144,19 +120,9 @@ mod tests {
 
     #[test]
     fn an_upward_edge_names_its_line() {
-        let found = check(&tree(planted::package_using(
-            "crates/memory",
-            "overside-verbs",
-            false,
-        )));
+        let found = check(&tree(planted::package_using("crates/memory", "overside-verbs", false)));
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0]
-                .message
-                .contains("line 6: `| `memory` | bytes | | |`"),
-            "{}",
-            found[0]
-        );
+        assert!(found[0].message.contains("line 6: `| `memory` | bytes | | |`"), "{}", found[0]);
     }
 
     #[test]
@@ -173,19 +139,10 @@ mod tests {
     fn table_and_workspace_list_the_same_crates() {
         let mut tree = tree(planted::package("crates/verbs"));
         tree.packages.push(planted::package("crates/stray"));
-        tree.packages
-            .retain(|package| package.name != "overside-memory");
+        tree.packages.retain(|package| package.name != "overside-memory");
         let found = check(&tree);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(
-            found
-                .iter()
-                .any(|v| v.message.contains("`overside-stray` has no line"))
-        );
-        assert!(
-            found
-                .iter()
-                .any(|v| v.message.contains("`memory` is no crate"))
-        );
+        assert!(found.iter().any(|v| v.message.contains("`overside-stray` has no line")));
+        assert!(found.iter().any(|v| v.message.contains("`memory` is no crate")));
     }
 }

@@ -20,18 +20,14 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     for source in &tree.sources {
         let lines = source.line_count();
         if lines > FILE_LINES_MAX {
-            let message =
-                format!("{lines} lines, {FILE_LINES_MAX} are allowed: a file is one idea");
+            let message = format!("{lines} lines, {FILE_LINES_MAX} are allowed: a file is one idea");
             violations.push(violation(RULE, &source.path, 0, message));
         }
         for (name, line, lines) in long_functions(source) {
             let key = format!("{}::{name}", source.path);
-            let allowed = let_through
-                .get(&key)
-                .map_or(FUNCTION_LINES_MAX, |(_, lines)| *lines);
+            let allowed = let_through.get(&key).map_or(FUNCTION_LINES_MAX, |(_, lines)| *lines);
             if lines > allowed {
-                let message =
-                    format!("`{name}` has {lines} lines, {allowed} are allowed: split it");
+                let message = format!("`{name}` has {lines} lines, {allowed} are allowed: split it");
                 violations.push(violation(RULE, &source.path, line, message));
             }
             if lines >= allowed {
@@ -52,11 +48,7 @@ fn long_functions(source: &Source) -> Vec<(String, usize, usize)> {
         .into_iter()
         .map(|function| {
             let first = source.line_of(function.range.start);
-            (
-                function.name,
-                first,
-                source.line_of(function.range.end) - first + 1,
-            )
+            (function.name, first, source.line_of(function.range.end) - first + 1)
         })
         .filter(|(_, line, lines)| *lines > FUNCTION_LINES_MAX && !source.is_test(*line))
         .collect()
@@ -64,10 +56,7 @@ fn long_functions(source: &Source) -> Vec<(String, usize, usize)> {
 
 /// Entries by key: the line of the list and the lines that the function may have.
 fn let_through(text: &str) -> BTreeMap<String, (usize, usize)> {
-    let lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.starts_with('#'));
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
     lines
         .filter_map(|(index, line)| {
             let (key, lines) = line.rsplit_once(' ')?;
@@ -98,12 +87,7 @@ mod tests {
     #[test]
     fn the_list_lets_through_and_may_only_shrink() {
         let list = format!("# why\n{PATH}::long 90\n");
-        let with = |lines| {
-            check(&planted::tree(&[
-                (PATH, &function(lines)),
-                (LET_THROUGH, &list),
-            ]))
-        };
+        let with = |lines| check(&planted::tree(&[(PATH, &function(lines)), (LET_THROUGH, &list)]));
         assert_eq!(with(90), []);
         assert_eq!(with(91)[0].path, PATH);
         assert_eq!(with(80)[0].path, LET_THROUGH);

@@ -60,12 +60,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 }
 
 fn violation(rule: &'static str, path: &str, line: usize, message: impl Into<String>) -> Violation {
-    Violation {
-        path: path.to_string(),
-        line,
-        rule,
-        message: message.into(),
-    }
+    Violation { path: path.to_string(), line, rule, message: message.into() }
 }
 
 /// Made-up trees for the rules' tests.
@@ -78,15 +73,10 @@ mod planted {
 
     /// A tree of the given files; each `crates/…` folder with a `src` is a package.
     pub fn tree(files: &[(&str, &str)]) -> Tree {
-        let files: BTreeMap<String, String> = files
-            .iter()
-            .map(|(path, text)| (path.to_string(), text.to_string()))
-            .collect();
-        let folders: BTreeSet<String> = files
-            .keys()
-            .filter_map(|path| path.split_once("/src/"))
-            .map(|(folder, _)| folder.to_string())
-            .collect();
+        let files: BTreeMap<String, String> =
+            files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
+        let folders: BTreeSet<String> =
+            files.keys().filter_map(|path| path.split_once("/src/")).map(|(folder, _)| folder.to_string()).collect();
         let packages = folders.iter().map(|folder| package(folder)).collect();
         Tree::new(files, packages, BTreeSet::new())
     }
@@ -99,27 +89,13 @@ mod planted {
             other => format!("overside-{other}"),
         };
         let root = format!("{folder}/src/lib.rs");
-        let targets = vec![Target {
-            kind: "lib".to_string(),
-            root,
-        }];
-        Package {
-            name,
-            folder: folder.to_string(),
-            targets,
-            edges: Vec::new(),
-        }
+        let targets = vec![Target { kind: "lib".to_string(), root }];
+        Package { name, folder: folder.to_string(), targets, edges: Vec::new() }
     }
 
     /// A package with a dependency.
     pub fn package_using(folder: &str, to: &str, dev: bool) -> Package {
-        Package {
-            edges: vec![Edge {
-                to: to.to_string(),
-                dev,
-            }],
-            ..package(folder)
-        }
+        Package { edges: vec![Edge { to: to.to_string(), dev }], ..package(folder) }
     }
 
     /// The lines of violations, for short assertions.

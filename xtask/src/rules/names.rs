@@ -7,9 +7,7 @@ use crate::tree::Tree;
 
 const RULE: &str = "names";
 /// What a file is called when nobody knew what it is.
-const MEANINGLESS: [&str; 7] = [
-    "common", "util", "utils", "helper", "helpers", "misc", "stuff",
-];
+const MEANINGLESS: [&str; 7] = ["common", "util", "utils", "helper", "helpers", "misc", "stuff"];
 /// A size at which something switches is the planner's to price, not a constant's.
 const SWITCHES: [&str; 3] = ["threshold", "cutoff", "crossover"];
 
@@ -40,10 +38,7 @@ fn package_names(tree: &Tree) -> Vec<Violation> {
             other => format!("overside-{other}"),
         };
         if package.name != expected {
-            let message = format!(
-                "is called `{}`: its folder makes it `{expected}`",
-                package.name
-            );
+            let message = format!("is called `{}`: its folder makes it `{expected}`", package.name);
             let manifest = format!("{}/Cargo.toml", package.folder);
             violations.push(violation(RULE, &manifest, 0, message));
         }
@@ -64,9 +59,7 @@ fn inline_modules(source: &Source) -> Vec<Violation> {
 }
 
 fn size_switches(source: &Source) -> Vec<Violation> {
-    let lines = source
-        .code_lines()
-        .filter(|(line, _)| !source.is_test(*line));
+    let lines = source.code_lines().filter(|(line, _)| !source.is_test(*line));
     lines
         .filter_map(|(line, code)| {
             let lower = code.to_lowercase();
@@ -98,10 +91,7 @@ mod tests {
         let tree = planted::tree(&[
             ("crates/verbs/src/utils.rs", ""),
             ("crates/verbs/tests/common/mod.rs", ""),
-            (
-                "crates/verbs/src/lib.rs",
-                "\nmod helpers {}\nmod common_key {}\n",
-            ),
+            ("crates/verbs/src/lib.rs", "\nmod helpers {}\nmod common_key {}\n"),
         ]);
         let found = check(&tree);
         assert_eq!(planted::lines(&found), [0, 0, 2], "{found:?}");
@@ -109,8 +99,7 @@ mod tests {
 
     #[test]
     fn size_constants_that_decide_are_refused() {
-        let code =
-            "const COPY_THRESHOLD: usize = 8192;\n#[cfg(test)]\nmod tests { fn cutoff() {} }\n";
+        let code = "const COPY_THRESHOLD: usize = 8192;\n#[cfg(test)]\nmod tests { fn cutoff() {} }\n";
         let tree = planted::tree(&[
             ("crates/table/src/send.rs", code),
             ("crates/planner/src/lib.rs", "const THRESHOLD: u8 = 1;"),

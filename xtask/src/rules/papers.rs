@@ -55,13 +55,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
                 return None;
             };
             let is_row = id != "id" && !id.starts_with('-');
-            is_row.then_some(Row {
-                line: index + 1,
-                id,
-                code,
-                test,
-                state,
-            })
+            is_row.then_some(Row { line: index + 1, id, code, test, state })
         })
         .collect()
 }
@@ -92,11 +86,7 @@ fn completeness(rows: &[Row<'_>]) -> Vec<Violation> {
 fn check_row(tree: &Tree, functions: &BTreeSet<&str>, row: &Row<'_>) -> Vec<Violation> {
     let mut complaints = Vec::new();
     for path in quoted(row.code) {
-        let is_folder = || {
-            tree.files
-                .keys()
-                .any(|file| file.starts_with(&format!("{path}/")))
-        };
+        let is_folder = || tree.files.keys().any(|file| file.starts_with(&format!("{path}/")));
         if !tree.files.contains_key(path) && !is_folder() {
             complaints.push(format!("`{path}` does not exist"));
         }
@@ -104,15 +94,10 @@ fn check_row(tree: &Tree, functions: &BTreeSet<&str>, row: &Row<'_>) -> Vec<Viol
     for test in quoted(row.test) {
         let name = test.rsplit("::").next().unwrap_or(test);
         if !functions.contains(name) && !tree.files.contains_key(test) {
-            complaints.push(format!(
-                "there is no test `{name}` and no file of that name"
-            ));
+            complaints.push(format!("there is no test `{name}` and no file of that name"));
         }
     }
-    let state = STATES
-        .into_iter()
-        .find(|state| row.state.starts_with(*state))
-        .unwrap_or("");
+    let state = STATES.into_iter().find(|state| row.state.starts_with(*state)).unwrap_or("");
     if state.is_empty() {
         let states = STATES.join(", ");
         complaints.push(format!("the state is one of {states}: not `{}`", row.state));
@@ -127,19 +112,14 @@ fn check_row(tree: &Tree, functions: &BTreeSet<&str>, row: &Row<'_>) -> Vec<Viol
         complaints.push(format!("`{}` is not applicable: say why", row.id));
     }
     let complaints = complaints.into_iter();
-    complaints
-        .map(|message| violation(RULE, PAPERS, row.line, message))
-        .collect()
+    complaints.map(|message| violation(RULE, PAPERS, row.line, message)).collect()
 }
 
 /// Every claim that code cites exists, and its row does not say that nothing is built.
 fn citations(tree: &Tree, rows: &[Row<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in &tree.sources {
-        let cited = source
-            .comments
-            .iter()
-            .filter(|comment| comment.text.starts_with("//= "));
+        let cited = source.comments.iter().filter(|comment| comment.text.starts_with("//= "));
         for (line, id) in cited.flat_map(|c| c.text.split([' ', ',']).map(|id| (c.line, id))) {
             if !CLAIMS.iter().any(|(prefix, _)| id.starts_with(prefix)) {
                 continue;
@@ -161,17 +141,13 @@ fn citations(tree: &Tree, rows: &[Row<'_>]) -> Vec<Violation> {
 fn is_claim(id: &str, claims: &[(&str, usize)]) -> bool {
     claims.iter().any(|(prefix, count)| {
         let number = id.strip_prefix(prefix).filter(|digits| digits.len() == 2);
-        number
-            .and_then(|digits| digits.parse().ok())
-            .is_some_and(|n| (1..=*count).contains(&n))
+        number.and_then(|digits| digits.parse().ok()).is_some_and(|n| (1..=*count).contains(&n))
     })
 }
 
 fn function_names(tree: &Tree) -> BTreeSet<&str> {
     let sources = tree.sources.iter().map(|source| source.code.as_str());
-    sources
-        .flat_map(|code| syntax::words(code, "fn").map(|at| syntax::identifier(&code[at + 2..])))
-        .collect()
+    sources.flat_map(|code| syntax::words(code, "fn").map(|at| syntax::identifier(&code[at + 2..]))).collect()
 }
 
 /// Pieces between back-ticks.
@@ -201,10 +177,7 @@ mod tests {
 
     fn found(row: &str, code: &str) -> Vec<String> {
         let tree = planted::tree(&[(PAPERS, &papers(row)), (LIB, code)]);
-        check(&tree)
-            .into_iter()
-            .map(|violation| violation.message)
-            .collect()
+        check(&tree).into_iter().map(|violation| violation.message).collect()
     }
 
     #[test]
@@ -228,18 +201,8 @@ mod tests {
     fn every_claim_has_one_row() {
         let text = "| TC-M01 | w | | | | not yet |\n| TC-M99 | w | | | | not yet |\n";
         let found = check(&planted::tree(&[(PAPERS, text)]));
-        assert_eq!(
-            found
-                .iter()
-                .filter(|v| v.message.contains("has no row"))
-                .count(),
-            149
-        );
-        assert!(
-            found
-                .iter()
-                .any(|v| v.message.contains("`TC-M99` is no claim"))
-        );
+        assert_eq!(found.iter().filter(|v| v.message.contains("has no row")).count(), 149);
+        assert!(found.iter().any(|v| v.message.contains("`TC-M99` is no claim")));
     }
 
     #[test]

@@ -9,33 +9,16 @@ use crate::syntax;
 use crate::tree::Tree;
 
 const RULE: &str = "preload-safe";
-const CRATES: [&str; 4] = [
-    "overside-memory",
-    "overside-verbs",
-    "overside-shm",
-    "overside-ibv",
-];
+const CRATES: [&str; 4] = ["overside-memory", "overside-verbs", "overside-shm", "overside-ibv"];
 const PATHS: [(&str, &str); 8] = [
     ("std::net", "sockets go through rustix"),
     ("std::os::unix::net", "sockets go through rustix"),
     ("std::fs", "files go through rustix"),
-    (
-        "std::thread",
-        "the caller's thread drives everything; this crate starts none",
-    ),
+    ("std::thread", "the caller's thread drives everything; this crate starts none"),
     ("std::process", "processes are the caller's"),
-    (
-        "std::env",
-        "the environment is the program's: let the caller pass the value",
-    ),
-    (
-        "tracing",
-        "no logging here: return an error, or count it in the statistics",
-    ),
-    (
-        "log",
-        "no logging here: return an error, or count it in the statistics",
-    ),
+    ("std::env", "the environment is the program's: let the caller pass the value"),
+    ("tracing", "no logging here: return an error, or count it in the statistics"),
+    ("log", "no logging here: return an error, or count it in the statistics"),
 ];
 /// What tells where the process stands without touching its threads or environment.
 const HARMLESS: [&str; 2] = ["std::thread::panicking", "std::process::abort"];
@@ -62,19 +45,12 @@ fn check_source(source: &Source) -> Vec<Violation> {
     }
     for name in MACROS {
         let calls = syntax::words(code, name).filter(|at| code[at + name.len()..].starts_with('!'));
-        found.extend(calls.map(|at| {
-            (
-                at,
-                format!("`{name}!`: stdout and stderr are the program's"),
-            )
-        }));
+        found.extend(calls.map(|at| (at, format!("`{name}!`: stdout and stderr are the program's"))));
     }
-    found.extend(syntax::words(code, "thread_local").map(|at| {
-        (
-            at,
-            "`thread_local!`: destructors run at the wrong time".to_string(),
-        )
-    }));
+    found.extend(
+        syntax::words(code, "thread_local")
+            .map(|at| (at, "`thread_local!`: destructors run at the wrong time".to_string())),
+    );
     let violations = found.into_iter();
     violations
         .map(|(at, message)| violation(RULE, &source.path, source.line_of(at), message))
@@ -83,17 +59,11 @@ fn check_source(source: &Source) -> Vec<Violation> {
 }
 
 fn forbidden(path: &str) -> Option<&'static str> {
-    let below = |prefix: &str| {
-        path.strip_prefix(prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-    };
+    let below = |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
     if HARMLESS.contains(&path) {
         return None;
     }
-    PATHS
-        .iter()
-        .find(|(prefix, _)| below(prefix))
-        .map(|(_, why)| *why)
+    PATHS.iter().find(|(prefix, _)| below(prefix)).map(|(_, why)| *why)
 }
 
 #[cfg(test)]

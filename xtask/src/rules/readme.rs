@@ -27,18 +27,10 @@ fn quotes(tree: &Tree, readme: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     let lines: Vec<&str> = readme.lines().collect();
     for (index, line) in lines.iter().enumerate() {
-        let mark = line
-            .strip_prefix("<!-- file: ")
-            .and_then(|rest| rest.strip_suffix(" -->"));
+        let mark = line.strip_prefix("<!-- file: ").and_then(|rest| rest.strip_suffix(" -->"));
         let Some(path) = mark else { continue };
-        let block = lines[index + 1..]
-            .iter()
-            .skip_while(|line| !line.starts_with("```"))
-            .skip(1);
-        let block: Vec<&str> = block
-            .take_while(|line| !line.starts_with("```"))
-            .copied()
-            .collect();
+        let block = lines[index + 1..].iter().skip_while(|line| !line.starts_with("```")).skip(1);
+        let block: Vec<&str> = block.take_while(|line| !line.starts_with("```")).copied().collect();
         let file: Vec<&str> = tree.text(path).lines().collect();
         if block != file {
             let message = format!("the block below differs from `{path}`: copy the file anew");
@@ -58,13 +50,7 @@ mod tests {
     #[test]
     fn quoted_files_are_quoted_whole() {
         let readme = format!("<!-- file: a.rs -->\n```rust\nfn a() {{}}\n```\n{COMMAND}");
-        let with = |file| {
-            check(&planted::tree(&[
-                (README, &readme),
-                ("a.rs", file),
-                (CI, COMMAND),
-            ]))
-        };
+        let with = |file| check(&planted::tree(&[(README, &readme), ("a.rs", file), (CI, COMMAND)]));
         assert_eq!(with("fn a() {}\n"), []);
         assert_eq!(planted::lines(&with("fn b() {}\n")), [1]);
     }

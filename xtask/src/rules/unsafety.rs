@@ -26,11 +26,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = forbidden_roots(tree);
     let mut named = BTreeSet::new();
     // tidy itself spells out what it looks for.
-    for source in tree
-        .sources
-        .iter()
-        .filter(|source| !source.path.starts_with("xtask/"))
-    {
+    for source in tree.sources.iter().filter(|source| !source.path.starts_with("xtask/")) {
         violations.extend(check_source(source, &entries));
         named.extend(safety_comments(source).flat_map(|(_, ids)| ids));
     }
@@ -61,10 +57,7 @@ fn forbidden_roots(tree: &Tree) -> Vec<Violation> {
         .flat_map(|package| &package.targets)
         .filter(|target| matches!(target.kind.as_str(), "lib" | "bin" | "rlib"))
         .filter_map(|target| {
-            let source = tree
-                .sources
-                .iter()
-                .find(|source| source.path == target.root)?;
+            let source = tree.sources.iter().find(|source| source.path == target.root)?;
             let forbids = source.code.contains("#![forbid(unsafe_code)]");
             (!forbids).then(|| {
                 let message = "add `#![forbid(unsafe_code)]` to this crate root";
@@ -104,14 +97,9 @@ fn check_source(source: &Source, entries: &BTreeMap<String, usize>) -> Vec<Viola
 fn complaint(source: &Source, lines: &[&str], line: usize, after: &str) -> Option<String> {
     let word = syntax::identifier(after);
     if after.starts_with('{') || word == "impl" {
-        let kind = if word == "impl" {
-            "unsafe impl"
-        } else {
-            "unsafe block"
-        };
-        return (!comment_above(source, lines, line).contains("SAFETY:")).then(|| {
-            format!("{kind} without `// SAFETY: [id] …` right above; ids are in {ENTRIES}")
-        });
+        let kind = if word == "impl" { "unsafe impl" } else { "unsafe block" };
+        return (!comment_above(source, lines, line).contains("SAFETY:"))
+            .then(|| format!("{kind} without `// SAFETY: [id] …` right above; ids are in {ENTRIES}"));
     }
     // A public `unsafe fn` or an `unsafe trait` tells its user what to keep. Methods of an
     // `impl` inherit what their trait tells; an `unsafe fn(…)` without a name is a type.
@@ -128,10 +116,7 @@ fn complaint(source: &Source, lines: &[&str], line: usize, after: &str) -> Optio
 fn is_inside_trait(lines: &[&str], line: usize) -> bool {
     let indent = |text: &str| text.len() - text.trim_start().len();
     let own = indent(lines[line - 1]);
-    let mut outer = lines[..line - 1]
-        .iter()
-        .rev()
-        .filter(|text| !text.trim().is_empty());
+    let mut outer = lines[..line - 1].iter().rev().filter(|text| !text.trim().is_empty());
     let encloses = outer.find(|text| indent(text) < own);
     encloses.is_some_and(|text| syntax::words(text, "trait").next().is_some())
 }
@@ -144,8 +129,7 @@ fn comment_above(source: &Source, lines: &[&str], line: usize) -> String {
     for above in (1..line).rev() {
         let code = lines[above - 1].trim();
         let is_comment = code.is_empty() && comments_on(above).next().is_some();
-        let continues =
-            code.starts_with("#[") || !(code.is_empty() || code.ends_with([';', '{', '}', ',']));
+        let continues = code.starts_with("#[") || !(code.is_empty() || code.ends_with([';', '{', '}', ',']));
         if !is_comment && (in_comment || !continues) {
             break;
         }
@@ -194,8 +178,7 @@ mod tests {
 
     #[test]
     fn a_comment_covers_its_own_statement_only() {
-        let code =
-            "fn a() {\n    // SAFETY: [x] one\n    unsafe { b() };\n    unsafe { b() };\n}\n";
+        let code = "fn a() {\n    // SAFETY: [x] one\n    unsafe { b() };\n    unsafe { b() };\n}\n";
         assert_eq!(planted::lines(&found(code, "### x\n")), [4]);
     }
 
@@ -205,10 +188,7 @@ mod tests {
         let violations = found(code, "```\n### fenced\n```\n### x\n### y\n");
         assert_eq!(violations.len(), 2, "{violations:?}");
         assert!(violations[0].message.contains("`z` is no entry"));
-        assert_eq!(
-            (violations[1].path.as_str(), violations[1].line),
-            (ENTRIES, 5)
-        );
+        assert_eq!((violations[1].path.as_str(), violations[1].line), (ENTRIES, 5));
     }
 
     #[test]

@@ -56,9 +56,7 @@ fn unfinished(source: &Source) -> Vec<Violation> {
 fn foreign_sources(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (index, line) in tree.text("Cargo.lock").lines().enumerate() {
-        let source = line
-            .strip_prefix("source = ")
-            .map(|source| source.trim_matches('"'));
+        let source = line.strip_prefix("source = ").map(|source| source.trim_matches('"'));
         if source.is_some_and(|source| source != LOCKED_SOURCE) {
             let message = "a package that does not come from crates.io";
             violations.push(violation(RULE, "Cargo.lock", index + 1, message));
@@ -81,8 +79,7 @@ mod tests {
     #[test]
     fn unfinished_work_is_found() {
         let marked = format!("// {}: later", UNFINISHED_COMMENTS[1]);
-        let code =
-            format!("fn a() {{ todo!() }}\n{marked}\nfn b() {{ dbg!(1); }}\nlet todo = 1;\n");
+        let code = format!("fn a() {{ todo!() }}\n{marked}\nfn b() {{ dbg!(1); }}\nlet todo = 1;\n");
         let tree = planted::tree(&[("crates/table/src/lib.rs", &code)]);
         let mut found = check(&tree);
         found.sort();
@@ -99,10 +96,7 @@ mod tests {
     #[test]
     fn packages_come_from_crates_io() {
         let lock = format!("source = \"{LOCKED_SOURCE}\"\nsource = \"git+https://x\"\n");
-        let tree = planted::tree(&[
-            ("Cargo.lock", &lock),
-            (".cargo/config.toml", "[source.x]\n"),
-        ]);
+        let tree = planted::tree(&[("Cargo.lock", &lock), (".cargo/config.toml", "[source.x]\n")]);
         assert_eq!(planted::lines(&check(&tree)), [2, 1]);
     }
 }
