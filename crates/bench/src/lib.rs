@@ -6,4 +6,5 @@ pub mod baseline;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;
+pub mod svg;
 pub mod verify;

@@ -33,10 +33,7 @@ pub struct BaselineRun {
 impl Baseline {
     /// Talks over `socket`.
     pub fn new(socket: UnixStream) -> Baseline {
-        Baseline {
-            socket,
-            buffer: vec![0; PIECE_BYTES],
-        }
+        Baseline { socket, buffer: vec![0; PIECE_BYTES] }
     }
 
     /// Asks, and reads key, length and a byte of each cache line of every row that comes.
@@ -68,18 +65,10 @@ impl Baseline {
             self.buffer.copy_within(filled - rest..filled, 0);
         }
         if kept > 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the last row of an answer is cut off",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the last row of an answer is cut off"));
         }
         let (wall_ns, client_cpu_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-        Ok(BaselineRun {
-            touched,
-            wall_ns,
-            client_cpu_ns,
-            server_cpu_ns: self.read_u64()?,
-        })
+        Ok(BaselineRun { touched, wall_ns, client_cpu_ns, server_cpu_ns: self.read_u64()? })
     }
 
     fn read_u64(&mut self) -> io::Result<u64> {
@@ -93,11 +82,7 @@ impl Baseline {
 fn walk_whole(mut bytes: &[u8], touched: &mut Touched) -> usize {
     while let Some((row, rest)) = PackedRows::split_first(bytes) {
         let key = (row.key.0 as u64).wrapping_add(row.key.1 as u64);
-        touched.add(Touched {
-            rows: 1,
-            bytes: row.bytes.len() as u64,
-            sum: key.wrapping_add(touch(row.bytes)),
-        });
+        touched.add(Touched { rows: 1, bytes: row.bytes.len() as u64, sum: key.wrapping_add(touch(row.bytes)) });
         bytes = rest;
     }
     bytes.len()
@@ -106,11 +91,7 @@ fn walk_whole(mut bytes: &[u8], touched: &mut Touched) -> usize {
 fn walk_projected(bytes: &[u8], touched: &mut Touched) -> usize {
     let (rows, rest) = bytes.as_chunks::<PROJECTED_BYTES>();
     for row in rows {
-        touched.add(Touched {
-            rows: 1,
-            bytes: PROJECTED_BYTES as u64,
-            sum: touch(row),
-        });
+        touched.add(Touched { rows: 1, bytes: PROJECTED_BYTES as u64, sum: touch(row) });
     }
     rest.len()
 }
@@ -136,15 +117,9 @@ mod tests {
             assert_eq!(walk_whole(rows.bytes(), &mut here), 0);
             assert_eq!(full.touched, here);
             assert!(full.client_cpu_ns > 0 && full.server_cpu_ns > 0 && full.wall_ns > 0);
-            let range = Request {
-                keys: rows.row(100).key()..rows.row(300).key(),
-                projected: false,
-            };
+            let range = Request { keys: rows.row(100).key()..rows.row(300).key(), projected: false };
             assert_eq!(baseline.run(&range).unwrap().touched.rows, 200);
-            let projected = Request {
-                projected: true,
-                ..Request::full()
-            };
+            let projected = Request { projected: true, ..Request::full() };
             let projected = baseline.run(&projected).unwrap().touched;
             assert_eq!(projected.rows, rows.len() as u64);
             assert_eq!(projected.bytes, (rows.len() * PROJECTED_BYTES) as u64);

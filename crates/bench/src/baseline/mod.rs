@@ -25,10 +25,7 @@ pub struct Request {
 impl Request {
     /// All rows, whole.
     pub fn full() -> Request {
-        Request {
-            keys: (i64::MIN, i32::MIN)..(i64::MAX, i32::MAX),
-            projected: false,
-        }
+        Request { keys: (i64::MIN, i32::MIN)..(i64::MAX, i32::MAX), projected: false }
     }
 
     fn encode(&self) -> [u8; REQUEST_BYTES] {
@@ -44,10 +41,7 @@ impl Request {
     fn decode(bytes: &[u8; REQUEST_BYTES]) -> Request {
         let long = |at: usize| i64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         let word = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
-        Request {
-            keys: (long(0), word(8))..(long(12), word(20)),
-            projected: bytes[24] != 0,
-        }
+        Request { keys: (long(0), word(8))..(long(12), word(20)), projected: bytes[24] != 0 }
     }
 }
 

@@ -36,12 +36,7 @@ pub fn serve(rows: &PackedRows, socket: &mut UnixStream) -> io::Result<()> {
     }
 }
 
-fn send_whole(
-    rows: &PackedRows,
-    range: Range<usize>,
-    piece: &mut Vec<u8>,
-    socket: &mut UnixStream,
-) -> io::Result<()> {
+fn send_whole(rows: &PackedRows, range: Range<usize>, piece: &mut Vec<u8>, socket: &mut UnixStream) -> io::Result<()> {
     let length: usize = range.clone().map(|at| rows.row_bytes(at).len()).sum();
     socket.write_all(&(length as u64).to_le_bytes())?;
     for index in range {

@@ -68,11 +68,7 @@ impl Chunks {
     /// # Panics
     ///
     /// A row is larger than a chunk, or a chunk than the ring.
-    pub fn lay_out(
-        rows: &PackedRows,
-        chunk_bytes: usize,
-        ring_bytes: usize,
-    ) -> Result<Chunks, MemoryError> {
+    pub fn lay_out(rows: &PackedRows, chunk_bytes: usize, ring_bytes: usize) -> Result<Chunks, MemoryError> {
         assert!(chunk_bytes <= ring_bytes, "the ring holds no chunk");
         let mut ends = Vec::new();
         let mut used = Vec::new();
@@ -108,14 +104,7 @@ impl Chunks {
         ring.truncate(ring_bytes / chunk_bytes);
         ring.iter_mut().for_each(|place| place.fill(1));
         let bytes = used.iter().map(|used| u64::from(*used)).sum();
-        Ok(Chunks {
-            source,
-            target,
-            ring,
-            used,
-            bytes,
-            rows: rows.len() as u64,
-        })
+        Ok(Chunks { source, target, ring, used, bytes, rows: rows.len() as u64 })
     }
 
     /// Bytes of all rows.
@@ -138,11 +127,7 @@ impl Chunks {
         let limits = |way: usize| {
             let of = |(at, kernel): (usize, &kernels::Kernel)| {
                 let rounds = samples[at * 2 + way].clone();
-                CopyLimit {
-                    kernel: name(*kernel).to_owned(),
-                    bytes_per_s: Spread::of(&rounds),
-                    rounds,
-                }
+                CopyLimit { kernel: name(*kernel).to_owned(), bytes_per_s: Spread::of(&rounds), rounds }
             };
             kernels.iter().enumerate().map(of).collect()
         };
@@ -229,11 +214,6 @@ mod tests {
         }
         assert!(chunks.target[..] == chunks.source[..]);
         let sum = |limits: &[CopyLimit]| best(limits).unwrap().bytes_per_s.median;
-        assert!(
-            limits
-                .chunked
-                .iter()
-                .all(|l| l.bytes_per_s.median <= sum(&limits.chunked))
-        );
+        assert!(limits.chunked.iter().all(|l| l.bytes_per_s.median <= sum(&limits.chunked)));
     }
 }

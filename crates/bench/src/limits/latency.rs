@@ -43,9 +43,7 @@ pub fn ping_pong(batches: usize) -> Option<PingPong> {
         samples.push(elapsed_ns(start) as f64 / BATCH as f64);
     }
     peer.join().ok()?;
-    Some(PingPong {
-        round_trip_ns: Spread::of(&samples),
-    })
+    Some(PingPong { round_trip_ns: Spread::of(&samples) })
 }
 
 /// A cache line with its neighbour, which the processor fetches along with it.

@@ -45,23 +45,14 @@ impl Lineitem {
         let distributions = Distributions::static_default();
         let threads = threads.clamp(1, THREADS_MAX);
         let part = |number: i32| {
-            LineItemGenerator::new_with_distributions_and_text_pool(
-                scale,
-                number,
-                threads as i32,
-                distributions,
-                pool,
-            )
+            LineItemGenerator::new_with_distributions_and_text_pool(scale, number, threads as i32, distributions, pool)
         };
         let parts: Vec<PackedRows> = thread::scope(|scope| {
             let workers: Vec<_> = (1..=threads as i32)
                 .map(part)
                 .map(|part| scope.spawn(move || pack(part.iter(), scale / threads as f64)))
                 .collect();
-            workers
-                .into_iter()
-                .map(|worker| worker.join().expect("generating does not panic"))
-                .collect()
+            workers.into_iter().map(|worker| worker.join().expect("generating does not panic")).collect()
         });
         let mut parts = parts.into_iter();
         let mut rows = parts.next().unwrap_or_default();
@@ -150,24 +141,9 @@ mod tests {
         // 1|156|4|1|17|17954.55|0.04|0.02|N|O|1996-03-13|1996-02-12|1996-03-22|DELIVER IN PERSON|..
         assert_eq!((row.orderkey, row.partkey, row.suppkey), (1, 156, 4));
         assert_eq!((row.linenumber, row.quantity), (1, 1700));
-        assert_eq!(
-            (row.extendedprice, row.discount, row.tax),
-            (1_795_455, 4, 2)
-        );
-        assert_eq!(
-            (row.shipdate, row.commitdate, row.receiptdate),
-            (9568, 9538, 9577)
-        );
-        assert_eq!(
-            row.texts(),
-            [
-                "N",
-                "O",
-                "DELIVER IN PERSON",
-                "TRUCK",
-                "egular courts above the"
-            ]
-        );
+        assert_eq!((row.extendedprice, row.discount, row.tax), (1_795_455, 4, 2));
+        assert_eq!((row.shipdate, row.commitdate, row.receiptdate), (9568, 9538, 9577));
+        assert_eq!(row.texts(), ["N", "O", "DELIVER IN PERSON", "TRUCK", "egular courts above the"]);
         assert_eq!(table.rows().len(), 6005);
     }
 
@@ -177,9 +153,7 @@ mod tests {
         let one = Lineitem::with_texts(0.001, 1, &pool);
         let three = Lineitem::with_texts(0.001, 3, &pool);
         assert_eq!(one.rows(), three.rows());
-        let keys: Vec<_> = (0..one.rows().len())
-            .map(|i| one.rows().row(i).key())
-            .collect();
+        let keys: Vec<_> = (0..one.rows().len()).map(|i| one.rows().row(i).key()).collect();
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
     }
 

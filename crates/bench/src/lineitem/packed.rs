@@ -17,10 +17,7 @@ pub struct PackedRows {
 impl PackedRows {
     /// None yet; room for about `rows`.
     pub fn with_capacity(rows: usize) -> PackedRows {
-        PackedRows {
-            bytes: Vec::with_capacity(rows * TYPICAL_BYTES),
-            starts: Vec::with_capacity(rows),
-        }
+        PackedRows { bytes: Vec::with_capacity(rows * TYPICAL_BYTES), starts: Vec::with_capacity(rows) }
     }
 
     /// Takes over rows that came packed from elsewhere.
@@ -48,8 +45,7 @@ impl PackedRows {
     /// Appends all rows of `other`.
     pub fn append(&mut self, other: &PackedRows) {
         let base = self.bytes.len() as u64;
-        self.starts
-            .extend(other.starts.iter().map(|start| base + start));
+        self.starts.extend(other.starts.iter().map(|start| base + start));
         self.bytes.extend_from_slice(&other.bytes);
     }
 
@@ -86,11 +82,7 @@ impl PackedRows {
     /// There is no such row.
     pub fn projected(&self, index: usize) -> (&[u8], &[u8], &[u8]) {
         let row = self.row_bytes(index);
-        (
-            &row[4..12],
-            &row[LINENUMBER_AT..LINENUMBER_AT + 4],
-            &row[PRICE_AT..PRICE_AT + 16],
-        )
+        (&row[4..12], &row[LINENUMBER_AT..LINENUMBER_AT + 4], &row[PRICE_AT..PRICE_AT + 16])
     }
 
     /// Row `index`.
@@ -99,9 +91,7 @@ impl PackedRows {
     ///
     /// There is no such row.
     pub fn row(&self, index: usize) -> Row<'_> {
-        decode(self.row_bytes(index))
-            .expect("rows were checked when they came in")
-            .0
+        decode(self.row_bytes(index)).expect("rows were checked when they came in").0
     }
 
     /// The first of the packed rows in `bytes`, parsed only as far as a consumer that touches rows
@@ -154,11 +144,7 @@ pub struct Malformed {
 
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "no packed row at byte {}: the sender was cut off or is of another version",
-            self.offset
-        )
+        write!(f, "no packed row at byte {}: the sender was cut off or is of another version", self.offset)
     }
 }
 
@@ -168,25 +154,14 @@ fn encode(row: &Row<'_>, out: &mut Vec<u8>) {
     let texts = row.texts();
     let length = FIXED_BYTES + texts.iter().map(|text| 4 + text.len()).sum::<usize>();
     out.extend_from_slice(&(length as u32).to_le_bytes());
-    let words = [
-        row.orderkey,
-        row.partkey,
-        row.suppkey,
-        row.version,
-        row.checksum,
-    ];
+    let words = [row.orderkey, row.partkey, row.suppkey, row.version, row.checksum];
     for word in words {
         out.extend_from_slice(&word.to_le_bytes());
     }
     for decimal in [row.quantity, row.extendedprice, row.discount, row.tax] {
         out.extend_from_slice(&i128::from(decimal).to_le_bytes());
     }
-    for word in [
-        row.linenumber,
-        row.shipdate,
-        row.commitdate,
-        row.receiptdate,
-    ] {
+    for word in [row.linenumber, row.shipdate, row.commitdate, row.receiptdate] {
         out.extend_from_slice(&word.to_le_bytes());
     }
     let mut end = 0u32;
@@ -241,10 +216,7 @@ fn decode(bytes: &[u8]) -> Option<(Row<'_>, usize)> {
     Some((row, 4 + length))
 }
 
-fn take<T: Copy + Default, const N: usize, const W: usize>(
-    rest: &mut &[u8],
-    from: fn([u8; W]) -> T,
-) -> Option<[T; N]> {
+fn take<T: Copy + Default, const N: usize, const W: usize>(rest: &mut &[u8], from: fn([u8; W]) -> T) -> Option<[T; N]> {
     let mut values = [T::default(); N];
     for value in &mut values {
         let (first, after) = rest.split_first_chunk::<W>()?;

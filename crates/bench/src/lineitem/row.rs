@@ -59,13 +59,7 @@ impl Row<'_> {
 
     /// The variable-length columns in order.
     pub fn texts(&self) -> [&str; 5] {
-        [
-            self.returnflag,
-            self.linestatus,
-            self.shipinstruct,
-            self.shipmode,
-            self.comment,
-        ]
+        [self.returnflag, self.linestatus, self.shipinstruct, self.shipmode, self.comment]
     }
 }
 
@@ -178,16 +172,8 @@ mod tests {
 
     #[test]
     fn bytes_that_move_between_strings_are_found_out() {
-        let moved = Row {
-            returnflag: "NO",
-            linestatus: "",
-            ..sample()
-        };
-        let swapped = Row {
-            returnflag: "O",
-            linestatus: "N",
-            ..sample()
-        };
+        let moved = Row { returnflag: "NO", linestatus: "", ..sample() };
+        let swapped = Row { returnflag: "O", linestatus: "N", ..sample() };
         assert!(!moved.whole() && !swapped.whole());
     }
 }

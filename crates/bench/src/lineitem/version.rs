@@ -31,8 +31,7 @@ impl PackedRows {
 }
 
 fn mix(index: u64, version: u64) -> u64 {
-    let mut z =
-        index.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut z = index.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     z = (z ^ (z >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     z ^ (z >> 32)

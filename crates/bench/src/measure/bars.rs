@@ -39,12 +39,7 @@ impl Bar {
             Some(r) if r.high >= wanted => Verdict::WithinNoise,
             Some(_) => Verdict::Missed,
         };
-        Bar {
-            name: name.into(),
-            wanted,
-            ratio,
-            verdict,
-        }
+        Bar { name: name.into(), wanted, ratio, verdict }
     }
 }
 
@@ -66,26 +61,10 @@ mod tests {
 
     #[test]
     fn a_bar_fails_only_when_the_interval_excludes_it() {
-        let ratio = |median, low, high| {
-            Some(Ratio {
-                median,
-                low,
-                high,
-                rounds: 9,
-            })
-        };
-        assert_eq!(
-            Bar::at_least("", 0.95, ratio(0.96, 0.90, 1.0)).verdict,
-            Verdict::Met
-        );
-        assert_eq!(
-            Bar::at_least("", 0.95, ratio(0.94, 0.90, 0.96)).verdict,
-            Verdict::WithinNoise
-        );
-        assert_eq!(
-            Bar::at_least("", 0.95, ratio(0.90, 0.88, 0.94)).verdict,
-            Verdict::Missed
-        );
+        let ratio = |median, low, high| Some(Ratio { median, low, high, rounds: 9 });
+        assert_eq!(Bar::at_least("", 0.95, ratio(0.96, 0.90, 1.0)).verdict, Verdict::Met);
+        assert_eq!(Bar::at_least("", 0.95, ratio(0.94, 0.90, 0.96)).verdict, Verdict::WithinNoise);
+        assert_eq!(Bar::at_least("", 0.95, ratio(0.90, 0.88, 0.94)).verdict, Verdict::Missed);
         assert_eq!(Bar::at_least("", 0.95, None).verdict, Verdict::NotMeasured);
     }
 }

@@ -18,16 +18,12 @@ pub struct Cpu {
 impl Cpu {
     /// Of this process.
     pub fn own() -> Cpu {
-        Cpu {
-            ns: clock_ns(ClockId::ProcessCPUTime),
-        }
+        Cpu { ns: clock_ns(ClockId::ProcessCPUTime) }
     }
 
     /// Of the calling thread.
     pub fn thread() -> Cpu {
-        Cpu {
-            ns: clock_ns(ClockId::ThreadCPUTime),
-        }
+        Cpu { ns: clock_ns(ClockId::ThreadCPUTime) }
     }
 
     /// Of the process `pid`.
@@ -36,8 +32,7 @@ impl Cpu {
     ///
     /// The process has ended, or this kernel keeps no such account.
     pub fn of(pid: u32) -> Result<Cpu, CpuError> {
-        let threads =
-            fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| CpuError::new(pid, e))?;
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| CpuError::new(pid, e))?;
         let mut ns = 0;
         for thread in threads {
             let thread = thread.map_err(|e| CpuError::new(pid, e))?;
@@ -45,10 +40,7 @@ impl Cpu {
             let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else {
                 continue;
             };
-            let run = text
-                .split_ascii_whitespace()
-                .next()
-                .and_then(|field| field.parse::<u64>().ok());
+            let run = text.split_ascii_whitespace().next().and_then(|field| field.parse::<u64>().ok());
             ns += run.ok_or_else(|| CpuError::new(pid, "its schedstat has no run time"))?;
         }
         Ok(Cpu { ns })
@@ -80,38 +72,25 @@ impl Split {
     ///
     /// The process has ended.
     pub fn of(pid: u32) -> Result<Split, CpuError> {
-        let text =
-            fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| CpuError::new(pid, e))?;
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| CpuError::new(pid, e))?;
         Split::parse(&text).ok_or_else(|| CpuError::new(pid, "its stat could not be read"))
     }
 
     /// What was used since `before`.
     pub fn since(self, before: Split) -> Split {
-        Split {
-            user: self.user.saturating_sub(before.user),
-            system: self.system.saturating_sub(before.system),
-        }
+        Split { user: self.user.saturating_sub(before.user), system: self.system.saturating_sub(before.system) }
     }
 
     /// The kernel's share, 0 to 1; zero when nothing was used.
     pub fn kernel_share(self) -> f64 {
         let all = self.user + self.system;
-        if all == 0 {
-            0.0
-        } else {
-            self.system as f64 / all as f64
-        }
+        if all == 0 { 0.0 } else { self.system as f64 / all as f64 }
     }
 
     /// The command in field 2 may contain anything, blanks and parentheses included: fields count from its last parenthesis.
     fn parse(stat: &str) -> Option<Split> {
-        let mut fields = stat[stat.rfind(')')? + 1..]
-            .split_ascii_whitespace()
-            .skip(11);
-        Some(Split {
-            user: fields.next()?.parse().ok()?,
-            system: fields.next()?.parse().ok()?,
-        })
+        let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(11);
+        Some(Split { user: fields.next()?.parse().ok()?, system: fields.next()?.parse().ok()? })
     }
 }
 
@@ -124,10 +103,7 @@ pub struct CpuError {
 
 impl CpuError {
     fn new(pid: u32, why: impl Display) -> CpuError {
-        CpuError {
-            pid,
-            why: why.to_string(),
-        }
+        CpuError { pid, why: why.to_string() }
     }
 }
 
@@ -176,10 +152,7 @@ mod tests {
         let worked = Cpu::thread() - before;
         std::thread::sleep(std::time::Duration::from_millis(30));
         let slept = Cpu::thread() - before - worked;
-        assert!(
-            worked >= 20_000_000 && slept < 5_000_000,
-            "{worked} {slept}"
-        );
+        assert!(worked >= 20_000_000 && slept < 5_000_000, "{worked} {slept}");
     }
 
     #[test]
@@ -190,34 +163,14 @@ mod tests {
         let (own, seen) = (Cpu::own() - before.0, Cpu::of(pid).unwrap() - before.1);
         // Other tests' threads may begin and end meanwhile; ours alone did 50 ms, and a tick is 4 ms.
         assert!(own >= 50_000_000 && seen >= 40_000_000, "{own} {seen}");
-        assert!(
-            Cpu::of(u32::MAX - 1)
-                .unwrap_err()
-                .to_string()
-                .contains("still running")
-        );
+        assert!(Cpu::of(u32::MAX - 1).unwrap_err().to_string().contains("still running"));
     }
 
     #[test]
     fn a_hostile_command_name_does_not_shift_the_fields() {
         let stat = "77 (a) 1 2 (b c) S 1 77 77 0 -1 4194304 99 0 0 0 120 30 0 0 20 0 1 0 79272";
-        assert_eq!(
-            Split::parse(stat),
-            Some(Split {
-                user: 120,
-                system: 30
-            })
-        );
+        assert_eq!(Split::parse(stat), Some(Split { user: 120, system: 30 }));
         assert_eq!(Split::parse("77 (a) S"), None);
-        assert!(
-            (Split {
-                user: 120,
-                system: 30
-            }
-            .kernel_share()
-                - 0.2)
-                .abs()
-                < 1e-9
-        );
+        assert!((Split { user: 120, system: 30 }.kernel_share() - 0.2).abs() < 1e-9);
     }
 }

@@ -49,18 +49,8 @@ mod tests {
     fn samples_lie_by_side_in_order_of_rounds() {
         let samples = alternate(3, 5, |side, round| Ok::<_, ()>((side, round))).unwrap();
         for (side, rounds) in samples.iter().enumerate() {
-            assert_eq!(
-                *rounds,
-                (0..5).map(|round| (side, round)).collect::<Vec<_>>()
-            );
+            assert_eq!(*rounds, (0..5).map(|round| (side, round)).collect::<Vec<_>>());
         }
-        assert_eq!(
-            alternate(3, 5, |side, round| if round == 1 {
-                Err(side)
-            } else {
-                Ok(())
-            }),
-            Err(1)
-        );
+        assert_eq!(alternate(3, 5, |side, round| if round == 1 { Err(side) } else { Ok(()) }), Err(1));
     }
 }

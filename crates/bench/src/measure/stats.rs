@@ -53,12 +53,7 @@ pub struct Ratio {
 impl Ratio {
     /// `ours[i] / theirs[i]` over the rounds both have; `None` without a single usable pair.
     pub fn paired(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
-        let ratios: Vec<f64> = ours
-            .iter()
-            .zip(theirs)
-            .filter(|(_, t)| **t > 0.0)
-            .map(|(o, t)| o / t)
-            .collect();
+        let ratios: Vec<f64> = ours.iter().zip(theirs).filter(|(_, t)| **t > 0.0).map(|(o, t)| o / t).collect();
         Ratio::of(&ratios)
     }
 
@@ -109,16 +104,8 @@ pub fn best_of(ours: &[f64], others: &[Vec<f64>]) -> Option<BestOf> {
         return None;
     }
     let winner = |parity: usize| {
-        let score = |side: &Vec<f64>| {
-            median(
-                &side[..rounds]
-                    .iter()
-                    .copied()
-                    .skip(parity)
-                    .step_by(2)
-                    .collect::<Vec<_>>(),
-            )
-        };
+        let score =
+            |side: &Vec<f64>| median(&side[..rounds].iter().copied().skip(parity).step_by(2).collect::<Vec<_>>());
         (0..others.len()).max_by(|a, b| score(&others[*a]).total_cmp(&score(&others[*b])))
     };
     let chosen = [winner(0)?, winner(1)?];
@@ -127,21 +114,13 @@ pub fn best_of(ours: &[f64], others: &[Vec<f64>]) -> Option<BestOf> {
         .filter(|(_, theirs)| *theirs > 0.0)
         .map(|(ours, theirs)| ours / theirs)
         .collect();
-    Some(BestOf {
-        chosen_even: chosen[0],
-        chosen_odd: chosen[1],
-        ratio: Ratio::of(&ratios)?,
-    })
+    Some(BestOf { chosen_even: chosen[0], chosen_odd: chosen[1], ratio: Ratio::of(&ratios)? })
 }
 
 /// The median; zero of nothing.
 pub fn median(samples: &[f64]) -> f64 {
     let sorted = sorted(samples);
-    if sorted.is_empty() {
-        0.0
-    } else {
-        quantile(&sorted, 0.5)
-    }
+    if sorted.is_empty() { 0.0 } else { quantile(&sorted, 0.5) }
 }
 
 fn sorted(samples: &[f64]) -> Vec<f64> {
@@ -180,10 +159,7 @@ mod tests {
     #[test]
     fn quartiles_interpolate() {
         let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0, f64::NAN]);
-        assert_eq!(
-            (spread.median, spread.quarter_low, spread.quarter_high),
-            (2.5, 1.75, 3.25)
-        );
+        assert_eq!((spread.median, spread.quarter_low, spread.quarter_high), (2.5, 1.75, 3.25));
         assert_eq!((spread.min, spread.max, spread.samples), (1.0, 4.0, 4));
         assert_eq!(Spread::of(&[]), Spread::default());
     }
@@ -194,27 +170,17 @@ mod tests {
         let theirs: Vec<f64> = (0..10).map(|i| if i < 5 { 100.0 } else { 50.0 }).collect();
         let ours: Vec<f64> = theirs.iter().map(|t| t * 1.1).collect();
         let ratio = Ratio::paired(&ours, &theirs).unwrap();
-        assert!(
-            (ratio.median - 1.1).abs() < 1e-9 && ratio.high - ratio.low < 1e-9,
-            "{ratio:?}"
-        );
+        assert!((ratio.median - 1.1).abs() < 1e-9 && ratio.high - ratio.low < 1e-9, "{ratio:?}");
     }
 
     #[test]
     fn the_interval_covers_the_truth_and_narrows() {
         let mut random = SplitMix(7);
-        let mut noisy = |n: usize| {
-            (0..n)
-                .map(|_| 0.9 + random.below(2001) as f64 / 10_000.0)
-                .collect::<Vec<_>>()
-        };
+        let mut noisy = |n: usize| (0..n).map(|_| 0.9 + random.below(2001) as f64 / 10_000.0).collect::<Vec<_>>();
         let few = Ratio::of(&noisy(7)).unwrap();
         let many = Ratio::of(&noisy(200)).unwrap();
         assert!(many.low <= 1.0 && 1.0 <= many.high, "{many:?}");
-        assert!(
-            many.high - many.low < few.high - few.low,
-            "{few:?} {many:?}"
-        );
+        assert!(many.high - many.low < few.high - few.low, "{few:?} {many:?}");
         assert!(few.low <= few.median && few.median <= few.high);
     }
 

@@ -43,14 +43,7 @@ pub enum Shown {
 impl Seen {
     /// Reduces a row with all its columns.
     pub fn row(row: &Row<'_>) -> Seen {
-        Seen {
-            key: row.key(),
-            shown: Shown::Row {
-                version: row.version,
-                checksum: row.checksum,
-                whole: row.whole(),
-            },
-        }
+        Seen { key: row.key(), shown: Shown::Row { version: row.version, checksum: row.checksum, whole: row.whole() } }
     }
 }
 
@@ -115,31 +108,19 @@ impl Outcome {
 }
 
 /// Checks what `scan` returned, in the order it came.
-pub fn check(
-    rows: &PackedRows,
-    history: &History,
-    scan: &Scan,
-    seen: impl IntoIterator<Item = Seen>,
-) -> Outcome {
+pub fn check(rows: &PackedRows, history: &History, scan: &Scan, seen: impl IntoIterator<Item = Seen>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut next = scan.rows.start;
     let mut came = vec![0u64; scan.rows.len().div_ceil(64)];
     for seen in seen {
         outcome.rows += 1;
         let expected = next < rows.len() && rows.row(next).key() == seen.key;
-        let found = if expected {
-            Ok(next)
-        } else {
-            rows.find(seen.key)
-        };
+        let found = if expected { Ok(next) } else { rows.find(seen.key) };
         let Some(index) = found.ok().filter(|index| scan.rows.contains(index)) else {
             outcome.violation(Violation::Unasked(seen.key));
             continue;
         };
-        let (word, bit) = (
-            (index - scan.rows.start) / 64,
-            (index - scan.rows.start) % 64,
-        );
+        let (word, bit) = ((index - scan.rows.start) / 64, (index - scan.rows.start) % 64);
         if came[word] >> bit & 1 == 1 {
             outcome.violation(Violation::Twice(index as u64));
         } else if index < next {
@@ -159,14 +140,7 @@ pub fn check(
     outcome
 }
 
-fn check_version(
-    rows: &PackedRows,
-    history: &History,
-    scan: &Scan,
-    index: usize,
-    shown: Shown,
-    outcome: &mut Outcome,
-) {
+fn check_version(rows: &PackedRows, history: &History, scan: &Scan, index: usize, shown: Shown, outcome: &mut Outcome) {
     let row = index as u64;
     let latest = history.latest(row).0;
     outcome.updated += usize::from(latest > 1);
@@ -176,12 +150,8 @@ fn check_version(
     }
     let version = match shown {
         Shown::Row { whole: false, .. } => return outcome.violation(Violation::Torn(row)),
-        Shown::Row {
-            version, checksum, ..
-        } => {
-            if history.current(row, version).is_some()
-                && rows.at_version(index, version).checksum != checksum
-            {
+        Shown::Row { version, checksum, .. } => {
+            if history.current(row, version).is_some() && rows.at_version(index, version).checksum != checksum {
                 return outcome.violation(Violation::Foreign(row));
             }
             version
@@ -210,14 +180,8 @@ impl fmt::Display for Violation {
             Violation::Torn(row) => {
                 write!(f, "row {row} is torn: its columns are of several versions")
             }
-            Violation::Stale(row, v) => write!(
-                f,
-                "row {row} came as version {v}, replaced before the scan began"
-            ),
-            Violation::Future(row, v) => write!(
-                f,
-                "row {row} came as version {v}, not written before the scan ended"
-            ),
+            Violation::Stale(row, v) => write!(f, "row {row} came as version {v}, replaced before the scan began"),
+            Violation::Future(row, v) => write!(f, "row {row} came as version {v}, not written before the scan ended"),
             Violation::Foreign(row) => write!(f, "row {row} is not what was written"),
             Violation::Missing(row) => {
                 write!(f, "row {row} was present throughout and did not come")
@@ -244,20 +208,11 @@ mod tests {
     /// Row 5 is replaced by version 2 at 100 to 110 and by version 3 at 300 to 310; row 9 is
     /// deleted at 300 to 310. The scan runs from 200 to 400.
     fn history() -> History {
-        let write = |index, version, before_ns, delete| Write {
-            index,
-            version,
-            delete,
-            before_ns,
-            after_ns: before_ns + 10,
-        };
+        let write =
+            |index, version, before_ns, delete| Write { index, version, delete, before_ns, after_ns: before_ns + 10 };
         let mut history = History::default();
-        let writes = [
-            write(5, 2, 100, false),
-            write(5, 3, 300, false),
-            write(9, 2, 300, true),
-            write(12, 2, 500, false),
-        ];
+        let writes =
+            [write(5, 2, 100, false), write(5, 3, 300, false), write(9, 2, 300, true), write(12, 2, 500, false)];
         for write in writes {
             history.extend(&write.encode()).unwrap();
         }
@@ -267,17 +222,11 @@ mod tests {
     fn honest() -> Vec<Seen> {
         let rows = TABLE.rows();
         let version = |index| if index == 5 { 2 } else { 1 };
-        (0..rows.len())
-            .map(|index| Seen::row(&rows.at_version(index, version(index))))
-            .collect()
+        (0..rows.len()).map(|index| Seen::row(&rows.at_version(index, version(index)))).collect()
     }
 
     fn outcome(seen: Vec<Seen>) -> Outcome {
-        let scan = Scan {
-            rows: 0..TABLE.rows().len(),
-            start_ns: 200,
-            end_ns: 400,
-        };
+        let scan = Scan { rows: 0..TABLE.rows().len(), start_ns: 200, end_ns: 400 };
         check(TABLE.rows(), &history(), &scan, seen)
     }
 
@@ -294,14 +243,8 @@ mod tests {
         let rows = TABLE.rows();
         let kept = outcome(honest());
         assert!(kept.kept(), "{kept:?}");
-        assert_eq!(
-            (kept.rows, kept.updated, kept.contended),
-            (rows.len(), 3, 1)
-        );
-        assert_eq!(
-            planted(|seen| seen[5] = Seen::row(&rows.at_version(5, 3))),
-            []
-        );
+        assert_eq!((kept.rows, kept.updated, kept.contended), (rows.len(), 3, 1));
+        assert_eq!(planted(|seen| seen[5] = Seen::row(&rows.at_version(5, 3))), []);
         // Row 9 is deleted while the scan runs: it may come or not.
         assert_eq!(planted(|seen| _ = seen.remove(9)), []);
     }
@@ -311,59 +254,31 @@ mod tests {
         let rows = TABLE.rows();
         let mut torn = rows.at_version(5, 3);
         torn.comment = rows.at_version(5, 2).comment;
-        assert_eq!(
-            planted(|seen| seen[5] = Seen::row(&torn)),
-            [Violation::Torn(5)]
-        );
+        assert_eq!(planted(|seen| seen[5] = Seen::row(&torn)), [Violation::Torn(5)]);
         let stale = Seen::row(&rows.at_version(5, 1));
         assert_eq!(planted(|seen| seen[5] = stale), [Violation::Stale(5, 1)]);
         let future = Seen::row(&rows.at_version(12, 2));
-        assert_eq!(
-            planted(|seen| seen[12] = future),
-            [Violation::Future(12, 2)]
-        );
+        assert_eq!(planted(|seen| seen[12] = future), [Violation::Future(12, 2)]);
         let never = Seen::row(&rows.at_version(5, 4));
         assert_eq!(planted(|seen| seen[5] = never), [Violation::Future(5, 4)]);
         assert_eq!(planted(|seen| _ = seen.remove(7)), [Violation::Missing(7)]);
-        assert_eq!(
-            planted(|seen| seen.truncate(rows.len() - 1)),
-            [Violation::Missing(rows.len() as u64 - 1)]
-        );
-        assert_eq!(
-            planted(|seen| seen.insert(8, seen[7])),
-            [Violation::Twice(7)]
-        );
+        assert_eq!(planted(|seen| seen.truncate(rows.len() - 1)), [Violation::Missing(rows.len() as u64 - 1)]);
+        assert_eq!(planted(|seen| seen.insert(8, seen[7])), [Violation::Twice(7)]);
         assert_eq!(planted(|seen| seen.push(seen[7])), [Violation::Twice(7)]);
-        assert_eq!(
-            planted(|seen| seen.swap(20, 21)),
-            [Violation::OutOfOrder(20)]
-        );
+        assert_eq!(planted(|seen| seen.swap(20, 21)), [Violation::OutOfOrder(20)]);
         let mut other = rows.row(30);
         other.quantity += 100;
         other.checksum = other.sum();
-        assert_eq!(
-            planted(|seen| seen[30] = Seen::row(&other)),
-            [Violation::Foreign(30)]
-        );
+        assert_eq!(planted(|seen| seen[30] = Seen::row(&other)), [Violation::Foreign(30)]);
         let unknown = planted(|seen| {
-            seen.insert(
-                3,
-                Seen {
-                    key: (i64::MAX, 1),
-                    ..seen[3]
-                },
-            );
+            seen.insert(3, Seen { key: (i64::MAX, 1), ..seen[3] });
         });
         assert_eq!(unknown, [Violation::Unasked((i64::MAX, 1))]);
     }
 
     #[test]
     fn a_range_owes_its_rows_and_no_others() {
-        let range = |rows| Scan {
-            rows,
-            start_ns: 200,
-            end_ns: 400,
-        };
+        let range = |rows| Scan { rows, start_ns: 200, end_ns: 400 };
         let seen = honest();
         let check = |rows: Range<usize>, seen: &[Seen]| {
             check(TABLE.rows(), &history(), &range(rows), seen.iter().copied()).first
@@ -380,9 +295,7 @@ mod tests {
             key: rows.row(index).key(),
             shown: Shown::Price(rows.at_version(index, version).extendedprice),
         };
-        let honest: Vec<_> = (0..rows.len())
-            .map(|index| price(index, if index == 5 { 2 } else { 1 }))
-            .collect();
+        let honest: Vec<_> = (0..rows.len()).map(|index| price(index, if index == 5 { 2 } else { 1 })).collect();
         let with = |index: usize, seen| {
             let mut all = honest.clone();
             all[index] = seen;
@@ -391,10 +304,7 @@ mod tests {
         assert_eq!(with(5, price(5, 3)), []);
         assert_eq!(with(5, price(5, 1)), [Violation::Stale(5, 1)]);
         assert_eq!(with(12, price(12, 2)), [Violation::Future(12, 2)]);
-        let foreign = Seen {
-            shown: Shown::Price(-1),
-            ..honest[6]
-        };
+        let foreign = Seen { shown: Shown::Price(-1), ..honest[6] };
         assert_eq!(with(6, foreign), [Violation::Foreign(6)]);
     }
 }

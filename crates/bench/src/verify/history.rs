@@ -21,11 +21,7 @@ impl Write {
     /// As it lies in the log.
     pub fn encode(&self) -> [u8; Write::BYTES] {
         let mut bytes = [0; Write::BYTES];
-        let version = if self.delete {
-            -self.version
-        } else {
-            self.version
-        };
+        let version = if self.delete { -self.version } else { self.version };
         let words = [self.index, version as u64, self.before_ns, self.after_ns];
         for (slot, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *slot = word.to_le_bytes();
@@ -72,23 +68,13 @@ impl History {
             let write = Write::decode(bytes);
             let row = self.rows.entry(write.index).or_default();
             let last = row.last().map_or((1, 0), |w| (w.version, w.after_ns));
-            if write.version != last.0 + 1
-                || write.before_ns < last.1
-                || write.after_ns < write.before_ns
-            {
-                return Err(LogError::Order {
-                    index: write.index,
-                    version: write.version,
-                });
+            if write.version != last.0 + 1 || write.before_ns < last.1 || write.after_ns < write.before_ns {
+                return Err(LogError::Order { index: write.index, version: write.version });
             }
             row.push(write);
             self.writes += 1;
         }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(LogError::CutOff)
-        }
+        if rest.is_empty() { Ok(()) } else { Err(LogError::CutOff) }
     }
 
     /// How many writes there were.
@@ -161,15 +147,9 @@ pub enum LogError {
 impl std::fmt::Display for LogError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            LogError::CutOff => write!(
-                f,
-                "the log of updates ends within an entry: was the updating process stopped?"
-            ),
+            LogError::CutOff => write!(f, "the log of updates ends within an entry: was the updating process stopped?"),
             LogError::Order { index, version } => {
-                write!(
-                    f,
-                    "the log of updates is out of order at version {version} of row {index}"
-                )
+                write!(f, "the log of updates is out of order at version {version} of row {index}")
             }
         }
     }
@@ -182,27 +162,13 @@ mod tests {
     use super::*;
 
     pub(crate) fn write(index: u64, version: i64, before_ns: u64, after_ns: u64) -> Write {
-        Write {
-            index,
-            version,
-            delete: false,
-            before_ns,
-            after_ns,
-        }
+        Write { index, version, delete: false, before_ns, after_ns }
     }
 
     #[test]
     fn versions_are_current_from_before_their_write_to_after_the_next() {
-        let gone = Write {
-            delete: true,
-            ..write(7, 4, 70, 80)
-        };
-        let writes = [
-            write(7, 2, 10, 20),
-            write(7, 3, 40, 50),
-            gone,
-            write(7, 5, 90, 95),
-        ];
+        let gone = Write { delete: true, ..write(7, 4, 70, 80) };
+        let writes = [write(7, 2, 10, 20), write(7, 3, 40, 50), gone, write(7, 5, 90, 95)];
         let mut history = History::default();
         for write in writes {
             history.extend(&write.encode()).unwrap();
@@ -215,16 +181,10 @@ mod tests {
         assert_eq!((history.current(7, 6), history.current(7, 0)), (None, None));
         assert_eq!(history.current(8, 1), Some(0..=u64::MAX));
         assert_eq!(history.current_between(7, 51, 69).collect::<Vec<_>>(), [3]);
-        assert_eq!(
-            history.current_between(7, 15, 15).collect::<Vec<_>>(),
-            [1, 2]
-        );
+        assert_eq!(history.current_between(7, 15, 15).collect::<Vec<_>>(), [1, 2]);
         assert!(!history.absent_between(7, 51, 69) && !history.absent_between(7, 96, 99));
         assert!(history.absent_between(7, 60, 71) && history.absent_between(7, 95, 99));
-        assert_eq!(
-            (history.latest(7), history.latest(8)),
-            ((5, true), (1, true))
-        );
+        assert_eq!((history.latest(7), history.latest(8)), ((5, true), (1, true)));
     }
 
     #[test]
@@ -233,17 +193,9 @@ mod tests {
         let first = write(1, 2, 10, 20).encode();
         assert_eq!(history.extend(&first[..31]), Err(LogError::CutOff));
         history.extend(&first).unwrap();
-        let faults = [
-            write(1, 2, 30, 40),
-            write(1, 4, 30, 40),
-            write(1, 3, 15, 40),
-            write(1, 3, 40, 30),
-        ];
+        let faults = [write(1, 2, 30, 40), write(1, 4, 30, 40), write(1, 3, 15, 40), write(1, 3, 40, 30)];
         for fault in faults {
-            assert!(
-                matches!(history.extend(&fault.encode()), Err(LogError::Order { .. })),
-                "{fault:?}"
-            );
+            assert!(matches!(history.extend(&fault.encode()), Err(LogError::Order { .. })), "{fault:?}");
         }
         assert_eq!(history.len(), 1);
     }

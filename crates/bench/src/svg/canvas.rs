@@ -1,0 +1,134 @@
+//! The text of an SVG picture.
+
+use std::fmt::Write;
+
+/// A picture being drawn, in user units that are pixels at full width.
+pub(super) struct Canvas {
+    width: f64,
+    height: f64,
+    body: String,
+}
+
+/// Where a text is held.
+#[derive(Clone, Copy)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Canvas {
+    pub(super) fn new(width: f64, height: f64) -> Canvas {
+        Canvas { width, height, body: String::new() }
+    }
+
+    pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+        let ((x1, y1), (x2, y2)) = (from, to);
+        self.push(format_args!(r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#));
+    }
+
+    /// A rectangle with a text that shows when pointed at.
+    pub(super) fn rect(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), hint: &str) {
+        let ((x, y), (width, height)) = (corner, (size.0.max(0.0), size.1.max(0.0)));
+        self.push(format_args!(
+            r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}">"#
+        ));
+        if !hint.is_empty() {
+            self.push(format_args!("<title>{}</title>", escape(hint)));
+        }
+        self.push(format_args!("</rect>"));
+    }
+
+    pub(super) fn dot(&mut self, class: &str, at: (f64, f64), radius: f64, hint: &str) {
+        let (x, y) = at;
+        let hint = escape(hint);
+        self.push(format_args!(
+            r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{hint}</title></circle>"#
+        ));
+    }
+
+    pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)]) {
+        let mut data = String::new();
+        for (at, (x, y)) in points.iter().enumerate() {
+            let verb = if at == 0 { 'M' } else { 'L' };
+            let _ = write!(data, "{verb}{x:.1} {y:.1}");
+        }
+        self.push(format_args!(r#"<path class="{class}" d="{data}"/>"#));
+    }
+
+    pub(super) fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
+        let ((x, y), anchor, text) = (at, anchor.name(), escape(text));
+        self.push(format_args!(r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{text}</text>"#));
+    }
+
+    /// A text that reads upwards.
+    pub(super) fn text_up(&mut self, class: &str, at: (f64, f64), text: &str) {
+        let ((x, y), text) = (at, escape(text));
+        self.push(format_args!(
+            r#"<text class="{class}" transform="translate({x:.1} {y:.1}) rotate(-90)" text-anchor="middle">{text}</text>"#
+        ));
+    }
+
+    /// A row of coloured squares with names, from the left.
+    pub(super) fn legend(&mut self, mut at: (f64, f64), entries: &[(String, String)]) {
+        for (class, name) in entries {
+            self.rect(class, (at.0, at.1 - 8.0), (9.0, 9.0), "");
+            self.text("", (at.0 + 13.0, at.1), Anchor::Start, name);
+            at.0 += 27.0 + name.chars().count() as f64 * 6.0;
+        }
+    }
+
+    pub(super) fn finish(self, label: &str) -> String {
+        let (width, height, label) = (self.width, self.height, escape(label));
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{}</svg>"#,
+            self.body
+        )
+    }
+
+    fn push(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing to a string does not fail.
+        let _ = self.body.write_fmt(text);
+    }
+}
+
+impl Anchor {
+    fn name(self) -> &'static str {
+        match self {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        }
+    }
+}
+
+/// Text that can stand in markup, between tags and in quoted attributes.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_cannot_break_out() {
+        let mut canvas = Canvas::new(10.0, 10.0);
+        canvas.text("", (0.0, 0.0), Anchor::Start, "<script>'\"&");
+        canvas.rect("s0", (0.0, 0.0), (1.0, -1.0), "a<b");
+        let svg = canvas.finish("\"><b>");
+        assert!(svg.contains("&lt;script&gt;&#39;&quot;&amp;") && svg.contains("a&lt;b"));
+        assert!(!svg.contains("<script") && !svg.contains("<b>") && !svg.contains("height=\"-"));
+    }
+}
