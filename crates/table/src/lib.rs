@@ -13,7 +13,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod key;
 pub mod projection;
 pub mod row;
 pub mod schema;
+pub mod wire;

@@ -1,0 +1,297 @@
+//! Requests and replies.
+
+use serde::{Deserialize, Serialize};
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request<'a> {
+    /// First message of a connection.
+    Hello {
+        /// [`VERSION`](super::VERSION).
+        version: u16,
+        /// Bytes of each receive buffer the client posts: no message to it is longer.
+        block_bytes: u32,
+    },
+    /// Create a table.
+    Create {
+        /// Its name.
+        name: &'a str,
+        /// Its schema, encoded.
+        schema: &'a [u8],
+    },
+    /// Drop a table and all its rows.
+    Drop {
+        /// Its name.
+        name: &'a str,
+    },
+    /// All tables.
+    List,
+    /// One table.
+    Describe {
+        /// Its name.
+        name: &'a str,
+    },
+    /// Put rows: each a u32 length and a value (prefix and rest), one after the other.
+    Put {
+        /// Which table.
+        table: u32,
+        /// What about rows that are there.
+        mode: PutMode,
+        /// The rows.
+        rows: &'a [u8],
+    },
+    /// Get one row by its encoded key.
+    Get {
+        /// Which table.
+        table: u32,
+        /// The key.
+        #[serde(borrow)]
+        key: &'a [u8],
+    },
+    /// Delete rows by their encoded keys: each a u32 length and a key.
+    Delete {
+        /// Which table.
+        table: u32,
+        /// The keys.
+        keys: &'a [u8],
+    },
+    /// Scan a range.
+    #[serde(borrow)]
+    Scan(ScanRequest<'a>),
+    /// Stop the running scan; its end is still reported.
+    Cancel,
+    /// How the server does.
+    Stats,
+}
+
+/// What about rows that are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PutMode {
+    /// Replace them.
+    Upsert,
+    /// Refuse them as duplicates.
+    Insert,
+    /// Replace them, and refuse those that are not there.
+    Update,
+}
+
+/// A range of a table and how it shall travel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanRequest<'a> {
+    /// Which table.
+    pub table: u32,
+    /// Which keys.
+    #[serde(borrow)]
+    pub bounds: Bounds<'a>,
+    /// Which columns, all when none are named.
+    pub columns: Option<Vec<u16>>,
+    /// In which way.
+    pub mode: Mode,
+    /// Stop after at least this many rows (whole pages are sent).
+    pub rows_max: Option<u64>,
+}
+
+/// Encoded keys and whether they belong to the range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds<'a> {
+    /// Lower end.
+    #[serde(borrow)]
+    pub from: Option<(&'a [u8], bool)>,
+    /// Upper end.
+    #[serde(borrow)]
+    pub to: Option<(&'a [u8], bool)>,
+}
+
+/// In which way an answer travels (to-copy §5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// The server packs a clean, ordered answer into transmit buffers (TC-M02).
+    Copy,
+    /// Rows are sent from where they lie by gather lists (TC-M01).
+    Gather,
+    /// Base page and deltas as they are; the client merges (TC-M28).
+    Delta,
+    /// The cheapest of the three, page by page, by price.
+    #[default]
+    Auto,
+}
+
+/// The three ways there are, in the order of every array that is indexed by mode.
+pub const MODES: [Mode; 3] = [Mode::Copy, Mode::Gather, Mode::Delta];
+
+impl Mode {
+    /// For people and for the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Copy => "copy",
+            Mode::Gather => "gather",
+            Mode::Delta => "delta",
+            Mode::Auto => "auto",
+        }
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto]
+            .into_iter()
+            .find(|m| m.name() == text)
+            .ok_or_else(|| format!("there is no mode {text:?}; choose auto, copy, gather or delta"))
+    }
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To Hello.
+    Hello {
+        /// The server's version.
+        version: u16,
+        /// Longest request it takes.
+        request_bytes_max: u32,
+        /// Its process id, for whoever measures it.
+        pid: u32,
+    },
+    /// To Create and Describe.
+    Table(TableInfo),
+    /// To Drop.
+    Dropped,
+    /// To List.
+    Tables(Vec<TableInfo>),
+    /// To Put and Delete.
+    Applied(Applied),
+    /// To Get, where the row is there: its value. None where it is not.
+    Row(Option<Vec<u8>>),
+    /// The end of a scan.
+    ScanEnd(ScanReply),
+    /// To Stats.
+    Stats(ServerStats),
+    /// To anything that could not be done.
+    Fault(Fault),
+}
+
+/// A table as a client sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableInfo {
+    /// Its number in requests.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its schema, encoded.
+    pub schema: Vec<u8>,
+    /// Its rows, counted at some moment of the call.
+    pub rows: u64,
+    /// Its leaf pages.
+    pub pages: u64,
+    /// Bytes of memory it has.
+    pub bytes: u64,
+}
+
+/// What a batch did, row by row. A batch is atomic per row and goes on after a row that fails.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// Rows of the batch that were looked at; the rest was not touched.
+    pub rows: u32,
+    /// Of those, the ones that changed the table.
+    pub applied: u32,
+    /// Of those that did, the ones that replaced or removed a row that was there.
+    pub replaced: u32,
+    /// The others, by their index in the batch, with the reason; at most [`FAILED_MAX`] of them are named.
+    pub failed: Vec<(u32, FaultCode)>,
+}
+
+/// How many failed rows a reply names.
+pub const FAILED_MAX: usize = 256;
+
+/// How a scan ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanReply {
+    /// Pages that were sent in each of [`MODES`].
+    pub chosen: [u64; 3],
+    /// What the planner expected to pay for all pages in each of [`MODES`], in ns of the slower side.
+    pub price_ns: [u64; 3],
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes the server's processor packed.
+    pub bytes_copied: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Pages copied out though another way was wanted, because the connection's pins were spent.
+    pub over_budget: u64,
+    /// Whether the client cancelled it.
+    pub cancelled: bool,
+}
+
+/// How a server does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStats {
+    /// Process id.
+    pub pid: u32,
+    /// Open connections.
+    pub connections: u64,
+    /// Bytes of table memory committed.
+    pub bytes_committed: u64,
+    /// Bytes of table memory in use.
+    pub bytes_allocated: u64,
+    /// Bytes retired but held by scans and transmissions.
+    pub bytes_pinned: u64,
+    /// Processor time of the whole process, in ns.
+    pub cpu_ns: u64,
+    /// Of it, spent polling for nothing.
+    pub empty_poll_ns: u64,
+    /// Connections closed because of malformed messages or missed deadlines.
+    pub closed_for_cause: u64,
+    /// Pages consolidated since the start.
+    pub consolidations: u64,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// What kind of fault.
+    pub code: FaultCode,
+    /// For people: what to do next.
+    pub text: String,
+}
+
+/// Kinds of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FaultCode {
+    /// No such table.
+    UnknownTable,
+    /// There is a table of this name already.
+    TableExists,
+    /// A schema, name or column that cannot be.
+    BadRequest,
+    /// A row that does not have the table's form.
+    BadRow,
+    /// A key is there already.
+    Duplicate,
+    /// A key is not there.
+    NotFound,
+    /// A value is larger than 1 MiB.
+    TooLarge,
+    /// The memory limit is reached.
+    Exhausted,
+    /// The server shuts down.
+    Closing,
+}
+
+impl FaultCode {
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            FaultCode::UnknownTable => "there is no such table",
+            FaultCode::TableExists => "there is a table of this name already",
+            FaultCode::BadRequest => "the request cannot be carried out",
+            FaultCode::BadRow => "the row does not have the table's form",
+            FaultCode::Duplicate => "the key is there already",
+            FaultCode::NotFound => "the key is not there",
+            FaultCode::TooLarge => "the value is larger than 1 MiB",
+            FaultCode::Exhausted => "the server's memory limit is reached",
+            FaultCode::Closing => "the server shuts down",
+        }
+    }
+}
