@@ -3,8 +3,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::row::tests::{encode_row, row_of, values_of};
 use crate::row::RowView;
+use crate::row::tests::{encode_row, row_of, values_of};
 use crate::schema::{Column, ColumnType, tests::any_schema};
 
 /// A schema and some of its columns, in any order.

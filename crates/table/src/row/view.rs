@@ -127,9 +127,9 @@ impl<'a> RowView<'a> {
         let Place::Fixed { offset, width } = layout.place else {
             let bytes = self.variable(column)?.unwrap_or_default();
             return match layout.column_type {
-                ColumnType::Utf8 => std::str::from_utf8(bytes)
-                    .map(ValueRef::Utf8)
-                    .map_err(|_| Malformed("a row's text is not UTF-8")),
+                ColumnType::Utf8 => {
+                    std::str::from_utf8(bytes).map(ValueRef::Utf8).map_err(|_| Malformed("a row's text is not UTF-8"))
+                }
                 _ => Ok(ValueRef::Binary(bytes)),
             };
         };

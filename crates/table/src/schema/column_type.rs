@@ -20,11 +20,17 @@ pub enum ColumnType {
     Float32,
     Float64,
     /// A 128-bit integer read as `value / 10^scale`; precision 1 to 38 digits, scale -38 to 38 and not above it.
-    Decimal128 { precision: u8, scale: i8 },
+    Decimal128 {
+        precision: u8,
+        scale: i8,
+    },
     /// Days since 1970-01-01.
     Date32,
     /// Ticks since 1970-01-01T00:00:00: in UTC when a zone is named (to show it in), else in no zone at all.
-    Timestamp { unit: TimeUnit, zone: Option<Arc<str>> },
+    Timestamp {
+        unit: TimeUnit,
+        zone: Option<Arc<str>>,
+    },
     Boolean,
     /// Exactly this many bytes, 1 to [`FIXED_BINARY_MAX`].
     FixedBinary(u16),

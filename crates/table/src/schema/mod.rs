@@ -171,7 +171,9 @@ pub enum SchemaError {
         why: &'static str,
     },
     /// The fixed-width columns of a row take too many bytes.
-    #[error("the fixed-width columns of a row take {bytes} bytes of at most {PREFIX_BYTES_MAX}: declare the widest as variable-length")]
+    #[error(
+        "the fixed-width columns of a row take {bytes} bytes of at most {PREFIX_BYTES_MAX}: declare the widest as variable-length"
+    )]
     PrefixTooLong {
         /// Bytes of all fixed-width columns and null bits.
         bytes: usize,

@@ -1,0 +1,23 @@
+//! Scan answers: one message format for `copy`, `gather` and `delta` (docs/wire.md, Scan answers).
+//!
+//! A message is a header, a table, and row data wherever the table says. The table of a clean answer (`copy`, `gather`)
+//! lists *runs*: rows whose prefixes lie at constant stride, whose rest slots lie one after another, and whose rests lie
+//! in one heap. Slots are offsets into the page that they were made for; each run carries the *bias* that turns them into
+//! offsets into its heap, so the slots of a page are gathered unchanged. The table of a `delta` answer lists whole leaf
+//! pages and delta records as the tree keeps them; the client derives the same runs from them.
+//!
+//! So every mode ends as one [`RowBlock`], and everything behind it (row views, Arrow batches) knows runs only.
+
+mod header;
+mod rows;
+mod run;
+mod view;
+
+pub use header::{BlockHeader, HEADER_BYTES, Mode};
+pub use rows::Rows;
+pub use view::RowBlock;
+
+pub(crate) use run::Run;
+
+/// Bytes of a message, and with that of any offset in it.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 30;

@@ -1,0 +1,134 @@
+//! A received scan answer as rows.
+
+use std::sync::Arc;
+
+use super::header::{BlockHeader, Mode};
+use super::run::RUN_BYTES;
+use super::{Rows, Run};
+use crate::projection::Projection;
+use crate::row::{Malformed, RowLayout, RowView};
+
+/// The rows of one scan answer, in the buffer that it arrived in.
+///
+/// `B` is whatever holds the bytes: a received buffer, a vector, a slice. It must hold the same bytes throughout; nobody
+/// else may be able to write them.
+#[derive(Debug)]
+pub struct RowBlock<B> {
+    bytes: B,
+    header: BlockHeader,
+    layout: Arc<RowLayout>,
+    runs: Vec<Run>,
+}
+
+impl<B: AsRef<[u8]>> RowBlock<B> {
+    /// Parses an answer to a scan that asked for this projection. Takes time by the number of runs, and a fraction of a
+    /// nanosecond a row to see that the rests' offsets ascend. Reading the rows afterwards cannot fail; reading text or
+    /// bytes of a row can, see [`RowView`].
+    ///
+    /// # Errors
+    /// The bytes are no answer of this version, or name bytes outside themselves, or have other rows than they say.
+    pub fn parse(bytes: B, projection: &Projection) -> Result<RowBlock<B>, Malformed> {
+        let message = bytes.as_ref();
+        let header = BlockHeader::parse(message)?;
+        let layout = if header.packed { projection.packed() } else { projection.in_place() };
+        if header.stride as usize != layout.prefix_len() {
+            return Err(Malformed("rows of a scan answer have another width than the scan asked for"));
+        }
+        if header.without_rests && projection.needs_rest() {
+            return Err(Malformed("a scan answer leaves out columns that the scan asked for"));
+        }
+        let runs = match header.mode {
+            Mode::Copy | Mode::Gather => clean_runs(message, &header)?,
+            Mode::Delta => return Err(Malformed("delta answers are not read yet")),
+        };
+        let rows: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        if rows != u64::from(header.rows) {
+            return Err(Malformed("a scan answer has other rows than it announces"));
+        }
+        let layout = layout.clone();
+        Ok(RowBlock { bytes, header, layout, runs })
+    }
+
+    /// What the message says of itself.
+    pub fn header(&self) -> &BlockHeader {
+        &self.header
+    }
+
+    /// Rows in the block.
+    pub fn len(&self) -> usize {
+        self.header.rows as usize
+    }
+
+    /// Whether the block has no row, as the last message of a scan may.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the columns lie in this block's rows.
+    pub fn layout(&self) -> &Arc<RowLayout> {
+        &self.layout
+    }
+
+    /// The rows in key order.
+    #[inline]
+    pub fn rows(&self) -> Rows<'_> {
+        Rows::new(self.bytes.as_ref(), &self.layout, &self.runs, self.len())
+    }
+
+    /// One row; O(runs).
+    pub fn row(&self, index: usize) -> Option<RowView<'_>> {
+        let message = self.bytes.as_ref();
+        let mut index = index;
+        for run in &self.runs {
+            if index < run.count as usize {
+                let stride = self.layout.prefix_len();
+                let prefix = &run.prefixes(message, stride)?[index * stride..(index + 1) * stride];
+                return Some(RowView::trusted(prefix, run.rest(message, index), &self.layout));
+            }
+            index -= run.count as usize;
+        }
+        None
+    }
+
+    /// Bytes of all row views: prefixes and rests, nothing else of the message.
+    pub fn row_bytes(&self) -> u64 {
+        let message = self.bytes.as_ref();
+        let rests = |run: &Run| match run.slots(message) {
+            None => u64::from(run.heap_len),
+            Some(slots) => {
+                let at = |slot: &[u8; 4]| u64::from(u32::from_le_bytes(*slot));
+                at(&slots[slots.len() - 1]) - at(&slots[0])
+            }
+        };
+        let prefixes = self.len() as u64 * self.layout.prefix_len() as u64;
+        prefixes + self.runs.iter().map(rests).sum::<u64>()
+    }
+
+    /// The message.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// What held the message, to receive the next one into.
+    pub fn into_inner(self) -> B {
+        self.bytes
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+}
+
+fn clean_runs(message: &[u8], header: &BlockHeader) -> Result<Vec<Run>, Malformed> {
+    let at = header.table_at as usize;
+    let table =
+        (header.entries as usize).checked_mul(RUN_BYTES).and_then(|bytes| message.get(at..at.checked_add(bytes)?));
+    let table = table.ok_or(Malformed("the run table of a scan answer lies outside it"))?;
+    let mut runs = Vec::with_capacity(header.entries as usize);
+    for entry in table.as_chunks::<RUN_BYTES>().0 {
+        let run = Run::read(entry);
+        run.check(message, header.stride as usize)?;
+        runs.push(run);
+    }
+    Ok(runs)
+}
