@@ -25,6 +25,7 @@ pub struct CompletionQueue {
     signal_every: usize,
     spin: Duration,
     sleeps: u64,
+    spun: Duration,
 }
 
 impl CompletionQueue {
@@ -37,6 +38,7 @@ impl CompletionQueue {
             signal_every: SIGNAL_EVERY,
             spin: SPIN,
             sleeps: 0,
+            spun: Duration::ZERO,
         }
     }
 
@@ -246,6 +248,19 @@ impl CompletionQueue {
     /// # Errors
     /// When the system refuses to wait.
     pub fn poll_wait(&mut self, out: &mut Vec<WorkCompletion>, timeout: Option<Duration>) -> Result<usize, VerbsError> {
+        self.poll_wait_or(out, timeout, None)
+    }
+
+    /// As [`poll_wait`](Self::poll_wait), and `other` becoming readable ends the sleep too.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    pub fn poll_wait_or(
+        &mut self,
+        out: &mut Vec<WorkCompletion>,
+        timeout: Option<Duration>,
+        other: Option<BorrowedFd<'_>>,
+    ) -> Result<usize, VerbsError> {
         let found = self.poll(out);
         if found > 0 {
             return Ok(found);
@@ -256,15 +271,17 @@ impl CompletionQueue {
             for _ in 0..SPIN_POLLS {
                 let found = self.poll(out);
                 if found > 0 {
+                    self.spun += start.elapsed();
                     return Ok(found);
                 }
                 std::hint::spin_loop();
             }
         }
+        self.spun += start.elapsed();
         if self.port().arm()? {
             let left = timeout.map(|t| t.saturating_sub(start.elapsed()));
             self.sleeps += 1;
-            sleep_on(self.fd(), left)?;
+            sleep_on(self.fd(), other, left)?;
         }
         Ok(self.poll(out))
     }
@@ -305,6 +322,11 @@ impl CompletionQueue {
     /// How often [`poll_wait`](Self::poll_wait) went to sleep.
     pub fn sleeps(&self) -> u64 {
         self.sleeps
+    }
+
+    /// Time spent polling for nothing before going to sleep or finding something.
+    pub fn spun(&self) -> Duration {
+        self.spun
     }
 
     fn port(&mut self) -> &mut dyn Port {
@@ -367,13 +389,18 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
     RawRequest { slot, work, signalled, fence: request.fence }
 }
 
-fn sleep_on(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<(), VerbsError> {
+fn sleep_on(
+    fd: BorrowedFd<'_>,
+    other: Option<BorrowedFd<'_>>,
+    timeout: Option<Duration>,
+) -> Result<(), VerbsError> {
     let timeout = timeout.map(|t| Timespec {
         tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(t.subsec_nanos()),
     });
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    match rustix::event::poll(&mut fds, timeout.as_ref()) {
+    let mut fds = [fd, other.unwrap_or(fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let watched = if other.is_some() { &mut fds[..] } else { &mut fds[..1] };
+    match rustix::event::poll(watched, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(VerbsError::System { what: "waiting for a completion", reason: errno.to_string() }),
     }
