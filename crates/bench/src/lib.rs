@@ -6,5 +6,6 @@ pub mod baseline;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;
+pub mod report;
 pub mod svg;
 pub mod verify;
