@@ -33,6 +33,7 @@
 
 mod error;
 pub mod port;
+pub mod probe;
 mod provider;
 mod queue;
 mod region;

@@ -1,0 +1,414 @@
+//! Drives a port without a completion queue in between, for whoever tests a provider.
+//!
+//! A [`CompletionQueue`](crate::CompletionQueue) would mask what a broken provider does: it drops reports of
+//! requests that it does not know, cuts lengths, infers order. A [`Probe`] shows them as they are, and stays safe:
+//! every byte that a request names lies in an [`Area`], which gives copies only (as a [`Window`](overside_memory::Window)
+//! does), is never unmapped while a request names it, and refuses writes to what a port may be reading.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
+
+use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
+use crate::provider::Link;
+use crate::region::{Memory, RemoteToken};
+use crate::work::{Opcode, Status};
+use crate::VerbsError;
+
+/// A segment of which only copies are taken. Cheap to clone; clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct Area(Arc<Ground>);
+
+#[derive(Debug)]
+struct Ground {
+    segment: Arc<Segment>,
+    named: SegmentId,
+    lent: Mutex<Vec<(usize, usize)>>,
+}
+
+impl Area {
+    /// Takes a segment over, whole.
+    pub fn new(segment: Segment) -> Self {
+        let named = segment.id();
+        Self(Arc::new(Ground { segment: Arc::new(segment), named, lent: Mutex::default() }))
+    }
+
+    /// The same, but its fragments say that they belong to no segment, as a user's heap does.
+    pub fn foreign(segment: Segment) -> Self {
+        let named = SegmentId::FOREIGN;
+        Self(Arc::new(Ground { segment: Arc::new(segment), named, lent: Mutex::default() }))
+    }
+
+    /// What to register.
+    pub fn memory(&self) -> Memory {
+        Memory::Segment(self.0.segment.clone())
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.segment.len()
+    }
+
+    /// Never: a segment has at least a page.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy of `len` bytes at `at`, whoever may be writing them.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`].
+    pub fn read(&self, at: usize, len: usize) -> Result<Vec<u8>, MemoryError> {
+        let source = self.checked(at, len)?;
+        let mut out = vec![0; len];
+        // SAFETY: [verbs-probe] in bounds of a mapping that `self` keeps; `out` is ours.
+        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, len) };
+        Ok(out)
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`].
+    ///
+    /// # Panics
+    /// When a request in flight names some of these bytes.
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+        let target = self.checked(at, bytes.len())?;
+        let lent = self.lent();
+        let busy = lent.iter().any(|(start, end)| *start < at + bytes.len() && at < *end);
+        assert!(!busy, "bytes {at}..{} are in flight", at + bytes.len());
+        // SAFETY: [verbs-probe] in bounds, no request names the bytes, and the lock keeps it so; `bytes` is ours.
+        unsafe { kernels::copy_racing(target, bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// `len` bytes from `at`, for a request.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`].
+    pub fn piece(&self, at: usize, len: usize) -> Result<Piece, MemoryError> {
+        self.checked(at, len)?;
+        Ok(Piece { area: self.clone(), at, len })
+    }
+
+    fn checked(&self, at: usize, len: usize) -> Result<*mut u8, MemoryError> {
+        match at.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(self.0.segment.base().as_ptr().wrapping_add(at)),
+            _ => Err(MemoryError::Escapes { at: at as u64, len: len as u64, of: self.len() as u64 }),
+        }
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+        self.0.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A part of an area.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    area: Area,
+    at: usize,
+    len: usize,
+}
+
+impl Piece {
+    /// Its bytes now.
+    pub fn read(&self) -> Vec<u8> {
+        self.area.read(self.at, self.len).unwrap_or_default()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn address(&self) -> *mut u8 {
+        self.area.0.segment.base().as_ptr().wrapping_add(self.at)
+    }
+
+    fn fragment(&self) -> Fragment {
+        Fragment { address: self.address(), len: self.len as u32, segment: self.area.0.named }
+    }
+
+    fn buffer(&self) -> RawBuffer {
+        RawBuffer { address: self.address(), len: self.len, segment: self.area.0.named }
+    }
+
+    fn lend(&self) {
+        self.area.lent().push((self.at, self.at + self.len));
+    }
+
+    fn end(&self) {
+        let mut lent = self.area.lent();
+        if let Some(i) = lent.iter().position(|range| *range == (self.at, self.at + self.len)) {
+            lent.swap_remove(i);
+        }
+    }
+}
+
+/// The bytes of a message.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Pieces in message order.
+    Gather(Vec<Piece>),
+    /// Bytes that ride in the descriptor.
+    Inline(Vec<u8>),
+}
+
+/// What a probe's request does.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// SEND.
+    Send(Data, Option<u32>),
+    /// WRITE, with immediate or not.
+    Write(Data, RemoteToken, Option<u32>),
+    /// READ.
+    Read(Piece, RemoteToken),
+    /// FETCH_ADD.
+    FetchAdd(RemoteToken, u64),
+    /// CMP_SWAP: compare, then swap.
+    CompareSwap(RemoteToken, u64, u64),
+}
+
+/// A request of a probe.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its number; the caller's choice, not in use by another in flight.
+    pub slot: u32,
+    /// What it does.
+    pub act: Act,
+    /// Whether success is reported.
+    pub signalled: bool,
+    /// Whether it waits for earlier READs and atomics.
+    pub fence: bool,
+}
+
+/// A port under test, and the memory of everything posted to it.
+pub struct Probe {
+    port: Option<Box<dyn Port>>,
+    flights: BTreeMap<u64, Flight>,
+    posted: u64,
+    decoy: Area,
+}
+
+struct Flight {
+    slot: u32,
+    /// The queue pair of a send-side request.
+    sent_on: Option<QpIndex>,
+    pieces: Vec<Piece>,
+}
+
+/// What `post` was given a pointer to: one request's fragments and inline bytes.
+#[derive(Default)]
+struct Lists {
+    fragments: Vec<Fragment>,
+    inline: Vec<u8>,
+}
+
+impl Probe {
+    /// Over a port that nobody else has.
+    ///
+    /// # Errors
+    /// When there is no memory for the decoy.
+    pub fn new(port: Box<dyn Port>) -> Result<Self, MemoryError> {
+        let decoy = Area::new(Segment::private(DECOY_BYTES)?);
+        decoy.write(0, &vec![SCRIBBLE; DECOY_BYTES])?;
+        Ok(Self { port: Some(port), flights: BTreeMap::new(), posted: 0, decoy })
+    }
+
+    /// Makes a queue pair of a connection.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
+        self.port().attach(qp, link)
+    }
+
+    /// Posts, then writes over everything that **inline** says is not read after `post` returns. Returns
+    /// what the port said.
+    pub fn post(&mut self, qp: QpIndex, batch: &[Request]) -> (usize, Option<VerbsError>) {
+        let mut lists: Vec<Lists> = batch.iter().map(Lists::of).collect();
+        let raw: Vec<RawRequest<'_>> = batch.iter().zip(&lists).map(|(request, lists)| raw(request, lists)).collect();
+        for request in batch {
+            let pieces = pieces(&request.act);
+            pieces.iter().for_each(Piece::lend);
+            self.flights.insert(self.posted, Flight { slot: request.slot, sent_on: Some(qp), pieces });
+            self.posted += 1;
+        }
+        // SAFETY: [verbs-probe] areas stay mapped until their completion is seen, or for ever, and `write`
+        // leaves alone what is in flight.
+        let (accepted, error) = unsafe { self.port().post(qp, &raw) };
+        drop(raw);
+        let refused = batch.len().saturating_sub(accepted) as u64;
+        for number in self.posted - refused..self.posted {
+            self.finish(number);
+        }
+        lists.iter_mut().for_each(|lists| lists.scribble(&self.decoy));
+        // A port that kept the address of a list must meet the scribble, not freed memory.
+        std::mem::forget(lists);
+        (accepted, error)
+    }
+
+    /// Posts receives: number and piece each.
+    ///
+    /// # Errors
+    /// The port's; then none was accepted.
+    pub fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[(u32, Piece)]) -> Result<usize, VerbsError> {
+        let mut raw = Vec::new();
+        for (slot, piece) in batch {
+            piece.lend();
+            self.flights.insert(self.posted, Flight { slot: *slot, sent_on: None, pieces: vec![piece.clone()] });
+            self.posted += 1;
+            raw.push(RawReceive { slot: *slot, buffer: piece.buffer() });
+        }
+        // SAFETY: [verbs-probe] areas stay mapped until their completion is seen, or for ever.
+        let accepted = unsafe { self.port().post_receive(qp, &raw) };
+        let refused = batch.len().saturating_sub(*accepted.as_ref().unwrap_or(&0)) as u64;
+        for number in self.posted - refused..self.posted {
+            self.finish(number);
+        }
+        accepted
+    }
+
+    /// Polls once; appends what the port reports, as it reports it.
+    pub fn poll(&mut self, out: &mut Vec<RawCompletion>) -> usize {
+        let mut raw = [NOTHING; POLL_CHUNK];
+        let count = self.port().poll(&mut raw).min(POLL_CHUNK);
+        for completion in &raw[..count] {
+            self.complete(completion);
+            out.push(*completion);
+        }
+        count
+    }
+
+    /// The next event, if any.
+    pub fn next_event(&mut self) -> Option<PortEvent> {
+        self.port().next_event()
+    }
+
+    /// Arms the descriptor.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn arm(&mut self) -> Result<bool, VerbsError> {
+        self.port().arm()
+    }
+
+    /// The descriptor to wait on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.port.as_ref().expect("open until drop").fd()
+    }
+
+    /// Closes a queue pair.
+    pub fn close(&mut self, qp: QpIndex) {
+        self.port().close(qp);
+    }
+
+    fn complete(&mut self, done: &RawCompletion) {
+        let Some((number, flight)) = self.flights.iter().find(|(_, flight)| flight.slot == done.slot) else { return };
+        let (number, sent_on) = (*number, flight.sent_on);
+        // Unsignalled requests before one that completed have completed too.
+        let earlier: Vec<u64> = self
+            .flights
+            .range(..number)
+            .filter(|(_, flight)| sent_on.is_some() && flight.sent_on == sent_on)
+            .map(|(number, _)| *number)
+            .collect();
+        earlier.into_iter().chain([number]).for_each(|number| self.finish(number));
+    }
+
+    fn finish(&mut self, number: u64) {
+        if let Some(flight) = self.flights.remove(&number) {
+            flight.pieces.iter().for_each(Piece::end);
+        }
+    }
+
+    fn port(&mut self) -> &mut dyn Port {
+        self.port.as_mut().expect("open until drop").as_mut()
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // The port goes first. What it has not completed stays mapped for ever: it may be broken.
+        drop(self.port.take());
+        std::mem::forget(std::mem::take(&mut self.flights));
+        std::mem::forget(self.decoy.clone());
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probe").field("in_flight", &self.flights.len()).finish_non_exhaustive()
+    }
+}
+
+impl Lists {
+    fn of(request: &Request) -> Self {
+        match &request.act {
+            Act::Send(Data::Gather(pieces), _) | Act::Write(Data::Gather(pieces), ..) => {
+                Self { fragments: pieces.iter().map(Piece::fragment).collect(), inline: Vec::new() }
+            }
+            Act::Send(Data::Inline(bytes), _) | Act::Write(Data::Inline(bytes), ..) => {
+                Self { fragments: Vec::new(), inline: bytes.clone() }
+            }
+            Act::Read(..) | Act::FetchAdd(..) | Act::CompareSwap(..) => Self::default(),
+        }
+    }
+
+    fn scribble(&mut self, decoy: &Area) {
+        self.inline.fill(SCRIBBLE);
+        for fragment in &mut self.fragments {
+            fragment.address = decoy.0.segment.base().as_ptr();
+            fragment.len = fragment.len.min(DECOY_BYTES as u32);
+        }
+    }
+}
+
+fn raw<'a>(request: &Request, lists: &'a Lists) -> RawRequest<'a> {
+    let payload = |data: &Data| match data {
+        Data::Gather(_) => Payload::Gather(&lists.fragments),
+        Data::Inline(_) => Payload::Inline(&lists.inline),
+    };
+    let work = match &request.act {
+        Act::Send(data, immediate) => RawWork::Send(payload(data), *immediate),
+        Act::Write(data, remote, immediate) => RawWork::Write(payload(data), *remote, *immediate),
+        Act::Read(sink, remote) => RawWork::Read(sink.buffer(), *remote),
+        Act::FetchAdd(remote, add) => RawWork::FetchAdd(*remote, *add),
+        Act::CompareSwap(remote, compare, swap) => RawWork::CompareSwap(*remote, *compare, *swap),
+    };
+    RawRequest { slot: request.slot, work, signalled: request.signalled, fence: request.fence }
+}
+
+fn pieces(act: &Act) -> Vec<Piece> {
+    match act {
+        Act::Send(Data::Gather(pieces), _) | Act::Write(Data::Gather(pieces), ..) => pieces.clone(),
+        Act::Read(sink, _) => vec![sink.clone()],
+        Act::Send(Data::Inline(_), _) | Act::Write(Data::Inline(_), ..) => Vec::new(),
+        Act::FetchAdd(..) | Act::CompareSwap(..) => Vec::new(),
+    }
+}
+
+const NOTHING: RawCompletion = RawCompletion {
+    slot: u32::MAX,
+    qp: None,
+    opcode: Opcode::Send,
+    status: Status::Flushed,
+    bytes: 0,
+    immediate: None,
+    value: 0,
+};
+/// Completions taken from the port at once.
+const POLL_CHUNK: usize = 32;
+/// Where scribbled fragment lists point.
+const DECOY_BYTES: usize = 1 << 20;
+/// What is written over lists and inline bytes.
+const SCRIBBLE: u8 = 0xEE;
