@@ -8,16 +8,29 @@
 //!
 //! So every mode ends as one [`RowBlock`], and everything behind it (row views, Arrow batches) knows runs only.
 
+mod copy;
+mod delta;
+mod fragments;
+mod gather;
 mod header;
 mod rows;
 mod run;
+mod state;
 mod view;
 
+pub use copy::Copier;
+pub use delta::DeltaAnswer;
+pub use fragments::Fragment;
+pub use gather::GatherAnswer;
 pub use header::{BlockHeader, HEADER_BYTES, Mode};
 pub use rows::Rows;
+pub use state::{DeltaAt, PageState};
 pub use view::RowBlock;
 
 pub(crate) use run::Run;
 
 /// Bytes of a message, and with that of any offset in it.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+#[cfg(test)]
+pub(crate) mod tests;

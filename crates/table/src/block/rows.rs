@@ -4,6 +4,7 @@
 //! no decision but the loop's own.
 
 use super::Run;
+use super::run::slot_at;
 use crate::row::{RowLayout, RowView};
 
 /// Row views of a block in key order.
@@ -34,7 +35,7 @@ impl<'a> OpenRun<'a> {
     #[inline]
     fn of(run: &Run, message: &'a [u8], stride: usize) -> OpenRun<'a> {
         let slots = run.slots(message);
-        let at = slots.map_or(0, |slots| u32::from_le_bytes(slots[0]).wrapping_sub(run.bias) as usize);
+        let at = slots.map_or(0, |slots| slot_at(&slots[0]).wrapping_sub(run.bias) as usize);
         OpenRun {
             count: run.count as usize,
             prefixes: run.prefixes(message, stride).unwrap_or_default(),
@@ -56,7 +57,7 @@ impl<'a> OpenRun<'a> {
             Some((end, ends)) => {
                 self.ends = ends;
                 let start = self.at;
-                self.at = u32::from_le_bytes(*end).wrapping_sub(self.bias) as usize;
+                self.at = slot_at(end).wrapping_sub(self.bias) as usize;
                 self.heap.get(start..self.at).unwrap_or_default()
             }
         };
@@ -119,7 +120,7 @@ fn walk<'a, B>(mut run: OpenRun<'a>, layout: &'a RowLayout, init: B, f: &mut imp
     let mut at = run.at;
     for (prefix, end) in run.prefixes.chunks_exact(layout.prefix_len).zip(run.ends) {
         let start = at;
-        at = u32::from_le_bytes(*end).wrapping_sub(run.bias) as usize;
+        at = slot_at(end).wrapping_sub(run.bias) as usize;
         let rest = run.heap.get(start..at).unwrap_or_default();
         folded = f(folded, RowView::trusted(prefix, rest, layout));
     }

@@ -52,7 +52,7 @@ impl Run {
             return Err(Malformed("a run of a scan answer points outside the message"));
         }
         if self.slots_at == 0 {
-            if self.count > 1 && self.heap_len > 0 {
+            if self.count > 1 && (self.heap_len > 0 || stride == 0) {
                 return Err(Malformed("a run of a scan answer has rests but no slots"));
             }
             return Ok(());
@@ -99,23 +99,35 @@ impl Run {
         match self.slots(message) {
             None => heap,
             Some(slots) => {
-                let at = |slot: &[u8; 4]| u32::from_le_bytes(*slot).wrapping_sub(self.bias) as usize;
+                let at = |slot| slot_at(slot).wrapping_sub(self.bias) as usize;
                 heap.get(at(&slots[row])..at(&slots[row + 1])).unwrap_or_default()
             }
         }
     }
 }
 
-/// Whether the slots never decrease and lie in `low..=high`. Without a branch in the loop, so that it is vectorised: this
-/// is the one step of parsing that is not O(runs).
-fn ascends(slots: &[[u8; 4]], low: u32, high: u64) -> bool {
-    let slot = |at: usize| u64::from(u32::from_le_bytes(slots[at]));
-    if slot(0) < u64::from(low) || slot(slots.len() - 1) > high {
-        return false;
-    }
-    let falls = |pair: (&[u8; 4], &[u8; 4])| u32::from_le_bytes(*pair.0) > u32::from_le_bytes(*pair.1);
-    !slots.iter().zip(&slots[1..]).fold(false, |any, pair| any | falls(pair))
+/// What a slot says without its flag. The slot that ends a run may be the next row's, whose rest lies elsewhere.
+#[inline(always)]
+pub(super) fn slot_at(slot: &[u8; 4]) -> u32 {
+    u32::from_le_bytes(*slot) & !SLOT_OVERFLOW
 }
 
+/// Whether the slots never decrease, lie in `low..=high`, and none but the last is flagged. Without a branch in the loop,
+/// so that it is vectorised: this is the one step of parsing that is not O(runs).
+fn ascends(slots: &[[u8; 4]], low: u32, high: u64) -> bool {
+    let (first, last) = (slot_at(&slots[0]), slot_at(&slots[slots.len() - 1]));
+    if first < low || u64::from(last) > high {
+        return false;
+    }
+    let mut bad = 0;
+    for (slot, next) in slots.iter().zip(&slots[1..]) {
+        // A flagged slot is above every slot without its flag.
+        bad |= u32::from(u32::from_le_bytes(*slot) > slot_at(next));
+    }
+    bad == 0
+}
+
+/// The flag of a slot whose row has its rest in an extent of its own.
+const SLOT_OVERFLOW: u32 = 1 << 31;
 /// Bytes of an entry of the run table.
 pub(super) const RUN_BYTES: usize = 24;

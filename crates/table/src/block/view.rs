@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::header::{BlockHeader, Mode};
-use super::run::RUN_BYTES;
+use super::run::{RUN_BYTES, slot_at};
 use super::{Rows, Run};
 use crate::projection::Projection;
 use crate::row::{Malformed, RowLayout, RowView};
@@ -39,12 +39,11 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
         }
         let runs = match header.mode {
             Mode::Copy | Mode::Gather => clean_runs(message, &header)?,
-            Mode::Delta => return Err(Malformed("delta answers are not read yet")),
+            Mode::Delta => super::delta::runs(message, &header)?,
         };
-        let rows: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
-        if rows != u64::from(header.rows) {
-            return Err(Malformed("a scan answer has other rows than it announces"));
-        }
+        check_sums(&runs, &header)?;
+        // Sums first: what a short message can make this loop do is bounded by its length.
+        runs.iter().try_for_each(|run| run.check(message, header.stride as usize))?;
         let layout = layout.clone();
         Ok(RowBlock { bytes, header, layout, runs })
     }
@@ -95,10 +94,7 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
         let message = self.bytes.as_ref();
         let rests = |run: &Run| match run.slots(message) {
             None => u64::from(run.heap_len),
-            Some(slots) => {
-                let at = |slot: &[u8; 4]| u64::from(u32::from_le_bytes(*slot));
-                at(&slots[slots.len() - 1]) - at(&slots[0])
-            }
+            Some(slots) => u64::from(slot_at(&slots[slots.len() - 1]) - slot_at(&slots[0])),
         };
         let prefixes = self.len() as u64 * self.layout.prefix_len() as u64;
         prefixes + self.runs.iter().map(rests).sum::<u64>()
@@ -124,11 +120,23 @@ fn clean_runs(message: &[u8], header: &BlockHeader) -> Result<Vec<Run>, Malforme
     let table =
         (header.entries as usize).checked_mul(RUN_BYTES).and_then(|bytes| message.get(at..at.checked_add(bytes)?));
     let table = table.ok_or(Malformed("the run table of a scan answer lies outside it"))?;
-    let mut runs = Vec::with_capacity(header.entries as usize);
-    for entry in table.as_chunks::<RUN_BYTES>().0 {
-        let run = Run::read(entry);
-        run.check(message, header.stride as usize)?;
-        runs.push(run);
+    Ok(table.as_chunks::<RUN_BYTES>().0.iter().map(Run::read).collect())
+}
+
+/// Rows are as many as announced, and no byte is two rows': otherwise a short message could announce rows without end.
+fn check_sums(runs: &[Run], header: &BlockHeader) -> Result<(), Malformed> {
+    let (mut rows, mut prefixes, mut slots, mut heaps) = (0u64, 0u64, 0u64, 0u64);
+    for run in runs {
+        rows += u64::from(run.count);
+        prefixes = prefixes.saturating_add(u64::from(run.count) * u64::from(header.stride));
+        slots += if run.slots_at == 0 { 0 } else { 4 * u64::from(run.count) };
+        heaps += u64::from(run.heap_len);
     }
-    Ok(runs)
+    if rows != u64::from(header.rows) {
+        return Err(Malformed("a scan answer has other rows than it announces"));
+    }
+    if prefixes.max(slots).max(heaps) > u64::from(header.bytes) {
+        return Err(Malformed("rows of a scan answer share their bytes"));
+    }
+    Ok(())
 }

@@ -199,4 +199,4 @@ pub enum ProjectionError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,0 +1,311 @@
+//! `delta`: base pages and delta records as they lie, merged by the client (to-copy §5.3, TC-M28, TC-M29).
+//!
+//! The table of such a message is, one after another: its page entries of 24 bytes (`at | len | first row | end row |
+//! deltas | extents`), the delta records' entries of 8 (`at | len`), and the overflow extents' entries of 16 (`row | at |
+//! len | 0`). Delta records and extents stand in the order of their pages; deltas of a page are newest per key and sorted
+//! by key; extents of a page name a row of the base page, or with the top bit a delta of it, ascending.
+//!
+//! A record says where in the base page its key goes, so merging compares no keys: it is O(deltas), and its result is the
+//! runs of a clean answer. Positions are checked to ascend; that they are the right ones is the server's word, like the
+//! rows themselves.
+
+use std::ops::Range;
+
+use overside_bwtree::{DeltaRecord, Leaf, Op, Rest, page::DELTA_HEADER};
+
+use super::fragments::{Fragment, Fragments};
+use super::header::{BlockHeader, HEADER_BYTES, Mode, u32_at};
+use super::run::Run;
+use super::state::{PageState, Piece};
+use crate::projection::Projection;
+use crate::row::Malformed;
+
+/// A `delta` answer to be: its head, which is written, and its fragments, which are sent from where they lie.
+#[derive(Clone, Debug, Default)]
+pub struct DeltaAnswer {
+    pages: Vec<[u32; 6]>,
+    deltas: Vec<[u32; 2]>,
+    extents: Vec<[u32; 3]>,
+    fragments: Fragments,
+    rows: u64,
+    by_address: Vec<usize>,
+}
+
+impl DeltaAnswer {
+    /// An answer without rows.
+    pub fn new() -> DeltaAnswer {
+        DeltaAnswer::default()
+    }
+
+    /// Forgets all pages.
+    pub fn clear(&mut self) {
+        self.pages.clear();
+        self.deltas.clear();
+        self.extents.clear();
+        self.fragments.clear();
+        self.rows = 0;
+    }
+
+    /// Adds a page's state whole: base page, records, and the extents that the projection wants.
+    pub fn push(&mut self, state: &PageState<'_>, projection: &Projection) {
+        let page = state.leaf.bytes().len() as u64;
+        let at = self.fragments.push(state.at..state.at + page, None) as u32;
+        let first = self.deltas.len();
+        self.deltas.resize(first + state.deltas.len(), [0; 2]);
+        self.by_address.clear();
+        self.by_address.extend(0..state.deltas.len());
+        self.by_address.sort_unstable_by_key(|&index| state.deltas[index].at);
+        for (nth, &index) in self.by_address.iter().enumerate() {
+            let delta = &state.deltas[index];
+            let len = delta.record.record().len();
+            // Records that touch are one fragment; no gap is sent along, its bytes may be a record still being written.
+            let gap = (nth > 0).then_some(0);
+            let at = self.fragments.push(delta.at..delta.at + len as u64, gap) as u32;
+            self.deltas[first + index] = [at, len as u32];
+        }
+        let extents = self.extents.len();
+        if projection.needs_rest() {
+            self.push_extents(state);
+        }
+        self.rows += state.rows() as u64;
+        let Range { start, end } = state.base_rows;
+        let counts = [state.deltas.len() as u32, (self.extents.len() - extents) as u32];
+        self.pages.push([at, page as u32, start as u32, end as u32, counts[0], counts[1]]);
+    }
+
+    /// Rows in the answer.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// What follows the head, in order.
+    pub fn fragments(&self) -> &[Fragment] {
+        self.fragments.list()
+    }
+
+    /// Bytes of the head: header and tables.
+    pub fn head_len(&self) -> usize {
+        let tables =
+            self.pages.len() * PAGE_BYTES + self.deltas.len() * DELTA_BYTES + self.extents.len() * EXTENT_BYTES;
+        HEADER_BYTES + tables
+    }
+
+    /// Bytes of the whole message.
+    pub fn message_len(&self) -> u64 {
+        self.head_len() as u64 + self.fragments.bytes()
+    }
+
+    /// Writes the head into the first [`DeltaAnswer::head_len`] bytes of `head`.
+    ///
+    /// # Panics
+    /// `head` is shorter, or the message is longer than [`super::MESSAGE_BYTES_MAX`].
+    pub fn write_head(&self, head: &mut [u8], projection: &Projection, scan: u64, sequence: u64, last: bool) {
+        assert!(self.message_len() <= super::MESSAGE_BYTES_MAX as u64, "a message has at most 1 GiB");
+        let header = BlockHeader {
+            mode: Mode::Delta,
+            packed: false,
+            without_rests: !projection.needs_rest(),
+            last,
+            scan,
+            sequence,
+            rows: self.rows as u32,
+            stride: projection.in_place().prefix_len() as u32,
+            table_at: HEADER_BYTES as u32,
+            entries: self.pages.len() as u32,
+            deltas: self.deltas.len() as u32,
+            overflows: self.extents.len() as u32,
+            bytes: self.message_len() as u32,
+        };
+        let base = self.head_len() as u32;
+        head[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        let mut words = head[HEADER_BYTES..base as usize].as_chunks_mut::<4>().0.iter_mut();
+        let mut put = |word: u32| {
+            if let Some(place) = words.next() {
+                *place = word.to_le_bytes();
+            }
+        };
+        for &[at, rest @ ..] in &self.pages {
+            put(at + base);
+            rest.into_iter().for_each(&mut put);
+        }
+        for &[at, len] in &self.deltas {
+            put(at + base);
+            put(len);
+        }
+        for &[row, at, len] in &self.extents {
+            [row, at + base, len, 0].into_iter().for_each(&mut put);
+        }
+    }
+
+    fn push_extents(&mut self, state: &PageState<'_>) {
+        for piece in state.pieces(0..state.rows()) {
+            if let Piece::Far { row, extent } = piece {
+                let bytes = extent.offset..extent.offset + u64::from(extent.len);
+                let at = self.fragments.push(bytes, None) as u32;
+                self.extents.push([row as u32, at, extent.len]);
+            }
+        }
+        for (index, delta) in state.deltas.iter().enumerate() {
+            if let (Op::Put, Rest::Overflow(extent)) = (delta.record.op(), delta.record.rest()) {
+                let bytes = extent.offset..extent.offset + u64::from(extent.len);
+                let at = self.fragments.push(bytes, None) as u32;
+                self.extents.push([OF_DELTA | index as u32, at, extent.len]);
+            }
+        }
+    }
+}
+
+/// The runs of a delta message, checked as those of a clean one are.
+pub(super) fn runs(message: &[u8], header: &BlockHeader) -> Result<Vec<Run>, Malformed> {
+    let tables = (|| {
+        let mut rest = message.get(header.table_at as usize..)?;
+        let mut table = |entries: u32, bytes: usize| {
+            let (table, after) = rest.split_at_checked((entries as usize).checked_mul(bytes)?)?;
+            rest = after;
+            Some(table)
+        };
+        let pages = table(header.entries, PAGE_BYTES)?.as_chunks::<PAGE_BYTES>().0;
+        let deltas = table(header.deltas, DELTA_BYTES)?.as_chunks::<DELTA_BYTES>().0;
+        let extents = table(header.overflows, EXTENT_BYTES)?.as_chunks::<EXTENT_BYTES>().0;
+        Some((pages, deltas, extents))
+    })();
+    let (pages, mut deltas, mut extents) = tables.ok_or(Malformed("the tables of a scan answer lie outside it"))?;
+    let mut runs = Vec::with_capacity(pages.len() + 2 * (deltas.len() + extents.len()));
+    let mut page_bytes = 0;
+    for page in pages {
+        let [at, len, first, end, of_deltas, of_extents] = [0, 4, 8, 12, 16, 20].map(|at| u32_at(page, at));
+        let ours = deltas.split_at_checked(of_deltas as usize).zip(extents.split_at_checked(of_extents as usize));
+        let Some(((ours, later), (far, later_far))) = ours else {
+            return Err(Malformed("a page of a scan answer has more delta records than the answer"));
+        };
+        (deltas, extents) = (later, later_far);
+        let bytes = part(message, at, len).ok_or(Malformed("a page of a scan answer lies outside it"))?;
+        page_bytes += bytes.len();
+        if page_bytes > message.len() {
+            return Err(Malformed("pages of a scan answer share their bytes"));
+        }
+        let leaf = Leaf::parse(bytes).map_err(|_| Malformed("a page of a scan answer is broken"))?;
+        if leaf.prefix_len() != header.stride as usize || first > end || end as usize > leaf.count() {
+            return Err(Malformed("a page of a scan answer has other rows than it announces"));
+        }
+        let mut merge = Merge { message, header, leaf, at, far, runs: &mut runs };
+        merge.page(first as usize..end as usize, ours)?;
+    }
+    if !deltas.is_empty() || !extents.is_empty() {
+        return Err(Malformed("a scan answer has delta records of no page"));
+    }
+    Ok(runs)
+}
+
+/// One page and its deltas becoming runs.
+struct Merge<'a> {
+    message: &'a [u8],
+    header: &'a BlockHeader,
+    leaf: Leaf<'a>,
+    at: u32,
+    /// Extents not yet met.
+    far: &'a [[u8; EXTENT_BYTES]],
+    runs: &'a mut Vec<Run>,
+}
+
+impl Merge<'_> {
+    fn page(&mut self, rows: Range<usize>, deltas: &[[u8; DELTA_BYTES]]) -> Result<(), Malformed> {
+        let of_deltas = self.far.partition_point(|far| u32_at(far, 0) & OF_DELTA == 0);
+        let (base, mut of_deltas) = self.far.split_at(of_deltas);
+        self.far = base;
+        let mut from = rows.start;
+        for (index, entry) in deltas.iter().enumerate() {
+            let (at, len) = (u32_at(entry, 0), u32_at(entry, 4));
+            let bytes =
+                part(self.message, at, len).ok_or(Malformed("a delta record of a scan answer lies outside it"))?;
+            let record =
+                DeltaRecord::parse(bytes).map_err(|_| Malformed("a delta record of a scan answer is broken"))?;
+            let (position, replaces) = (record.position(), record.replaces());
+            if position < from || position + usize::from(replaces) > rows.end {
+                return Err(Malformed("delta records of a scan answer are not in the rows' order"));
+            }
+            self.base(from..position);
+            from = position + usize::from(replaces);
+            if record.op() == Op::Put {
+                let extent = match of_deltas.split_first() {
+                    Some((far, later)) if u32_at(far, 0) == OF_DELTA | index as u32 => {
+                        of_deltas = later;
+                        Some((u32_at(far, 4), u32_at(far, 8)))
+                    }
+                    _ => None,
+                };
+                self.delta(at, &record, extent)?;
+            }
+        }
+        self.base(from..rows.end);
+        if !self.far.is_empty() || !of_deltas.is_empty() {
+            return Err(Malformed("a scan answer has extents of no row"));
+        }
+        Ok(())
+    }
+
+    /// Rows of the base page, of which some may have their rest in an extent.
+    fn base(&mut self, rows: Range<usize>) {
+        let mut from = rows.start;
+        while let Some((far, later)) = self.far.split_first() {
+            let row = u32_at(far, 0) as usize;
+            if row < from || row >= rows.end {
+                break;
+            }
+            self.far = later;
+            self.near(from..row);
+            let (heap_at, heap_len) = (u32_at(far, 4), u32_at(far, 8));
+            let run = Run { heap_at, heap_len, ..self.prefixes(row..row + 1) };
+            self.runs.push(run);
+            from = row + 1;
+        }
+        self.near(from..rows.end);
+    }
+
+    /// Rows of the base page whose rests lie in it.
+    fn near(&mut self, rows: Range<usize>) {
+        if rows.is_empty() {
+            return;
+        }
+        let mut run = self.prefixes(rows.clone());
+        let slots = self.leaf.slots_at(rows.clone());
+        if !self.header.without_rests && !slots.is_empty() {
+            let heap = self.leaf.heap_at(rows);
+            run.slots_at = self.at + slots.start as u32;
+            run.heap_at = self.at + heap.start as u32;
+            run.heap_len = heap.len() as u32;
+            run.bias = heap.start as u32;
+        }
+        self.runs.push(run);
+    }
+
+    fn delta(&mut self, at: u32, record: &DeltaRecord<'_>, extent: Option<(u32, u32)>) -> Result<(), Malformed> {
+        if record.prefix().len() != self.header.stride as usize {
+            return Err(Malformed("a delta record of a scan answer has another width than its page"));
+        }
+        let prefixes_at = at + DELTA_HEADER as u32;
+        let (heap_at, heap_len) = match (record.rest(), extent) {
+            _ if self.header.without_rests => (prefixes_at, 0),
+            (Rest::Inline(bytes), None) => (at + record.rest_at().start as u32, bytes.len() as u32),
+            (Rest::Overflow(named), Some((at, len))) if named.len == len => (at, len),
+            _ => return Err(Malformed("a delta record of a scan answer lacks its extent")),
+        };
+        self.runs.push(Run { count: 1, prefixes_at, heap_at, heap_len, ..Run::default() });
+        Ok(())
+    }
+
+    fn prefixes(&self, rows: Range<usize>) -> Run {
+        let prefixes_at = self.at + self.leaf.prefixes_at(rows.clone()).start as u32;
+        Run { count: rows.len() as u32, prefixes_at, heap_at: prefixes_at, ..Run::default() }
+    }
+}
+
+fn part(message: &[u8], at: u32, len: u32) -> Option<&[u8]> {
+    message.get(at as usize..at as usize + len as usize)
+}
+
+const PAGE_BYTES: usize = 24;
+const DELTA_BYTES: usize = 8;
+const EXTENT_BYTES: usize = 16;
+/// Of an extent's row: the delta record with this number.
+const OF_DELTA: u32 = 1 << 31;

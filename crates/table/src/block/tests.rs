@@ -1,0 +1,336 @@
+//! Every mode against a model: any schema, any page with any deltas on it, any projection.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use overside_bwtree::{DeltaRecord, Leaf, LeafBuilder, OverflowRef, Rest};
+use proptest::prelude::*;
+
+use super::*;
+use crate::key::KeyCodec;
+use crate::projection::{Projection, tests::any_projection};
+use crate::row::tests::{encode_row, row_of, values_of};
+use crate::row::{RowLayout, RowView, Value};
+use crate::schema::Schema;
+
+/// A piece of an arena: a page, its records and extents, and which rows a scan is to deliver.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) arena: Vec<u8>,
+    page: Range<usize>,
+    records: Vec<Range<usize>>,
+    rows: Range<usize>,
+    pub(crate) projection: Projection,
+    /// What the scan is to deliver.
+    pub(crate) expected: Vec<Vec<Value>>,
+}
+
+/// What becomes of a row: in the base page or not, then touched by a delta or not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Stays,
+    Replaced,
+    Deleted,
+    Inserted,
+    /// Inserted and deleted again: a delete of a row that the base page does not have.
+    Gone,
+}
+
+pub(crate) fn any_world() -> impl Strategy<Value = World> {
+    let fate = prop_oneof![
+        6 => Just(Fate::Stays), 1 => Just(Fate::Replaced), 1 => Just(Fate::Deleted), 1 => Just(Fate::Inserted),
+        1 => Just(Fate::Gone),
+    ];
+    let rows = proptest::collection::vec((any::<u128>(), fate, any::<u8>()), 0..60);
+    (any_projection(), rows, any::<[prop::sample::Index; 2]>(), any::<bool>())
+        .prop_map(|((schema, projection), rows, bounds, apart)| world(&schema, projection, rows, bounds, apart))
+}
+
+fn world(
+    schema: &Schema,
+    projection: Projection,
+    rows: Vec<(u128, Fate, u8)>,
+    bounds: [prop::sample::Index; 2],
+    apart: bool,
+) -> World {
+    let layout = Arc::new(RowLayout::new(schema));
+    let codec = KeyCodec::new(schema);
+    let mut by_key = BTreeMap::new();
+    for (seed, fate, far) in rows {
+        let values = row_of(schema, seed);
+        let bytes = encode_row(&layout, &values);
+        let mut key = Vec::new();
+        codec.encode_row(&RowView::of_value(&bytes, &layout).unwrap(), &mut key).unwrap();
+        by_key.insert(key, (bytes, values, fate, far < 32));
+    }
+    let in_base = |fate: Fate| matches!(fate, Fate::Stays | Fate::Replaced | Fate::Deleted);
+    let base = by_key.values().filter(|row| in_base(row.2)).count();
+    let (a, b) = (bounds[0].index(base + 1), bounds[1].index(base + 1));
+    let clip = a.min(b)..a.max(b);
+    let mut world = World {
+        arena: vec![0xee; 24],
+        page: 0..0,
+        records: Vec::new(),
+        rows: clip.clone(),
+        projection,
+        expected: Vec::new(),
+    };
+    let mut leaf = LeafBuilder::new(layout.prefix_len());
+    let mut records = Vec::new();
+    let mut position = 0;
+    for (key, (bytes, values, fate, far)) in &by_key {
+        let (prefix, rest) = bytes.split_at(layout.prefix_len());
+        let extent = (*far && !rest.is_empty()).then(|| world.extent(rest));
+        let rest = extent.map_or(Rest::Inline(rest), Rest::Overflow);
+        let within = clip.contains(&position);
+        let inserts_within = clip.start < position && position <= clip.end || clip.contains(&position);
+        if in_base(*fate) {
+            // What a delta replaces is another row of the same key: none of its bytes may show.
+            let stale = vec![0xdd; prefix.len()];
+            let stale = if *fate == Fate::Stays { (prefix, rest) } else { (&stale[..], Rest::Inline(b"stale")) };
+            leaf.push(key, stale.0, if layout.variable_columns() == 0 { Rest::Inline(&[]) } else { stale.1 }).unwrap();
+        }
+        let delivered = match fate {
+            Fate::Stays => within,
+            Fate::Replaced | Fate::Deleted if within => {
+                records.push(record(*fate == Fate::Replaced, position, true, key, prefix, rest));
+                *fate == Fate::Replaced
+            }
+            Fate::Inserted | Fate::Gone if inserts_within => {
+                records.push(record(*fate == Fate::Inserted, position, false, key, prefix, rest));
+                *fate == Fate::Inserted
+            }
+            _ => false,
+        };
+        if delivered {
+            world.expected.push(world.projection.columns().iter().map(|&c| values[c].clone()).collect());
+        }
+        position += usize::from(in_base(*fate));
+    }
+    world.page = world.put(&leaf.finish());
+    // A chain lies in the order of its making, which is not that of its keys.
+    let places: Vec<_> = records
+        .iter()
+        .rev()
+        .map(|record| {
+            if apart {
+                world.arena.extend_from_slice(&[0xee; 8]);
+            }
+            world.put(record)
+        })
+        .collect();
+    world.records = places.into_iter().rev().collect();
+    world
+}
+
+impl World {
+    fn put(&mut self, bytes: &[u8]) -> Range<usize> {
+        let at = self.arena.len();
+        self.arena.extend_from_slice(bytes);
+        at..at + bytes.len()
+    }
+
+    fn extent(&mut self, rest: &[u8]) -> OverflowRef {
+        let range = self.put(rest);
+        self.arena.extend_from_slice(&[0xee; 5]);
+        OverflowRef { offset: range.start as u64, len: rest.len() as u32, extent: 7 }
+    }
+
+    pub(crate) fn deltas(&self) -> Vec<DeltaAt<'_>> {
+        let delta = |range: &Range<usize>| DeltaAt {
+            record: DeltaRecord::parse(&self.arena[range.clone()]).unwrap(),
+            at: range.start as u64,
+        };
+        self.records.iter().map(delta).collect()
+    }
+
+    pub(crate) fn state<'a>(&'a self, deltas: &'a [DeltaAt<'a>]) -> PageState<'a> {
+        let leaf = Leaf::parse(&self.arena[self.page.clone()]).unwrap();
+        PageState::new(leaf, self.page.start as u64, self.rows.clone(), deltas)
+    }
+
+    fn assemble(&self, head: Vec<u8>, fragments: &[Fragment]) -> Vec<u8> {
+        let mut message = head;
+        for fragment in fragments {
+            message.extend_from_slice(&self.arena[fragment.offset as usize..][..fragment.len as usize]);
+        }
+        message
+    }
+
+    pub(crate) fn gathered(&self, rows: Range<usize>, gap: u64) -> Vec<u8> {
+        let deltas = self.deltas();
+        let mut answer = GatherAnswer::new();
+        answer.push(&self.state(&deltas), rows, &self.projection, gap);
+        let mut head = vec![0; answer.head_len()];
+        answer.write_head(&mut head, &self.projection, 3, 4, false);
+        let message = self.assemble(head, answer.fragments());
+        assert_eq!(message.len() as u64, answer.message_len());
+        message
+    }
+
+    pub(crate) fn delta(&self) -> Vec<u8> {
+        let deltas = self.deltas();
+        let mut answer = DeltaAnswer::new();
+        // The same page twice: a message may hold many.
+        answer.push(&self.state(&deltas), &self.projection);
+        answer.push(&self.state(&deltas), &self.projection);
+        let mut head = vec![0; answer.head_len()];
+        answer.write_head(&mut head, &self.projection, 3, 4, true);
+        let message = self.assemble(head, answer.fragments());
+        assert_eq!(message.len() as u64, answer.message_len());
+        message
+    }
+
+    /// Messages of at most `room` bytes that deliver all rows, or none when a row does not fit.
+    pub(crate) fn copied(&self, room: usize) -> Option<Vec<Vec<u8>>> {
+        let deltas = self.deltas();
+        let state = self.state(&deltas);
+        let extent =
+            |named: OverflowRef| self.arena.get(named.offset as usize..named.offset as usize + named.len as usize);
+        let (mut messages, mut from) = (Vec::new(), 0);
+        while from < state.rows() {
+            let mut buffer = vec![0xaa; room.max(HEADER_BYTES)];
+            let mut copier = Copier::new(&mut buffer, &self.projection);
+            let taken = copier.push(&state, from..state.rows(), &extent).unwrap();
+            if taken == 0 {
+                return None;
+            }
+            from += taken;
+            let bytes = copier.finish(3, messages.len() as u64, from == state.rows());
+            buffer.truncate(bytes);
+            messages.push(buffer);
+        }
+        Some(messages)
+    }
+
+    pub(crate) fn read(&self, message: &[u8]) -> Vec<Vec<Value>> {
+        let block = RowBlock::parse(message, &self.projection).unwrap();
+        let rows: Vec<_> = block.rows().map(|row| values_of(&row)).collect();
+        let mut folded = Vec::new();
+        block.rows().for_each(|row| folded.push(values_of(&row)));
+        assert_eq!(rows, folded, "for and for_each walk the same rows");
+        let mut rest = block.rows();
+        rest.next();
+        assert_eq!(rest.len(), block.len().saturating_sub(1));
+        assert_eq!(rest.count(), block.len().saturating_sub(1), "fold goes on where next stopped");
+        assert_eq!(block.row_bytes(), block.rows().map(|row| row.len() as u64).sum::<u64>());
+        for index in 0..block.len() {
+            assert_eq!(values_of(&block.row(index).unwrap()), rows[index]);
+        }
+        assert!(block.row(block.len()).is_none());
+        rows
+    }
+}
+
+/// A delta record as the tree writes it (its own tests hold it to this form).
+fn record(put: bool, position: usize, exact: bool, key: &[u8], prefix: &[u8], rest: Rest<'_>) -> Vec<u8> {
+    let (prefix, rest) = if put { (prefix, rest) } else { (&[][..], Rest::Inline(&[])) };
+    let mut extent = Vec::new();
+    let (rest, far): (&[u8], bool) = match rest {
+        Rest::Inline(bytes) => (bytes, false),
+        Rest::Overflow(named) => {
+            extent.extend_from_slice(&named.offset.to_le_bytes());
+            extent.extend_from_slice(&named.len.to_le_bytes());
+            extent.extend_from_slice(&named.extent.to_le_bytes());
+            (&extent, true)
+        }
+    };
+    let mut bytes = [0; 8].to_vec();
+    bytes[..key.len().min(8)].copy_from_slice(&key[..key.len().min(8)]);
+    bytes.extend_from_slice(&0u16.to_le_bytes());
+    bytes.extend_from_slice(&(prefix.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(&(position as u32 | u32::from(exact) << 31).to_le_bytes());
+    bytes.extend_from_slice(&(rest.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(&[if put { 1 } else { 2 } | u8::from(far) << 7, 0xd1]);
+    bytes.extend_from_slice(prefix);
+    bytes.extend_from_slice(rest);
+    if key.len() > 8 {
+        bytes.extend_from_slice(key);
+    }
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// Reads all that a block shows, whatever it says.
+fn look_at_everything(message: &[u8], projection: &Projection) {
+    let Ok(block) = RowBlock::parse(message, projection) else { return };
+    block.rows().for_each(|row| {
+        let _ = (0..row.layout().columns().len()).map(|c| row.value(c)).filter(|v| v.is_err()).count();
+    });
+    for row in block.rows() {
+        let _ = row.check();
+    }
+    block.row_bytes();
+}
+
+proptest! {
+    #[test]
+    fn gather_delivers_the_state(world in any_world(), gap in 0u64..200) {
+        let deltas = world.deltas();
+        let rows = world.state(&deltas).rows();
+        prop_assert_eq!(rows, world.expected.len());
+        let message = world.gathered(0..rows, gap);
+        prop_assert_eq!(world.read(&message), world.expected);
+    }
+
+    #[test]
+    fn gather_of_some_rows_delivers_those(world in any_world(), bounds: [prop::sample::Index; 2], gap in 0u64..200) {
+        let (a, b) = (bounds[0].index(world.expected.len() + 1), bounds[1].index(world.expected.len() + 1));
+        let rows = a.min(b)..a.max(b);
+        let message = world.gathered(rows.clone(), gap);
+        prop_assert_eq!(world.read(&message), &world.expected[rows]);
+    }
+
+    #[test]
+    fn delta_delivers_the_state(world in any_world()) {
+        let twice = [world.expected.clone(), world.expected.clone()].concat();
+        prop_assert_eq!(world.read(&world.delta()), twice);
+    }
+
+    #[test]
+    fn copy_delivers_the_state_in_as_many_messages_as_it_takes(world in any_world(), room in 100usize..3000) {
+        let whole = world.copied(1 << 16).expect("all rows fit");
+        prop_assert!(whole.len() <= 1);
+        let rows: Vec<_> = whole.iter().flat_map(|message| world.read(message)).collect();
+        prop_assert_eq!(&rows, &world.expected);
+        if let Some(messages) = world.copied(room) {
+            prop_assert!(messages.iter().all(|message| message.len() <= room));
+            let rows: Vec<_> = messages.iter().flat_map(|message| world.read(message)).collect();
+            prop_assert_eq!(&rows, &world.expected);
+        }
+    }
+
+    #[test]
+    fn garbage_is_an_error(garbage in proptest::collection::vec(any::<u8>(), 0..400), world in any_world()) {
+        prop_assert!(RowBlock::parse(&garbage[..], &world.projection).is_err());
+    }
+
+    #[test]
+    fn a_mutated_message_never_panics(
+        world in any_world(), gap in 0u64..100, changes in proptest::collection::vec((any::<u16>(), any::<u8>(), 0u8..6), 1..6),
+    ) {
+        let messages = [world.gathered(0..world.expected.len(), gap), world.delta()];
+        for mut message in messages.into_iter().chain(world.copied(1 << 16).unwrap_or_default()) {
+            for &(at, byte, what) in &changes {
+                // Mostly within header and tables, where a change does most harm.
+                let at = if what < 4 { usize::from(at) % message.len().min(256) } else { usize::from(at) % message.len() };
+                match what {
+                    0 => message[at] = 0xff,
+                    1 => message[at] ^= 1 << (byte % 8),
+                    2 => message[at] = message[at].wrapping_add(1),
+                    3 => message.swap(at, at / 2),
+                    _ => message[at] = byte,
+                }
+            }
+            look_at_everything(&message, &world.projection);
+            message.truncate(message.len() * usize::from(changes[0].1) / 256);
+            let bytes = message.len() as u32;
+            if let Some(announced) = message.get_mut(48..52) {
+                announced.copy_from_slice(&bytes.to_le_bytes());
+            }
+            look_at_everything(&message, &world.projection);
+        }
+    }
+}
