@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+pub mod demo;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;

@@ -8,8 +8,10 @@
 mod generate;
 mod packed;
 mod row;
+mod table;
 mod version;
 
 pub use generate::{GenerateError, Lineitem};
 pub use packed::{Malformed, Packed, PackedRows};
 pub use row::{COLUMNS, KEY, Row};
+pub use table::schema;

@@ -15,7 +15,7 @@ pub(super) fn throughput(report: &Report) -> String {
         series: series(),
         groups: groups(report, &bar),
         references: vec![Reference {
-            name: "memcpy in the same chunks, every row read".into(),
+            name: "memcpy in the same chunks".into(),
             value: report.memcpy_bytes_per_s / 1e9,
         }],
         size: (WIDTH, 270.0),

@@ -28,7 +28,7 @@ fn head(report: &Report) -> String {
         "<span class=\"bad\">At least one scan broke its contract; see below.</span>"
     };
     format!(
-        "<h1>A Table in Memory, Scanned by Another Process in Every Mode</h1>\
+        "<h1>A Table in Memory, Scanned in Every Mode</h1>\
          <p class=\"by\">overside demo · TPC-H <i>lineitem</i> at scale factor {} · {} rows</p>\
          <p class=\"abstract\"><b>Abstract.</b> A server keeps the table in a lock-free Bw-tree in memory; another \
          process scans it over shared memory, in each of the ways that <i>To Copy or Not to Copy</i> compares: packed \

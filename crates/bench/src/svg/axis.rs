@@ -50,13 +50,13 @@ impl Axis {
         }
     }
 
-    /// From the tick at or below the least value to the one at or above the largest, of 1, 2 and 5.
+    /// From a tick below the least value, so that its bar is seen, to one at or above the largest, of 1, 2 and 5.
     fn log(low: f64, high: f64) -> Axis {
-        let first = low.log10().floor() as i32;
+        let first = (low * SEEN).log10().floor() as i32;
         let last = high.log10().ceil() as i32;
         let all: Vec<f64> =
             (first..=last).flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(decade))).collect();
-        let below = all.iter().rposition(|t| *t <= low * (1.0 + 1e-9));
+        let below = all.iter().rposition(|t| *t <= low * SEEN);
         let above = all.iter().position(|t| *t >= high * (1.0 - 1e-9));
         let (below, mut above) = (below.unwrap_or(0), above.unwrap_or(all.len() - 1));
         if above == below {
@@ -106,6 +106,8 @@ pub(super) fn label(value: f64) -> String {
 }
 
 const TICKS_WANTED: f64 = 5.0;
+/// The shortest bar on a logarithmic axis begins at least this far below its value.
+const SEEN: f64 = 0.7;
 const LOG_TICKS_MAX: usize = 9;
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ mod tests {
         let wide = Axis::over(Scale::Log, [1.0, 1e6]);
         assert_eq!(wide.ticks().len(), 7);
         let one = Axis::over(Scale::Log, [5.0]);
-        assert!(one.high() > 5.0 && one.place(5.0) == 0.0);
+        assert!(one.high() == 5.0 && one.place(5.0) == 1.0 && one.place(2.0) == 0.0, "{one:?}");
     }
 
     #[test]

@@ -63,10 +63,15 @@ impl Bars {
         for (at, group) in self.groups.iter().enumerate() {
             self.group(&mut canvas, &frame, &axis, frame.left + step * at as f64, step, group);
         }
+        let mut right = frame.right;
         for reference in &self.references {
+            // Named beside the legend: a name on the line would run into the bars.
+            canvas.text("", (right, 12.0), Anchor::End, &reference.name);
+            right -= reference.name.chars().count() as f64 * 5.6 + 6.0;
+            canvas.line("reference", (right - 24.0, 8.5), (right, 8.5));
+            right -= 40.0;
             let y = frame.y(axis.place(reference.value));
             canvas.line("reference", (frame.left, y), (frame.right, y));
-            canvas.text("faint", (frame.right - 3.0, y - 4.0), Anchor::End, &reference.name);
         }
         canvas.line("axis", (frame.left, frame.bottom), (frame.right, frame.bottom));
         canvas.finish(&self.value)

@@ -1,0 +1,6 @@
+//! The demo.
+
+mod process;
+mod progress;
+
+pub use process::{Process, SUBCOMMAND};

@@ -1,0 +1,179 @@
+//! The demo's other processes: this executable again, with hidden arguments.
+//!
+//! None outlives the demo. A child asks the kernel to be killed when its parent dies, whatever the
+//! parent dies of; the parent kills and reaps by pid what it started when it is done or fails.
+//! Nothing has a name in a file system: data goes over as a memory file and a socket pair.
+
+use anyhow::{Context, Result, bail};
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    process::{Pid, Signal, getppid, set_parent_process_death_signal},
+};
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read, Seek, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::FileExt, net::UnixStream},
+    },
+    process::{Child, Command, Stdio},
+};
+
+/// The hidden subcommand under which an executable runs [`super::child_main`].
+pub const SUBCOMMAND: &str = "demo-child";
+
+/// A process of the demo, killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    name: &'static str,
+}
+
+impl Process {
+    /// Starts this executable as `demo-child ROLE PARENT ARGUMENTS…`, with `input` as its standard
+    /// input; its standard output is the other end of the returned socket.
+    ///
+    /// Call it from the thread that lives longest: the kernel takes the death of the thread that
+    /// started a child for its parent's.
+    ///
+    /// # Errors
+    ///
+    /// The executable cannot be started.
+    pub fn start(
+        name: &'static str,
+        role: &str,
+        arguments: &[&str],
+        input: Option<OwnedFd>,
+    ) -> Result<(Process, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
+        let executable = std::env::current_exe().context("the path of this executable is unknown")?;
+        let child = Command::new(executable)
+            .args([SUBCOMMAND, role, &std::process::id().to_string()])
+            .args(arguments)
+            .stdin(input.map_or_else(Stdio::null, Stdio::from))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .with_context(|| format!("the {name} could not be started"))?;
+        Ok((Process { child, name }, ours))
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// It has ended; says how.
+    pub fn alive(&mut self) -> Result<()> {
+        match self.child.try_wait().with_context(|| format!("the {} cannot be watched", self.name))? {
+            None => Ok(()),
+            Some(status) => bail!("the {} ended early ({status}); its last words are above", self.name),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; then there is only to reap.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Called first in a child: ties its life to the parent's.
+///
+/// # Errors
+///
+/// The parent, of process id `parent`, is gone already, or the kernel refuses.
+pub(super) fn die_with(parent: &OsStr) -> Result<()> {
+    let parent = parent.to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+    let parent = parent.context("the parent's process id is missing; this command is for the demo itself")?;
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .context("the kernel does not tie this process to its parent")?;
+    // It may have died before the kernel knew.
+    if getppid() != Some(parent) {
+        bail!("the demo that started this process is gone");
+    }
+    Ok(())
+}
+
+/// The socket that a child has as standard output.
+pub(super) fn child_socket() -> Result<UnixStream> {
+    Ok(UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+/// A memory file that holds `bytes`, to be given to a child.
+pub(super) fn memory_file(bytes: &[u8]) -> Result<File> {
+    let file = memfd_create("overside-demo", MemfdFlags::CLOEXEC).context("no memory file could be made")?;
+    let mut file = File::from(file);
+    file.write_all(bytes).context("memory ran out while rows were handed to another process")?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// All of a child's standard input, which is a memory file that others may read at the same time.
+pub(super) fn child_input() -> Result<Vec<u8>> {
+    let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Reads one little-endian word.
+pub(super) fn read_word(socket: &mut UnixStream) -> io::Result<u64> {
+    let mut word = [0; 8];
+    socket.read_exact(&mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Writes little-endian words.
+pub(super) fn write_words(socket: &mut UnixStream, words: &[u64]) -> io::Result<()> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    socket.write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_file_is_read_by_several() {
+        let file = memory_file(b"rows").unwrap();
+        for _ in 0..2 {
+            let copy = File::from(file.as_fd().try_clone_to_owned().unwrap());
+            let mut bytes = [0; 4];
+            copy.read_exact_at(&mut bytes, 0).unwrap();
+            assert_eq!(&bytes, b"rows");
+        }
+    }
+
+    #[test]
+    fn a_child_whose_parent_is_another_gives_up() {
+        assert!(die_with(OsStr::new("no number")).is_err());
+        let error = die_with(OsStr::new("1999999999")).unwrap_err();
+        assert!(error.to_string().contains("gone"), "{error}");
+        set_parent_process_death_signal(None).unwrap();
+    }
+
+    #[test]
+    fn a_dropped_process_is_gone_and_reaped() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let id = child.id();
+        drop(Process { child, name: "sleeper" });
+        assert!(!std::path::Path::new(&format!("/proc/{id}")).exists());
+    }
+
+    #[test]
+    fn an_early_end_is_told() {
+        let child = Command::new("false").spawn().unwrap();
+        let mut process = Process { child, name: "sleeper" };
+        while process.alive().is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(process.alive().unwrap_err().to_string().contains("the sleeper ended early"));
+    }
+}
