@@ -2,5 +2,6 @@
 
 mod process;
 mod progress;
+mod updates;
 
 pub use process::{Process, SUBCOMMAND};

@@ -58,6 +58,12 @@ impl Process {
         Ok((Process { child, name }, ours))
     }
 
+    /// Takes care of a child that was started otherwise.
+    #[cfg(test)]
+    pub(super) fn of(child: Child, name: &'static str) -> Process {
+        Process { child, name }
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
