@@ -1,1 +1,6 @@
+//! The `overside` command.
+#![forbid(unsafe_code)]
+
+mod files;
+
 fn main() {}

@@ -1,0 +1,90 @@
+use super::*;
+use crate::files::types::parse_columns;
+use std::io::Write;
+
+fn open(content: &str, schema: &str) -> Result<CsvReader> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(content.as_bytes())?;
+    file.rewind()?;
+    let columns = if schema.is_empty() { Vec::new() } else { parse_columns(schema)? };
+    CsvReader::open(file, &columns)
+}
+
+fn read(content: &str, schema: &str) -> Result<RecordBatch> {
+    Ok(open(content, schema)?.next_batch()?.unwrap())
+}
+
+fn told(content: &str, schema: &str) -> String {
+    let error = open(content, schema).and_then(|mut reader| {
+        while reader.next_batch()?.is_some() {}
+        Ok(())
+    });
+    format!("{:#}", error.unwrap_err())
+}
+
+#[test]
+fn types_are_inferred_and_given_ones_go_before() {
+    let content = "\u{feff}id,name,price,day\n1,x,1.5,1992-01-02\n2,,3,\n";
+    let batch = read(content, "").unwrap();
+    let types: Vec<_> = batch.schema().fields().iter().map(|field| type_name(field.data_type())).collect();
+    assert_eq!(types, ["int64", "utf8", "float64", "date"]);
+    assert_eq!(batch.column(1).null_count() + batch.column(3).null_count(), 2);
+    let batch = read(content, "id:uint8,price:decimal(9,2)").unwrap();
+    assert_eq!(batch.schema().field(0).data_type(), &DataType::UInt8);
+    assert_eq!(batch.schema().field(2).data_type(), &DataType::Decimal128(9, 2));
+}
+
+#[test]
+fn errors_name_the_line_and_the_column() {
+    let cases = [
+        ("", "", "no header row"),
+        ("a,a\n1,2\n", "", "two columns are called `a`"),
+        ("a,\n1,2\n", "", "column 2 has no name"),
+        ("a,b\n1,2\n3\n", "", "line 3: 1 fields where the header names 2"),
+        ("a,b\n1,2\n3,4,5\n", "", "line 3: 3 fields"),
+        ("a,b\n1,2\n3,\"x\n", "", "line 3: the file ends inside a quoted field"),
+        ("a,b\n1,2\n3,x\n", "b:int8", "line 3, column `b`: `x` is no int8"),
+        ("a,b\n1,2\n\n3,400\n", "b:int8", "line 4, column `b`: `400` is no int8"),
+        ("a,b\n1,2\n", "c:int8", "has no column `c`; it has `a`, `b`"),
+    ];
+    for (content, schema, expected) in cases {
+        let told = told(content, schema);
+        assert!(told.contains(expected), "{content:?}: {told}");
+    }
+}
+
+#[test]
+fn a_value_beyond_the_sample_that_its_guess_does_not_hold_says_how_to_give_a_type() {
+    let mut content = String::from("id\n");
+    (0..SAMPLE_ROWS + 5).for_each(|row| content.push_str(&format!("{row}\n")));
+    content.push_str("x17\n");
+    let told = told(&content, "");
+    let line = SAMPLE_ROWS + 7;
+    assert!(told.contains(&format!("line {line}, column `id`: `x17` is no int64")), "{told}");
+    assert!(told.contains("--schema 'id:utf8'"), "{told}");
+}
+
+#[test]
+fn what_is_not_utf8_is_named_by_its_place() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"id,name\n1,caf\xe9\n").unwrap();
+    file.rewind().unwrap();
+    let told = format!("{:#}", CsvReader::open(file, &[]).unwrap().next_batch().unwrap_err());
+    assert!(told.contains("line 2, column `name`: not UTF-8"), "{told}");
+}
+
+#[test]
+fn an_empty_field_is_null_where_nulls_are_allowed_and_else_the_empty_text_or_an_error() {
+    let open = |field: Field| {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"id,v\n1,\n").unwrap();
+        file.rewind().unwrap();
+        CsvReader::open(file, &[field]).unwrap().next_batch().map(Option::unwrap)
+    };
+    let batch = open(Field::new("v", DataType::Utf8, true)).unwrap();
+    assert_eq!(batch.column(1).null_count(), 1);
+    let batch = open(Field::new("v", DataType::Utf8, false)).unwrap();
+    assert_eq!(batch.column(1).null_count(), 0);
+    let told = format!("{:#}", open(Field::new("v", DataType::Int8, false)).unwrap_err());
+    assert!(told.contains("line 2, column `v`: is empty"), "{told}");
+}

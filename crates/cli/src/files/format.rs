@@ -1,0 +1,152 @@
+//! Which format a file has: what its name says, checked against what its first bytes say.
+
+use anyhow::{Result, bail};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The formats that are read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Apache Parquet.
+    Parquet,
+    /// Comma-separated text with a header row.
+    Csv,
+    /// Arrow IPC: the file format, or (read only) the stream format.
+    Arrow,
+}
+
+impl Format {
+    /// The format that a name's extension stands for.
+    ///
+    /// # Errors
+    /// An extension of none; lists those there are.
+    pub fn of(path: &Path) -> Result<Format> {
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_lowercase();
+        Ok(match extension.as_str() {
+            "parquet" | "pq" => Format::Parquet,
+            "csv" => Format::Csv,
+            "arrow" | "arrows" | "feather" | "ipc" => Format::Arrow,
+            "" => bail!("the name has no extension; files are {KNOWN}"),
+            other => bail!("`.{other}` is no known format; files are {KNOWN}"),
+        })
+    }
+
+    /// This format, if the file's first bytes do not speak against it.
+    ///
+    /// # Errors
+    /// The file is empty, or another format by its first bytes.
+    pub fn checked(self, file: &File) -> Result<Format> {
+        let mut head = [0; 8];
+        let length = read_head(file, &mut head)?;
+        let head = &head[..length];
+        if head.is_empty() {
+            bail!("the file is empty");
+        }
+        let found = Found::of(head);
+        match (self, found) {
+            (Format::Parquet, Found::Parquet)
+            | (Format::Arrow, Found::ArrowFile | Found::ArrowStream)
+            | (Format::Csv, Found::Text) => Ok(self),
+            (Format::Parquet, Found::EncryptedParquet) => {
+                bail!("the file is encrypted Parquet; decrypt it before loading")
+            }
+            _ => {
+                bail!("the name says {}, the content is {}; rename the file, or convert it", self.name(), found.name())
+            }
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Format::Parquet => "Parquet",
+            Format::Csv => "CSV",
+            Format::Arrow => "Arrow",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Parquet,
+    EncryptedParquet,
+    ArrowFile,
+    ArrowStream,
+    FeatherV1,
+    Gzip,
+    Zstd,
+    Zip,
+    Text,
+    Unknown,
+}
+
+impl Found {
+    fn of(head: &[u8]) -> Found {
+        match head {
+            [b'P', b'A', b'R', b'1', ..] => Found::Parquet,
+            [b'P', b'A', b'R', b'E', ..] => Found::EncryptedParquet,
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Found::ArrowFile,
+            [0xFF, 0xFF, 0xFF, 0xFF, ..] => Found::ArrowStream,
+            [b'F', b'E', b'A', b'1', ..] => Found::FeatherV1,
+            [0x1F, 0x8B, ..] => Found::Gzip,
+            [0x28, 0xB5, 0x2F, 0xFD, ..] => Found::Zstd,
+            [b'P', b'K', 3, 4, ..] => Found::Zip,
+            head if head.contains(&0) => Found::Unknown,
+            _ => Found::Text,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Found::Parquet => "Parquet",
+            Found::EncryptedParquet => "encrypted Parquet",
+            Found::ArrowFile => "an Arrow file",
+            Found::ArrowStream => "an Arrow stream",
+            Found::FeatherV1 => "Feather version 1",
+            Found::Gzip => "compressed with gzip",
+            Found::Zstd => "compressed with zstd",
+            Found::Zip => "a ZIP archive",
+            Found::Text => "text, or of an unknown format",
+            Found::Unknown => "of an unknown format",
+        }
+    }
+}
+
+fn read_head(file: &File, head: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < head.len() {
+        match file.read_at(&mut head[filled..], filled as u64)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    Ok(filled)
+}
+
+const KNOWN: &str = ".parquet, .csv and .arrow";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_name_and_the_content_must_agree() {
+        let cases: [(&str, &[u8], &str); 7] = [
+            ("a.parquet", b"id,name\n1,x\n", "content is text"),
+            ("a.csv", b"PAR1\x15\x04", "content is Parquet"),
+            ("a.arrow", b"PAR1\x15\x04", "content is Parquet"),
+            ("a.csv", b"\x1f\x8b\x08\x00", "compressed with gzip"),
+            ("a.csv", b"", "empty"),
+            ("a.json", b"{}", "no known format"),
+            ("a", b"{}", "no extension"),
+        ];
+        for (name, content, told) in cases {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(content).unwrap();
+            let checked = Format::of(Path::new(name)).and_then(|format| format.checked(&file));
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains(told), "{name}: {error}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Tables in files: Parquet, CSV and Arrow, read and written as record batches.
+//!
+//! Everything here takes bytes from outside: sizes and offsets are checked before they are used,
+//! and an error names the file, the place in it and what to do. [`create`] writes under a
+//! temporary name, so that a failed export leaves nothing half-visible.
+//!
+//! Arrow's own crates for these formats (arrow-ipc, arrow-cast, arrow-select) cost minutes of
+//! build time; what a table needs of the formats is small enough to be read directly.
+
+mod calendar;
+mod codec;
+mod csv;
+mod format;
+mod guard;
+mod ipc;
+mod output;
+mod parquet;
+#[cfg(test)]
+mod samples;
+pub mod text;
+pub mod types;
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod round_trip;
+
+use anyhow::{Context, Result};
+use arrow_array::RecordBatch;
+use arrow_schema::{Field, SchemaRef};
+use format::Format;
+use output::Output;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Rows of a batch at most.
+pub const BATCH_ROWS: usize = 8192;
+
+/// Opens a file for reading; its name's extension says its format, its first bytes must agree.
+///
+/// `columns` are for files that do not say what they hold (CSV): by `--schema`, or those of the
+/// table that is loaded into. What they do not name is inferred.
+///
+/// # Errors
+/// Not readable, not the format its name says, damaged, or with a column no table can hold.
+pub fn open(path: &Path, columns: &[Field]) -> Result<FileReader> {
+    let opened = || -> Result<FileReader> {
+        let file = File::open(path)?;
+        let bytes_total = file.metadata()?.len();
+        let batches: Box<dyn Batches> = match Format::of(path)?.checked(&file)? {
+            Format::Parquet => Box::new(parquet::ParquetReader::open(file)?),
+            Format::Csv => Box::new(csv::CsvReader::open(file, columns)?),
+            Format::Arrow => Box::new(ipc::IpcReader::open(file)?),
+        };
+        types::check_schema(&batches.schema())?;
+        Ok(FileReader { path: path.to_path_buf(), bytes_total, batches })
+    };
+    opened().with_context(|| format!("{}", path.display()))
+}
+
+/// A file being read, batch by batch.
+pub struct FileReader {
+    path: PathBuf,
+    bytes_total: u64,
+    batches: Box<dyn Batches>,
+}
+
+impl FileReader {
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.batches.schema()
+    }
+
+    /// Rows of the file, where it says so before it is read (not CSV, not Arrow streams).
+    pub fn rows_total(&self) -> Option<u64> {
+        self.batches.rows_total()
+    }
+
+    /// The next rows, at most [`BATCH_ROWS`] and never none; `None` at the end.
+    ///
+    /// # Errors
+    /// Names the file and the place in it. Nothing can be read after an error.
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.batches.next_batch().with_context(|| format!("{}", self.path.display()))
+    }
+
+    /// Bytes of the file that have been read, roughly; of [`Self::bytes_total`].
+    pub fn bytes_done(&self) -> u64 {
+        self.batches.bytes_done().min(self.bytes_total)
+    }
+
+    /// Bytes of the file.
+    pub fn bytes_total(&self) -> u64 {
+        self.bytes_total
+    }
+}
+
+/// Begins a file; its name's extension says its format.
+///
+/// # Errors
+/// An extension of no known format, or the folder cannot be written.
+pub fn create(path: &Path, schema: SchemaRef) -> Result<FileWriter> {
+    let created = || -> Result<FileWriter> {
+        let format = Format::of(path)?;
+        types::check_schema(&schema)?;
+        let output = Output::create(path)?;
+        let file = output.file()?;
+        let sink: Box<dyn Sink> = match format {
+            Format::Parquet => Box::new(parquet::ParquetWriter::begin(file, schema)?),
+            Format::Csv => Box::new(csv::CsvWriter::begin(file, schema)?),
+            Format::Arrow => Box::new(ipc::IpcWriter::begin(file, schema)?),
+        };
+        Ok(FileWriter { path: path.to_path_buf(), output, sink })
+    };
+    created().with_context(|| format!("{}", path.display()))
+}
+
+/// A file being written. Dropped without [`FileWriter::finish`] it leaves nothing behind.
+pub struct FileWriter {
+    path: PathBuf,
+    output: Output,
+    sink: Box<dyn Sink>,
+}
+
+impl FileWriter {
+    /// Appends rows.
+    ///
+    /// # Errors
+    /// The device is full or failing; a value that the format cannot hold.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.sink.write(batch).with_context(|| format!("{}", self.path.display()))
+    }
+
+    /// Completes the file and gives it its name. Returns its length in bytes.
+    ///
+    /// # Errors
+    /// As for [`Self::write`]; nothing stands under the name then.
+    pub fn finish(self) -> Result<u64> {
+        let FileWriter { path, output, mut sink } = self;
+        sink.finish().and_then(|()| output.publish()).with_context(|| format!("{}", path.display()))
+    }
+}
+
+/// What a format's reader does.
+trait Batches: Send {
+    fn schema(&self) -> SchemaRef;
+    fn rows_total(&self) -> Option<u64>;
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
+    fn bytes_done(&self) -> u64;
+}
+
+/// What a format's writer does.
+trait Sink {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()>;
+    fn finish(&mut self) -> Result<()>;
+}
+
+/// Writes all of a small piece; a shorthand that keeps `write_all` errors in `anyhow`.
+fn put(file: &mut impl Write, bytes: &[u8]) -> Result<()> {
+    Ok(file.write_all(bytes)?)
+}

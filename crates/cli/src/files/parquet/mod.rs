@@ -1,0 +1,146 @@
+//! Parquet, by the column readers and writers of the `parquet` crate without its `arrow` feature.
+//!
+//! Reads flat files of any writer: page versions 1 and 2, dictionaries, the delta and
+//! byte-stream encodings, Snappy, gzip, LZ4 and zstd. Writes Snappy.
+
+mod column;
+mod delta;
+mod pages;
+mod schema;
+mod thrift;
+mod writer;
+
+pub use writer::ParquetWriter;
+
+use super::guard::guarded;
+use super::{BATCH_ROWS, Batches};
+use anyhow::{Context, Result, ensure};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
+use column::{ColumnReader, column_reader};
+use pages::Pages;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads a Parquet file, row group by row group.
+pub struct ParquetReader {
+    file: Arc<File>,
+    file_bytes: u64,
+    metadata: ParquetMetaData,
+    schema: SchemaRef,
+    group: usize,
+    columns: Vec<Box<dyn ColumnReader>>,
+    rows_left: u64,
+    bytes_done: Arc<AtomicU64>,
+}
+
+impl ParquetReader {
+    /// Reads the footer.
+    ///
+    /// # Errors
+    /// No footer (the file is cut off), a damaged one, a column no table can hold.
+    pub fn open(file: File) -> Result<ParquetReader> {
+        let file_bytes = file.metadata()?.len();
+        let footer = footer(&file, file_bytes)?;
+        thrift::refuse_nested(&footer).context("the footer is damaged")?;
+        let (metadata, schema) = guarded(|| {
+            let metadata = ParquetMetaDataReader::decode_metadata(&footer).context("the footer is damaged")?;
+            let schema = schema::arrow_schema(metadata.file_metadata().schema_descr())?;
+            Ok((metadata, Arc::new(schema)))
+        })?;
+        for group in metadata.row_groups() {
+            ensure!(group.num_rows() >= 0, "a row group has a negative number of rows");
+            ensure!(group.num_columns() == schema.fields().len(), "a row group lacks columns");
+        }
+        Ok(ParquetReader {
+            file: Arc::new(file),
+            file_bytes,
+            metadata,
+            schema,
+            group: 0,
+            columns: Vec::new(),
+            rows_left: 0,
+            bytes_done: Arc::new(AtomicU64::new(0)),
+        })
+    }
+
+    /// Goes to the next row group with rows; `false` when there is none.
+    fn next_group(&mut self) -> Result<bool> {
+        while self.rows_left == 0 {
+            let Some(group) = self.metadata.row_groups().get(self.group) else {
+                return Ok(false);
+            };
+            self.columns = self.group_columns(group)?;
+            self.rows_left = group.num_rows() as u64;
+            self.group += 1;
+        }
+        Ok(true)
+    }
+
+    fn group_columns(&self, group: &RowGroupMetaData) -> Result<Vec<Box<dyn ColumnReader>>> {
+        let fields = self.schema.fields().iter();
+        fields
+            .zip(group.columns())
+            .map(|(field, chunk)| {
+                let opened = || {
+                    let counter = self.bytes_done.clone();
+                    let pages = Pages::new(self.file.clone(), self.file_bytes, chunk, counter)?;
+                    column_reader(chunk.column_descr_ptr(), pages, field.data_type())
+                };
+                opened().with_context(|| format!("column `{}`", field.name()))
+            })
+            .collect()
+    }
+
+    fn read_batch(&mut self) -> Result<Option<RecordBatch>> {
+        if !self.next_group()? {
+            return Ok(None);
+        }
+        let rows = self.rows_left.min(BATCH_ROWS as u64) as usize;
+        let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
+        for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
+            let array =
+                column.read(rows).with_context(|| format!("row group {}, column `{}`", self.group, field.name()))?;
+            arrays.push(array);
+        }
+        self.rows_left -= rows as u64;
+        Ok(Some(RecordBatch::try_new(self.schema.clone(), arrays)?))
+    }
+}
+
+impl Batches for ParquetReader {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn rows_total(&self) -> Option<u64> {
+        let rows = self.metadata.row_groups().iter().map(|group| group.num_rows() as u64);
+        Some(rows.fold(0, u64::saturating_add))
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        guarded(|| self.read_batch())
+    }
+
+    fn bytes_done(&self) -> u64 {
+        self.bytes_done.load(Ordering::Relaxed)
+    }
+}
+
+/// The footer's bytes: they stand before the last eight, which are their length and a magic word.
+fn footer(file: &File, file_bytes: u64) -> Result<Vec<u8>> {
+    let mut tail = [0; 8];
+    let at = file_bytes.checked_sub(12).context("the file is cut off")? + 4;
+    file.read_exact_at(&mut tail, at)?;
+    ensure!(&tail[4..] != b"PARE", "the file is encrypted; decrypt it before loading");
+    ensure!(&tail[4..] == b"PAR1", "the file is cut off: it does not end as Parquet files do");
+    let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
+    let start = at.checked_sub(length.into()).filter(|start| *start >= 4);
+    let start = start.context("the footer claims to be longer than the file")?;
+    let mut footer = vec![0; length as usize];
+    file.read_exact_at(&mut footer, start)?;
+    Ok(footer)
+}
