@@ -110,3 +110,9 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub(super) fn align8(n: usize) -> usize {
     n.next_multiple_of(8)
 }
+
+/// The page's length, from its header.
+#[inline]
+pub(crate) fn page_len(header: &[u8]) -> usize {
+    u32_at(header, AT_PAGE_LEN) as usize
+}

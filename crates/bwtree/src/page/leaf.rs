@@ -278,6 +278,11 @@ impl<'a> Leaf<'a> {
     }
 
     #[inline]
+    pub(super) fn high_head(&self) -> u64 {
+        u64_at(self.page, AT_HIGH_HEAD)
+    }
+
+    #[inline]
     pub(super) fn is_fixed(&self) -> bool {
         self.flags & FLAG_FIXED != 0
     }

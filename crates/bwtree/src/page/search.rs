@@ -3,10 +3,20 @@
 use std::cmp::Ordering;
 
 use super::key::head_of;
+use crate::inner::Target;
 use super::layout::HINT_STRIDE;
 use super::leaf::Leaf;
 
 impl Leaf<'_> {
+    /// Whether `target` lies right of this page.
+    #[inline]
+    pub(crate) fn beyond(&self, target: Target<'_>) -> bool {
+        match target {
+            Target::At(key) | Target::Below(key) if head_of(key) < self.high_head() => false,
+            _ => target.beyond(self.high_fence()),
+        }
+    }
+
     /// Row that has `key`, or else the row before which it would go.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {

@@ -1,0 +1,265 @@
+//! The arena's allocator: equal slots in spans, spans in chunks; lowest address first, no lock but for committing a chunk.
+//!
+//! A span belongs to one size class while any of its slots is used and to nobody otherwise. All bookkeeping is private
+//! memory: nothing of it lies in the chunks. Taking the lowest free slot draws the tree's pages together at the low end as
+//! they are rewritten, so that after mass deletion the high chunks fall empty and go back to the arena.
+
+mod chunk;
+mod class;
+
+use std::sync::atomic::{AtomicU64 as Count, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use chunk::Chunk;
+use class::Classes;
+
+use crate::arena::{Arena, Exhausted};
+use crate::sync::Ordering;
+
+/// A piece of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset: u64,
+    /// Usable bytes, at least what was asked for.
+    pub(crate) bytes: usize,
+}
+
+pub(crate) struct Allocator {
+    arena: Arc<dyn Arena>,
+    classes: Classes,
+    chunks: Box<[OnceLock<Chunk>]>,
+    /// Chunks below this have been used at some time.
+    top: AtomicUsize,
+    /// Per class: no chunk below is thought to have a free slot.
+    lowest: Box<[AtomicUsize]>,
+    committing: Mutex<()>,
+    committed: AtomicUsize,
+    committed_peak: AtomicUsize,
+    used: Count,
+}
+
+impl Allocator {
+    pub(crate) fn new(arena: Arc<dyn Arena>) -> Allocator {
+        let classes = Classes::new(arena.chunk_bytes());
+        Allocator {
+            chunks: (0..arena.chunks_max()).map(|_| OnceLock::new()).collect(),
+            lowest: classes.slot_bytes().iter().map(|_| AtomicUsize::new(0)).collect(),
+            classes,
+            arena,
+            top: AtomicUsize::new(0),
+            committing: Mutex::new(()),
+            committed: AtomicUsize::new(0),
+            committed_peak: AtomicUsize::new(0),
+            used: Count::new(0),
+        }
+    }
+
+    /// Bytes of committed chunks, now and at most so far.
+    pub(crate) fn committed(&self) -> (u64, u64) {
+        let bytes = |chunks: &AtomicUsize| (chunks.load(Ordering::Relaxed) * self.arena.chunk_bytes()) as u64;
+        (bytes(&self.committed), bytes(&self.committed_peak))
+    }
+
+    /// Bytes of slots in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A piece of at least `bytes` bytes, aligned to 64.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Extent, Exhausted> {
+        let extent = match self.classes.of(bytes) {
+            Some(class) => self.take_slot(class)?,
+            None => self.take_spans(bytes)?,
+        };
+        self.used.fetch_add(extent.bytes as u64, Ordering::Relaxed);
+        Ok(extent)
+    }
+
+    fn take_slot(&self, class: usize) -> Result<Extent, Exhausted> {
+        loop {
+            let from = self.lowest[class].load(Ordering::SeqCst);
+            if let Some((chunk, at)) = self.find(from, |c| c.take_slot(class, &self.classes)) {
+                if chunk != from {
+                    let _ = self.lowest[class].compare_exchange(from, chunk, Ordering::SeqCst, Ordering::SeqCst);
+                }
+                return Ok(self.slot(chunk, at, class));
+            }
+            // The hint may have overtaken a slot freed below it.
+            if from > 0 && self.lowest[class].compare_exchange(from, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                continue;
+            }
+            if let Some((chunk, at)) = self.find(0, |c| c.open_span(class, &self.classes)) {
+                self.lowest[class].fetch_min(chunk, Ordering::SeqCst);
+                return Ok(self.slot(chunk, at, class));
+            }
+            self.commit_another()?;
+        }
+    }
+
+    fn take_spans(&self, bytes: usize) -> Result<Extent, Exhausted> {
+        let spans = bytes.div_ceil(self.classes.span_bytes());
+        if bytes > self.arena.chunk_bytes() {
+            return Err(Exhausted);
+        }
+        loop {
+            if let Some((chunk, span)) = self.find(0, |c| c.take_spans(spans)) {
+                let at = span * self.classes.span_bytes();
+                let offset = (chunk * self.arena.chunk_bytes() + at) as u64;
+                return Ok(Extent { offset, bytes: spans * self.classes.span_bytes() });
+            }
+            self.commit_another()?;
+        }
+    }
+
+    fn slot(&self, chunk: usize, at: usize, class: usize) -> Extent {
+        let offset = (chunk * self.arena.chunk_bytes() + at) as u64;
+        Extent { offset, bytes: self.classes.slot_bytes()[class] }
+    }
+
+    fn find<T>(&self, from: usize, take: impl Fn(&Chunk) -> Option<T>) -> Option<(usize, T)> {
+        let top = self.top.load(Ordering::SeqCst);
+        (from..top).find_map(|i| self.chunks[i].get().and_then(&take).map(|found| (i, found)))
+    }
+
+    /// Gives a piece back. Any thread, no lock, constant time.
+    pub(crate) fn give(&self, extent: Extent) {
+        self.used.fetch_sub(extent.bytes as u64, Ordering::Relaxed);
+        let chunk_bytes = self.arena.chunk_bytes() as u64;
+        let (index, at) = ((extent.offset / chunk_bytes) as usize, (extent.offset % chunk_bytes) as usize);
+        let Some(chunk) = self.chunks[index].get() else { return };
+        match self.classes.of(extent.bytes) {
+            Some(class) => {
+                if chunk.give_slot(at, class, &self.classes) {
+                    self.lowest[class].fetch_min(index, Ordering::SeqCst);
+                }
+            }
+            None => chunk.give_spans(at / self.classes.span_bytes(), extent.bytes.div_ceil(self.classes.span_bytes())),
+        }
+    }
+
+    fn commit_another(&self) -> Result<(), Exhausted> {
+        let top = self.top.load(Ordering::SeqCst);
+        let _one = self.committing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if self.top.load(Ordering::SeqCst) != top {
+            return Ok(());
+        }
+        let closed = |i: &usize| self.chunks[*i].get().is_none_or(|chunk| !chunk.is_open());
+        let index = (0..self.chunks.len()).find(closed).ok_or(Exhausted)?;
+        self.arena.commit(index)?;
+        let chunk = self.chunks[index].get_or_init(|| Chunk::new(&self.classes));
+        let committed = self.committed.fetch_add(1, Ordering::Relaxed) + 1;
+        self.committed_peak.fetch_max(committed, Ordering::Relaxed);
+        chunk.open();
+        self.top.fetch_max(index + 1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Gives empty chunks back to the arena, all but the lowest one. Skipped if somebody is at it.
+    #[allow(unsafe_code)]
+    pub(crate) fn trim(&self) {
+        let Ok(_one) = self.committing.try_lock() else { return };
+        let mut spare = 1;
+        for index in 0..self.top.load(Ordering::SeqCst) {
+            let Some(chunk) = self.chunks[index].get() else { continue };
+            if !chunk.is_empty() {
+                continue;
+            }
+            if spare > 0 {
+                spare -= 1;
+                continue;
+            }
+            if chunk.close() {
+                // SAFETY: [bwtree-chunk] `close` took every span of the chunk at once, so no slot of it is used and none
+                // will be handed out before it is committed again, under the lock held here.
+                unsafe { self.arena.decommit(index) };
+                self.committed.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::HeapArena;
+
+    fn allocator(chunks: usize) -> Allocator {
+        Allocator::new(Arc::new(HeapArena::with_chunks(1 << 20, chunks).unwrap()))
+    }
+
+    #[test]
+    fn pieces_do_not_overlap_and_come_back() {
+        let a = allocator(8);
+        let sizes = [64, 100, 256, 1000, 4096, 5000, 16384, 17000, 60000, 131072, 200_000, 500_000];
+        let mut taken: Vec<Extent> = Vec::new();
+        for round in 0..3 {
+            for &size in &sizes {
+                let extent = a.take(size + round).unwrap();
+                assert!(extent.bytes >= size + round && extent.offset % 64 == 0);
+                for t in &taken {
+                    assert!(extent.offset >= t.offset + t.bytes as u64 || extent.offset + extent.bytes as u64 <= t.offset);
+                }
+                taken.push(extent);
+            }
+        }
+        taken.into_iter().for_each(|t| a.give(t));
+        assert_eq!(a.used(), 0);
+        a.trim();
+        assert_eq!(a.committed().0, 1 << 20);
+    }
+
+    #[test]
+    fn exhaustion_is_an_error_and_passes() {
+        let a = allocator(2);
+        let mut taken = Vec::new();
+        while let Ok(extent) = a.take(10_000) {
+            taken.push(extent);
+        }
+        assert!(taken.len() > 180, "{}", taken.len());
+        assert_eq!(a.take(10_000), Err(Exhausted));
+        let freed = taken.swap_remove(17);
+        a.give(freed);
+        assert_eq!(a.take(10_000), Ok(freed));
+    }
+
+    #[test]
+    fn the_lowest_free_slot_is_taken() {
+        let a = allocator(8);
+        let taken: Vec<Extent> = (0..1000).map(|_| a.take(2000).unwrap()).collect();
+        for &i in &[900, 500, 3, 700] {
+            a.give(taken[i]);
+        }
+        assert_eq!(a.take(2000).unwrap(), taken[3]);
+        assert_eq!(a.take(2000).unwrap(), taken[500]);
+    }
+
+    #[test]
+    fn threads_take_and_give() {
+        let a = allocator(64);
+        std::thread::scope(|s| {
+            for seed in 1..4u64 {
+                let a = &a;
+                s.spawn(move || {
+                    let mut rng = seed;
+                    let mut mine: Vec<Extent> = Vec::new();
+                    for _ in 0..20_000 {
+                        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        if mine.len() > 100 || (rng >> 60 < 6 && !mine.is_empty()) {
+                            let at = (rng >> 33) as usize % mine.len();
+                            a.give(mine.swap_remove(at));
+                        } else {
+                            mine.push(a.take(64 + (rng >> 40) as usize % 20_000).unwrap());
+                        }
+                        if rng >> 58 == 1 {
+                            a.trim();
+                        }
+                    }
+                    mine.into_iter().for_each(|m| a.give(m));
+                });
+            }
+        });
+        assert_eq!(a.used(), 0);
+        a.trim();
+        assert_eq!(a.committed().0, 1 << 20);
+    }
+}

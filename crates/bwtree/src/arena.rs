@@ -1,0 +1,127 @@
+//! Where pages lie: one contiguous range of addresses, committed chunk by chunk.
+
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use overside_memory::SegmentId;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use thiserror::Error;
+
+/// There is no memory for another chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("no memory left for another chunk; delete rows or give the arena more")]
+pub struct Exhausted;
+
+/// A range of addresses in which a tree keeps its pages and deltas.
+///
+/// # Safety
+///
+/// `base()` and the sizes never change. Chunk `i`, from a `commit(i)` that succeeded until `decommit(i)`, is
+/// `base() + i * chunk_bytes() .. + chunk_bytes()`, readable and writable by this process, aligned to 4 KiB, does not move,
+/// and is used by nobody but the tree (others may read it). `base() .. base() + chunks_max() * chunk_bytes()` is an address
+/// range of its own that lives as long as the arena.
+pub unsafe trait Arena: Send + Sync + 'static {
+    /// First address of chunk 0.
+    fn base(&self) -> NonNull<u8>;
+    /// Bytes of a chunk: a power of two, at least 1 MiB and at least twice the largest value.
+    fn chunk_bytes(&self) -> usize;
+    /// How many chunks there can be.
+    fn chunks_max(&self) -> usize;
+    /// Makes chunk `chunk` usable. May block; the tree calls it under a lock of its own.
+    fn commit(&self, chunk: usize) -> Result<(), Exhausted>;
+    /// Gives chunk `chunk` back.
+    ///
+    /// # Safety
+    ///
+    /// It is committed, and nobody uses it any more.
+    unsafe fn decommit(&self, chunk: usize);
+    /// The segment that chunk `chunk` is, as a provider knows it; [`SegmentId::FOREIGN`] for memory that none registered.
+    fn segment(&self, chunk: usize) -> SegmentId {
+        let _ = chunk;
+        SegmentId::FOREIGN
+    }
+}
+
+/// An arena in anonymous private memory: for tests, benchmarks and use without a network.
+#[derive(Debug)]
+pub struct HeapArena {
+    reserved: NonNull<u8>,
+    reserved_bytes: usize,
+    base: NonNull<u8>,
+    chunk_bytes: usize,
+    chunks_max: usize,
+}
+
+// SAFETY: [bwtree-arena] the struct only names a mapping that it owns.
+unsafe impl Send for HeapArena {}
+// SAFETY: [bwtree-arena] as above; all methods take `&self` and only talk to the kernel.
+unsafe impl Sync for HeapArena {}
+
+impl HeapArena {
+    /// Reserves (without using) address space for `bytes_max` bytes in chunks of 2 MiB.
+    pub fn new(bytes_max: usize) -> Result<HeapArena, Exhausted> {
+        HeapArena::with_chunks(2 << 20, bytes_max.div_ceil(2 << 20).max(1))
+    }
+
+    /// Reserves address space for `chunks_max` chunks of `chunk_bytes` (a power of two from 1 MiB on).
+    pub fn with_chunks(chunk_bytes: usize, chunks_max: usize) -> Result<HeapArena, Exhausted> {
+        assert!(chunk_bytes.is_power_of_two() && chunk_bytes >= 1 << 20, "a chunk is a power of two from 1 MiB on");
+        let bytes = chunk_bytes.checked_mul(chunks_max).and_then(|b| b.checked_add(chunk_bytes)).ok_or(Exhausted)?;
+        // SAFETY: [bwtree-arena] a new mapping at an address of the kernel's choice touches nothing that exists.
+        let reserved = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+        };
+        let reserved = NonNull::new(reserved.map_err(|_| Exhausted)?.cast::<u8>()).ok_or(Exhausted)?;
+        let slack = reserved.as_ptr().align_offset(chunk_bytes);
+        // SAFETY: [bwtree-arena] one chunk more than needed was reserved, so the aligned start lies inside.
+        let base = unsafe { reserved.add(slack) };
+        Ok(HeapArena { reserved, reserved_bytes: bytes, base, chunk_bytes, chunks_max })
+    }
+
+    fn chunk(&self, chunk: usize) -> *mut std::ffi::c_void {
+        assert!(chunk < self.chunks_max, "chunk {chunk} of {}", self.chunks_max);
+        self.base.as_ptr().wrapping_add(chunk * self.chunk_bytes).cast()
+    }
+}
+
+impl Drop for HeapArena {
+    fn drop(&mut self) {
+        // SAFETY: [bwtree-arena] the mapping is ours and the tree that used it is gone.
+        let _ = unsafe { rustix::mm::munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
+    }
+}
+
+// SAFETY: [bwtree-arena] chunks are equal parts of one reserved mapping; commit makes one readable and writable in place.
+unsafe impl Arena for HeapArena {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+
+    fn chunks_max(&self) -> usize {
+        self.chunks_max
+    }
+
+    fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
+        let at = self.chunk(chunk);
+        // SAFETY: [bwtree-arena] the range is part of our reservation.
+        unsafe { rustix::mm::mprotect(at, self.chunk_bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
+            .map_err(|_| Exhausted)?;
+        // SAFETY: [bwtree-arena] advice about our own range; refusal only costs speed.
+        let _ = unsafe { rustix::mm::madvise(at, self.chunk_bytes, Advice::LinuxHugepage) };
+        Ok(())
+    }
+
+    unsafe fn decommit(&self, chunk: usize) {
+        let at = self.chunk(chunk);
+        // SAFETY: [bwtree-arena] the caller says that nobody uses the chunk.
+        unsafe {
+            let _ = rustix::mm::madvise(at, self.chunk_bytes, Advice::LinuxDontNeed);
+            let _ = rustix::mm::mprotect(at, self.chunk_bytes, MprotectFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Consolidation: base page and chain become a new base page, or two when it has grown too large.
+//!
+//! The change that found the chain full goes in with it, and the whole is one compare-and-swap. A split makes the right
+//! page first (nobody knows it yet), then replaces the left one by a page that ends at the separator and links to the right
+//! one, then tells the parent; whoever comes between follows the link and tells the parent himself.
+
+use crate::core::Core;
+use crate::descend::Found;
+use crate::epoch::Guard;
+use crate::inner::separator;
+use crate::options::Error;
+use crate::page::{
+    DeltaRecord, Draft, Fences, Layout, Leaf, Op, POSITION_EXACT, Piece, row_of, split_pieces, split_point,
+};
+use crate::stats::Counter;
+use crate::store::LeafState;
+
+/// One key's newest change, and where it goes in the base page.
+#[derive(Clone, Copy)]
+struct Edit<'a> {
+    position: u32,
+    key: &'a [u8],
+    /// The new row; `None`: the key is deleted.
+    row: Option<Piece<'a>>,
+}
+
+impl<'a> Edit<'a> {
+    fn of_record(record: DeltaRecord<'a>) -> Edit<'a> {
+        let key = record.key();
+        let row = Piece::Row { key, prefix: record.prefix(), rest: record.rest() };
+        Edit { position: record.raw_position(), key, row: (record.op() == Op::Put).then_some(row) }
+    }
+
+    /// Edits sort by position; inserts before a row come before its replacement.
+    fn order(&self, other: &Edit<'_>) -> std::cmp::Ordering {
+        let place = |e: &Edit<'_>| (e.position & !POSITION_EXACT, e.position & POSITION_EXACT);
+        place(self).cmp(&place(other)).then_with(|| self.key.cmp(other.key))
+    }
+}
+
+/// The rows of a leaf's state with `last` on top, as pieces.
+pub(crate) fn pieces_of<'a>(state: &LeafState<'a>, last: Option<(&Draft<'a>, u32)>) -> Vec<Piece<'a>> {
+    let mut edits: Vec<Edit<'a>> = Vec::with_capacity(state.chain() + 1);
+    if let Some((draft, position)) = last {
+        let row = Piece::Row { key: draft.key, prefix: draft.prefix, rest: draft.rest };
+        edits.push(Edit { position, key: draft.key, row: (draft.op == Op::Put).then_some(row) });
+    }
+    for (_, record) in state.records() {
+        let edit = Edit::of_record(record);
+        if edits.iter().all(|newer| newer.position != edit.position || newer.key != edit.key) {
+            edits.push(edit);
+        }
+    }
+    edits.sort_unstable_by(Edit::order);
+    merge_edits(state.leaf, &edits)
+}
+
+fn merge_edits<'a>(leaf: Leaf<'a>, edits: &[Edit<'a>]) -> Vec<Piece<'a>> {
+    let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
+    let mut from = 0;
+    for edit in edits {
+        let to = (edit.position & !POSITION_EXACT) as usize;
+        if from < to {
+            pieces.push(Piece::Run { leaf, from, to });
+            from = to;
+        }
+        pieces.extend(edit.row);
+        if edit.position & POSITION_EXACT != 0 {
+            from += 1;
+        }
+    }
+    if from < leaf.count() {
+        pieces.push(Piece::Run { leaf, from, to: leaf.count() });
+    }
+    pieces
+}
+
+impl Core {
+    /// Replaces the leaf by a clean one that includes `last`; false if somebody was faster.
+    pub(crate) fn consolidate(
+        &self, guard: &Guard<'_>, found: &Found<'_>, last: Option<(&Draft<'_>, u32)>,
+    ) -> Result<bool, Error> {
+        let state = &found.state;
+        let pieces = pieces_of(state, last);
+        let fences = Fences { low: state.leaf.low_fence(), high: state.leaf.high_fence() };
+        let layout = Layout::of(&pieces, fences, self.options.prefix_len);
+        if layout.page_len > self.options.page_bytes && layout.count > 1 {
+            return self.split(guard, found, &pieces, fences);
+        }
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, state.leaf.right())?;
+        if !self.install(found.pid, state.word, word) {
+            self.store.discard(fresh);
+            return Ok(false);
+        }
+        self.retire_leaf(guard, state);
+        guard.count(Counter::Consolidations as usize, 1);
+        if layout.page_len < self.options.page_bytes / 4 && layout.page_len < state.leaf.bytes().len() {
+            self.merge(guard, 0, found.pid, fences.low);
+        }
+        Ok(true)
+    }
+
+    fn split(
+        &self, guard: &Guard<'_>, found: &Found<'_>, pieces: &[Piece<'_>], fences: Fences<'_>,
+    ) -> Result<bool, Error> {
+        let state = &found.state;
+        // Rows that come in ascending order leave full pages behind.
+        let ascending = fences.high.is_none() && matches!(pieces.last(), Some(Piece::Row { .. }));
+        let at = split_point(pieces, if ascending { 240 } else { 128 });
+        let between = separator(&row_of(pieces, at - 1), &row_of(pieces, at));
+        let (left, right) = split_pieces(pieces, at);
+        let right_fences = Fences { low: &between, high: fences.high };
+        let left_fences = Fences { low: fences.low, high: Some(&between) };
+        let layout = |pieces: &[Piece<'_>], fences| Layout::of(pieces, fences, self.options.prefix_len);
+        let (right_word, right_fresh) =
+            self.build_leaf(&right, &layout(&right, right_fences), right_fences, state.leaf.right())?;
+        let right_pid = self.new_page(right_word);
+        let (left_word, left_fresh) =
+            match self.build_leaf(&left, &layout(&left, left_fences), left_fences, right_pid) {
+                Ok(built) => built,
+                Err(error) => {
+                    self.store.discard(right_fresh);
+                    self.store.map.give(right_pid);
+                    return Err(error);
+                }
+            };
+        if !self.install(found.pid, state.word, left_word) {
+            self.store.discard(left_fresh);
+            self.store.discard(right_fresh);
+            self.store.map.give(right_pid);
+            return Ok(false);
+        }
+        self.retire_leaf(guard, state);
+        guard.count(Counter::Splits as usize, 1);
+        self.post(guard, 1, &between, right_pid, found.pid);
+        Ok(true)
+    }
+}

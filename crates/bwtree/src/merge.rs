@@ -1,0 +1,158 @@
+//! Merging a page into its left neighbour, at any level, in steps that anybody can carry on:
+//!
+//! 1. *mark*: the parent's node says which child is going. The child is not the parent's first one, so its left neighbour
+//!    (or a page split off from that) has the same parent; at most one child of a parent is going at a time, and a marked
+//!    node neither splits nor freezes.
+//! 2. *freeze*: a bit in the child's word; no compare-and-swap on it can succeed any more.
+//! 3. *absorb*: the left neighbour is replaced by a page with the rows of both, ending where the child ended.
+//! 4. *forget*: the parent's node is replaced by one without the child and without the mark. The child's number is retired.
+//!
+//! The parent holds the only reference to the child besides the left neighbour's side link, and both are gone then; late
+//! helpers of the child's split cannot bring it back (see `post`).
+
+use crate::core::{Core, ROOT};
+use crate::consolidate::pieces_of;
+use crate::epoch::{Guard, Retired};
+use crate::inner::{Inner, Target};
+use crate::options::Error;
+use crate::page::{Fences, Layout, NO_PAGE};
+use crate::stats::Counter;
+use crate::store::{FROZEN, LeafState, Node};
+
+impl Core {
+    /// Page `pid` of `level`, which starts at `low`, has become small: merges it with a neighbour if they fit together.
+    pub(crate) fn merge(&self, guard: &Guard<'_>, level: u32, pid: u32, low: &[u8]) {
+        let (parent, node) = self.find_inner(guard, level + 1, Target::At(low));
+        if node.merging != NO_PAGE {
+            let _ = self.finish_merge(guard, parent);
+            return;
+        }
+        let Some(at) = node.index_of(pid) else { return };
+        let candidates = [at.checked_sub(1).map(|left| (left, at)), (at + 1 < node.len()).then_some((at, at + 1))];
+        for (left, going) in candidates.into_iter().flatten() {
+            if self.fit(guard, node.pid(left), node.pid(going)) {
+                let mut marked = self.rebuilt(node, &node.entries());
+                marked.merging = node.pid(going);
+                if self.install_inner(guard, parent, node, marked) {
+                    let _ = self.finish_merge(guard, parent);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Whether `going` is `left`'s direct neighbour and both make one page with room to grow.
+    fn fit(&self, guard: &Guard<'_>, left: u32, going: u32) -> bool {
+        let (left, right) = (self.read(guard, left), self.read(guard, going));
+        if left.frozen() || right.frozen() {
+            return false;
+        }
+        match (left.node(&self.store), right.node(&self.store)) {
+            (Node::Leaf(l), Node::Leaf(r)) => {
+                let room = self.options.page_bytes * 3 / 4;
+                l.leaf.right() == going && l.leaf.bytes().len() + r.leaf.bytes().len() <= room
+            }
+            (Node::Inner(l), Node::Inner(r)) => l.right == going && l.len() + r.len() <= self.options.fan_out * 3 / 4,
+            _ => false,
+        }
+    }
+
+    /// Carries the merge that node `parent` is marked with to its end. Fails when there is no memory for the joint page; the
+    /// child stays frozen then, can be read, and the next writer tries again.
+    pub(crate) fn finish_merge(&self, guard: &Guard<'_>, parent: u32) -> Result<(), Error> {
+        loop {
+            let word = self.read(guard, parent);
+            let Some(node) = word.inner() else { return Ok(()) };
+            if word.frozen() || node.merging == NO_PAGE {
+                return Ok(());
+            }
+            let Some(at) = node.index_of(node.merging) else { return Ok(()) };
+            if !self.freeze(guard, node.merging) || !self.absorb(guard, parent, node, at)? {
+                continue;
+            }
+            let mut entries = node.entries();
+            entries.remove(at);
+            let mut new = self.rebuilt(node, &entries);
+            new.merging = NO_PAGE;
+            let small = new.len() <= self.options.fan_out / 4;
+            if self.install_inner(guard, parent, node, new) {
+                self.retire(guard, Retired::Pid(node.merging), 0, size_of::<u64>());
+                guard.count(Counter::Merges as usize, 1);
+                if small && parent != ROOT {
+                    self.merge(guard, node.level, parent, node.low());
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Step 2. False: look again.
+    fn freeze(&self, guard: &Guard<'_>, pid: u32) -> bool {
+        let word = self.read(guard, pid);
+        if word.frozen() {
+            return true;
+        }
+        if let Some(inner) = word.inner()
+            && inner.merging != NO_PAGE
+        {
+            let _ = self.finish_merge(guard, pid);
+            return false;
+        }
+        self.install(pid, word.raw, word.raw | FROZEN)
+    }
+
+    /// Step 3. True when the left neighbour has the child's rows; false: the parent changed, look again.
+    fn absorb(&self, guard: &Guard<'_>, parent: u32, node: &Inner, at: usize) -> Result<bool, Error> {
+        let (going, low) = (node.pid(at), node.separator(at));
+        let mut left = node.pid(at - 1);
+        loop {
+            let word = self.read(guard, left);
+            let unchanged = self.read(guard, parent).inner().is_some_and(|now| std::ptr::eq(now, node));
+            if !unchanged || word.frozen() {
+                return Ok(false);
+            }
+            let (high, right) = match word.node(&self.store) {
+                Node::Leaf(state) => (state.leaf.high_fence(), state.leaf.right()),
+                Node::Inner(inner) => (inner.high.as_deref(), inner.right),
+            };
+            match high {
+                Some(high) if high < low => left = right,
+                Some(high) if high == low && right == going => {
+                    let going = self.read(guard, going);
+                    match (word.node(&self.store), going.node(&self.store)) {
+                        (Node::Leaf(l), Node::Leaf(r)) if self.join_leaves(guard, left, &l, &r)? => return Ok(true),
+                        (Node::Inner(l), Node::Inner(r)) if self.join_inner(guard, left, l, r) => return Ok(true),
+                        _ => {}
+                    }
+                }
+                _ => return Ok(true),
+            }
+        }
+    }
+
+    fn join_leaves(&self, guard: &Guard<'_>, pid: u32, l: &LeafState<'_>, r: &LeafState<'_>) -> Result<bool, Error> {
+        let mut pieces = pieces_of(l, None);
+        pieces.extend(pieces_of(r, None));
+        let fences = Fences { low: l.leaf.low_fence(), high: r.leaf.high_fence() };
+        let layout = Layout::of(&pieces, fences, self.options.prefix_len);
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right())?;
+        if !self.install(pid, l.word, word) {
+            self.store.discard(fresh);
+            return Ok(false);
+        }
+        self.retire_leaf(guard, l);
+        self.retire_leaf(guard, r);
+        Ok(true)
+    }
+
+    fn join_inner(&self, guard: &Guard<'_>, pid: u32, l: &Inner, r: &Inner) -> bool {
+        let mut entries = l.entries();
+        entries.extend(r.entries());
+        let new = Inner::new(self.epochs.now(), l.level, &entries, r.high.as_deref(), r.right, l.merging);
+        if !self.install_inner(guard, pid, l, new) {
+            return false;
+        }
+        self.retire(guard, Retired::Inner(std::ptr::from_ref(r) as usize), r.birth, r.bytes());
+        true
+    }
+}

@@ -1,0 +1,237 @@
+//! A leaf at one instant, held in place by a pin.
+
+#![allow(unsafe_code)]
+
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use overside_memory::{Hold, SegmentId};
+
+use crate::account::PinAccount;
+use crate::core::Core;
+use crate::epoch::Guard;
+use crate::page::{DeltaRecord, KeyParts, Leaf, Op, OverflowRef, POSITION_EXACT, Rest};
+use crate::rows::Rows;
+use crate::stats::Counter;
+use crate::store::LeafState;
+
+/// One leaf's state at one instant: its base page, and the newest delta of each key changed since, sorted by key, both
+/// clipped to the cursor's bounds. Splits and merges are resolved already.
+///
+/// All bytes given out lie in the arena, unchanged and in place, until the last clone of this page (and every [`Hold`] made
+/// of one) is dropped, which may happen on any thread and takes constant time.
+#[derive(Clone)]
+pub struct PinnedPage {
+    pin: Arc<Pin>,
+    rows: Range<usize>,
+    /// Offsets of the deltas' records from the base page.
+    deltas: Box<[u32]>,
+}
+
+struct Pin {
+    core: Arc<Core>,
+    unit: u32,
+    account: Option<(Arc<PinAccount>, u32)>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if let Some((account, place)) = &self.account {
+            account.leave(*place);
+        }
+        self.core.store.unpin(self.unit);
+    }
+}
+
+/// A delta of a [`PinnedPage`]: what it does is in the [`DeltaRecord`].
+pub type DeltaRef<'a> = DeltaRecord<'a>;
+
+impl PinnedPage {
+    pub(crate) fn new(
+        core: &Arc<Core>, guard: &Guard<'_>, state: &LeafState<'_>, account: Option<&Arc<PinAccount>>,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> PinnedPage {
+        let unit = core.store.pin(state);
+        guard.count(Counter::Pages as usize, 1);
+        let account = account.map(|account| {
+            let bytes = core.store.units.entry(unit).bytes() + overflow_bytes(state);
+            (account.clone(), account.enter(unit, bytes as u64))
+        });
+        let pin = Arc::new(Pin { core: core.clone(), unit, account });
+        let rows = clip_rows(&state.leaf, bounds);
+        PinnedPage { pin, rows, deltas: newest_deltas(state, bounds) }
+    }
+
+    /// The base page exactly as it lies: what `delta` mode transmits.
+    #[inline]
+    pub fn base(&self) -> &[u8] {
+        self.leaf().bytes()
+    }
+
+    /// The base page, parsed.
+    #[inline]
+    pub fn leaf(&self) -> Leaf<'_> {
+        // SAFETY: [bwtree-pin] the pin lives as long as `self`.
+        unsafe { self.pin.core.store.pinned_leaf(self.pin.unit) }
+    }
+
+    /// Rows of the base page inside this state's fences and the cursor's bounds (deltas may replace or delete some).
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// How many deltas there are.
+    pub fn delta_count(&self) -> usize {
+        self.deltas.len()
+    }
+
+    /// Delta `i`, in key order. Panics if there is none.
+    #[inline]
+    pub fn delta(&self, i: usize) -> DeltaRef<'_> {
+        // SAFETY: [bwtree-pin] as above, and the offsets came from the unit's chain.
+        unsafe { self.pin.core.store.pinned_record(self.pin.unit, self.deltas[i] as usize) }
+    }
+
+    /// The newest delta of each key, sorted by key.
+    pub fn deltas(&self) -> impl ExactSizeIterator<Item = DeltaRef<'_>> + DoubleEndedIterator + Clone {
+        (0..self.deltas.len()).map(|i| self.delta(i))
+    }
+
+    /// Base rows with the deltas applied, in key order; runs backwards as well.
+    pub fn merged(&self) -> Rows<'_> {
+        Rows::new(self, self.rows.clone(), 0..self.deltas.len())
+    }
+
+    /// Whether no row is left inside the bounds.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.deltas.is_empty()
+    }
+
+    /// No key of this page is below.
+    pub fn low_fence(&self) -> &[u8] {
+        self.leaf().low_fence()
+    }
+
+    /// Every key of this page is below; `None` at the end of the key space.
+    pub fn high_fence(&self) -> Option<&[u8]> {
+        self.leaf().high_fence()
+    }
+
+    /// The bytes of an overflow extent that a row or delta of this page refers to.
+    pub fn overflow(&self, reference: OverflowRef) -> &[u8] {
+        self.pin.core.store.overflow_bytes(reference, self)
+    }
+
+    /// A rest's bytes, wherever they lie.
+    #[inline]
+    pub fn rest_bytes<'a>(&'a self, rest: Rest<'a>) -> &'a [u8] {
+        match rest {
+            Rest::Inline(bytes) => bytes,
+            Rest::Overflow(reference) => self.overflow(reference),
+        }
+    }
+
+    /// Offset in the arena of bytes that this page gave out. Panics if they lie elsewhere.
+    pub fn offset_of(&self, bytes: &[u8]) -> u64 {
+        self.pin.core.store.offset_of(bytes).expect("these bytes were not given out by a page of this tree")
+    }
+
+    /// Where the byte at an arena offset is, and in which segment.
+    pub(crate) fn located(&self, offset: u64) -> (*const u8, SegmentId) {
+        self.pin.core.store.located(offset)
+    }
+
+    /// Keeps the page's bytes (deltas and overflow extents included) where they are until the hold is released.
+    pub fn hold(&self) -> Hold {
+        Hold::from(self.pin.clone())
+    }
+}
+
+impl From<PinnedPage> for Hold {
+    fn from(page: PinnedPage) -> Hold {
+        Hold::from(page.pin)
+    }
+}
+
+impl std::fmt::Debug for PinnedPage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedPage").field("rows", &self.rows).field("deltas", &self.deltas.len()).finish()
+    }
+}
+
+/// A row of a [`PinnedPage`], deltas applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// Its key.
+    pub key: KeyParts<'a>,
+    /// The fixed-length part of its value.
+    pub prefix: &'a [u8],
+    /// The variable part.
+    pub rest: Rest<'a>,
+}
+
+fn within(key: &[u8], bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    let above = match bounds.0 {
+        Bound::Unbounded => true,
+        Bound::Included(from) => key >= from,
+        Bound::Excluded(from) => key > from,
+    };
+    above
+        && match bounds.1 {
+            Bound::Unbounded => true,
+            Bound::Included(to) => key <= to,
+            Bound::Excluded(to) => key < to,
+        }
+}
+
+fn clip_rows(leaf: &Leaf<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Range<usize> {
+    let place = |key: &[u8], past: bool| match leaf.search(key) {
+        Ok(i) => i + usize::from(past),
+        Err(i) => i,
+    };
+    let from = match bounds.0 {
+        Bound::Unbounded => 0,
+        Bound::Included(key) => place(key, false),
+        Bound::Excluded(key) => place(key, true),
+    };
+    let to = match bounds.1 {
+        Bound::Unbounded => leaf.count(),
+        Bound::Included(key) => place(key, true),
+        Bound::Excluded(key) => place(key, false),
+    };
+    from..to.max(from)
+}
+
+/// The newest record of each key within the bounds, sorted by key.
+fn newest_deltas(state: &LeafState<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Box<[u32]> {
+    if state.chain() == 0 {
+        return Box::default();
+    }
+    let mut newest: Vec<(u64, &[u8], u32)> = Vec::with_capacity(state.chain());
+    for (at, record) in state.records() {
+        let key = record.key();
+        let raw = record.raw_position();
+        let place = u64::from(raw & !POSITION_EXACT) << 1 | u64::from(raw & POSITION_EXACT != 0);
+        if within(key, bounds) && newest.iter().all(|(p, k, _)| *p != place || *k != key) {
+            // A key that came and went since the base page was made is nothing.
+            newest.push((place, key, if record.op() == Op::Delete && !record.replaces() { GONE } else { at as u32 }));
+        }
+    }
+    newest.retain(|(_, _, at)| *at != GONE);
+    newest.sort_unstable();
+    newest.into_iter().map(|(_, _, at)| at).collect()
+}
+
+fn overflow_bytes(state: &LeafState<'_>) -> usize {
+    let overflow = |rest: Rest<'_>| match rest {
+        Rest::Overflow(o) => o.len as usize,
+        Rest::Inline(_) => 0,
+    };
+    let base: usize = match state.leaf.has_overflow() {
+        true => (0..state.leaf.count()).map(|i| overflow(state.leaf.rest(i))).sum(),
+        false => 0,
+    };
+    base + state.records().map(|(_, record)| overflow(record.rest())).sum::<usize>()
+}
+
+const GONE: u32 = u32::MAX;

@@ -1,0 +1,98 @@
+//! An arena whose chunks are segments that a provider can register, so that pages and deltas are
+//! sent from where they lie.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overside_memory::{MemoryError, Reservation, Segment, SegmentId};
+
+use crate::arena::{Arena, Exhausted};
+
+/// Learns of segments as an arena grows and shrinks, to register and deregister them.
+pub trait SegmentObserver: Send + Sync + fmt::Debug {
+    /// A segment came; refusing it makes the tree's write fail as exhausted.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when it cannot be registered.
+    fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted>;
+
+    /// A segment is not used by the tree any more. Transmissions of it are over: their pins were.
+    fn decommitted(&self, segment: SegmentId);
+}
+
+/// Chunks are shared segments of one reservation: peers may map them read-only.
+#[derive(Debug)]
+pub struct SegmentArena {
+    reservation: Reservation,
+    segments: Mutex<HashMap<usize, Arc<Segment>>>,
+    /// The segment's number in each place, for whoever sends from it; 0 while there is none.
+    numbers: Box<[AtomicU32]>,
+    observer: Arc<dyn SegmentObserver>,
+}
+
+impl SegmentArena {
+    /// Reserves addresses for `bytes_max` bytes in segments of `segment_bytes` (a power of two, at least
+    /// twice the largest value). Memory is taken as the tree grows.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exhausted`] when the address space is not there.
+    pub fn new(
+        segment_bytes: usize,
+        bytes_max: usize,
+        observer: Arc<dyn SegmentObserver>,
+    ) -> Result<SegmentArena, MemoryError> {
+        let chunks = (bytes_max / segment_bytes).max(1);
+        let reservation = Reservation::new(segment_bytes, chunks)?;
+        let numbers = (0..chunks).map(|_| AtomicU32::new(0)).collect();
+        Ok(SegmentArena { reservation, segments: Mutex::default(), numbers, observer })
+    }
+}
+
+impl Drop for SegmentArena {
+    fn drop(&mut self) {
+        let segments = self.segments.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for segment in segments.values() {
+            self.observer.decommitted(segment.id());
+        }
+    }
+}
+
+// SAFETY: [bwtree-arena] chunks are equal parts of one reservation, each a segment of its own that `segments` keeps.
+unsafe impl Arena for SegmentArena {
+    fn base(&self) -> NonNull<u8> {
+        self.reservation.base()
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        self.reservation.chunk_bytes()
+    }
+
+    fn chunks_max(&self) -> usize {
+        self.reservation.chunks_max()
+    }
+
+    fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
+        let segment = Arc::new(self.reservation.commit(chunk).map_err(|_| Exhausted)?);
+        self.observer.committed(&segment)?;
+        self.numbers[chunk].store(segment.id().get(), Ordering::Release);
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk, segment);
+        Ok(())
+    }
+
+    unsafe fn decommit(&self, chunk: usize) {
+        let segment = self.segments.lock().unwrap_or_else(PoisonError::into_inner).remove(&chunk);
+        if let Some(segment) = segment {
+            self.numbers[chunk].store(0, Ordering::Release);
+            self.observer.decommitted(segment.id());
+        }
+    }
+
+    fn segment(&self, chunk: usize) -> SegmentId {
+        SegmentId::from_number(self.numbers[chunk].load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,494 @@
+//! The pages' memory: mapping words, units (a base page with room for its deltas), overflow extents, pins.
+//!
+//! A unit is one piece of the arena: the base page, then room into which writers put delta records. What is to be known
+//! about it that is not the page itself (pins, how much room is taken, when it was born) lies in a private table, never in
+//! the arena.
+
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32 as Count32, AtomicU64 as Count};
+
+use overside_memory::SegmentId;
+
+use crate::alloc::{Allocator, Extent};
+use crate::arena::{Arena, Exhausted};
+use crate::epoch::Guard;
+use crate::inner::Inner;
+use crate::page::{self, DeltaRecord, Draft, Leaf, OverflowRef, Rest};
+use crate::slab::{Entry, Slab};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// An entry of the mapping table.
+#[derive(Default)]
+pub(crate) struct Mapped {
+    pub(crate) word: AtomicU64,
+}
+
+impl Entry for Mapped {
+    fn link(&self) -> &AtomicU64 {
+        &self.word
+    }
+}
+
+/// A word of the mapping table, read under a guard: what it names stays at least as long as the guard.
+///
+/// Bit 0: frozen (the page is being merged into its left neighbour and takes no change). Bit 1: an inner node, whose
+/// address the word is. Leaves: bits 2..10 length of the chain, 10..26 newest delta (8-byte units from the base page),
+/// 26..62 base page (64-byte units from the arena's base).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word<'g> {
+    pub(crate) raw: u64,
+    guard: PhantomData<&'g ()>,
+}
+
+/// What a word names.
+pub(crate) enum Node<'g> {
+    Leaf(LeafState<'g>),
+    Inner(&'g Inner),
+}
+
+/// A leaf at one instant: base page and chain.
+#[derive(Clone, Copy)]
+pub(crate) struct LeafState<'g> {
+    pub(crate) word: u64,
+    pub(crate) leaf: Leaf<'g>,
+    base: *const u8,
+}
+
+impl<'g> Word<'g> {
+    /// Reads `mapped`'s word under `guard`.
+    #[inline]
+    pub(crate) fn read(guard: &'g Guard<'_>, mapped: &Mapped) -> Word<'g> {
+        Word { raw: guard.protect(&mapped.word), guard: PhantomData }
+    }
+
+    #[inline]
+    pub(crate) fn frozen(&self) -> bool {
+        self.raw & FROZEN != 0
+    }
+
+    #[inline]
+    pub(crate) fn node(self, store: &Store) -> Node<'g> {
+        match self.inner() {
+            Some(inner) => Node::Inner(inner),
+            None => Node::Leaf(store.leaf(self)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn inner(self) -> Option<&'g Inner> {
+        // SAFETY: [bwtree-word] a word with this bit is the address of a boxed node that lives as long as the guard.
+        (self.raw & INNER != 0).then(|| unsafe { &*((self.raw & ADDRESS) as *const Inner) })
+    }
+}
+
+/// The mapping word of an inner node, which the word owns from now on.
+pub(crate) fn inner_word(node: Inner) -> u64 {
+    Box::into_raw(Box::new(node)) as u64 | INNER
+}
+
+/// Frees the node of a word made by [`inner_word`].
+///
+/// # Safety
+///
+/// Nobody can see the word or the node any more, and it is freed once.
+pub(crate) unsafe fn drop_inner(word: u64) {
+    // SAFETY: [bwtree-word] the caller says it is the last one.
+    drop(unsafe { Box::from_raw((word & ADDRESS) as *mut Inner) });
+}
+
+fn leaf_word(base: u64, newest: usize, length: usize) -> u64 {
+    base / 64 << 26 | (newest as u64 / 8) << 10 | (length as u64) << 2
+}
+
+impl<'g> LeafState<'g> {
+    /// Deltas in the chain.
+    #[inline]
+    pub(crate) fn chain(&self) -> usize {
+        chain_of(self.word)
+    }
+
+    /// The newest delta's offset from the base page; 0: none.
+    #[inline]
+    pub(crate) fn newest(&self) -> usize {
+        newest_of(self.word)
+    }
+
+    pub(crate) fn base_offset(&self) -> u64 {
+        base_of(self.word)
+    }
+
+    /// The chain's records, newest first.
+    #[inline]
+    pub(crate) fn records(&self) -> Records<'g> {
+        Records { base: self.base, at: self.newest(), guard: PhantomData }
+    }
+}
+
+#[inline]
+fn chain_of(word: u64) -> usize {
+    (word >> 2 & 0xff) as usize
+}
+
+#[inline]
+fn newest_of(word: u64) -> usize {
+    8 * (word >> 10 & 0xffff) as usize
+}
+
+#[inline]
+fn base_of(word: u64) -> u64 {
+    (word >> 26 & (1 << 36) - 1) * 64
+}
+
+/// Records of a chain, newest first, with their offsets from the base page.
+pub(crate) struct Records<'g> {
+    base: *const u8,
+    at: usize,
+    guard: PhantomData<&'g ()>,
+}
+
+impl<'g> Iterator for Records<'g> {
+    type Item = (usize, DeltaRecord<'g>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at == 0 {
+            return None;
+        }
+        let at = self.at;
+        // SAFETY: [bwtree-chain] offsets in a published chain name complete records of the unit, which the guard keeps.
+        let record = unsafe { record_at(self.base, at) };
+        self.at = record.next();
+        Some((at, record))
+    }
+}
+
+/// # Safety
+///
+/// At `base + at` lies a published record whose unit outlives `'g`.
+#[inline]
+unsafe fn record_at<'g>(base: *const u8, at: usize) -> DeltaRecord<'g> {
+    // SAFETY: [bwtree-chain] the header comes first and says how long the record is.
+    unsafe {
+        let start = base.add(at);
+        let header = std::slice::from_raw_parts(start, page::DELTA_HEADER);
+        DeltaRecord::open(std::slice::from_raw_parts(start, page::record_len(header)))
+    }
+}
+
+/// What is known about a unit besides its bytes.
+#[derive(Default)]
+pub(crate) struct Unit {
+    /// Pins in the lower 32 bits, UNLINKED, RELEASED.
+    state: AtomicU64,
+    /// First byte that no record claimed, in units of 8 from the base page.
+    tail: AtomicU32,
+    link: AtomicU64,
+    offset: Count,
+    bytes: Count32,
+    birth: Count,
+    /// The newest delta when the unit was unlinked.
+    newest: Count32,
+    overflow: Count32,
+}
+
+impl Entry for Unit {
+    fn link(&self) -> &AtomicU64 {
+        &self.link
+    }
+}
+
+impl Unit {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn birth(&self) -> u64 {
+        self.birth.load(Ordering::Relaxed)
+    }
+
+    /// Whether a newer base page took its place.
+    pub(crate) fn unlinked(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & UNLINKED != 0
+    }
+}
+
+/// What is known about an overflow extent.
+#[derive(Default)]
+struct Overflow {
+    /// Units (and writers at work) that refer to it.
+    references: AtomicU32,
+    link: AtomicU64,
+    offset: Count,
+    bytes: Count,
+}
+
+impl Entry for Overflow {
+    fn link(&self) -> &AtomicU64 {
+        &self.link
+    }
+}
+
+/// A unit under construction: not published, so its writer's alone.
+pub(crate) struct Fresh {
+    pub(crate) unit: u32,
+    extent: Extent,
+}
+
+pub(crate) struct Store {
+    arena: Arc<dyn Arena>,
+    pub(crate) allocator: Allocator,
+    pub(crate) map: Slab<Mapped>,
+    pub(crate) units: Slab<Unit>,
+    overflows: Slab<Overflow>,
+    pub(crate) pinned: Count,
+    /// Bytes of units unlinked, past their epoch, and still pinned.
+    pub(crate) limbo: Count,
+}
+
+impl Store {
+    pub(crate) fn new(arena: Arc<dyn Arena>) -> Store {
+        Store {
+            allocator: Allocator::new(arena.clone()),
+            arena,
+            map: Slab::new(),
+            units: Slab::new(),
+            overflows: Slab::new(),
+            pinned: Count::new(0),
+            limbo: Count::new(0),
+        }
+    }
+
+    #[inline]
+    fn address(&self, offset: u64) -> *mut u8 {
+        self.arena.base().as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// The leaf that `word` names.
+    #[inline]
+    pub(crate) fn leaf<'g>(&self, word: Word<'g>) -> LeafState<'g> {
+        let base = self.address(base_of(word.raw));
+        page::prefetch::at(base, HEAD_LINES * 64);
+        let chain = chain_of(word.raw);
+        if chain > 0 {
+            let older = (chain - 1).min(8) * 32;
+            page::prefetch::at(base.wrapping_add(newest_of(word.raw)).wrapping_sub(older), older + 64);
+        }
+        // SAFETY: [bwtree-word] a leaf's word names a complete base page of a unit that the guard keeps.
+        let leaf = unsafe { leaf_at(base) };
+        LeafState { word: word.raw, leaf, base }
+    }
+
+    /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas.
+    pub(crate) fn fresh(&self, page: usize, room: usize, birth: u64) -> Result<Fresh, Exhausted> {
+        let bytes = (page.next_multiple_of(8) + room).min(UNIT_MAX.max(page.next_multiple_of(8)));
+        let extent = self.allocator.take(bytes)?;
+        let unit = self.units.take();
+        let meta = self.units.entry(unit);
+        meta.state.store(0, Ordering::SeqCst);
+        meta.tail.store((page.div_ceil(8)) as u32, Ordering::SeqCst);
+        meta.offset.store(extent.offset, Ordering::Relaxed);
+        meta.bytes.store(extent.bytes as u32, Ordering::Relaxed);
+        meta.birth.store(birth, Ordering::Relaxed);
+        meta.newest.store(0, Ordering::Relaxed);
+        meta.overflow.store(0, Ordering::Relaxed);
+        Ok(Fresh { unit, extent })
+    }
+
+    /// The fresh unit's first `len` bytes, to write the page into.
+    pub(crate) fn fresh_page<'f>(&self, fresh: &'f mut Fresh, len: usize) -> &'f mut [u8] {
+        assert!(len <= fresh.extent.bytes);
+        // SAFETY: [bwtree-fresh] the piece is the fresh unit's alone until its word is published.
+        unsafe { std::slice::from_raw_parts_mut(self.address(fresh.extent.offset), len) }
+    }
+
+    /// The word that publishes a fresh unit. The page's overflow references are counted from here on.
+    pub(crate) fn seal(&self, fresh: &Fresh) -> u64 {
+        // SAFETY: [bwtree-fresh] the page is written and the unit is still ours.
+        let leaf = unsafe { leaf_at(self.address(fresh.extent.offset)) };
+        if leaf.has_overflow() {
+            self.units.entry(fresh.unit).overflow.store(1, Ordering::Relaxed);
+            (0..leaf.count()).for_each(|i| self.keep(leaf.rest(i)));
+        }
+        leaf_word(fresh.extent.offset, 0, 0)
+    }
+
+    /// Gives back a sealed unit that was never published.
+    pub(crate) fn discard(&self, fresh: Fresh) {
+        self.free_unit(fresh.unit);
+    }
+
+    /// Claims room for a record in the leaf's unit and writes it there; the word that publishes it. `None`: no room left.
+    #[inline]
+    pub(crate) fn append(&self, state: &LeafState<'_>, draft: &Draft<'_>, position: u32) -> Option<u64> {
+        let unit = self.units.entry(state.leaf.unit());
+        let bytes = draft.bytes();
+        let at = 8 * unit.tail.fetch_add((bytes / 8) as u32, Ordering::SeqCst) as usize;
+        if at + bytes > unit.bytes().min(UNIT_MAX) {
+            return None;
+        }
+        // SAFETY: [bwtree-claim] `tail` gave these bytes of the unit to this writer alone, and the guard keeps the unit.
+        let out = unsafe { std::slice::from_raw_parts_mut(state.base.cast_mut().add(at), bytes) };
+        draft.write(out, position, state.newest());
+        if let Rest::Overflow(_) = draft.rest {
+            unit.overflow.store(1, Ordering::Relaxed);
+            self.keep(draft.rest);
+        }
+        Some(leaf_word(state.base_offset(), at, state.chain() + 1))
+    }
+
+    /// An extent with `bytes` in it, kept once for the caller.
+    pub(crate) fn overflow(&self, bytes: &[u8]) -> Result<OverflowRef, Exhausted> {
+        let piece = self.allocator.take(bytes.len())?;
+        // SAFETY: [bwtree-fresh] the piece was just taken.
+        let out = unsafe { std::slice::from_raw_parts_mut(self.address(piece.offset), bytes.len()) };
+        out.copy_from_slice(bytes);
+        let extent = self.overflows.take();
+        let meta = self.overflows.entry(extent);
+        meta.offset.store(piece.offset, Ordering::Relaxed);
+        meta.bytes.store(piece.bytes as u64, Ordering::Relaxed);
+        meta.references.store(1, Ordering::SeqCst);
+        Ok(OverflowRef { offset: piece.offset, len: bytes.len() as u32, extent })
+    }
+
+    /// One more unit refers to the rest's extent, if it has one.
+    pub(crate) fn keep(&self, rest: Rest<'_>) {
+        if let Rest::Overflow(o) = rest {
+            self.overflows.entry(o.extent).references.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// One unit less.
+    pub(crate) fn let_go(&self, rest: Rest<'_>) {
+        let Rest::Overflow(o) = rest else { return };
+        let meta = self.overflows.entry(o.extent);
+        if meta.references.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let bytes = meta.bytes.load(Ordering::Relaxed) as usize;
+            self.allocator.give(Extent { offset: meta.offset.load(Ordering::Relaxed), bytes });
+            self.overflows.give(o.extent);
+        }
+    }
+
+    /// Bytes of an overflow extent referred to by something that `_of` keeps.
+    pub(crate) fn overflow_bytes<'a, T: ?Sized>(&self, reference: OverflowRef, _of: &'a T) -> &'a [u8] {
+        // SAFETY: [bwtree-overflow] a unit that refers to an extent keeps it, and the caller's borrow keeps the unit.
+        unsafe { std::slice::from_raw_parts(self.address(reference.offset), reference.len as usize) }
+    }
+
+    /// A page and its chain were unlinked; what its unit needs to know to be freed later.
+    pub(crate) fn unlink(&self, state: &LeafState<'_>) -> u32 {
+        let id = state.leaf.unit();
+        let unit = self.units.entry(id);
+        unit.newest.store(state.newest() as u32, Ordering::Relaxed);
+        unit.state.fetch_or(UNLINKED, Ordering::SeqCst);
+        id
+    }
+
+    /// No guard can see the unit any more: frees it, or leaves that to the last pin.
+    pub(crate) fn release(&self, id: u32) {
+        let unit = self.units.entry(id);
+        let before = unit.state.fetch_or(RELEASED, Ordering::SeqCst);
+        if before & PINS == 0 {
+            self.free_unit(id);
+        } else {
+            self.limbo.fetch_add(unit.bytes() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Pins the leaf's unit: bytes stay where they are until [`unpin`](Store::unpin).
+    pub(crate) fn pin(&self, state: &LeafState<'_>) -> u32 {
+        let id = state.leaf.unit();
+        self.units.entry(id).state.fetch_add(1, Ordering::SeqCst);
+        self.pinned.fetch_add(1, Ordering::Relaxed);
+        id
+    }
+
+    /// Releases a pin; any thread, constant time (plus the number of overflow references).
+    pub(crate) fn unpin(&self, id: u32) {
+        self.pinned.fetch_sub(1, Ordering::Relaxed);
+        let unit = self.units.entry(id);
+        let bytes = unit.bytes() as u64;
+        let before = unit.state.fetch_sub(1, Ordering::SeqCst);
+        if before & RELEASED != 0 && before & PINS == 1 {
+            self.limbo.fetch_sub(bytes, Ordering::Relaxed);
+            self.free_unit(id);
+        }
+    }
+
+    /// The unit's page.
+    ///
+    /// # Safety
+    ///
+    /// The unit is pinned as long as `'a`.
+    pub(crate) unsafe fn pinned_leaf<'a>(&self, id: u32) -> Leaf<'a> {
+        // SAFETY: [bwtree-pin] the caller holds a pin.
+        unsafe { leaf_at(self.address(self.units.entry(id).offset.load(Ordering::Relaxed))) }
+    }
+
+    /// The record at `at` of the unit.
+    ///
+    /// # Safety
+    ///
+    /// The unit is pinned as long as `'a`, and `at` was given by its [`Records`].
+    pub(crate) unsafe fn pinned_record<'a>(&self, id: u32, at: usize) -> DeltaRecord<'a> {
+        // SAFETY: [bwtree-pin] the caller holds a pin.
+        unsafe { record_at(self.address(self.units.entry(id).offset.load(Ordering::Relaxed)), at) }
+    }
+
+    /// Where the byte at an offset is, and in which segment.
+    pub(crate) fn located(&self, offset: u64) -> (*const u8, SegmentId) {
+        let chunk = offset as usize / self.arena.chunk_bytes();
+        (self.arena.base().as_ptr().wrapping_add(offset as usize), self.arena.segment(chunk))
+    }
+
+    /// Offset of `bytes` in the arena, if they lie there.
+    pub(crate) fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let at = (bytes.as_ptr() as usize).checked_sub(self.arena.base().as_ptr() as usize)?;
+        (at < self.arena.chunk_bytes() * self.arena.chunks_max()).then_some(at as u64)
+    }
+
+    fn free_unit(&self, id: u32) {
+        let unit = self.units.entry(id);
+        let (offset, bytes) = (unit.offset.load(Ordering::Relaxed), unit.bytes());
+        let base = self.address(offset);
+        if unit.overflow.load(Ordering::Relaxed) != 0 {
+            // SAFETY: [bwtree-release] nobody else sees the unit, so it is the caller's alone.
+            let leaf = unsafe { leaf_at(base) };
+            (0..leaf.count()).for_each(|i| self.let_go(leaf.rest(i)));
+            let at = unit.newest.load(Ordering::Relaxed) as usize;
+            (Records { base, at, guard: PhantomData::<&()> }).for_each(|(_, record)| self.let_go(record.rest()));
+        }
+        if cfg!(any(debug_assertions, shuttle)) {
+            // SAFETY: [bwtree-release] as above; whoever still reads it shall notice.
+            unsafe { base.write_bytes(0xDD, bytes) };
+        }
+        self.units.give(id);
+        self.allocator.give(Extent { offset, bytes });
+    }
+}
+
+/// # Safety
+///
+/// At `base` lies a complete page that outlives `'g`.
+#[inline]
+unsafe fn leaf_at<'g>(base: *const u8) -> Leaf<'g> {
+    // SAFETY: [bwtree-word] the header comes first and says how long the page is.
+    unsafe {
+        let header = std::slice::from_raw_parts(base, page::HEADER_BYTES);
+        Leaf::open(std::slice::from_raw_parts(base, page::page_len(header)))
+    }
+}
+
+/// Bit of a word: the page takes no change any more.
+pub(crate) const FROZEN: u64 = 1;
+const INNER: u64 = 2;
+const ADDRESS: u64 = !7;
+const PINS: u64 = u32::MAX as u64;
+const UNLINKED: u64 = 1 << 32;
+const RELEASED: u64 = 1 << 33;
+/// Records lie at most this far from their base page: 16 bits of 8-byte units.
+pub(crate) const UNIT_MAX: usize = 0xffff * 8;
+/// Header, fences and hints of a page of 8-byte keys.
+const HEAD_LINES: usize = 6;

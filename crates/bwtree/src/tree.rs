@@ -1,0 +1,106 @@
+//! The tree as its users see it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::account::PinAccount;
+use crate::arena::Arena;
+use crate::core::Core;
+use crate::cursor::{Direction, Pages};
+use crate::options::{Error, Options};
+use crate::rows::Range;
+use crate::stats::Stats;
+use crate::store::Store;
+use crate::write::{Change, Outcome};
+
+/// A lock-free ordered map from byte keys to byte values. Cheap to clone; clones are the same tree.
+#[derive(Clone)]
+pub struct Tree {
+    core: Arc<Core>,
+}
+
+impl Tree {
+    /// An empty tree over `arena`, which it has for itself.
+    pub fn new(arena: Arc<dyn Arena>, options: Options) -> Result<Tree, Error> {
+        options.check(arena.chunk_bytes())?;
+        Ok(Tree { core: Arc::new(Core::new(Store::new(arena), options)?) })
+    }
+
+    /// Adds a key; [`Error::Exists`] if it is there.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        match self.core.change(key, Change::Insert(value))? {
+            Outcome::Done { .. } => Ok(()),
+            Outcome::Refused { .. } => Err(Error::Exists),
+        }
+    }
+
+    /// Sets a key's value; whether there was one before.
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        let outcome = self.core.change(key, Change::Upsert(value))?;
+        Ok(outcome == Outcome::Done { was_there: true })
+    }
+
+    /// Sets the value of a key that is there; whether it was.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        let outcome = self.core.change(key, Change::Update(value))?;
+        Ok(outcome == Outcome::Done { was_there: true })
+    }
+
+    /// Removes a key; whether it was there.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        let outcome = self.core.change(key, Change::Delete)?;
+        Ok(outcome == Outcome::Done { was_there: true })
+    }
+
+    /// If the key's value is `expected` (`None`: the key is not there), makes it `new` (`None`: removes it); whether it was.
+    pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
+        let outcome = self.core.change(key, Change::Swap { expected, new })?;
+        Ok(matches!(outcome, Outcome::Done { .. }))
+    }
+
+    /// Replaces the content of `out` by the key's value; false (and `out` empty) if there is none.
+    pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
+        Ok(self.core.get(key, out))
+    }
+
+    /// The leaves of a key range, one pinned page after another.
+    pub fn pages(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, direction: Direction) -> Pages {
+        Pages::new(self.core.clone(), from, to, direction)
+    }
+
+    /// The rows of a key range.
+    pub fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, direction: Direction) -> Range {
+        Range::new(self.pages(from, to, direction))
+    }
+
+    /// An account to take pins on, for [`Pages::on_account`].
+    pub fn pin_account(&self) -> Arc<PinAccount> {
+        Arc::new(PinAccount::new(self.core.clone()))
+    }
+
+    /// Lets go at once what nobody can see any more, and gives empty chunks back to the arena. Writers do this as they go;
+    /// call it when writing has stopped and memory matters.
+    pub fn reclaim(&self) {
+        // What this guard's own epoch saw retired goes with the second.
+        for _ in 0..2 {
+            let guard = self.core.enter();
+            self.core.collect(&guard, true);
+        }
+    }
+
+    /// Figures of the tree.
+    pub fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &Options {
+        &self.core.options
+    }
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").field("options", self.options()).field("stats", &self.stats()).finish()
+    }
+}

@@ -1,0 +1,181 @@
+//! Changes: decide on what is there, put a delta on the chain, or consolidate with the change included.
+
+use crate::core::Core;
+use crate::descend::Found;
+use crate::epoch::Guard;
+use crate::inner::Target;
+use crate::options::Error;
+use crate::page::{Draft, Op, POSITION_EXACT, Rest, head_of};
+use crate::stats::Counter;
+use crate::store::LeafState;
+
+/// A change to one key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change<'a> {
+    Insert(&'a [u8]),
+    Upsert(&'a [u8]),
+    Update(&'a [u8]),
+    Delete,
+    Swap { expected: Option<&'a [u8]>, new: Option<&'a [u8]> },
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Done; whether the key was there before.
+    Done { was_there: bool },
+    /// The condition does not hold; whether the key is there.
+    Refused { is_there: bool },
+}
+
+/// A key in a leaf.
+pub(crate) struct Hit<'g> {
+    /// For a delta: index in the base page and POSITION_EXACT.
+    pub(crate) position: u32,
+    pub(crate) value: Option<(&'g [u8], Rest<'g>)>,
+}
+
+impl<'g> LeafState<'g> {
+    /// The newest state of `key`: the chain first, then the base page.
+    #[inline]
+    pub(crate) fn lookup(&self, key: &[u8]) -> Hit<'g> {
+        if self.chain() > 0 {
+            let head = head_of(key).to_be_bytes();
+            for (_, record) in self.records() {
+                if record.head_bytes() == head && record.key() == key {
+                    let value = (record.op() == Op::Put).then(|| (record.prefix(), record.rest()));
+                    return Hit { position: record.raw_position(), value };
+                }
+            }
+        }
+        match self.leaf.search(key) {
+            Ok(i) => Hit { position: i as u32 | POSITION_EXACT, value: Some((self.leaf.prefix(i), self.leaf.rest(i))) },
+            Err(i) => Hit { position: i as u32, value: None },
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn change(&self, key: &[u8], change: Change<'_>) -> Result<Outcome, Error> {
+        self.check(key, &change)?;
+        let value = match change {
+            Change::Insert(v) | Change::Upsert(v) | Change::Update(v) | Change::Swap { new: Some(v), .. } => Some(v),
+            _ => None,
+        };
+        let mut draft = Draft { op: Op::Delete, key, prefix: &[], rest: Rest::Inline(&[]) };
+        if let Some(value) = value {
+            let (prefix, rest) = value.split_at(self.options.prefix_len);
+            let rest = if rest.len() > self.options.page_bytes / 4 {
+                Rest::Overflow(self.store.overflow(rest)?)
+            } else {
+                Rest::Inline(rest)
+            };
+            draft = Draft { op: Op::Put, key, prefix, rest };
+        }
+        let outcome = loop {
+            let guard = self.enter();
+            match self.attempt(&guard, &draft, change) {
+                Ok(None) => guard.count(Counter::Retries as usize, 1),
+                Ok(Some(outcome)) => break Ok(outcome),
+                Err(error) => {
+                    // What is retired but not let go yet may be all that is missing.
+                    self.collect(&guard, true);
+                    break Err(error);
+                }
+            }
+        };
+        self.store.let_go(draft.rest);
+        outcome
+    }
+
+    fn check(&self, key: &[u8], change: &Change<'_>) -> Result<(), Error> {
+        let o = &self.options;
+        if key.len() > o.key_max {
+            return Err(Error::KeyTooLong { len: key.len(), max: o.key_max });
+        }
+        match *change {
+            Change::Insert(v) | Change::Upsert(v) | Change::Update(v) | Change::Swap { new: Some(v), .. } => {
+                if v.len() > o.value_max {
+                    return Err(Error::ValueTooLong { len: v.len(), max: o.value_max });
+                }
+                if v.len() < o.prefix_len {
+                    return Err(Error::ValueTooShort { len: v.len(), prefix: o.prefix_len });
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One try under one guard; `None`: somebody was faster.
+    #[inline]
+    fn attempt(&self, guard: &Guard<'_>, draft: &Draft<'_>, change: Change<'_>) -> Result<Option<Outcome>, Error> {
+        let found = self.find_leaf(guard, Target::At(draft.key));
+        let hit = found.state.lookup(draft.key);
+        let is_there = hit.value.is_some();
+        let goes = match change {
+            Change::Insert(_) => !is_there,
+            Change::Upsert(_) => true,
+            Change::Update(_) | Change::Delete => is_there,
+            Change::Swap { expected, new } => {
+                let same = self.same(&hit, expected);
+                if same && new.is_none() && !is_there {
+                    return Ok(Some(Outcome::Done { was_there: false }));
+                }
+                same
+            }
+        };
+        if !goes {
+            return Ok(Some(Outcome::Refused { is_there }));
+        }
+        if found.frozen {
+            return Err(Error::Exhausted);
+        }
+        let done = self.put(guard, &found, draft, hit.position)?;
+        Ok(done.then_some(Outcome::Done { was_there: is_there }))
+    }
+
+    /// Puts the change on the chain, or into a new base page when the chain or its room is at the end.
+    #[inline]
+    fn put(&self, guard: &Guard<'_>, found: &Found<'_>, draft: &Draft<'_>, position: u32) -> Result<bool, Error> {
+        if found.state.chain() < self.options.chain_max {
+            if let Some(word) = self.store.append(&found.state, draft, position) {
+                guard.count(Counter::Deltas as usize, 1);
+                if self.install(found.pid, found.state.word, word) {
+                    return Ok(true);
+                }
+                self.store.let_go(draft.rest);
+                return Ok(false);
+            }
+        }
+        self.consolidate(guard, found, Some((draft, position)))
+    }
+
+    fn same(&self, hit: &Hit<'_>, expected: Option<&[u8]>) -> bool {
+        match (&hit.value, expected) {
+            (None, None) => true,
+            (Some((prefix, rest)), Some(expected)) => {
+                let Some(tail) = expected.strip_prefix(*prefix) else { return false };
+                match rest {
+                    Rest::Inline(bytes) => *bytes == tail,
+                    Rest::Overflow(o) => self.store.overflow_bytes(*o, hit) == tail,
+                }
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let guard = self.enter();
+        let found = self.find_leaf(&guard, Target::At(key));
+        let hit = found.state.lookup(key);
+        let Some((prefix, rest)) = hit.value else { return false };
+        out.extend_from_slice(prefix);
+        match rest {
+            Rest::Inline(bytes) => out.extend_from_slice(bytes),
+            Rest::Overflow(o) => out.extend_from_slice(self.store.overflow_bytes(o, &hit)),
+        }
+        true
+    }
+}
