@@ -22,6 +22,11 @@ impl SegmentId {
         self.0
     }
 
+    /// A segment's name from its bare number; 0 is [`FOREIGN`](Self::FOREIGN).
+    pub const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
     fn next() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

@@ -18,4 +18,6 @@ pub mod key;
 pub mod projection;
 pub mod row;
 pub mod schema;
+pub mod client;
+pub mod server;
 pub mod wire;

@@ -78,6 +78,11 @@ impl<'a> PageState<'a> {
         self.rows
     }
 
+    /// Pieces that the delivered rows fall into: runs of base rows, and rows of their own.
+    pub(crate) fn pieces_len(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// Delta records on top of the page, deletes included.
     pub fn deltas(&self) -> usize {
         self.deltas.len()

@@ -21,6 +21,7 @@ pub(crate) struct World {
     page: Range<usize>,
     records: Vec<Range<usize>>,
     rows: Range<usize>,
+    pub(crate) schema: Schema,
     pub(crate) projection: Projection,
     /// What the scan is to deliver.
     pub(crate) expected: Vec<Vec<Value>>,
@@ -73,6 +74,7 @@ fn world(
         page: 0..0,
         records: Vec::new(),
         rows: clip.clone(),
+        schema: schema.clone(),
         projection,
         expected: Vec::new(),
     };

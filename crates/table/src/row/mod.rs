@@ -17,6 +17,7 @@ mod layout;
 mod value;
 mod view;
 
+pub(crate) use builder::blank_value;
 pub use builder::{BuildError, RowBuilder};
 pub use layout::{ColumnLayout, NullBit, Place, RowLayout};
 pub use value::{Value, ValueRef};

@@ -1,0 +1,89 @@
+//! Rows to be put.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::row::{BuildError, RowBuilder, RowLayout, ValueRef};
+
+/// Encoded rows, cut into requests of a moderate size.
+#[derive(Debug)]
+pub struct RowBatch {
+    builder: RowBuilder,
+    bytes: Vec<u8>,
+    /// Where each request ends in `bytes`, and how many rows there are up to there.
+    cuts: Vec<(usize, u64)>,
+    rows: u64,
+    cut_at: usize,
+}
+
+impl RowBatch {
+    pub(crate) fn new(layout: Arc<RowLayout>) -> RowBatch {
+        RowBatch { builder: RowBuilder::new(layout), bytes: Vec::new(), cuts: Vec::new(), rows: 0, cut_at: 0 }
+    }
+
+    /// Adds a row of one value for each column, in the schema's order.
+    ///
+    /// # Errors
+    /// [`BuildError`] names the column that does not fit.
+    pub fn push(&mut self, values: &[ValueRef<'_>]) -> Result<(), BuildError> {
+        let value = self.builder.encode(values)?;
+        Self::append(&mut self.bytes, value);
+        self.note();
+        Ok(())
+    }
+
+    /// Adds a row that is encoded already (prefix and rest); the server checks it.
+    pub fn push_encoded(&mut self, value: &[u8]) {
+        Self::append(&mut self.bytes, value);
+        self.note();
+    }
+
+    /// Rows in it.
+    pub fn len(&self) -> usize {
+        self.rows as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Bytes of its rows as they travel.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.cuts.clear();
+        (self.rows, self.cut_at) = (0, 0);
+    }
+
+    /// The requests: bytes, and the index of the first row in each.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = (&[u8], Range<u64>)> {
+        let last = (self.bytes.len() > self.cut_at).then_some((self.bytes.len(), self.rows));
+        let mut from = (0, 0);
+        self.cuts.iter().copied().chain(last).map(move |to| {
+            let request = (&self.bytes[from.0..to.0], from.1..to.1);
+            from = to;
+            request
+        })
+    }
+
+    fn append(bytes: &mut Vec<u8>, value: &[u8]) {
+        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(value);
+    }
+
+    fn note(&mut self) {
+        self.rows += 1;
+        if self.bytes.len() - self.cut_at >= REQUEST_BYTES {
+            self.cut_at = self.bytes.len();
+            self.cuts.push((self.cut_at, self.rows));
+        }
+    }
+}
+
+/// A request is sent once it has this many bytes: enough to forget its own price, little to hold a worker up.
+const REQUEST_BYTES: usize = 48 << 10;

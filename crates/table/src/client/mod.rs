@@ -1,0 +1,190 @@
+//! The client library: tables, rows, scans.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use overside_table::client::{Client, ScanOptions};
+//! # fn example(provider: Arc<dyn overside_verbs::Provider>) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut client = Client::connect(provider, "demo")?;
+//! let table = client.table("lineitem")?;
+//! let mut scan = client.scan(&table, &ScanOptions::default())?;
+//! let mut bytes = 0;
+//! while let Some(block) = scan.next_block()? {
+//!     block.rows().for_each(|row| bytes += row.len()); // views into the received buffer
+//! }
+//! # Ok(()) }
+//! ```
+
+mod batch;
+mod error;
+mod link;
+mod receive;
+mod scan;
+mod table;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_verbs::Provider;
+
+pub use batch::RowBatch;
+pub use error::ClientError;
+pub use receive::Received;
+pub use scan::{Scan, ScanOptions, ScanSummary};
+pub use table::{OwnedRow, RemoteTable};
+
+use crate::row::ValueRef;
+use crate::schema::Schema;
+use crate::wire::{Applied, PutMode, Reply, Request, ServerStats, TableInfo};
+use link::Link;
+
+/// How a client is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Bytes of each receive buffer; rows that do not fit travel in parts.
+    pub block_bytes: usize,
+    /// Receive buffers. Together with `block_bytes` they should stay within a core's cache.
+    pub blocks: usize,
+    /// How long a server may take for an answer or the next block of one.
+    pub timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { block_bytes: 64 << 10, blocks: 16, timeout: Duration::from_secs(30) }
+    }
+}
+
+/// A connection to a server. One request at a time; as many connections as wanted.
+#[derive(Debug)]
+pub struct Client {
+    link: Link,
+}
+
+impl Client {
+    /// Connects to the provider's part of an address.
+    ///
+    /// # Errors
+    /// [`ClientError::Verbs`] when nobody listens there, [`ClientError::Refused`] when the versions differ.
+    pub fn connect(provider: Arc<dyn Provider>, name: &str) -> Result<Client, ClientError> {
+        Client::connect_with(provider, name, ClientOptions::default())
+    }
+
+    /// As [`connect`](Self::connect), with other buffers or patience.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(provider: Arc<dyn Provider>, name: &str, options: ClientOptions) -> Result<Client, ClientError> {
+        Ok(Client { link: Link::connect(provider, name, options)? })
+    }
+
+    /// The server's process id.
+    pub fn server_pid(&self) -> u32 {
+        self.link.server_pid()
+    }
+
+    /// Creates a table.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when there is one of this name or the schema cannot be.
+    pub fn create_table(&mut self, name: &str, schema: &Schema) -> Result<RemoteTable, ClientError> {
+        let mut encoded = Vec::new();
+        schema.encode(&mut encoded);
+        match self.link.call(&Request::Create { name, schema: &encoded })? {
+            Reply::Table(info) => RemoteTable::new(info),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Looks a table up.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when there is none of this name; the text names those that are there.
+    pub fn table(&mut self, name: &str) -> Result<RemoteTable, ClientError> {
+        match self.link.call(&Request::Describe { name })? {
+            Reply::Table(info) => RemoteTable::new(info),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// All tables, by name.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn tables(&mut self) -> Result<Vec<TableInfo>, ClientError> {
+        match self.link.call(&Request::List)? {
+            Reply::Tables(tables) => Ok(tables),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Drops a table and its rows. Scans that are running on it end as if it were still there.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when there is none.
+    pub fn drop_table(&mut self, name: &str) -> Result<(), ClientError> {
+        match self.link.call(&Request::Drop { name })? {
+            Reply::Dropped => Ok(()),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Puts a batch. Each row is atomic by itself; rows that fail do not stop the others, and the
+    /// answer names them by their index in the batch.
+    ///
+    /// # Errors
+    /// When the connection fails in the middle, [`ClientError::Partly`] says how many rows were acknowledged.
+    pub fn put(&mut self, table: &RemoteTable, mode: PutMode, batch: &RowBatch) -> Result<Applied, ClientError> {
+        self.link.put(table.id(), mode, batch)
+    }
+
+    /// Gets a row by its key's values, in the order of the key's columns.
+    ///
+    /// # Errors
+    /// [`ClientError::Key`] when the values are not a key of this table.
+    pub fn get(&mut self, table: &RemoteTable, key: &[ValueRef<'_>]) -> Result<Option<OwnedRow>, ClientError> {
+        let key = table.key(key)?;
+        match self.link.call(&Request::Get { table: table.id(), key: &key })? {
+            Reply::Row(value) => value.map(|v| OwnedRow::new(v, table)).transpose(),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Deletes a row by its key's values; whether it was there.
+    ///
+    /// # Errors
+    /// [`ClientError::Key`] when the values are not a key of this table.
+    pub fn delete(&mut self, table: &RemoteTable, key: &[ValueRef<'_>]) -> Result<bool, ClientError> {
+        let key = table.key(key)?;
+        let mut keys = (key.len() as u32).to_le_bytes().to_vec();
+        keys.extend_from_slice(&key);
+        match self.link.call(&Request::Delete { table: table.id(), keys: &keys })? {
+            Reply::Applied(applied) => match applied.failed.first() {
+                None => Ok(applied.applied == 1),
+                Some((_, crate::wire::FaultCode::NotFound)) => Ok(false),
+                Some((_, code)) => Err(ClientError::Refused { code: *code, text: code.text().into() }),
+            },
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Scans a range. No snapshot: each page is one instant's state, every row returned was current at
+    /// some moment of the scan, rows present throughout come exactly once, in key order.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] for a column that is not there, [`ClientError::Key`] for bounds of other types.
+    pub fn scan<'a>(&'a mut self, table: &RemoteTable, options: &ScanOptions<'_>) -> Result<Scan<'a>, ClientError> {
+        Scan::start(&mut self.link, table, options)
+    }
+
+    /// How the server does.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn stats(&mut self) -> Result<ServerStats, ClientError> {
+        match self.link.call(&Request::Stats)? {
+            Reply::Stats(stats) => Ok(stats),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+}
+

@@ -1,0 +1,196 @@
+//! A running scan.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::link::Link;
+use super::receive::Received;
+use super::{ClientError, RemoteTable};
+use crate::block::RowBlock;
+use crate::key::KEY_BYTES_MAX;
+use crate::projection::Projection;
+use crate::row::ValueRef;
+use crate::wire::{self, Bounds, Kind, Mode, Reply, Request, ScanReply, ScanRequest};
+
+/// What to scan and how. The default is every row and every column, in the cheapest way.
+#[derive(Clone, Debug)]
+pub struct ScanOptions<'a> {
+    /// Lower end: values of the key's first columns, at least one.
+    pub from: Bound<&'a [ValueRef<'a>]>,
+    /// Upper end, likewise. A bound of fewer columns than the key has covers all keys that start with them.
+    pub to: Bound<&'a [ValueRef<'a>]>,
+    /// Columns by index, in the order wanted.
+    pub columns: Option<&'a [usize]>,
+    /// In which way the answer travels.
+    pub mode: Mode,
+    /// Stop after at least this many rows.
+    pub rows_max: Option<u64>,
+}
+
+impl Default for ScanOptions<'_> {
+    fn default() -> Self {
+        Self { from: Bound::Unbounded, to: Bound::Unbounded, columns: None, mode: Mode::Auto, rows_max: None }
+    }
+}
+
+/// How a finished scan went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanSummary {
+    /// Rows received.
+    pub rows: u64,
+    /// Bytes of received row views: what `bytes_per_s` counts.
+    pub row_bytes: u64,
+    /// What the server says.
+    pub server: ScanReply,
+}
+
+/// Blocks of rows as they arrive. Dropping it early cancels the rest.
+#[derive(Debug)]
+pub struct Scan<'a> {
+    link: &'a mut Link,
+    number: u32,
+    projection: Arc<Projection>,
+    summary: ScanSummary,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Ended,
+    Broken,
+}
+
+impl<'a> Scan<'a> {
+    pub(crate) fn start(
+        link: &'a mut Link,
+        table: &RemoteTable,
+        options: &ScanOptions<'_>,
+    ) -> Result<Scan<'a>, ClientError> {
+        let projection = Arc::new(table.projection(options.columns)?);
+        let from = lower(table, options.from)?;
+        let to = upper(table, options.to)?;
+        let request = ScanRequest {
+            table: table.id(),
+            bounds: Bounds {
+                from: from.as_ref().map(|(k, within)| (k.as_slice(), *within)),
+                to: to.as_ref().map(|(k, within)| (k.as_slice(), *within)),
+            },
+            columns: options.columns.map(|c| c.iter().map(|&c| c as u16).collect()),
+            mode: options.mode,
+            rows_max: options.rows_max,
+        };
+        let number = link.send(&Request::Scan(request))?;
+        Ok(Scan { link, number, projection, summary: ScanSummary::default(), state: State::Running })
+    }
+
+    /// The next block of rows; none at the end. Blocks may be kept, up to the client's receive buffers.
+    ///
+    /// # Errors
+    /// When the server refuses the scan, sends something broken, or goes away.
+    pub fn next_block(&mut self) -> Result<Option<RowBlock<Received>>, ClientError> {
+        if self.state != State::Running {
+            return Ok(None);
+        }
+        let block = self.receive().inspect_err(|e| {
+            self.state = if matches!(e, ClientError::Refused { .. }) { State::Ended } else { State::Broken };
+        })?;
+        match &block {
+            Some(block) => {
+                self.summary.rows += block.len() as u64;
+                self.summary.row_bytes += block.row_bytes();
+            }
+            None => self.state = State::Ended,
+        }
+        Ok(block)
+    }
+
+    /// The columns as they were asked for.
+    pub fn projection(&self) -> &Arc<Projection> {
+        &self.projection
+    }
+
+    /// How it went so far; complete once [`next_block`](Self::next_block) has returned none.
+    pub fn summary(&self) -> ScanSummary {
+        self.summary
+    }
+
+    fn receive(&mut self) -> Result<Option<RowBlock<Received>>, ClientError> {
+        let message = self.link.message()?;
+        if wire::kind(message.as_ref()) == Kind::Block {
+            let block = RowBlock::parse(message, &self.projection)?;
+            if block.header().scan != u64::from(self.number) {
+                return Err(ClientError::Unexpected("rows of another scan".into()));
+            }
+            return Ok(Some(block));
+        }
+        let (number, reply) = wire::decode::<Reply>(message.as_ref())?;
+        match reply {
+            Reply::ScanEnd(end) if number == self.number => {
+                self.summary.server = end;
+                Ok(None)
+            }
+            Reply::Fault(fault) => Err(ClientError::Refused { code: fault.code, text: fault.text }),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+}
+
+impl Drop for Scan<'_> {
+    fn drop(&mut self) {
+        if self.state != State::Running || self.link.send(&Request::Cancel).is_err() {
+            return;
+        }
+        // What is under way still arrives; the connection is usable once the end has.
+        while let Ok(Some(_)) = self.next_block() {}
+    }
+}
+
+/// A lower bound as an encoded key and whether that key belongs to the range. A bound of fewer
+/// columns than the key has stands for all keys that start with it.
+fn lower(table: &RemoteTable, bound: Bound<&[ValueRef<'_>]>) -> Result<Option<(Vec<u8>, bool)>, ClientError> {
+    Ok(match bound {
+        Bound::Unbounded => None,
+        Bound::Included(values) => Some((table.key_start(values)?, true)),
+        Bound::Excluded(values) if whole(table, values) => Some((table.key_start(values)?, false)),
+        Bound::Excluded(values) => Some((after(table.key_start(values)?), true)),
+    })
+}
+
+/// An upper bound, likewise.
+fn upper(table: &RemoteTable, bound: Bound<&[ValueRef<'_>]>) -> Result<Option<(Vec<u8>, bool)>, ClientError> {
+    Ok(match bound {
+        Bound::Unbounded => None,
+        Bound::Included(values) if whole(table, values) => Some((table.key_start(values)?, true)),
+        Bound::Included(values) => Some((after(table.key_start(values)?), false)),
+        Bound::Excluded(values) => Some((table.key_start(values)?, false)),
+    })
+}
+
+fn whole(table: &RemoteTable, values: &[ValueRef<'_>]) -> bool {
+    values.len() == table.keys().types().len()
+}
+
+/// The first key behind all that start with `key`.
+fn after(mut key: Vec<u8>) -> Vec<u8> {
+    while let Some(last) = key.pop() {
+        if last < u8::MAX {
+            key.push(last + 1);
+            return key;
+        }
+    }
+    // Behind every key there can be.
+    vec![u8::MAX; KEY_BYTES_MAX + 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_behind_a_prefix() {
+        assert_eq!(after(vec![1, 2]), vec![1, 3]);
+        assert_eq!(after(vec![1, 255, 255]), vec![2]);
+        assert_eq!(after(vec![255]).len(), KEY_BYTES_MAX + 1);
+    }
+}

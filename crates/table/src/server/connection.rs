@@ -1,0 +1,221 @@
+//! One client: what it asked for and what it has not taken yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use overside_bwtree::PinAccount;
+use overside_memory::View;
+use overside_verbs::{QueuePair, WorkRequest};
+
+use super::scan::ActiveScan;
+use super::store::{Store, Table, fault};
+use super::transmit::Transmit;
+use super::{Shared, apply};
+use crate::schema::SCHEMA_BYTES_MAX;
+use crate::wire::{
+    self, BadMessage, Fault, FaultCode, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, cut,
+};
+
+/// A connected client.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) queue_pair: QueuePair,
+    /// Bytes of the client's receive buffers; 0 before its Hello.
+    pub(crate) block_bytes: usize,
+    /// Messages that the queue pair had no room for yet.
+    pub(crate) outbox: VecDeque<WorkRequest>,
+    pub(crate) in_flight: usize,
+    pub(crate) scan: Option<ActiveScan>,
+    /// By table, what its transmissions pin.
+    pins: Vec<(u32, Arc<PinAccount>)>,
+    /// When it last took something that was sent, or had nothing to take.
+    pub(crate) progressed: Instant,
+    tables: Vec<Arc<Table>>,
+}
+
+impl Connection {
+    pub(crate) fn new(queue_pair: QueuePair) -> Self {
+        Self {
+            queue_pair,
+            block_bytes: 0,
+            outbox: VecDeque::new(),
+            in_flight: 0,
+            scan: None,
+            pins: Vec::new(),
+            progressed: Instant::now(),
+            tables: Vec::new(),
+        }
+    }
+
+    /// Carries out a request.
+    ///
+    /// # Errors
+    /// [`BadMessage`]: the client does not speak the protocol and is to be disconnected.
+    pub(crate) fn request(&mut self, shared: &Shared, transmit: &Transmit, message: &[u8]) -> Result<(), BadMessage> {
+        let (number, request) = wire::decode::<Request<'_>>(message)?;
+        if let Request::Hello { version, block_bytes } = request {
+            return self.hello(number, version, block_bytes, transmit);
+        }
+        if self.block_bytes == 0 {
+            return Err(BadMessage("a request before Hello"));
+        }
+        match self.carry_out(shared, number, request) {
+            Ok(Some(reply)) => self.reply(number, &reply, transmit),
+            Ok(None) => {}
+            Err(fault) => self.reply(number, &Reply::Fault(fault), transmit),
+        }
+        Ok(())
+    }
+
+    fn hello(&mut self, number: u32, version: u16, block_bytes: u32, transmit: &Transmit) -> Result<(), BadMessage> {
+        if self.block_bytes != 0 {
+            return Err(BadMessage("a second Hello"));
+        }
+        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&(block_bytes as usize)) {
+            return Err(BadMessage("receive buffers of an absurd size"));
+        }
+        self.block_bytes = block_bytes as usize;
+        let reply = if version == wire::VERSION {
+            Reply::Hello {
+                version: wire::VERSION,
+                request_bytes_max: REQUEST_BYTES_MAX as u32,
+                pid: std::process::id(),
+            }
+        } else {
+            let text = format!("this server speaks version {}, the client {version}; update the older one", wire::VERSION);
+            Reply::Fault(fault(FaultCode::BadRequest, text))
+        };
+        self.reply(number, &reply, transmit);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, shared: &Shared, number: u32, request: Request<'_>) -> Result<Option<Reply>, Fault> {
+        let store = &shared.store;
+        Ok(Some(match request {
+            Request::Hello { .. } => return Err(fault(FaultCode::BadRequest, "a second Hello".into())),
+            Request::Create { name, schema } => {
+                if schema.len() > SCHEMA_BYTES_MAX {
+                    return Err(fault(FaultCode::BadRequest, "the schema is too long".into()));
+                }
+                Reply::Table(store.create(name, schema)?.info())
+            }
+            Request::Drop { name } => {
+                let id = store.drop_table(name)?;
+                self.tables.retain(|t| t.id != id);
+                Reply::Dropped
+            }
+            Request::List => Reply::Tables(store.all().iter().map(|t| t.info()).collect()),
+            Request::Describe { name } => Reply::Table(store.named(name)?.info()),
+            Request::Put { table, mode, rows } => Reply::Applied(apply::put(&*self.table(store, table)?, mode, rows)?),
+            Request::Get { table, key } => Reply::Row(apply::get(&*self.table(store, table)?, key)?),
+            Request::Delete { table, keys } => Reply::Applied(apply::delete(&*self.table(store, table)?, keys)?),
+            Request::Scan(scan) => {
+                self.start_scan(store, number, &scan)?;
+                return Ok(None);
+            }
+            Request::Cancel => {
+                if let Some(scan) = &mut self.scan {
+                    scan.cancel();
+                }
+                return Ok(None);
+            }
+            Request::Stats => Reply::Stats(stats(shared)),
+        }))
+    }
+
+    fn start_scan(&mut self, store: &Store, number: u32, request: &ScanRequest<'_>) -> Result<(), Fault> {
+        if self.scan.is_some() {
+            let text = "a scan is running on this connection; finish or cancel it, or open another connection";
+            return Err(fault(FaultCode::BadRequest, text.into()));
+        }
+        let table = self.table(store, request.table)?.clone();
+        let account = self.pin_account(&table);
+        self.scan = Some(ActiveScan::new(number, table, request, account)?);
+        Ok(())
+    }
+
+    fn pin_account(&mut self, table: &Table) -> Arc<PinAccount> {
+        // Accounts of tables that it does not scan any more are empty.
+        self.pins.retain(|(id, account)| *id == table.id || account.pins() > 0);
+        if let Some((_, account)) = self.pins.iter().find(|(id, _)| *id == table.id) {
+            return account.clone();
+        }
+        let account = table.tree.pin_account();
+        self.pins.push((table.id, account.clone()));
+        account
+    }
+
+    /// Bytes that stay in memory only because this client has not taken them yet.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.pins.iter().map(|(_, account)| account.held_bytes()).sum()
+    }
+
+    /// A table by number; a short list, since a connection uses few.
+    fn table(&mut self, store: &Store, id: u32) -> Result<&Arc<Table>, Fault> {
+        let at = match self.tables.iter().position(|t| t.id == id) {
+            // Dropped tables are noticed here: only the store keeps them.
+            Some(at) if Arc::strong_count(&self.tables[at]) > 1 => at,
+            Some(at) => {
+                self.tables.swap_remove(at);
+                return Err(fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()));
+            }
+            None => {
+                self.tables.push(store.numbered(id)?);
+                self.tables.len() - 1
+            }
+        };
+        Ok(&self.tables[at])
+    }
+
+    /// Queues a reply, in parts where it does not fit into the client's buffers.
+    pub(crate) fn reply(&mut self, number: u32, reply: &Reply, transmit: &Transmit) {
+        self.send_bytes(wire::encode(number, reply), transmit);
+    }
+
+    /// Queues bytes as one message, or in parts.
+    pub(crate) fn send_bytes(&mut self, bytes: Vec<u8>, transmit: &Transmit) {
+        if bytes.len() <= self.block_bytes {
+            self.send(transmit.packed(bytes));
+            return;
+        }
+        for (header, range) in cut(bytes.len(), self.block_bytes) {
+            let part = [&header[..], &bytes[range]].concat();
+            self.send(transmit.packed(part));
+        }
+    }
+
+    /// Queues one message.
+    pub(crate) fn send(&mut self, view: View) {
+        self.outbox.push_back(WorkRequest::send(0, view));
+    }
+}
+
+fn stats(shared: &Shared) -> ServerStats {
+    use std::sync::atomic::Ordering::Relaxed;
+    let mut stats = ServerStats {
+        pid: std::process::id(),
+        connections: shared.connections.load(Relaxed),
+        cpu_ns: process_cpu_ns(),
+        empty_poll_ns: shared.empty_poll_ns.load(Relaxed),
+        closed_for_cause: shared.closed_for_cause.load(Relaxed),
+        ..ServerStats::default()
+    };
+    for table in shared.store.all() {
+        let tree = table.tree.stats();
+        stats.bytes_committed += tree.committed_bytes;
+        stats.bytes_allocated += tree.used_bytes;
+        stats.bytes_pinned += tree.held_by_pins_bytes;
+        stats.consolidations += tree.consolidations;
+    }
+    stats
+}
+
+fn process_cpu_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Smallest and largest receive buffers of a client.
+const BLOCK_BYTES_MIN: usize = 1 << 10;
+const BLOCK_BYTES_MAX: usize = 4 << 20;

@@ -1,0 +1,206 @@
+//! The server: tables in registered memory, any number of clients.
+//!
+//! One accepting thread, and workers that own a completion queue each with the connections on it. A
+//! worker answers requests and feeds scans page by page, as fast as its clients take them: it never
+//! waits for one of them.
+//!
+//! What a slow client holds back is bounded: a scan has at most [`ServerOptions::window`] messages in
+//! flight, each with at most a page pinned; what it may hold beyond retirement is budgeted, past the
+//! budget pages are copied out, and past [`ServerOptions::deadline`] without progress its connection is
+//! closed (DESIGN, rules of memory 4).
+
+mod answer;
+mod apply;
+mod connection;
+mod scan;
+mod store;
+mod transmit;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use overside_bwtree::{Exhausted, SegmentObserver};
+use overside_memory::{Segment, SegmentId};
+use overside_planner::{Goal, Profile};
+use overside_verbs::{Access, Link, Listener, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
+
+use store::{MemoryLimit, Store};
+use worker::{Waker, Worker};
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Threads that serve connections. Default: half of the processors.
+    pub workers: usize,
+    /// Bytes of memory that one table may commit. Default: 3/4 of what is available now, or 64 GiB.
+    pub memory_max: usize,
+    /// Bytes of one segment: the step in which tables grow.
+    pub segment_bytes: usize,
+    /// Messages of one scan in flight.
+    pub window: usize,
+    /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
+    /// are copied out instead.
+    pub pinned_max: u64,
+    /// How long a client may not take what was sent before its connection is closed.
+    pub deadline: Duration,
+    /// What `auto` makes small.
+    pub goal: Goal,
+    /// Prices to plan with instead of the provider's own.
+    pub profile: Option<Profile>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            workers: (processors / 2).max(1),
+            memory_max: 64 << 30,
+            segment_bytes: 8 << 20,
+            window: 24,
+            pinned_max: 4 << 20,
+            deadline: Duration::from_secs(10),
+            goal: Goal::Throughput,
+            profile: None,
+        }
+    }
+}
+
+/// A running server. Dropping it shuts it down.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    wakers: Vec<Waker>,
+}
+
+/// What all threads of a server have.
+#[derive(Debug)]
+struct Shared {
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    store: Store,
+    options: ServerOptions,
+    profile: Profile,
+    sge_max: usize,
+    stop: AtomicBool,
+    connections: AtomicU64,
+    closed_for_cause: AtomicU64,
+    empty_poll_ns: AtomicU64,
+}
+
+impl Server {
+    /// Listens on the provider's part of each address and serves in the background.
+    ///
+    /// # Errors
+    /// When an address is taken or the system has no room.
+    pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, VerbsError> {
+        let domain = provider.allocate_domain()?;
+        let registrar = Arc::new(Registrar { provider: provider.clone(), domain: domain.clone(), regions: Mutex::default() });
+        let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
+        let profile = options.profile.clone().unwrap_or_else(|| provider.profile());
+        let listeners = names.iter().map(|n| provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
+        let shared = Arc::new(Shared {
+            store: Store::new(memory, registrar),
+            sge_max: provider.capabilities().sge_max,
+            provider,
+            domain,
+            options,
+            profile,
+            stop: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            closed_for_cause: AtomicU64::new(0),
+            empty_poll_ns: AtomicU64::new(0),
+        });
+        let mut server = Server { shared: shared.clone(), threads: Vec::new(), wakers: Vec::new() };
+        let mut doors = Vec::new();
+        for index in 0..shared.options.workers.max(1) {
+            let (sender, links) = channel();
+            let worker = Worker::new(shared.clone(), links)?;
+            doors.push((sender, worker.waker()));
+            server.wakers.push(worker.waker());
+            server.spawn(format!("worker-{index}"), move || worker.run())?;
+        }
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let (shared, doors) = (shared.clone(), doors.clone());
+            server.spawn(format!("accept-{index}"), move || accept(&shared, listener, &doors))?;
+        }
+        Ok(server)
+    }
+
+    /// Stops accepting, closes every connection, frees every table.
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), VerbsError> {
+        let thread = std::thread::Builder::new().name(name).spawn(run);
+        let thread = thread.map_err(|e| VerbsError::System { what: "starting a thread", reason: e.to_string() })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wakers.iter().for_each(Waker::wake);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Hands new connections to the workers in turn.
+fn accept(shared: &Shared, mut listener: Box<dyn Listener>, doors: &[(Sender<Link>, Waker)]) {
+    for (sender, waker) in doors.iter().cycle() {
+        let link = loop {
+            if shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            match listener.accept(ACCEPT_LOOK) {
+                Ok(Some(link)) => break link,
+                Ok(None) => {}
+                // Out of descriptors, say: others close theirs, and looking again is all there is to do.
+                Err(_) => std::thread::sleep(ACCEPT_LOOK),
+            }
+        };
+        if sender.send(link).is_ok() {
+            waker.wake();
+        }
+    }
+}
+
+/// Registers the tables' segments as they come and deregisters them as they go.
+#[derive(Debug)]
+struct Registrar {
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    regions: Mutex<std::collections::HashMap<SegmentId, MemoryRegion>>,
+}
+
+impl SegmentObserver for Registrar {
+    fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted> {
+        let memory = Memory::Segment(segment.clone());
+        let region = self.provider.register(&self.domain, &memory, Access::LOCAL).map_err(|_| Exhausted)?;
+        self.regions.lock().unwrap_or_else(|e| e.into_inner()).insert(segment.id(), region);
+        Ok(())
+    }
+
+    fn decommitted(&self, segment: SegmentId) {
+        let region = self.regions.lock().unwrap_or_else(|e| e.into_inner()).remove(&segment);
+        if let Some(region) = region {
+            let _ = self.provider.deregister(region);
+        }
+    }
+}
+
+/// How often the accepting thread looks whether it shall stop.
+const ACCEPT_LOOK: Duration = Duration::from_millis(200);

@@ -1,0 +1,148 @@
+//! The tables of a server.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, RwLock};
+
+use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree};
+
+use crate::key::KeyCodec;
+use crate::row::RowLayout;
+use crate::schema::Schema;
+use crate::wire::{Fault, FaultCode, TABLE_NAME_BYTES_MAX, TableInfo};
+
+/// Tables by name and by number. The lock is taken when a table is created, dropped or first
+/// used by a connection; reading and writing rows never takes it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    tables: RwLock<HashMap<String, Arc<Table>>>,
+    next: AtomicU32,
+    memory: MemoryLimit,
+    observer: Arc<dyn SegmentObserver>,
+}
+
+/// How much memory tables may commit, and in which steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryLimit {
+    /// Bytes of all segments together.
+    pub(crate) bytes_max: usize,
+    /// Bytes of each segment.
+    pub(crate) segment_bytes: usize,
+}
+
+/// A table: a tree, and how rows lie in it.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) schema: Schema,
+    pub(crate) layout: Arc<RowLayout>,
+    pub(crate) keys: KeyCodec,
+    pub(crate) tree: Tree,
+    rows: AtomicI64,
+}
+
+impl Store {
+    pub(crate) fn new(memory: MemoryLimit, observer: Arc<dyn SegmentObserver>) -> Self {
+        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer }
+    }
+
+    pub(crate) fn create(&self, name: &str, schema: &[u8]) -> Result<Arc<Table>, Fault> {
+        check_name(name)?;
+        let schema = Schema::decode(schema).map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?;
+        let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
+        if tables.contains_key(name) {
+            let text = format!("there is a table {name:?} already; drop it first, or choose another name");
+            return Err(fault(FaultCode::TableExists, text));
+        }
+        let table = Arc::new(self.new_table(name, schema)?);
+        tables.insert(name.into(), table.clone());
+        Ok(table)
+    }
+
+    fn new_table(&self, name: &str, schema: Schema) -> Result<Table, Fault> {
+        let layout = RowLayout::new(&schema);
+        let exhausted = |e: &dyn std::fmt::Display| {
+            fault(FaultCode::Exhausted, format!("no memory for table {name:?}: {e}; drop a table or raise the limit"))
+        };
+        let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
+            .map_err(|e| exhausted(&e))?;
+        let options = Options { prefix_len: layout.prefix_len(), ..Options::default() };
+        Ok(Table {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            name: name.into(),
+            keys: KeyCodec::new(&schema),
+            layout: Arc::new(layout),
+            tree: Tree::new(Arc::new(arena), options).map_err(|e| exhausted(&e))?,
+            schema,
+            rows: AtomicI64::new(0),
+        })
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Table>, Fault> {
+        let tables = self.tables.read().unwrap_or_else(|e| e.into_inner());
+        tables.get(name).cloned().ok_or_else(|| {
+            let mut names: Vec<&str> = tables.keys().map(String::as_str).collect();
+            names.sort_unstable();
+            let there = match names.as_slice() {
+                [] => "there are no tables yet; load one first".into(),
+                names => format!("there are: {}", names.join(", ")),
+            };
+            fault(FaultCode::UnknownTable, format!("there is no table {name:?}; {there}"))
+        })
+    }
+
+    pub(crate) fn numbered(&self, id: u32) -> Result<Arc<Table>, Fault> {
+        let tables = self.tables.read().unwrap_or_else(|e| e.into_inner());
+        let found = tables.values().find(|t| t.id == id).cloned();
+        found.ok_or_else(|| fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()))
+    }
+
+    pub(crate) fn drop_table(&self, name: &str) -> Result<u32, Fault> {
+        let id = self.named(name)?.id;
+        let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
+        tables.remove(name);
+        Ok(id)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Table>> {
+        let tables = self.tables.read().unwrap_or_else(|e| e.into_inner());
+        let mut all: Vec<_> = tables.values().cloned().collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+}
+
+impl Table {
+    /// Counts rows that came (or went).
+    pub(crate) fn count(&self, change: i64) {
+        self.rows.fetch_add(change, Ordering::Relaxed);
+    }
+
+    pub(crate) fn info(&self) -> TableInfo {
+        let stats = self.tree.stats();
+        let mut schema = Vec::new();
+        self.schema.encode(&mut schema);
+        TableInfo {
+            id: self.id,
+            name: self.name.clone(),
+            schema,
+            rows: self.rows.load(Ordering::Relaxed).max(0) as u64,
+            pages: 1 + stats.splits.saturating_sub(stats.merges),
+            bytes: stats.committed_bytes,
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Fault> {
+    let fits = !name.is_empty() && name.len() <= TABLE_NAME_BYTES_MAX && !name.chars().any(char::is_control);
+    if fits {
+        return Ok(());
+    }
+    let text = format!("a table's name has 1 to {TABLE_NAME_BYTES_MAX} bytes and no control characters");
+    Err(fault(FaultCode::BadRequest, text))
+}
+
+pub(crate) fn fault(code: FaultCode, text: String) -> Fault {
+    Fault { code, text }
+}

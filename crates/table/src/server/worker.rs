@@ -1,0 +1,217 @@
+//! A thread that serves connections: requests in, replies and scans out, nobody waited for.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use overside_memory::{Buffer, Segment};
+use overside_verbs::{
+    CompletionQueue, Link, Opcode, PortEvent, PortOptions, QueuePair, Status, VerbsError, WorkCompletion,
+};
+use rustix::event::EventfdFlags;
+
+use super::Shared;
+use super::connection::Connection;
+use super::transmit::Transmit;
+use crate::wire::REQUEST_BYTES_MAX;
+
+/// Wakes a worker that sleeps.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        // A full counter is awake enough.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    fn quiet(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0u8; 8][..]);
+    }
+}
+
+/// A worker's state; lives on its thread.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    queue: CompletionQueue,
+    links: Receiver<Link>,
+    waker: Waker,
+    transmit: Transmit,
+    connections: HashMap<QueuePair, Connection>,
+    /// Connections with a scan or messages to send.
+    busy: Vec<QueuePair>,
+    spare: Vec<(u64, Buffer)>,
+    swept: Instant,
+}
+
+impl Worker {
+    /// # Errors
+    /// When the system has no room for the worker's buffers and descriptors.
+    pub(crate) fn new(shared: Arc<Shared>, links: Receiver<Link>) -> Result<Self, VerbsError> {
+        let options = PortOptions { shared_receives: RECEIVES, ..PortOptions::default() };
+        let queue = CompletionQueue::new(shared.provider.open_port(&shared.domain, options)?);
+        let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| VerbsError::System { what: "eventfd", reason: e.to_string() })?;
+        let buffers = Segment::private(RECEIVE_BYTES * RECEIVES)?.carve(RECEIVE_BYTES);
+        Ok(Self {
+            transmit: Transmit::new(&shared)?,
+            shared,
+            queue,
+            links,
+            waker: Waker(Arc::new(waker)),
+            connections: HashMap::new(),
+            busy: Vec::new(),
+            spare: buffers.into_iter().map(|b| (0, b)).collect(),
+            swept: Instant::now(),
+        })
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Serves until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut done = Vec::new();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.take_links();
+            let _ = self.queue.post_receive(None, &mut self.spare);
+            let waits = self.feed();
+            if waits {
+                let before = self.queue.spun();
+                // Only a failing system call ends the wait with an error; the next turn tries again.
+                let _ = self.queue.poll_wait_or(&mut done, self.patience(), Some(self.waker.0.as_fd()));
+                let spun = self.queue.spun() - before;
+                self.shared.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
+                self.waker.quiet();
+            } else {
+                self.queue.poll(&mut done);
+            }
+            for completion in done.drain(..) {
+                self.complete(completion);
+            }
+            while let Some(PortEvent::Disconnected { queue_pair, .. }) = self.queue.next_event() {
+                self.forget(queue_pair);
+            }
+            self.sweep();
+        }
+        let open: Vec<QueuePair> = self.connections.keys().copied().collect();
+        open.into_iter().for_each(|qp| self.forget(qp));
+        self.transmit.close(&self.shared);
+    }
+
+    fn take_links(&mut self) {
+        while let Ok(link) = self.links.try_recv() {
+            if let Ok(queue_pair) = self.queue.attach(link) {
+                self.connections.insert(queue_pair, Connection::new(queue_pair));
+                self.shared.connections.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn complete(&mut self, completion: WorkCompletion) {
+        let connection = completion.queue_pair.and_then(|qp| self.connections.get_mut(&qp));
+        if completion.opcode == Opcode::Send {
+            if let Some(connection) = connection {
+                connection.in_flight = connection.in_flight.saturating_sub(1);
+                connection.progressed = Instant::now();
+            }
+            return;
+        }
+        let Some(buffer) = completion.buffer else { return };
+        if completion.status == Status::Success
+            && let Some(connection) = connection
+        {
+            let message = &buffer[..completion.bytes as usize];
+            let queue_pair = connection.queue_pair;
+            match connection.request(&self.shared, &self.transmit, message) {
+                Ok(()) if !self.busy.contains(&queue_pair) => self.busy.push(queue_pair),
+                Ok(()) => {}
+                Err(_) => self.dismiss(queue_pair),
+            }
+        }
+        self.spare.push((0, buffer));
+    }
+
+    /// Gives every busy connection a turn; true when nothing can be done before something completes.
+    fn feed(&mut self) -> bool {
+        let mut waits = true;
+        let mut at = 0;
+        while at < self.busy.len() {
+            let Some(connection) = self.connections.get_mut(&self.busy[at]) else {
+                self.busy.swap_remove(at);
+                continue;
+            };
+            let produced = connection.produce(&self.shared, &self.transmit);
+            let room = self.shared.options.window.saturating_sub(connection.in_flight);
+            if !connection.outbox.is_empty() && room > 0 {
+                if connection.in_flight == 0 {
+                    connection.progressed = Instant::now();
+                }
+                let before = connection.outbox.len();
+                let posted = self.queue.post(connection.queue_pair, &mut connection.outbox);
+                connection.in_flight += before - connection.outbox.len();
+                if posted.is_err() {
+                    let queue_pair = connection.queue_pair;
+                    self.dismiss(queue_pair);
+                    continue;
+                }
+                waits &= before == connection.outbox.len() && !produced;
+            }
+            if connection.scan.is_none() && connection.outbox.is_empty() {
+                self.busy.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        waits
+    }
+
+    /// How long it may sleep: for ever when nobody owes anything.
+    fn patience(&self) -> Option<Duration> {
+        let owed = self.busy.iter().any(|qp| self.connections.contains_key(qp))
+            || self.connections.values().any(|c| c.in_flight > 0);
+        owed.then_some(SWEEP)
+    }
+
+    /// Closes connections that have not taken anything for too long.
+    fn sweep(&mut self) {
+        if self.swept.elapsed() < SWEEP {
+            return;
+        }
+        self.swept = Instant::now();
+        let deadline = self.shared.options.deadline;
+        let late = |c: &&Connection| c.in_flight > 0 && c.progressed.elapsed() > deadline;
+        let late: Vec<QueuePair> = self.connections.values().filter(late).map(|c| c.queue_pair).collect();
+        late.into_iter().for_each(|qp| self.dismiss(qp));
+    }
+
+    /// Closes a connection for cause.
+    fn dismiss(&mut self, queue_pair: QueuePair) {
+        self.shared.closed_for_cause.fetch_add(1, Ordering::Relaxed);
+        self.forget(queue_pair);
+    }
+
+    fn forget(&mut self, queue_pair: QueuePair) {
+        self.queue.close(queue_pair);
+        if self.connections.remove(&queue_pair).is_some() {
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.transmit.close(&self.shared);
+    }
+}
+
+/// Receive buffers of a worker, shared by all its connections.
+const RECEIVES: usize = 32;
+/// Each takes the longest request. Untouched memory is not there, so their length costs nothing.
+const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
+/// How often late clients are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
