@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arrow;
 pub mod block;
 pub mod key;
 pub mod projection;

@@ -12,7 +12,8 @@ use crate::schema::{Column, ColumnType, Schema, TimeUnit};
 pub fn to_arrow(schema: &Schema) -> arrow_schema::Schema {
     let key: Vec<&str> = schema.key().iter().map(|&k| schema.columns()[k].name.as_str()).collect();
     let fields: Vec<Field> = schema.columns().iter().map(field).collect();
-    arrow_schema::Schema::new(fields).with_metadata(std::collections::HashMap::from([(KEY_METADATA.to_owned(), key.join(","))]))
+    arrow_schema::Schema::new(fields)
+        .with_metadata(std::collections::HashMap::from([(KEY_METADATA.to_owned(), key.join(","))]))
 }
 
 /// The schema of the batches that a scan with this projection yields.
@@ -64,11 +65,8 @@ pub(super) fn data_type(column_type: &ColumnType) -> DataType {
 }
 
 fn column_type(field: &Field) -> Result<ColumnType, ArrowError> {
-    let unsupported = |hint| ArrowError::Unsupported {
-        column: field.name().clone(),
-        found: field.data_type().to_string(),
-        hint,
-    };
+    let unsupported =
+        |hint| ArrowError::Unsupported { column: field.name().clone(), found: field.data_type().to_string(), hint };
     Ok(match field.data_type() {
         DataType::Int8 => ColumnType::Int8,
         DataType::Int16 => ColumnType::Int16,

@@ -63,11 +63,8 @@ impl Variable {
     }
 
     pub(super) fn finish(&mut self, nulls: Option<NullBuffer>, text: bool) -> Result<ArrayRef, ArrowError> {
-        let room = Variable {
-            offsets: Vec::with_capacity(self.offsets.len()),
-            bytes: vec![0; self.bytes.len()],
-            len: 0,
-        };
+        let room =
+            Variable { offsets: Vec::with_capacity(self.offsets.len()), bytes: vec![0; self.bytes.len()], len: 0 };
         let mut full = std::mem::replace(self, room);
         self.offsets.push(0);
         full.bytes.truncate(full.len);
