@@ -271,3 +271,92 @@ fn known_encoding(number: i32) -> Result<Encoding> {
 /// A page header is tens of bytes, more with statistics of long strings.
 const HEADER_BYTES: u64 = 4 << 10;
 const HEADER_BYTES_MAX: u64 = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::basic::Repetition;
+    use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type as SchemaType};
+    use std::io::Write;
+
+    /// The pages of an optional BYTE_ARRAY column of 3 values that consists of `bytes`.
+    fn pages(bytes: &[u8], compression: Compression) -> Pages {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        let ty = SchemaType::primitive_type_builder("c", Type::BYTE_ARRAY)
+            .with_repetition(Repetition::OPTIONAL)
+            .build()
+            .unwrap();
+        let path = ColumnPath::new(vec!["c".into()]);
+        let descriptor = Arc::new(ColumnDescriptor::new(Arc::new(ty), 1, 0, path));
+        let chunk = ColumnChunkMetaData::builder(descriptor)
+            .set_compression(compression)
+            .set_num_values(3)
+            .set_total_compressed_size(bytes.len() as i64)
+            .build()
+            .unwrap();
+        let length = bytes.len() as u64;
+        Pages::new(Arc::new(file), length, &chunk, Arc::new(AtomicU64::new(0))).unwrap()
+    }
+
+    fn zigzag(number: i64) -> Vec<u8> {
+        let (mut rest, mut bytes) = ((number << 1 ^ number >> 63) as u64, Vec::new());
+        while rest > 127 {
+            bytes.push(rest as u8 | 128);
+            rest >>= 7;
+        }
+        bytes.push(rest as u8);
+        bytes
+    }
+
+    /// A page's header: its type, its sizes, and the fields of its kind's structure in `slot`.
+    fn header(kind: i64, sizes: (i64, i64), slot: u8, fields: &[i64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for number in [kind, sizes.0, sizes.1] {
+            bytes.push(0x15);
+            bytes.extend(zigzag(number));
+        }
+        bytes.push((slot - 3) << 4 | 12);
+        for number in fields {
+            bytes.push(0x15);
+            bytes.extend(zigzag(*number));
+        }
+        bytes.extend([0, 0]);
+        bytes
+    }
+
+    fn told(header: Vec<u8>, page: &[u8], compression: Compression) -> String {
+        let error = pages(&[&header[..], page].concat(), compression).next_page();
+        format!("{:#}", error.unwrap_err())
+    }
+
+    #[test]
+    fn what_a_header_claims_is_checked_before_a_decoder_allocates_it() {
+        let plain = Compression::UNCOMPRESSED;
+        let two_levels = [2, 0, 0, 0, 6, 1];
+        let cases: [(Vec<u8>, &[u8], &str); 6] = [
+            (header(2, (8, 8), 7, &[1 << 30, 0]), &[0; 8], "claims 1073741824 entries"),
+            (header(0, (6, 6), 5, &[4, 0, 3, 3]), &two_levels, "more values than its column"),
+            (header(0, (6, 6), 5, &[3, 0, 4, 3]), &two_levels, "BIT_PACKED"),
+            (header(0, (6, 6), 5, &[3, 0, 3, 3]), &[9, 0, 0, 0, 6, 1], "levels reach beyond"),
+            (header(0, (6, 7), 5, &[3, 0, 3, 3]), &two_levels, "reaches beyond its column"),
+            (header(0, (-1, 6), 5, &[3, 0, 3, 3]), &two_levels, "negative size"),
+        ];
+        for (header, page, expected) in cases {
+            let told = told(header, page, plain);
+            assert!(told.contains(expected), "{told}");
+        }
+        let huge = header(0, (1 << 30, 6), 5, &[3, 0, 3, 3]);
+        let told = told(huge, &two_levels, Compression::SNAPPY);
+        assert!(told.contains("cannot hold 1073741824"), "{told}");
+    }
+
+    #[test]
+    fn lengths_by_delta_may_not_claim_more_than_the_page_has_values() {
+        let lengths = [0x80, 0x01, 4, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0];
+        let page = [&[2, 0, 0, 0, 6, 1][..], &lengths].concat();
+        let header = header(0, (page.len() as i64, page.len() as i64), 5, &[3, 6, 3, 3]);
+        let told = told(header, &page, Compression::UNCOMPRESSED);
+        assert!(told.contains("4294967295 lengths for 3 values"), "{told}");
+    }
+}
