@@ -1,1 +1,53 @@
-//! TODO
+//! Queue pairs between processes of one host, over shared memory.
+//!
+//! The receiver plays the NIC. Each side writes only memory of its own: a small *control memory* per
+//! connection (its send ring, what it has consumed of the peer's, whether it sleeps) and the
+//! segments it sends from. The peer maps both read-only. A SEND is therefore one copy, made by the
+//! receiver from the sender's registered memory straight into the posted buffer, and the
+//! sender's processor stays out of it. The exception are windows, which their owner made for peers
+//! to write: WRITE and atomics go there directly, by the initiator, so a target that never calls
+//! in makes no difference.
+//!
+//! In the order in which a message meets them: [`address`](mod@address) and `handshake` (who is
+//! there), `listener`, `channel` and `messages` (the socket between the two: file descriptors,
+//! doorbells), `registry` (what may be touched), `port` and `pair` (completion queue and queue
+//! pair), `send` → `producer` → `ring` (out), `consumer` → `receive` (in), `one_sided`, `bounce`
+//! (memory that no peer can map), `doorbell` (no wake-up is lost), `fate` (how it ends).
+//!
+//! Who may read what: **a registered segment is readable whole by every connected peer** it was
+//! sent from or granted to. Peers run under the same user; the system vouches for that.
+//!
+//! Polling many connections: a port polls the memory of its *hot* queue pairs only. A queue pair that stays
+//! idle beside others turns cold: it raises its `armed` word, and its peer sends a byte over the
+//! socket with the next thing it publishes, which the port's epoll descriptor shows. Every
+//! 20 µs of polling one look at epoll finds those. So a thousand idle connections cost what one epoll costs.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod address;
+mod bounce;
+mod calibrate;
+mod channel;
+mod consumer;
+mod control;
+mod doorbell;
+mod fate;
+mod fork;
+mod grants;
+mod handshake;
+mod listener;
+mod local;
+mod messages;
+mod one_sided;
+mod pair;
+mod peer_memory;
+mod port;
+mod producer;
+mod provider;
+mod receive;
+mod registry;
+mod ring;
+mod send;
+mod socket;
+mod watch;
+
+pub use provider::{Options, ShmProvider};

@@ -1,0 +1,196 @@
+//! Reading the peer's ring: nothing in it is believed before it is copied out and checked.
+
+use crate::control::PeerControl;
+use crate::doorbell::PeerWords;
+use crate::fate::Fate;
+use crate::peer_memory::PeerMemory;
+use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge, Task, Word};
+
+/// Where the next message is.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    geometry: Geometry,
+    /// Descriptors consumed, ever.
+    next: u64,
+    /// Cells consumed, ever.
+    cells: u64,
+    /// The peer's head as last seen.
+    head: u64,
+    /// The descriptor at `next`, when it was read already.
+    ahead: Option<(u64, [u64; WORDS])>,
+}
+
+/// A message in the peer's ring, checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) descriptor: Descriptor,
+    words: [u64; WORDS],
+}
+
+impl Consumer {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        Self { geometry, next: 0, cells: 0, head: 0, ahead: None }
+    }
+
+    /// Descriptors consumed, ever.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Looks at the peer's head; whether there is a message.
+    #[inline]
+    pub(crate) fn look(&mut self, peer: &PeerControl) -> Result<bool, Fate> {
+        let head = peer.load(Word::Head);
+        if head != self.head {
+            if head < self.head || head - self.next > u64::from(self.geometry.depth()) {
+                return Err(Fate::Malformed("the peer's head is out of range"));
+            }
+            self.head = head;
+        }
+        Ok(self.next != self.head)
+    }
+
+    /// The next message; there is one.
+    #[inline]
+    pub(crate) fn peek(&mut self, peer: &PeerControl) -> Result<Message, Fate> {
+        let words = match self.ahead.take() {
+            Some((index, words)) if index == self.next => words,
+            _ => peer.descriptor(self.next),
+        };
+        let descriptor =
+            Descriptor::from_words([words[0], words[1]]).ok_or(Fate::Malformed("a descriptor is garbage"))?;
+        Ok(Message { descriptor, words })
+    }
+
+    /// Reads the descriptor after the next one and asks the processor for the start of its bytes,
+    /// while the next one is copied.
+    #[inline]
+    pub(crate) fn prefetch(&mut self, peer: &PeerControl, memory: &mut PeerMemory) {
+        let index = self.next + 1;
+        if index >= self.head {
+            return;
+        }
+        let words = peer.descriptor(index);
+        self.ahead = Some((index, words));
+        if index + 1 < self.head {
+            peer.prefetch(index + 1);
+        }
+        let Some(Descriptor { task: Task::Gather(count @ 1..), .. }) = Descriptor::from_words([words[0], words[1]]) else {
+            return;
+        };
+        if count <= SGES_INSIDE {
+            let sge = Sge::from_words([words[2], words[3]]);
+            if let Some(source) = memory.find(sge.segment) {
+                let lines = u64::from(sge.len).div_ceil(64).min(PREFETCH_LINES);
+                (0..lines).for_each(|line| source.prefetch(sge.offset.saturating_add(line * 64)));
+            }
+        }
+    }
+
+    /// Copies the message to `to`.
+    ///
+    /// # Safety
+    /// `room` bytes at `to` are ours to write, and the descriptor's length is at most that.
+    #[inline]
+    pub(crate) unsafe fn copy(
+        &self,
+        message: &Message,
+        peer: &PeerControl,
+        memory: &mut PeerMemory,
+        to: *mut u8,
+        room: usize,
+    ) -> Result<(), Trouble> {
+        match message.descriptor.task {
+            Task::Written => Ok(()),
+            Task::Inline => {
+                let len = message.descriptor.len as usize;
+                debug_assert!(len <= room);
+                // SAFETY: [shm-posted] len <= room, the caller's promise.
+                let out = unsafe { std::slice::from_raw_parts_mut(to, len.min(room)) };
+                self.copy_inline(message, peer, out);
+                Ok(())
+            }
+            Task::Gather(count) => {
+                let mut done = 0usize;
+                for i in 0..count {
+                    let sge = if count <= SGES_INSIDE {
+                        Sge::from_words([message.words[2 + i * 2], message.words[3 + i * 2]])
+                    } else {
+                        if i % 4 == 0 && i + PREFETCH_CELLS < count {
+                            self.prefetch_fragment(peer, memory, i + PREFETCH_CELLS);
+                        }
+                        Sge::from_words(peer.cell(self.cells + i as u64))
+                    };
+                    let len = sge.len as usize;
+                    if len > message.descriptor.len as usize - done || len > room - done {
+                        return Err(Trouble::Malformed("a message's fragments are longer than the message"));
+                    }
+                    let source = memory.find(sge.segment).ok_or(Trouble::Unknown)?;
+                    // SAFETY: [shm-posted] done + len <= room.
+                    let out = unsafe { std::slice::from_raw_parts_mut(to.add(done), len) };
+                    source
+                        .read(sge.offset, out)
+                        .map_err(|_| Trouble::Malformed("a fragment lies outside of its segment"))?;
+                    done += len;
+                }
+                if done as u64 == message.descriptor.len {
+                    Ok(())
+                } else {
+                    Err(Trouble::Malformed("a message's fragments are shorter than the message"))
+                }
+            }
+        }
+    }
+
+    /// The bytes of a long list's fragments lie anywhere: asks for them ahead.
+    #[inline]
+    fn prefetch_fragment(&self, peer: &PeerControl, memory: &mut PeerMemory, first: usize) {
+        for i in first..first + 4 {
+            // Past the list's end this is some other cell; a prefetch of anything does no harm.
+            let sge = Sge::from_words(peer.cell(self.cells + i as u64));
+            if let Some(source) = memory.find(sge.segment) {
+                source.prefetch(sge.offset);
+                if sge.len > 64 {
+                    source.prefetch(sge.offset.saturating_add(64));
+                }
+            }
+        }
+    }
+
+    fn copy_inline(&self, message: &Message, peer: &PeerControl, out: &mut [u8]) {
+        if out.len() <= INLINE_INSIDE {
+            for (to, word) in out.chunks_mut(8).zip(&message.words[2..]) {
+                to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
+            }
+        } else {
+            for (i, to) in out.chunks_mut(CELL_BYTES).enumerate() {
+                let words = peer.cell(self.cells + i as u64);
+                for (to, word) in to.chunks_mut(8).zip(words) {
+                    to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
+                }
+            }
+        }
+    }
+
+    /// The next message is done with.
+    #[inline]
+    pub(crate) fn advance(&mut self, message: &Message) {
+        self.next += 1;
+        self.cells += message.descriptor.cells() as u64;
+    }
+}
+
+/// Why a message could not be copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trouble {
+    /// It names a segment that was not passed, as far as we have listened.
+    Unknown,
+    Malformed(&'static str),
+}
+
+/// How much of the next message is fetched ahead; the processor's own prefetcher follows.
+const PREFETCH_LINES: u64 = 8;
+/// How far ahead the fragments of a list are fetched.
+const PREFETCH_CELLS: usize = 8;
+const WORDS: usize = DESCRIPTOR_BYTES / 8;

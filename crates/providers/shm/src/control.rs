@@ -1,0 +1,121 @@
+//! Control memories: our own, which we alone write, and the peer's, which we only read.
+
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use overside_memory::{Foreign, MemoryError, Segment};
+
+use crate::doorbell::{OwnWords, PeerWords};
+use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, Word};
+
+/// Our side of a connection. The peer has it mapped read-only.
+#[derive(Debug)]
+pub(crate) struct OwnControl {
+    segment: Arc<Segment>,
+    words: NonNull<[AtomicU64]>,
+    geometry: Geometry,
+}
+
+// SAFETY: [shm-control] only atomics are reached through the pointer.
+unsafe impl Send for OwnControl {}
+// SAFETY: [shm-control] as above.
+unsafe impl Sync for OwnControl {}
+
+impl OwnControl {
+    pub(crate) fn new(geometry: Geometry) -> Result<Self, MemoryError> {
+        let segment = Arc::new(Segment::shared(geometry.bytes())?);
+        let words = NonNull::slice_from_raw_parts(segment.base().cast(), segment.len() / 8);
+        Ok(Self { segment, words, geometry })
+    }
+
+    /// To be passed to the peer.
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Writes a descriptor; the peer looks at it after the head moved past it.
+    #[inline]
+    pub(crate) fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
+        self.put(self.geometry.descriptor_at(index), words);
+    }
+
+    /// Writes a cell.
+    #[inline]
+    pub(crate) fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]) {
+        self.put(self.geometry.cell_at(index), words);
+    }
+
+    #[inline]
+    fn put(&self, at: usize, words: &[u64]) {
+        let place = &self.words()[at / 8..at / 8 + words.len()];
+        for (to, from) in place.iter().zip(words) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: [shm-control] the segment's whole memory, mapped as long as `self` keeps it.
+        unsafe { self.words.as_ref() }
+    }
+}
+
+impl OwnWords for OwnControl {
+    #[inline]
+    fn store(&self, word: Word, value: u64) {
+        self.words()[word as usize / 8].store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn fence(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// The peer's side. It may hold anything at any moment: whoever reads copies first and checks then.
+#[derive(Debug)]
+pub(crate) struct PeerControl {
+    memory: Foreign,
+    geometry: Geometry,
+}
+
+impl PeerControl {
+    pub(crate) fn map(fd: OwnedFd, geometry: Geometry) -> Result<Self, MemoryError> {
+        Ok(Self { memory: Foreign::map(fd, geometry.bytes() as u64)?, geometry })
+    }
+
+    #[inline]
+    pub(crate) fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR_BYTES / 8] {
+        self.read(self.geometry.descriptor_at(index))
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8] {
+        self.read(self.geometry.cell_at(index))
+    }
+
+    /// Fetches the descriptor into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u64) {
+        self.memory.prefetch(self.geometry.descriptor_at(index) as u64);
+    }
+
+    #[inline]
+    fn read<const WORDS: usize>(&self, at: usize) -> [u64; WORDS] {
+        // In bounds: the memory has exactly the geometry's size. A zeroed descriptor is malformed anyway.
+        std::array::from_fn(|i| self.memory.load((at + i * 8) as u64).unwrap_or(0))
+    }
+}
+
+impl PeerWords for PeerControl {
+    #[inline]
+    fn load(&self, word: Word) -> u64 {
+        self.memory.load(word as u64).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,64 @@
+//! How a connection ends.
+
+use overside_verbs::Status;
+
+/// Why a queue pair is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Somebody closed it.
+    Closed,
+    /// The peer's process is gone.
+    PeerDied,
+    /// A message was longer than its receive.
+    TooLong,
+    /// The peer wrote what no peer of ours writes.
+    Malformed(&'static str),
+}
+
+impl Fate {
+    /// How what is pending ends.
+    pub(crate) fn pending(self) -> Status {
+        match self {
+            Fate::Closed | Fate::TooLong => Status::Flushed,
+            Fate::PeerDied => Status::PeerDied,
+            Fate::Malformed(_) => Status::Malformed,
+        }
+    }
+
+    /// How the queue pair itself ended.
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Fate::TooLong => Status::TooLong,
+            other => other.pending(),
+        }
+    }
+
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Fate::Closed => "the peer closed the connection",
+            Fate::PeerDied => "the peer's process is gone",
+            Fate::TooLong => "a message was longer than the receive it met",
+            Fate::Malformed(what) => what,
+        }
+    }
+
+    /// What our `closed` word says.
+    pub(crate) fn word(self) -> u64 {
+        match self {
+            Fate::Closed | Fate::PeerDied => 1,
+            Fate::TooLong => 2,
+            Fate::Malformed(_) => 3,
+        }
+    }
+
+    /// What the peer's `closed` word says; none while it is open.
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
+        match word {
+            0 => None,
+            1 => Some(Fate::Closed),
+            2 => Some(Fate::TooLong),
+            3 => Some(Fate::Malformed("the peer says that we broke the protocol")),
+            _ => Some(Fate::Malformed("the peer's closed word is garbage")),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Greeting: who is there, and does it speak this protocol.
+//!
+//! The connector greets, the listener answers; both have checked the other's user before a byte is read.
+//! Control memories are passed later, when each side attaches the link to its port and knows the sizes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::address;
+use crate::messages::{BYTES_MAX, Message, VERSION, greeting_version};
+use crate::socket::{self, Arrival};
+use crate::watch::{failed, vouched_peer};
+
+/// A connection that has shaken hands, as it rests in a [`Link`].
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) socket: OwnedFd,
+    /// Readable when the peer's process is gone.
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) domain: u64,
+    /// Which provider made it.
+    pub(crate) provider: u64,
+}
+
+/// Connects and greets.
+pub(crate) fn connect(
+    provider: u64,
+    domain: &ProtectionDomain,
+    name: &str,
+    timeout: Duration,
+) -> Result<Link, VerbsError> {
+    let target = address::resolve(name)?;
+    let deadline = Deadline { end: Instant::now() + timeout, timeout };
+    let socket = socket::open().map_err(|e| failed("socket", e))?;
+    loop {
+        match rustix::net::connect(&socket, &target) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            // The listener's backlog is full; it will have room again.
+            Err(Errno::AGAIN) => deadline.pause()?,
+            Err(errno) => {
+                return Err(VerbsError::Unreachable { address: format!("shm:{name}"), reason: errno.to_string() });
+            }
+        }
+    }
+    let (peer, pidfd) = vouched_peer(&socket)?;
+    greet(&socket)?;
+    loop {
+        deadline.readable(&socket)?;
+        match heard(&socket) {
+            Heard::Greeting => return Ok(link(peer, Wire { socket, pidfd, domain: domain.id(), provider })),
+            Heard::Nothing => {}
+            Heard::Wrong(reason) => return Err(VerbsError::Handshake(reason)),
+        }
+    }
+}
+
+pub(crate) fn link(peer: Peer, wire: Wire) -> Link {
+    Link::new(peer, wire)
+}
+
+/// What a new connection said.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Greeting,
+    Nothing,
+    Wrong(String),
+}
+
+/// Looks for a greeting, without waiting.
+pub(crate) fn heard(socket: impl AsFd) -> Heard {
+    let mut bytes = [0; BYTES_MAX + 1];
+    match socket::receive(socket, &mut bytes) {
+        Arrival::Nothing => Heard::Nothing,
+        Arrival::End => Heard::Wrong("it hung up".to_owned()),
+        Arrival::Malformed => Heard::Wrong("it does not speak this protocol".to_owned()),
+        Arrival::Message(len, fd) => match (Message::decode(&bytes[..len]), greeting_version(&bytes[..len])) {
+            (Some(Message::Hello), _) if fd.is_none() => Heard::Greeting,
+            (_, Some(version)) if version != VERSION => Heard::Wrong(format!(
+                "it speaks version {version} of the shared-memory protocol, this process version {VERSION}; \
+                 use the same release on both sides"
+            )),
+            _ => Heard::Wrong("it does not speak this protocol".to_owned()),
+        },
+    }
+}
+
+/// Says who we are.
+pub(crate) fn greet(socket: impl AsFd) -> Result<(), VerbsError> {
+    let mut bytes = [0; BYTES_MAX];
+    let len = Message::Hello.encode(&mut bytes);
+    socket::send(socket, &bytes[..len], None)
+        .map_err(|errno| VerbsError::Handshake(format!("it hung up before the greeting ({errno})")))
+}
+
+struct Deadline {
+    end: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    fn left(&self) -> Result<Timespec, VerbsError> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(VerbsError::TimedOut(self.timeout)) } else { Ok(timespec(left)) }
+    }
+
+    fn readable(&self, socket: &OwnedFd) -> Result<(), VerbsError> {
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&self.left()?)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(failed("poll", errno)),
+        }
+    }
+
+    fn pause(&self) -> Result<(), VerbsError> {
+        self.left()?;
+        let _ = rustix::event::poll(&mut [], Some(&timespec(Duration::from_millis(1))));
+        Ok(())
+    }
+}
+
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

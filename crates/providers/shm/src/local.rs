@@ -1,0 +1,117 @@
+//! Segments of our own, as a port finds them by the name in a fragment.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use overside_memory::{Fragment, Segment, SegmentId};
+use overside_verbs::VerbsError;
+
+use crate::registry::Registry;
+
+/// A map by names that need no protection from whoever chooses them: ours, or a peer's that only
+/// slows itself down.
+pub(crate) type ById<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
+
+/// Multiplies: enough for small integers.
+#[derive(Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+/// Registered segments that were sent from, cached until they are deregistered.
+#[derive(Debug, Default)]
+pub(crate) struct LocalSegments {
+    index: ById<u32>,
+    slots: Vec<Option<Local>>,
+    free: Vec<u32>,
+    last: (u32, u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) segment: Arc<Segment>,
+    base: usize,
+    len: usize,
+}
+
+/// Where a fragment lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// In a shared segment: slot in the table, offset.
+    Shared(u32, u64),
+    /// Where no peer can map it.
+    Hidden,
+}
+
+impl LocalSegments {
+    /// Finds a fragment, and checks that it lies where it says.
+    #[inline]
+    pub(crate) fn place(
+        &mut self,
+        fragment: &Fragment,
+        registry: &Registry,
+        domain: u64,
+    ) -> Result<Place, VerbsError> {
+        if fragment.segment == SegmentId::FOREIGN {
+            return Ok(Place::Hidden);
+        }
+        let id = fragment.segment.get();
+        let slot = if self.last.0 == id { self.last.1 } else { self.find(fragment.segment, registry, domain)? };
+        let Some(local) = &self.slots[slot as usize] else { return Err(VerbsError::NotRegistered(id)) };
+        let at = (fragment.address as usize).wrapping_sub(local.base);
+        if at > local.len || fragment.len as usize > local.len - at {
+            let memory = overside_memory::MemoryError::Escapes {
+                at: at as u64,
+                len: u64::from(fragment.len),
+                of: local.len as u64,
+            };
+            return Err(memory.into());
+        }
+        Ok(if local.segment.fd().is_some() { Place::Shared(slot, at as u64) } else { Place::Hidden })
+    }
+
+    fn find(&mut self, id: SegmentId, registry: &Registry, domain: u64) -> Result<u32, VerbsError> {
+        let slot = match self.index.get(&id.get()) {
+            Some(slot) => *slot,
+            None => {
+                let segment = registry.segment(domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
+                let slot = self.free.pop().unwrap_or_else(|| {
+                    self.slots.push(None);
+                    (self.slots.len() - 1) as u32
+                });
+                let (base, len) = (segment.base().as_ptr() as usize, segment.len());
+                self.slots[slot as usize] = Some(Local { segment, base, len });
+                self.index.insert(id.get(), slot);
+                slot
+            }
+        };
+        self.last = (id.get(), slot);
+        Ok(slot)
+    }
+
+    pub(crate) fn segment(&self, slot: u32) -> Option<&Arc<Segment>> {
+        self.slots.get(slot as usize)?.as_ref().map(|local| &local.segment)
+    }
+
+    /// Drops a segment that is no longer registered; its slot, if it had one.
+    pub(crate) fn remove(&mut self, id: SegmentId) -> Option<u32> {
+        let slot = self.index.remove(&id.get())?;
+        self.slots[slot as usize] = None;
+        self.free.push(slot);
+        self.last = (0, 0);
+        Some(slot)
+    }
+}

@@ -1,0 +1,271 @@
+//! A queue pair: both rings, the socket, and what either side may touch.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
+use overside_verbs::{Opcode, Status, VerbsError};
+
+use crate::channel::{Carried, Channel, Incoming};
+use crate::consumer::Consumer;
+use crate::control::{OwnControl, PeerControl};
+use crate::doorbell::{Bell, OwnWords, PeerWords, Seen, Sleep};
+use crate::fate::Fate;
+use crate::grants::Grants;
+use crate::handshake::Wire;
+use crate::messages::Message;
+use crate::peer_memory::{Limits, PeerMemory};
+use crate::ring::{Geometry, Word};
+use crate::send::SendQueue;
+
+/// A queue pair of a port.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) index: QpIndex,
+    pub(crate) own: OwnControl,
+    /// The peer's control memory, once it attached.
+    pub(crate) link: Option<Link>,
+    pub(crate) channel: Arc<Channel>,
+    /// Readable when the peer's process is gone.
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) send: SendQueue,
+    pub(crate) receives: VecDeque<RawReceive>,
+    pub(crate) memory: PeerMemory,
+    pub(crate) grants: Grants,
+    bell: Bell,
+    sleep: Sleep,
+    /// Descriptors of the peer's that it knows we have consumed.
+    consumed_published: u64,
+    /// Polled by memory; else armed.
+    pub(crate) hot: bool,
+    /// Polls in a row that found nothing.
+    pub(crate) idle: u32,
+    /// A message waits for a receive.
+    pub(crate) starved: bool,
+    /// Epoll tells when the socket has room.
+    pub(crate) wants_room: bool,
+    /// What was heard while posting and is to be acted upon by the next poll.
+    pub(crate) heard_fate: Option<Fate>,
+    /// How it ended.
+    pub(crate) fate: Option<Fate>,
+}
+
+/// The peer's control memory and where we are in its ring.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) control: PeerControl,
+    pub(crate) consumer: Consumer,
+}
+
+/// What one look at a queue pair found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    /// Reports written.
+    pub(crate) count: usize,
+    /// Something moved.
+    pub(crate) busy: bool,
+    /// How the queue pair ended, if it did.
+    pub(crate) fate: Option<Fate>,
+}
+
+impl Pair {
+    /// Makes the queue pair and tells the peer where our control memory is.
+    pub(crate) fn new(index: QpIndex, wire: Wire, geometry: Geometry, limits: Limits) -> Result<Self, VerbsError> {
+        let own = OwnControl::new(geometry)?;
+        let channel = Arc::new(Channel::new(wire.socket));
+        channel.send(&Message::Attach(geometry), Carried::Segment(own.segment().clone()));
+        let send = SendQueue::new(&own);
+        Ok(Self {
+            index,
+            own,
+            link: None,
+            channel,
+            pidfd: wire.pidfd,
+            send,
+            receives: VecDeque::new(),
+            memory: PeerMemory::new(limits),
+            grants: Grants::new(limits),
+            bell: Bell::default(),
+            sleep: Sleep::default(),
+            consumed_published: 0,
+            hot: false,
+            idle: 0,
+            starved: false,
+            wants_room: false,
+            heard_fate: None,
+            fate: None,
+        })
+    }
+
+    /// One look at the peer's memory: completes sends, takes messages, publishes.
+    #[inline]
+    pub(crate) fn turn(&mut self, shared: &mut VecDeque<RawReceive>, out: &mut [RawCompletion]) -> Turn {
+        let Some(Link { control, .. }) = &self.link else { return Turn::default() };
+        if let Some(fate) = self.heard_fate.or_else(|| Fate::from_word(control.load(Word::Closed))) {
+            return Turn { fate: Some(fate), ..Turn::default() };
+        }
+        let consumed = control.load(Word::Consumed);
+        let mut turn = Turn::default();
+        match self.send.observe(consumed, &self.channel) {
+            Ok(moved) => turn.busy = moved,
+            Err(fate) => return Turn { fate: Some(fate), ..turn },
+        }
+        turn.count = self.send.complete(self.index, out);
+        self.send.flush_forgetting(&self.channel);
+        let (received, fate) = self.receive(shared, &mut out[turn.count..]);
+        turn.count += received;
+        turn.fate = fate;
+        turn.busy |= turn.count > 0;
+        if turn.fate.is_none() {
+            self.publish();
+        }
+        turn
+    }
+
+    /// Tells the peer what was posted and consumed, and wakes it if it sleeps.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        let mut published = false;
+        if let Some(head) = self.send.producer.unpublished() {
+            if self.channel.blocked() {
+                self.channel.flush();
+            }
+            // What a descriptor relies on is sent before the descriptor shows.
+            if !self.channel.blocked() {
+                self.own.store(Word::Head, head);
+                self.send.producer.set_published();
+                published = true;
+            }
+        }
+        published |= self.publish_consumed();
+        if published
+            && let Some(Link { control, .. }) = &self.link
+            && self.bell.wanted(&self.own, control)
+        {
+            self.channel.ring();
+        }
+    }
+
+    #[inline]
+    fn publish_consumed(&mut self) -> bool {
+        let Some(Link { consumer, .. }) = &self.link else { return false };
+        let consumed = consumer.next();
+        if consumed == self.consumed_published {
+            return false;
+        }
+        self.own.store(Word::Consumed, consumed);
+        self.consumed_published = consumed;
+        true
+    }
+
+    /// Asks to be woken. False: there is something to do.
+    pub(crate) fn arm(&mut self) -> bool {
+        if self.heard_fate.is_some() || (!self.send.settled() && !self.channel.blocked()) {
+            return false;
+        }
+        let Some(Link { control, consumer }) = &self.link else { return true };
+        let seen = Seen {
+            head: (!self.starved).then_some(consumer.next()),
+            consumed: self.send.producer.consumed(),
+        };
+        self.sleep.arm(&self.own, control, seen)
+    }
+
+    /// Polled again: no doorbells.
+    pub(crate) fn disarm(&mut self) {
+        self.sleep.disarm(&self.own);
+        self.idle = 0;
+    }
+
+    /// Takes what the socket has.
+    pub(crate) fn hear(&mut self) -> Result<(), Fate> {
+        for _ in 0..HEAR_MAX {
+            let heard = match self.channel.receive() {
+                Incoming::Nothing => return Ok(()),
+                Incoming::Malformed => return Err(Fate::Malformed("a message on the socket is garbage")),
+                Incoming::End => return Err(self.ended(Fate::PeerDied)),
+                Incoming::Message(message, fd) => self.take(message, fd),
+            };
+            heard?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), Fate> {
+        let taken = match (message, fd) {
+            (Message::Bell, _) => Ok(()),
+            (Message::Bye, _) => return Err(self.ended(Fate::Closed)),
+            (Message::Attach(geometry), Some(fd)) if self.link.is_none() => {
+                return self.attach(geometry, fd);
+            }
+            (Message::Segment { id, len }, Some(fd)) => self.memory.add(id, len, fd),
+            (Message::Grant { rkey, access, window, len }, Some(fd)) => self.grants.add(rkey, access, window, len, fd),
+            (Message::Revoke { rkey }, _) => {
+                self.grants.revoke(rkey);
+                Ok(())
+            }
+            (Message::Forget(ids), _) => {
+                ids.into_iter().for_each(|id| self.memory.forget(id));
+                Ok(())
+            }
+            _ => Err("a message on the socket is out of place"),
+        };
+        taken.map_err(Fate::Malformed)
+    }
+
+    fn attach(&mut self, geometry: Geometry, fd: OwnedFd) -> Result<(), Fate> {
+        let control = PeerControl::map(fd, geometry)
+            .map_err(|_| Fate::Malformed("the peer's control memory is not a sealed, allocated memfd"))?;
+        // What was published before the peer's words could be read may have found it asleep.
+        if self.bell.wanted(&self.own, &control) {
+            self.channel.ring();
+        }
+        self.link = Some(Link { control, consumer: Consumer::new(geometry) });
+        Ok(())
+    }
+
+    /// How it ended: the peer's own word for it goes first.
+    pub(crate) fn ended(&self, otherwise: Fate) -> Fate {
+        self.check_open().err().unwrap_or(otherwise)
+    }
+
+    /// Ends it: tells the peer, and reports everything that is pending.
+    pub(crate) fn end(&mut self, fate: Fate, out: &mut VecDeque<RawCompletion>) {
+        if self.fate.replace(fate).is_some() {
+            return;
+        }
+        let by_peer = self.check_open().is_err();
+        if let Some(Link { control, .. }) = &self.link {
+            // What the peer took before it ended has arrived.
+            let _ = self.send.observe(control.load(Word::Consumed), &self.channel);
+        }
+        self.publish_consumed();
+        // From here on nobody may rely on our memory: the word first, the holds after it.
+        self.own.store(Word::Closed, fate.word());
+        self.own.fence();
+        self.channel.send(&Message::Bye, Carried::Nothing);
+        self.send.flush(self.index, fate, by_peer, out);
+        while let Some(receive) = self.receives.pop_front() {
+            out.push_back(RawCompletion {
+                slot: receive.slot,
+                qp: Some(self.index),
+                opcode: Opcode::Receive,
+                status: fate.pending(),
+                ..NO_COMPLETION
+            });
+        }
+    }
+}
+
+pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
+    slot: u32::MAX,
+    qp: None,
+    opcode: Opcode::Send,
+    status: Status::Flushed,
+    bytes: 0,
+    immediate: None,
+    value: 0,
+};
+/// Messages taken from a socket in one go; the rest stays readable.
+const HEAR_MAX: usize = 4096;

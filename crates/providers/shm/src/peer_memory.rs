@@ -1,0 +1,77 @@
+//! The peer's segments, mapped read-only here.
+
+use std::os::fd::OwnedFd;
+
+use overside_memory::Foreign;
+
+use crate::local::ById;
+
+/// How much a peer may make us map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) segments: usize,
+    pub(crate) bytes: u64,
+}
+
+/// Segments that the peer has passed and not taken back.
+#[derive(Debug)]
+pub(crate) struct PeerMemory {
+    index: ById<u32>,
+    slots: Vec<Option<Foreign>>,
+    free: Vec<u32>,
+    last: (u32, u32),
+    bytes: u64,
+    limits: Limits,
+}
+
+impl PeerMemory {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { index: ById::default(), slots: Vec::new(), free: Vec::new(), last: (0, 0), bytes: 0, limits }
+    }
+
+    /// Verifies and maps.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn add(&mut self, id: u32, len: u64, fd: OwnedFd) -> Result<(), &'static str> {
+        if id == 0 {
+            return Err("the peer's segment has no name");
+        }
+        self.forget(id);
+        if self.index.len() >= self.limits.segments || self.bytes.saturating_add(len) > self.limits.bytes {
+            return Err("the peer shares more memory than this process allows");
+        }
+        let foreign = Foreign::map(fd, len).map_err(|error| match error {
+            overside_memory::MemoryError::Untrusted(what) => what,
+            _ => "the peer's memory cannot be mapped",
+        })?;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        self.slots[slot as usize] = Some(foreign);
+        self.index.insert(id, slot);
+        self.bytes += len;
+        Ok(())
+    }
+
+    /// Unmaps.
+    pub(crate) fn forget(&mut self, id: u32) {
+        if let Some(slot) = self.index.remove(&id)
+            && let Some(gone) = self.slots[slot as usize].take()
+        {
+            self.bytes -= gone.len() as u64;
+            self.free.push(slot);
+            self.last = (0, 0);
+        }
+    }
+
+    /// The segment of that name, if it was passed.
+    #[inline]
+    pub(crate) fn find(&mut self, id: u32) -> Option<&Foreign> {
+        if self.last.0 != id || id == 0 {
+            self.last = (id, *self.index.get(&id)?);
+        }
+        self.slots.get(self.last.1 as usize)?.as_ref()
+    }
+}

@@ -1,0 +1,452 @@
+//! The data side: a completion queue's queue pairs, polled by memory or woken by epoll.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use overside_memory::Fragment;
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
+
+use crate::fate::Fate;
+use crate::handshake::Wire;
+use crate::local::{LocalSegments, Place};
+use crate::pair::Pair;
+use crate::provider::Shared;
+use crate::registry::Mail;
+use crate::ring::{Geometry, Sge};
+use crate::send::{Entry, Progress, Sources};
+use crate::watch::{NOW, Ready, Watch};
+
+/// A port of the shared-memory provider.
+#[derive(Debug)]
+pub(crate) struct ShmPort {
+    shared: Arc<Shared>,
+    domain: u64,
+    geometry: Geometry,
+    watch: Watch,
+    pairs: Vec<Option<Box<Pair>>>,
+    /// Queue pairs that are polled by memory.
+    hot: Vec<u32>,
+    /// Armed queue pairs with a message that waits for a shared receive.
+    starved: Vec<u32>,
+    receives: VecDeque<RawReceive>,
+    receives_max: usize,
+    /// Reports of queue pairs that have ended.
+    done: VecDeque<RawCompletion>,
+    events: VecDeque<PortEvent>,
+    segments: LocalSegments,
+    mail: Arc<Mail>,
+    places: Vec<(Fragment, Place)>,
+    sges: Vec<Sge>,
+    ready: Vec<Ready>,
+    /// Polls until epoll is looked at in any case.
+    patience: u32,
+    next_look: Instant,
+    /// The queue pair whose turn comes first.
+    first: usize,
+}
+
+// SAFETY: [shm-posted] the addresses of posted buffers may be used on whichever thread owns the port.
+unsafe impl Send for ShmPort {}
+
+impl ShmPort {
+    pub(crate) fn open(
+        shared: Arc<Shared>,
+        domain: &ProtectionDomain,
+        options: PortOptions,
+    ) -> Result<Self, VerbsError> {
+        Ok(Self {
+            domain: domain.id(),
+            geometry: Geometry::for_options(options.depth, options.sges),
+            watch: Watch::new()?,
+            pairs: Vec::new(),
+            hot: Vec::new(),
+            starved: Vec::new(),
+            receives: VecDeque::new(),
+            receives_max: options.shared_receives.max(1),
+            done: VecDeque::new(),
+            events: VecDeque::new(),
+            segments: LocalSegments::default(),
+            mail: shared.registry.open_port(domain.id())?,
+            places: Vec::new(),
+            sges: Vec::new(),
+            ready: Vec::new(),
+            patience: 0,
+            next_look: Instant::now(),
+            first: 0,
+            shared,
+        })
+    }
+
+    fn pair(&mut self, qp: QpIndex) -> Option<&mut Pair> {
+        self.pairs.get_mut(qp.0 as usize)?.as_deref_mut()
+    }
+
+    /// Puts a queue pair among those polled by memory.
+    fn heat(&mut self, index: u32) {
+        if let Some(Some(pair)) = self.pairs.get_mut(index as usize)
+            && !pair.hot
+            && pair.fate.is_none()
+        {
+            pair.hot = true;
+            pair.disarm();
+            self.hot.push(index);
+        }
+    }
+
+    /// Ends a queue pair. What is pending on it is reported by later polls.
+    fn end(&mut self, index: u32, fate: Fate, announced: bool) {
+        let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { return };
+        if pair.fate.is_some() {
+            return;
+        }
+        pair.end(fate, &mut self.done);
+        self.watch.remove(&pair.channel);
+        self.watch.remove(&pair.pidfd);
+        pair.hot = false;
+        self.hot.retain(|hot| *hot != index);
+        self.starved.retain(|starved| *starved != index);
+        if announced {
+            self.events.push_back(PortEvent::Disconnected {
+                queue_pair: QpIndex(index),
+                status: fate.status(),
+                reason: fate.reason().to_owned(),
+            });
+        }
+    }
+
+    /// Looks at epoll: doorbells, control messages, deaths.
+    fn look(&mut self) -> bool {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        // An error here is the system's; what it would have told shows at the next look.
+        let _ = self.watch.wait(&mut ready, NOW);
+        for event in &ready {
+            let index = (event.token >> 1) as u32;
+            let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };
+            if pair.fate.is_some() {
+                continue;
+            }
+            let mut fate = None;
+            if event.token & 1 == PROCESS {
+                // What it still said counts: it may have closed before it went.
+                fate = pair.hear().err().or_else(|| Some(pair.ended(Fate::PeerDied)));
+            } else if let Err(heard) = pair.hear() {
+                fate = Some(heard);
+            } else if event.writable {
+                pair.channel.flush();
+                if pair.wants_room && !pair.channel.blocked() {
+                    pair.wants_room = false;
+                    self.watch.want_room(&pair.channel, token(index, SOCKET), false);
+                }
+            }
+            match fate {
+                Some(fate) => self.end(index, fate, true),
+                None => self.heat(index),
+            }
+        }
+        let found = !ready.is_empty();
+        self.ready = ready;
+        self.patience = LOOK_EVERY;
+        found
+    }
+
+    /// Tells peers of segments that are no longer registered.
+    fn read_mail(&mut self) {
+        for id in self.mail.take() {
+            let Some(slot) = self.segments.remove(id) else { continue };
+            for pair in self.pairs.iter_mut().flatten().filter(|p| p.fate.is_none()) {
+                pair.send.forget(slot, id);
+                pair.send.flush_forgetting(&pair.channel);
+            }
+        }
+    }
+
+    /// A turn for every hot queue pair, beginning with another one each time.
+    fn turns(&mut self, out: &mut [RawCompletion]) -> (usize, bool) {
+        let (mut count, mut busy) = (0, false);
+        let hot = self.hot.len();
+        let idle_max = if hot > ALWAYS_HOT { (IDLE_TURNS / hot as u32).max(IDLE_TURNS_MIN) } else { u32::MAX };
+        let (mut ended, mut cooled) = (None, false);
+        for i in 0..hot {
+            if count == out.len() {
+                self.first = (self.first + i) % hot;
+                break;
+            }
+            let index = self.hot[(self.first + i) % hot];
+            let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };
+            let turn = pair.turn(&mut self.receives, &mut out[count..]);
+            count += turn.count;
+            busy |= turn.busy;
+            pair.idle = if turn.busy { 0 } else { pair.idle.saturating_add(1) };
+            cooled |= pair.idle > idle_max;
+            if let Some(fate) = turn.fate {
+                ended = Some((index, fate));
+                break;
+            }
+        }
+        if let Some((index, fate)) = ended {
+            self.end(index, fate, true);
+            busy = true;
+        }
+        if cooled {
+            self.cool(idle_max);
+        }
+        (count, busy)
+    }
+
+    /// Arms queue pairs that were idle for longer than `idle_max` turns; false when one of them has
+    /// something to do after all.
+    fn cool(&mut self, idle_max: u32) -> bool {
+        let mut quiet = true;
+        let mut hot = std::mem::take(&mut self.hot);
+        hot.retain(|index| {
+            let Some(Some(pair)) = self.pairs.get_mut(*index as usize) else { return false };
+            if pair.idle < idle_max {
+                return true;
+            }
+            if !pair.arm() {
+                quiet = false;
+                return true;
+            }
+            pair.hot = false;
+            if pair.starved {
+                self.starved.push(*index);
+            }
+            if pair.channel.blocked() && !pair.wants_room {
+                pair.wants_room = true;
+                self.watch.want_room(&pair.channel, token(*index, SOCKET), true);
+            }
+            false
+        });
+        self.hot = hot;
+        quiet
+    }
+
+    /// One request; false when there is no room for it now.
+    ///
+    /// # Safety
+    /// As [`Port::post`].
+    unsafe fn post_one(&mut self, qp: QpIndex, request: &RawRequest<'_>) -> Result<bool, VerbsError> {
+        let Self { pairs, shared, segments, places, sges, domain, .. } = self;
+        let pair = pairs.get_mut(qp.0 as usize).and_then(|p| p.as_deref_mut()).ok_or(VerbsError::Closed)?;
+        if pair.fate.is_some() {
+            return Err(VerbsError::Closed);
+        }
+        if pair.send.full() {
+            return Ok(false);
+        }
+        let done = |(status, value)| Progress::Done { status, value };
+        let (opcode, bytes, progress) = match request.work {
+            RawWork::Send(payload, immediate) => {
+                let mut sources = Sources { registry: &shared.registry, domain: *domain, segments, places, sges };
+                // SAFETY: [shm-posted] the caller's promise.
+                let sent = unsafe { pair.send.send(payload, immediate, &pair.own, &pair.channel, &mut sources) }?;
+                let Some((bytes, progress)) = sent else { return Ok(false) };
+                (Opcode::Send, bytes, progress)
+            }
+            // What the peer grants is known once it attached.
+            _ if pair.link.is_none() => return Ok(false),
+            RawWork::Write(payload, token, immediate) => {
+                if immediate.is_some() && !pair.send.producer.room(0) {
+                    return Ok(false);
+                }
+                // SAFETY: [shm-posted] the caller's promise.
+                let outcome = unsafe { pair.write(payload, &token) };
+                let bytes = payload_bytes(&payload);
+                let mut progress = done(outcome);
+                if let (Some(immediate), Status::Success) = (immediate, outcome.0) {
+                    pair.send.announce(immediate, bytes, &pair.own);
+                    progress = Progress::Ring { cells: 0, bounced: 0 };
+                }
+                (Opcode::Write, bytes, progress)
+            }
+            RawWork::Read(sink, token) => {
+                // SAFETY: [shm-posted] the caller's promise.
+                (Opcode::Read, token.len, done(unsafe { pair.read(sink, &token) }))
+            }
+            RawWork::FetchAdd(token, add) => {
+                let outcome = pair.atomic(&token, |word| word.fetch_add(add, Ordering::SeqCst));
+                (Opcode::FetchAdd, 8, done(outcome))
+            }
+            RawWork::CompareSwap(token, compare, swap) => {
+                let outcome = pair.atomic(&token, |word| {
+                    let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+                    swapped.unwrap_or_else(|found| found)
+                });
+                (Opcode::CompareSwap, 8, done(outcome))
+            }
+        };
+        pair.send.push(Entry { slot: request.slot, opcode, signalled: request.signalled, bytes, progress });
+        Ok(true)
+    }
+}
+
+// SAFETY: [shm-posted] buffers are touched between post and completion only, each accepted slot is
+// reported once, in order, and a report of success follows the copy.
+unsafe impl Port for ShmPort {
+    fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
+        self.shared.fork.check()?;
+        let wire: Wire = link.into_inner()?;
+        if wire.provider != self.shared.id() || wire.domain != self.domain {
+            return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
+        }
+        let at = qp.0 as usize;
+        if self.pairs.len() <= at {
+            self.pairs.resize_with(at + 1, || None);
+        }
+        let pair = Pair::new(qp, wire, self.geometry, self.shared.limits())?;
+        self.watch.add(&pair.channel, token(qp.0, SOCKET))?;
+        self.watch.add(&pair.pidfd, token(qp.0, PROCESS))?;
+        self.shared.registry.join(self.domain, &pair.channel)?;
+        self.pairs[at] = Some(Box::new(pair));
+        self.heat(qp.0);
+        // The peer may have attached already.
+        self.patience = 0;
+        Ok(())
+    }
+
+    unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
+        if self.shared.fork.inherited() {
+            return (0, Some(VerbsError::Forked));
+        }
+        self.read_mail();
+        let (mut accepted, mut error) = (0, None);
+        for request in batch {
+            // SAFETY: [shm-posted] the caller's promise.
+            match unsafe { self.post_one(qp, request) } {
+                Ok(true) => accepted += 1,
+                Ok(false) => break,
+                Err(refused) => {
+                    error = Some(refused);
+                    break;
+                }
+            }
+        }
+        if let Some(pair) = self.pair(qp).filter(|p| p.fate.is_none()) {
+            pair.publish();
+            self.heat(qp.0);
+        }
+        (accepted, error)
+    }
+
+    unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        self.shared.fork.check()?;
+        let Some(qp) = qp else {
+            let room = self.receives_max.saturating_sub(self.receives.len()).min(batch.len());
+            self.receives.extend(&batch[..room]);
+            while let Some(index) = self.starved.pop() {
+                self.heat(index);
+            }
+            return Ok(room);
+        };
+        let depth = self.geometry.depth() as usize;
+        let pair = self.pair(qp).filter(|p| p.fate.is_none()).ok_or(VerbsError::Closed)?;
+        let room = depth.saturating_sub(pair.receives.len()).min(batch.len());
+        pair.receives.extend(&batch[..room]);
+        if pair.starved {
+            self.starved.retain(|starved| *starved != qp.0);
+            self.heat(qp.0);
+        }
+        Ok(room)
+    }
+
+    fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
+        if self.shared.fork.inherited() {
+            return 0;
+        }
+        self.read_mail();
+        let mut count = 0;
+        while count < out.len()
+            && let Some(done) = self.done.pop_front()
+        {
+            out[count] = done;
+            count += 1;
+        }
+        if self.patience == 0 {
+            self.look();
+        }
+        self.patience -= 1;
+        let (taken, busy) = self.turns(&mut out[count..]);
+        count += taken;
+        if !busy && count == 0 {
+            let now = Instant::now();
+            if now >= self.next_look {
+                self.look();
+                self.next_look = now + LOOK_IDLE;
+            }
+        }
+        while count < out.len()
+            && let Some(done) = self.done.pop_front()
+        {
+            out[count] = done;
+            count += 1;
+        }
+        count
+    }
+
+    fn next_event(&mut self) -> Option<PortEvent> {
+        self.events.pop_front()
+    }
+
+    fn arm(&mut self) -> Result<bool, VerbsError> {
+        self.shared.fork.check()?;
+        self.read_mail();
+        if !self.done.is_empty() || !self.events.is_empty() {
+            return Ok(false);
+        }
+        // Whatever wakes us shows in epoll, so that is where to look next.
+        self.patience = 0;
+        Ok(self.cool(0))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    fn close(&mut self, qp: QpIndex) {
+        if self.shared.fork.inherited() {
+            return;
+        }
+        self.end(qp.0, Fate::Closed, false);
+        if let Some(place) = self.pairs.get_mut(qp.0 as usize) {
+            *place = None;
+        }
+        self.events.retain(|PortEvent::Disconnected { queue_pair, .. }| *queue_pair != qp);
+    }
+}
+
+impl Drop for ShmPort {
+    /// Peers learn of it; nothing is sound only because of that.
+    fn drop(&mut self) {
+        if !self.shared.fork.inherited() {
+            (0..self.pairs.len() as u32).for_each(|index| self.end(index, Fate::Closed, false));
+        }
+    }
+}
+
+fn token(index: u32, what: u64) -> u64 {
+    u64::from(index) << 1 | what
+}
+
+fn payload_bytes(payload: &overside_verbs::port::Payload<'_>) -> u64 {
+    match payload {
+        overside_verbs::port::Payload::Gather(fragments) => fragments.iter().map(|f| u64::from(f.len)).sum(),
+        overside_verbs::port::Payload::Inline(bytes) => bytes.len() as u64,
+    }
+}
+
+const SOCKET: u64 = 0;
+const PROCESS: u64 = 1;
+/// Busy polls between two looks at epoll (0.3 µs each).
+const LOOK_EVERY: u32 = 128;
+/// Idle polling looks at epoll this often.
+const LOOK_IDLE: Duration = Duration::from_micros(20);
+/// So few queue pairs are polled by memory however idle they are.
+const ALWAYS_HOT: usize = 8;
+/// Idle turns, shared among the hot queue pairs, before one turns cold.
+const IDLE_TURNS: u32 = 4096;
+const IDLE_TURNS_MIN: u32 = 16;

@@ -1,0 +1,123 @@
+//! Writing into the send ring.
+
+use crate::control::OwnControl;
+use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge};
+
+/// Where the next descriptor goes, and what the peer has given back.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    geometry: Geometry,
+    /// Descriptors written, ever.
+    head: u64,
+    /// Descriptors that the peer was told of, ever.
+    published: u64,
+    /// Descriptors that the peer has consumed, ever.
+    consumed: u64,
+    cells_used: u64,
+    cells_freed: u64,
+}
+
+impl Producer {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        Self { geometry, head: 0, published: 0, consumed: 0, cells_used: 0, cells_freed: 0 }
+    }
+
+    /// Whether a descriptor with so many cells fits now.
+    #[inline]
+    pub(crate) fn room(&self, cells: usize) -> bool {
+        self.head - self.consumed < u64::from(self.geometry.depth())
+            && self.cells_used - self.cells_freed + cells as u64 <= u64::from(self.geometry.cells())
+    }
+
+    /// Writes a gather list. There must be room.
+    pub(crate) fn gather(&mut self, own: &OwnControl, descriptor: Descriptor, sges: &[Sge]) {
+        let mut words = begin(descriptor);
+        if sges.len() <= SGES_INSIDE {
+            for (pair, sge) in words[2..].chunks_exact_mut(2).zip(sges) {
+                pair.copy_from_slice(&sge.to_words());
+            }
+        } else {
+            for (i, sge) in sges.iter().enumerate() {
+                own.put_cell(self.cells_used + i as u64, &sge.to_words());
+            }
+        }
+        self.finish(own, descriptor, &words);
+    }
+
+    /// Writes bytes that ride along. There must be room.
+    pub(crate) fn inline(&mut self, own: &OwnControl, descriptor: Descriptor, bytes: &[u8]) {
+        let mut words = begin(descriptor);
+        if bytes.len() <= INLINE_INSIDE {
+            for (word, part) in words[2..].iter_mut().zip(bytes.chunks(8)) {
+                *word = padded(part);
+            }
+        } else {
+            for (i, part) in bytes.chunks(CELL_BYTES).enumerate() {
+                let (low, high) = part.split_at(part.len().min(8));
+                own.put_cell(self.cells_used + i as u64, &[padded(low), padded(high)]);
+            }
+        }
+        self.finish(own, descriptor, &words);
+    }
+
+    /// Writes a descriptor that stands alone. There must be room.
+    pub(crate) fn alone(&mut self, own: &OwnControl, descriptor: Descriptor) {
+        self.finish(own, descriptor, &begin(descriptor));
+    }
+
+    fn finish(&mut self, own: &OwnControl, descriptor: Descriptor, words: &[u64; WORDS]) {
+        own.put_descriptor(self.head, words);
+        self.head += 1;
+        self.cells_used += descriptor.cells() as u64;
+    }
+
+    /// The head to publish, if the peer was not told of it yet.
+    #[inline]
+    pub(crate) fn unpublished(&self) -> Option<u64> {
+        (self.head != self.published).then_some(self.head)
+    }
+
+    pub(crate) fn set_published(&mut self) {
+        self.published = self.head;
+    }
+
+    /// Descriptors written, ever.
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Descriptors the peer has consumed, as last seen.
+    #[inline]
+    pub(crate) fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Takes in the peer's consumed index; how many descriptors that completes, or none when it cannot be.
+    pub(crate) fn observe(&mut self, consumed: u64) -> Option<u64> {
+        if consumed < self.consumed || consumed > self.published {
+            return None;
+        }
+        let done = consumed - self.consumed;
+        self.consumed = consumed;
+        Some(done)
+    }
+
+    /// Cells of a completed descriptor may be used again.
+    #[inline]
+    pub(crate) fn free_cells(&mut self, cells: u32) {
+        self.cells_freed += u64::from(cells);
+    }
+}
+
+fn begin(descriptor: Descriptor) -> [u64; WORDS] {
+    let [first, second] = descriptor.to_words();
+    [first, second, 0, 0, 0, 0, 0, 0]
+}
+
+fn padded(part: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..part.len()].copy_from_slice(part);
+    u64::from_ne_bytes(bytes)
+}
+
+const WORDS: usize = DESCRIPTOR_BYTES / 8;

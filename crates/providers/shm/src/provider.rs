@@ -1,0 +1,145 @@
+//! The control side: `ShmProvider`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
+use overside_verbs::{
+    Access, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
+};
+
+use crate::fork::ForkMark;
+use crate::listener::ShmListener;
+use crate::peer_memory::Limits;
+use crate::port::ShmPort;
+use crate::registry::Registry;
+use crate::ring::{DEPTH_MAX, INLINE_MAX, MESSAGE_MAX, SGE_MAX};
+use crate::{calibrate, handshake};
+
+/// The shared-memory provider of this process.
+#[derive(Debug)]
+pub struct ShmProvider {
+    shared: Arc<Shared>,
+}
+
+/// How much a peer may make this process map, on one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Segments.
+    pub peer_segments_max: usize,
+    /// Bytes.
+    pub peer_bytes_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { peer_segments_max: 64 << 10, peer_bytes_max: 1 << 40 }
+    }
+}
+
+/// What provider, ports and listeners share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    id: u64,
+    pub(crate) fork: ForkMark,
+    pub(crate) registry: Registry,
+    options: Options,
+    profile: Mutex<Profile>,
+}
+
+impl Shared {
+    /// Tells this provider's links from another's.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { segments: self.options.peer_segments_max, bytes: self.options.peer_bytes_max }
+    }
+}
+
+impl ShmProvider {
+    /// With the default limits.
+    ///
+    /// # Errors
+    /// When the system has no page left.
+    pub fn new() -> Result<Arc<Self>, VerbsError> {
+        Self::with_options(Options::default())
+    }
+
+    /// With limits of one's own.
+    ///
+    /// # Errors
+    /// When the system has no page left.
+    pub fn with_options(options: Options) -> Result<Arc<Self>, VerbsError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let shared = Arc::new(Shared {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            fork: ForkMark::new()?,
+            registry: Registry::default(),
+            options,
+            profile: Mutex::new(calibrate::default_profile()),
+        });
+        Ok(Arc::new(Self { shared }))
+    }
+
+    fn check_fork(&self) -> Result<(), VerbsError> {
+        self.shared.fork.check()
+    }
+}
+
+impl Provider for ShmProvider {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            sge_max: SGE_MAX,
+            inline_max: INLINE_MAX,
+            message_max: MESSAGE_MAX,
+            depth_max: DEPTH_MAX,
+            progress_by_itself: true,
+            one_sided: true,
+            atomics: AtomicScope::Cpu,
+            last_byte_last: true,
+            foreign: ForeignMemory::Pushed,
+        }
+    }
+
+    fn profile(&self) -> Profile {
+        self.shared.profile.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
+        self.check_fork()?;
+        Ok(ProtectionDomain::new(self.shared.registry.allocate_domain()))
+    }
+
+    fn register(
+        &self,
+        domain: &ProtectionDomain,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        self.check_fork()?;
+        self.shared.registry.register(domain.id(), memory, access)
+    }
+
+    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
+        self.check_fork()?;
+        self.shared.registry.deregister(&region)
+    }
+
+    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
+        self.check_fork()?;
+        Ok(Box::new(ShmListener::bind(self.shared.clone(), domain, name)?))
+    }
+
+    fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
+        self.check_fork()?;
+        handshake::connect(self.shared.id(), domain, name, timeout)
+    }
+
+    fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
+        self.check_fork()?;
+        Ok(Box::new(ShmPort::open(self.shared.clone(), domain, options)?))
+    }
+}

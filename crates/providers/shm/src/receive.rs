@@ -1,0 +1,112 @@
+//! The receive side of a queue pair: messages meet posted buffers.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
+
+use overside_verbs::port::{RawCompletion, RawReceive};
+use overside_verbs::{Opcode, Status};
+
+use crate::consumer::{Message, Trouble};
+use crate::doorbell::PeerWords;
+use crate::fate::Fate;
+use crate::pair::{Link, Pair};
+use crate::ring::{Task, Word};
+
+impl Pair {
+    /// Copies messages into receives, the queue pair's own first, then the shared ones. Appends
+    /// reports to `out`; how many, and how it ended if it did.
+    pub(crate) fn receive(
+        &mut self,
+        shared: &mut VecDeque<RawReceive>,
+        out: &mut [RawCompletion],
+    ) -> (usize, Option<Fate>) {
+        let mut count = 0;
+        self.starved = false;
+        while count < out.len() {
+            match self.receive_one(shared) {
+                Ok(Some(completion)) => {
+                    out[count] = completion;
+                    count += 1;
+                    if completion.status != Status::Success {
+                        return (count, Some(Fate::TooLong));
+                    }
+                }
+                Ok(None) => break,
+                Err(fate) => return (count, Some(fate)),
+            }
+        }
+        (count, None)
+    }
+
+    #[inline]
+    fn receive_one(&mut self, shared: &mut VecDeque<RawReceive>) -> Result<Option<RawCompletion>, Fate> {
+        let Some(Link { control, consumer }) = &mut self.link else { return Ok(None) };
+        if !consumer.look(control)? {
+            return Ok(None);
+        }
+        let message = consumer.peek(control)?;
+        let own = !self.receives.is_empty();
+        let Some(receive) = (if own { self.receives.front() } else { shared.front() }).copied() else {
+            self.starved = true;
+            return Ok(None);
+        };
+        let copies = message.descriptor.task != Task::Written;
+        let mut status = Status::Success;
+        if copies && message.descriptor.len > receive.buffer.len as u64 {
+            status = Status::TooLong;
+        } else if copies {
+            consumer.prefetch(control, &mut self.memory);
+            self.copy(&message, &receive)?;
+        }
+        if status == Status::Success {
+            // The source may have been reused while it was copied: only a connection that still
+            // stands vouches for the bytes. The sender raises `closed` before it lets go of them.
+            fence(Ordering::Acquire);
+            self.check_open()?;
+            if let Some(Link { consumer, .. }) = &mut self.link {
+                consumer.advance(&message);
+            }
+        }
+        if own { self.receives.pop_front() } else { shared.pop_front() };
+        Ok(Some(RawCompletion {
+            slot: receive.slot,
+            qp: Some(self.index),
+            opcode: if copies { Opcode::Receive } else { Opcode::ReceiveImmediate },
+            status,
+            bytes: message.descriptor.len,
+            immediate: message.descriptor.immediate,
+            value: 0,
+        }))
+    }
+
+    #[inline]
+    fn copy(&mut self, message: &Message, receive: &RawReceive) -> Result<(), Fate> {
+        match self.try_copy(message, receive) {
+            Ok(()) => Ok(()),
+            Err(Trouble::Malformed(what)) => Err(Fate::Malformed(what)),
+            Err(Trouble::Unknown) => {
+                // The segment was passed before the descriptor was published: it is in the socket.
+                self.hear()?;
+                match self.try_copy(message, receive) {
+                    Ok(()) => Ok(()),
+                    Err(Trouble::Malformed(what)) => Err(Fate::Malformed(what)),
+                    Err(Trouble::Unknown) => Err(Fate::Malformed("a descriptor names a segment that was not passed")),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn try_copy(&mut self, message: &Message, receive: &RawReceive) -> Result<(), Trouble> {
+        let Some(Link { control, consumer }) = &self.link else { return Ok(()) };
+        // SAFETY: [shm-posted] the buffer is ours until its completion, and the message fits.
+        unsafe { consumer.copy(message, control, &mut self.memory, receive.buffer.address, receive.buffer.len) }
+    }
+
+    /// `Err` when the peer has closed.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), Fate> {
+        let Some(Link { control, .. }) = &self.link else { return Ok(()) };
+        Fate::from_word(control.load(Word::Closed)).map_or(Ok(()), Err)
+    }
+}

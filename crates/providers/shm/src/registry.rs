@@ -1,0 +1,199 @@
+//! What may be touched: protection domains with their memory, and whom that concerns.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use overside_memory::{Segment, SegmentId};
+use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
+use rustix::rand::GetRandomFlags;
+
+use crate::channel::{Carried, Channel};
+use crate::messages::Message;
+
+/// All registrations of a provider.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    regions: HashMap<u128, Region>,
+    domains: Vec<Domain>,
+}
+
+#[derive(Debug)]
+struct Region {
+    domain: u64,
+    memory: Memory,
+    access: Access,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    /// Segments and how often each is registered.
+    segments: HashMap<SegmentId, (Arc<Segment>, usize)>,
+    channels: Vec<Weak<Channel>>,
+    ports: Vec<Weak<Mail>>,
+}
+
+/// What a port is told by other threads: segments that are no longer registered.
+#[derive(Debug, Default)]
+pub(crate) struct Mail {
+    gone: Mutex<Vec<SegmentId>>,
+    any: AtomicBool,
+}
+
+impl Mail {
+    /// Takes what has come in; nothing, cheaply, as a rule.
+    #[inline]
+    pub(crate) fn take(&self) -> Vec<SegmentId> {
+        if !self.any.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut gone)
+    }
+
+    fn put(&self, id: SegmentId) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.push(id);
+        self.any.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Registry {
+    /// A new domain's number.
+    pub(crate) fn allocate_domain(&self) -> u64 {
+        let mut state = self.lock();
+        state.domains.push(Domain::default());
+        (state.domains.len() - 1) as u64
+    }
+
+    /// Registers; peers connected in the domain are granted what is remotely accessible at once.
+    pub(crate) fn register(&self, domain: u64, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
+        check_access(memory, access)?;
+        let rkey = random_key()?;
+        let mut state = self.lock();
+        let State { regions, domains } = &mut *state;
+        let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        if let Memory::Segment(segment) = memory {
+            place.segments.entry(segment.id()).or_insert_with(|| (segment.clone(), 0)).1 += 1;
+        }
+        let region = Region { domain, memory: memory.clone(), access };
+        if let Some((message, carried)) = region.grant(rkey) {
+            place.connected().for_each(|channel| channel.send(&message, carried.clone()));
+        }
+        regions.insert(rkey, region);
+        Ok(MemoryRegion::new(memory.clone(), access, rkey))
+    }
+
+    /// Ends a registration. Ports forget the segment as they progress, peers the key at once.
+    pub(crate) fn deregister(&self, region: &MemoryRegion) -> Result<(), VerbsError> {
+        let rkey = region.token().rkey;
+        let mut state = self.lock();
+        let State { regions, domains } = &mut *state;
+        let ended = regions.remove(&rkey).ok_or(VerbsError::Unsupported("deregistering another provider's region"))?;
+        let place = domains.get_mut(ended.domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        if ended.grant(rkey).is_some() {
+            place.connected().for_each(|channel| channel.send(&Message::Revoke { rkey }, Carried::Nothing));
+        }
+        if let Memory::Segment(segment) = &ended.memory
+            && let Some((_, times)) = place.segments.get_mut(&segment.id())
+        {
+            *times -= 1;
+            if *times == 0 {
+                place.segments.remove(&segment.id());
+                place.ports.retain(|port| port.upgrade().inspect(|mail| mail.put(segment.id())).is_some());
+            }
+        }
+        Ok(())
+    }
+
+    /// The segment, if it is registered in the domain.
+    pub(crate) fn segment(&self, domain: u64, id: SegmentId) -> Option<Arc<Segment>> {
+        let state = self.lock();
+        state.domains.get(domain as usize)?.segments.get(&id).map(|(segment, _)| segment.clone())
+    }
+
+    /// A connection becomes part of a domain: it is granted what is there, and what comes.
+    pub(crate) fn join(&self, domain: u64, channel: &Arc<Channel>) -> Result<(), VerbsError> {
+        let mut state = self.lock();
+        let State { regions, domains } = &mut *state;
+        let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        place.channels.retain(|known| known.strong_count() > 0);
+        place.channels.push(Arc::downgrade(channel));
+        for (rkey, region) in regions.iter().filter(|(_, region)| region.domain == domain) {
+            if let Some((message, carried)) = region.grant(*rkey) {
+                channel.send(&message, carried);
+            }
+        }
+        Ok(())
+    }
+
+    /// A port hears of what is gone.
+    pub(crate) fn open_port(&self, domain: u64) -> Result<Arc<Mail>, VerbsError> {
+        let mut state = self.lock();
+        let place = state.domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        let mail = Arc::new(Mail::default());
+        place.ports.retain(|port| port.strong_count() > 0);
+        place.ports.push(Arc::downgrade(&mail));
+        Ok(mail)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Domain {
+    fn connected(&self) -> impl Iterator<Item = Arc<Channel>> + '_ {
+        self.channels.iter().filter_map(Weak::upgrade)
+    }
+}
+
+impl Region {
+    /// What peers are told of it; nothing for what only its owner uses.
+    fn grant(&self, rkey: u128) -> Option<(Message, Carried)> {
+        if self.access.bits() & !Access::LOCAL.bits() == 0 {
+            return None;
+        }
+        let (window, carried) = match &self.memory {
+            Memory::Segment(segment) => (false, Carried::Segment(segment.clone())),
+            Memory::Window(window) => (true, Carried::Window(window.clone())),
+        };
+        let len = self.memory.len() as u64;
+        Some((Message::Grant { rkey, access: self.access.bits(), window, len }, carried))
+    }
+}
+
+fn check_access(memory: &Memory, access: Access) -> Result<(), VerbsError> {
+    let writes = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
+    match memory {
+        Memory::Segment(_) if writes => {
+            Err(VerbsError::Unsupported("remote writes to a segment, which peers map read-only; register a window"))
+        }
+        Memory::Segment(segment) if access.contains(Access::REMOTE_READ) && segment.fd().is_none() => {
+            Err(VerbsError::Unsupported("remote reads of a private segment; make it with Segment::shared"))
+        }
+        Memory::Window(window) if window.fd().is_none() => {
+            Err(VerbsError::Unsupported("registering a peer's window; its owner grants it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Nobody guesses it.
+fn random_key() -> Result<u128, VerbsError> {
+    let mut bytes = [MaybeUninit::uninit(); 16];
+    match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::empty()) {
+        Ok((filled, _)) if filled.len() == 16 => Ok(u128::from_le_bytes(std::array::from_fn(|i| filled[i]))),
+        Ok(_) => Err(VerbsError::System { what: "getrandom", reason: "it returned too little".to_owned() }),
+        Err(errno) => Err(crate::watch::failed("getrandom", errno)),
+    }
+}
+
+const UNKNOWN_DOMAIN: VerbsError = VerbsError::Unsupported("a protection domain of another provider");

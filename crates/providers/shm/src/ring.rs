@@ -1,0 +1,218 @@
+//! The layout of a control memory and of what is in its rings.
+//!
+//! ```text
+//! 0     head      descriptors published, ever
+//! 128   consumed  of the peer's descriptors, ever
+//! 256   armed     0, or the number of the present sleep: a doorbell is wanted
+//! 384   closed    0, or why
+//! 512   depth descriptors of 64 bytes
+//! then  cells of 16 bytes: gather entries past the third, inline bytes past the 48th
+//! ```
+//!
+//! Everything is native-endian 64-bit words: both ends are on one host. Cells are used in the order of
+//! the descriptors, so no descriptor says where its cells are.
+
+/// The sizes of a control memory's rings; powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    depth: u32,
+    cells: u32,
+}
+
+impl Geometry {
+    /// Room for `depth` requests with `sges` gather entries in all; at least one full gather list fits.
+    pub(crate) fn for_options(depth: usize, sges: usize) -> Self {
+        let depth = depth.clamp(DEPTH_MIN, DEPTH_MAX).next_power_of_two() as u32;
+        let cells = sges.clamp(CELLS_MIN, CELLS_MAX).next_power_of_two() as u32;
+        Self { depth, cells }
+    }
+
+    /// What a peer announced, if it is one that [`for_options`](Self::for_options) makes.
+    pub(crate) fn checked(depth: u32, cells: u32) -> Option<Self> {
+        let geometry = Self::for_options(depth as usize, cells as usize);
+        (geometry == Self { depth, cells }).then_some(geometry)
+    }
+
+    pub(crate) fn depth(self) -> u32 {
+        self.depth
+    }
+
+    pub(crate) fn cells(self) -> u32 {
+        self.cells
+    }
+
+    /// Bytes of the control memory, whole pages.
+    pub(crate) fn bytes(self) -> usize {
+        (HEADER_BYTES + self.depth as usize * DESCRIPTOR_BYTES + self.cells as usize * CELL_BYTES)
+            .next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Where descriptor number `index` lies.
+    pub(crate) fn descriptor_at(self, index: u64) -> usize {
+        HEADER_BYTES + (index & u64::from(self.depth - 1)) as usize * DESCRIPTOR_BYTES
+    }
+
+    /// Where cell number `index` lies.
+    pub(crate) fn cell_at(self, index: u64) -> usize {
+        HEADER_BYTES
+            + self.depth as usize * DESCRIPTOR_BYTES
+            + (index & u64::from(self.cells - 1)) as usize * CELL_BYTES
+    }
+}
+
+/// A published word; its offset in the control memory. Each has cache lines of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Word {
+    Head = 0,
+    Consumed = 128,
+    Armed = 256,
+    Closed = 384,
+}
+
+/// A piece of a message in the sender's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sge {
+    pub(crate) segment: u32,
+    pub(crate) len: u32,
+    pub(crate) offset: u64,
+}
+
+impl Sge {
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        [self.offset, u64::from(self.segment) | u64::from(self.len) << 32]
+    }
+
+    pub(crate) fn from_words(words: [u64; 2]) -> Self {
+        Self { offset: words[0], segment: words[1] as u32, len: (words[1] >> 32) as u32 }
+    }
+}
+
+/// What a descriptor asks of the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Copy this many pieces from the sender's memory.
+    Gather(usize),
+    /// Copy the bytes that ride along.
+    Inline,
+    /// Nothing to copy: a WRITE has placed its bytes and consumes a receive.
+    Written,
+}
+
+/// The first two words of a descriptor; the other six are [`Sge`]s or inline bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    pub(crate) task: Task,
+    pub(crate) immediate: Option<u32>,
+    /// Bytes of the message.
+    pub(crate) len: u64,
+}
+
+impl Descriptor {
+    /// The first two words.
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        let (op, count) = match self.task {
+            Task::Gather(count) => (OP_GATHER, count as u64),
+            Task::Inline => (OP_INLINE, 0),
+            Task::Written => (OP_WRITTEN, 0),
+        };
+        let immediate = self.immediate.map_or(0, |i| 1 << 8 | u64::from(i) << 32);
+        [op | count << 16 | immediate, self.len]
+    }
+
+    /// Checked; none for what no sender of ours writes.
+    pub(crate) fn from_words(words: [u64; 2]) -> Option<Self> {
+        let (count, flags) = ((words[0] >> 16) as u16 as usize, words[0] >> 8 & 0xff);
+        let len = words[1];
+        let task = match words[0] & 0xff {
+            OP_GATHER if count <= SGE_MAX && len <= MESSAGE_MAX => Task::Gather(count),
+            OP_INLINE if count == 0 && len <= INLINE_MAX as u64 => Task::Inline,
+            OP_WRITTEN if count == 0 => Task::Written,
+            _ => return None,
+        };
+        let immediate = match flags {
+            0 if words[0] >> 32 == 0 => None,
+            1 => Some((words[0] >> 32) as u32),
+            _ => return None,
+        };
+        Some(Self { task, immediate, len })
+    }
+
+    /// How many cells it uses.
+    pub(crate) fn cells(&self) -> usize {
+        match self.task {
+            Task::Gather(count) if count <= SGES_INSIDE => 0,
+            Task::Gather(count) => count,
+            Task::Inline if self.len as usize <= INLINE_INSIDE => 0,
+            Task::Inline => (self.len as usize).div_ceil(CELL_BYTES),
+            Task::Written => 0,
+        }
+    }
+}
+
+const OP_GATHER: u64 = 1;
+const OP_INLINE: u64 = 2;
+const OP_WRITTEN: u64 = 3;
+
+const HEADER_BYTES: usize = 512;
+pub(crate) const DESCRIPTOR_BYTES: usize = 64;
+pub(crate) const CELL_BYTES: usize = 16;
+const PAGE_BYTES: usize = 4096;
+/// Gather entries that fit into the descriptor; a longer list lies in the cells whole.
+pub(crate) const SGES_INSIDE: usize = 3;
+/// Inline bytes that fit into the descriptor; a longer payload lies in the cells whole.
+pub(crate) const INLINE_INSIDE: usize = 48;
+
+/// Gather entries of one message.
+pub(crate) const SGE_MAX: usize = 256;
+/// Bytes that ride in the ring.
+pub(crate) const INLINE_MAX: usize = 256;
+/// Bytes of a message.
+pub(crate) const MESSAGE_MAX: u64 = 1 << 30;
+/// The completion queue above relies on at least 32 (it signals every 16th request).
+const DEPTH_MIN: usize = 32;
+pub(crate) const DEPTH_MAX: usize = 4096;
+/// A full gather list must fit.
+const CELLS_MIN: usize = SGE_MAX;
+/// With the deepest ring, a control memory stays under 1 MiB and so in the cache.
+const CELLS_MAX: usize = 32768;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_stays_below_32_kib_and_the_largest_below_1_mib() {
+        let options = overside_verbs::PortOptions::default();
+        assert!(Geometry::for_options(options.depth, options.sges).bytes() <= 32 << 10);
+        assert!(Geometry::for_options(usize::MAX / 2, usize::MAX / 2).bytes() < 1 << 20);
+        assert_eq!(Geometry::checked(100, 1024), None);
+        assert_eq!(Geometry::checked(1 << 31, 1024), None);
+        assert_eq!(Geometry::checked(128, 0), None);
+        assert!(Geometry::checked(128, 1024).is_some());
+    }
+
+    #[test]
+    fn descriptors_come_back() {
+        for task in [Task::Gather(0), Task::Gather(SGE_MAX), Task::Inline, Task::Written] {
+            for immediate in [None, Some(0), Some(u32::MAX)] {
+                let descriptor = Descriptor { task, immediate, len: 77 };
+                assert_eq!(Descriptor::from_words(descriptor.to_words()), Some(descriptor));
+            }
+        }
+        let sge = Sge { segment: u32::MAX, len: 5, offset: u64::MAX - 1 };
+        assert_eq!(Sge::from_words(sge.to_words()), sge);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_words_are_a_bounded_descriptor_or_none(a in proptest::num::u64::ANY, b in proptest::num::u64::ANY, op in 0u64..5) {
+            for words in [[a, b], [a & !0xff | op, b % 300], [a & 0xffff_ffff_0000_0000 | 1 << 8 | op, b]] {
+                if let Some(d) = Descriptor::from_words(words) {
+                    assert!(d.cells() <= CELLS_MIN);
+                    assert_eq!(d.to_words(), words);
+                }
+            }
+        }
+    }
+}

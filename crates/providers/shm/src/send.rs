@@ -1,0 +1,327 @@
+//! The send queue: from a request to a descriptor, and from the peer's consumed index to completions.
+
+use std::collections::VecDeque;
+
+use overside_memory::{Fragment, SegmentId};
+use overside_verbs::port::{Payload, QpIndex, RawCompletion};
+use overside_verbs::{Opcode, Status, VerbsError};
+
+use crate::bounce::Bounce;
+use crate::channel::{Carried, Channel};
+use crate::control::OwnControl;
+use crate::fate::Fate;
+use crate::local::{LocalSegments, Place};
+use crate::messages::{FORGET_MAX, Message};
+use crate::producer::Producer;
+use crate::registry::Registry;
+use crate::ring::{Descriptor, INLINE_MAX, MESSAGE_MAX, SGE_MAX, Sge, Task};
+
+/// Requests in the order of posting, and the ring they go through.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: VecDeque<Entry>,
+    depth: usize,
+    pub(crate) producer: Producer,
+    bounce: Bounce,
+    /// Descriptors consumed whose entries are not popped yet.
+    ripe: u64,
+    /// Slots of the port's segment table that the peer has.
+    passed: Vec<u64>,
+    /// Segments the peer has and need not keep, with the head after which no descriptor names them.
+    forgetting: VecDeque<(u64, SegmentId)>,
+}
+
+/// A request that was accepted and has not completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) slot: u32,
+    pub(crate) opcode: Opcode,
+    pub(crate) signalled: bool,
+    pub(crate) bytes: u64,
+    pub(crate) progress: Progress,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Progress {
+    /// Its descriptor is in the ring.
+    Ring { cells: u32, bounced: u32 },
+    /// It has ended and waits for earlier ones.
+    Done { status: Status, value: u64 },
+}
+
+/// What resolving and sending a gather list needs of the port.
+pub(crate) struct Sources<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) domain: u64,
+    pub(crate) segments: &'a mut LocalSegments,
+    /// Scratch space, so that posting allocates nothing.
+    pub(crate) places: &'a mut Vec<(Fragment, Place)>,
+    pub(crate) sges: &'a mut Vec<Sge>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(own: &OwnControl) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            depth: own.geometry().depth() as usize,
+            producer: Producer::new(own.geometry()),
+            bounce: Bounce::default(),
+            ripe: 0,
+            passed: Vec::new(),
+            forgetting: VecDeque::new(),
+        }
+    }
+
+    /// Whether another request may be posted.
+    #[inline]
+    pub(crate) fn full(&self) -> bool {
+        self.entries.len() >= self.depth
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+    }
+
+    /// Writes a SEND into the ring: how far it is, or none for now when there is no room.
+    ///
+    /// # Safety
+    /// The fragments' bytes are readable and unchanged.
+    pub(crate) unsafe fn send(
+        &mut self,
+        payload: Payload<'_>,
+        immediate: Option<u32>,
+        own: &OwnControl,
+        channel: &Channel,
+        sources: &mut Sources<'_>,
+    ) -> Result<Option<(u64, Progress)>, VerbsError> {
+        match payload {
+            Payload::Inline(bytes) => self.send_inline(bytes, immediate, own),
+            // SAFETY: [shm-posted] the caller's promise.
+            Payload::Gather(fragments) => unsafe { self.send_gather(fragments, immediate, own, channel, sources) },
+        }
+    }
+
+    fn send_inline(
+        &mut self,
+        bytes: &[u8],
+        immediate: Option<u32>,
+        own: &OwnControl,
+    ) -> Result<Option<(u64, Progress)>, VerbsError> {
+        limit("an inline message's length", bytes.len() as u64, INLINE_MAX as u64)?;
+        let descriptor = Descriptor { task: Task::Inline, immediate, len: bytes.len() as u64 };
+        let cells = descriptor.cells();
+        if !self.producer.room(cells) {
+            return Ok(None);
+        }
+        self.producer.inline(own, descriptor, bytes);
+        Ok(Some((descriptor.len, Progress::Ring { cells: cells as u32, bounced: 0 })))
+    }
+
+    /// # Safety
+    /// As [`send`](Self::send).
+    unsafe fn send_gather(
+        &mut self,
+        fragments: &[Fragment],
+        immediate: Option<u32>,
+        own: &OwnControl,
+        channel: &Channel,
+        sources: &mut Sources<'_>,
+    ) -> Result<Option<(u64, Progress)>, VerbsError> {
+        let Sources { registry, domain, segments, places, sges } = sources;
+        places.clear();
+        let (mut bytes, mut hidden) = (0u64, 0u64);
+        for fragment in fragments.iter().filter(|f| f.len > 0) {
+            let place = segments.place(fragment, registry, *domain)?;
+            bytes += u64::from(fragment.len);
+            if matches!(place, Place::Hidden) {
+                hidden += u64::from(fragment.len);
+            }
+            places.push((*fragment, place));
+        }
+        limit("a gather list's length", places.len() as u64, SGE_MAX as u64)?;
+        limit("a message's length", bytes, MESSAGE_MAX)?;
+        let descriptor = Descriptor { task: Task::Gather(places.len()), immediate, len: bytes };
+        let cells = descriptor.cells();
+        if !self.producer.room(cells) {
+            return Ok(None);
+        }
+        let mut room = None;
+        if hidden > 0 {
+            room = self.bounce.reserve(hidden, channel)?;
+            if room.is_none() {
+                return Ok(None);
+            }
+        }
+        sges.clear();
+        for (fragment, place) in places.iter() {
+            let (segment, offset) = match (*place, &mut room) {
+                (Place::Shared(slot, offset), _) => {
+                    self.pass(slot, segments, channel);
+                    (fragment.segment.get(), offset)
+                }
+                (Place::Hidden, Some(room)) => {
+                    // SAFETY: [shm-posted] readable and unchanged until completion.
+                    let from = unsafe { std::slice::from_raw_parts(fragment.address, fragment.len as usize) };
+                    self.bounce.fill(room, from)
+                }
+                (Place::Hidden, None) => return Ok(None),
+            };
+            sges.push(Sge { segment, len: fragment.len, offset });
+        }
+        let mut bounced = 0;
+        if let Some(room) = room {
+            bounced = room.charge;
+            self.bounce.commit(room, self.producer.head());
+        }
+        self.producer.gather(own, descriptor, sges);
+        Ok(Some((bytes, Progress::Ring { cells: cells as u32, bounced })))
+    }
+
+    /// Announces a WRITE that has placed its bytes; false when there is no room.
+    pub(crate) fn announce(&mut self, immediate: u32, bytes: u64, own: &OwnControl) -> bool {
+        if !self.producer.room(0) {
+            return false;
+        }
+        let descriptor = Descriptor { task: Task::Written, immediate: Some(immediate), len: bytes };
+        self.producer.alone(own, descriptor);
+        true
+    }
+
+    /// Gives the peer the segment's descriptor, once.
+    #[inline]
+    fn pass(&mut self, slot: u32, segments: &LocalSegments, channel: &Channel) {
+        let (word, bit) = (slot as usize / 64, 1u64 << (slot % 64));
+        if self.passed.get(word).is_some_and(|w| w & bit != 0) {
+            return;
+        }
+        let Some(segment) = segments.segment(slot) else { return };
+        if self.passed.len() <= word {
+            self.passed.resize(word + 1, 0);
+        }
+        self.passed[word] |= bit;
+        if let Some(at) = self.forgetting.iter().position(|(_, id)| *id == segment.id()) {
+            // Registered again before the peer was told to forget it.
+            self.forgetting.remove(at);
+            return;
+        }
+        let message = Message::Segment { id: segment.id().get(), len: segment.len() as u64 };
+        channel.send(&message, Carried::Segment(segment.clone()));
+    }
+
+    /// A segment is no longer registered: the peer is told once nothing in the ring names it.
+    pub(crate) fn forget(&mut self, slot: u32, id: SegmentId) {
+        let (word, bit) = (slot as usize / 64, 1u64 << (slot % 64));
+        if let Some(w) = self.passed.get_mut(word).filter(|w| **w & bit != 0) {
+            *w &= !bit;
+            self.forgetting.push_back((self.producer.head(), id));
+        }
+    }
+
+    /// Tells the peer what it may forget by now.
+    #[inline]
+    pub(crate) fn flush_forgetting(&mut self, channel: &Channel) {
+        let consumed = self.producer.consumed();
+        while self.forgetting.front().is_some_and(|(head, _)| *head <= consumed) {
+            let mut ids = Vec::with_capacity(FORGET_MAX);
+            while ids.len() < FORGET_MAX
+                && let Some((_, id)) = self.forgetting.pop_front_if(|(head, _)| *head <= consumed)
+            {
+                ids.push(id.get());
+            }
+            channel.send(&Message::Forget(ids), Carried::Nothing);
+        }
+    }
+
+    /// Whether nothing can be reported and nothing told without the peer's doing.
+    #[inline]
+    pub(crate) fn settled(&self) -> bool {
+        !self.front_ready() && self.producer.unpublished().is_none()
+    }
+
+    #[inline]
+    fn front_ready(&self) -> bool {
+        self.ripe > 0 || matches!(self.entries.front(), Some(Entry { progress: Progress::Done { .. }, .. }))
+    }
+
+    /// Takes in the peer's consumed index.
+    #[inline]
+    pub(crate) fn observe(&mut self, consumed: u64, channel: &Channel) -> Result<bool, Fate> {
+        if consumed == self.producer.consumed() {
+            return Ok(false);
+        }
+        let done = self
+            .producer
+            .observe(consumed)
+            .ok_or(Fate::Malformed("the peer's consumed index is out of range"))?;
+        self.ripe += done;
+        self.bounce.release_large(consumed, channel);
+        Ok(true)
+    }
+
+    /// Reports what has completed, in order; how many reports.
+    #[inline]
+    pub(crate) fn complete(&mut self, qp: QpIndex, out: &mut [RawCompletion]) -> usize {
+        let mut count = 0;
+        while count < out.len() && self.front_ready() {
+            let Some(entry) = self.entries.front().copied() else { break };
+            let (status, value) = match entry.progress {
+                Progress::Done { status, value } => (status, value),
+                Progress::Ring { cells, bounced } => {
+                    if self.ripe == 0 {
+                        break;
+                    }
+                    self.ripe -= 1;
+                    self.producer.free_cells(cells);
+                    self.bounce.release(bounced);
+                    (Status::Success, 0)
+                }
+            };
+            self.entries.pop_front();
+            if entry.signalled || status != Status::Success {
+                out[count] = entry.completion(qp, status, value);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Everything that is left ends with the queue pair.
+    pub(crate) fn flush(&mut self, qp: QpIndex, fate: Fate, by_peer: bool, out: &mut VecDeque<RawCompletion>) {
+        let mut buffer = [crate::pair::NO_COMPLETION];
+        while self.complete(qp, &mut buffer) == 1 {
+            out.push_back(buffer[0]);
+        }
+        // The first message that the peer did not consume is the one it refused.
+        let mut refused = by_peer && fate == Fate::TooLong;
+        while let Some(entry) = self.entries.pop_front() {
+            let (mut status, mut result) = (fate.pending(), 0);
+            match entry.progress {
+                Progress::Done { status: ended, value } => (status, result) = (ended, value),
+                Progress::Ring { .. } if std::mem::take(&mut refused) => status = Status::TooLong,
+                Progress::Ring { .. } => {}
+            }
+            if entry.signalled || status != Status::Success {
+                out.push_back(entry.completion(qp, status, result));
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn completion(&self, qp: QpIndex, status: Status, value: u64) -> RawCompletion {
+        RawCompletion {
+            slot: self.slot,
+            qp: Some(qp),
+            opcode: self.opcode,
+            status,
+            bytes: if status == Status::Success { self.bytes } else { 0 },
+            immediate: None,
+            value,
+        }
+    }
+}
+
+pub(crate) fn limit(what: &'static str, value: u64, max: u64) -> Result<(), VerbsError> {
+    if value > max { Err(VerbsError::Limit { what, value, max }) } else { Ok(()) }
+}
