@@ -5,7 +5,7 @@
 //! of sending causes at both ends, and answers with a [`Plan`]: what it chose, at what price,
 //! and the prices it turned down. It knows regions and devices, and no tables.
 //!
-//! Costs are linear because devices are (ANCHORS: ConnectX-3 0.10 µs a request + 34 ns an
+//! Costs are linear because devices are (a ConnectX-3, fitted to the figures of to-copy: 0.10 µs a request + 34 ns an
 //! SGE + bytes at 5.8 GB/s; copy-out 0.49 µs + bytes at 7.04 GB/s); what bends them (cache
 //! sizes) is in [`Profile`]'s steps.
 #![forbid(unsafe_code)]

