@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use overside_shm::ShmProvider;
-use overside_verbs::Provider;
+use overside_verbs::{Provider, VerbsError};
 
 /// `shm:NAME`, for processes of one host and user. `tcp:HOST:PORT` and `rdma:HOST:PORT` are read, and
 /// refused as long as their providers are not built.
@@ -41,9 +41,12 @@ impl Address {
     }
 
     /// A provider that gets there.
-    pub fn provider(&self) -> Arc<dyn Provider> {
+    ///
+    /// # Errors
+    /// When the provider cannot be had on this system.
+    pub fn provider(&self) -> Result<Arc<dyn Provider>, VerbsError> {
         match self.transport {
-            Transport::Shm => ShmProvider::new(),
+            Transport::Shm => Ok(ShmProvider::new()?),
         }
     }
 }

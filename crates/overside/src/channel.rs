@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_memory::{Buffer, Pool, Segment, View};
+use overside_memory::{Buffer, Pool, Segment};
 use overside_planner::{Goal, Profile};
 use overside_shape::Shape;
 use overside_verbs::{
@@ -64,7 +64,7 @@ impl Gate {
     /// When the address is malformed or taken.
     pub fn listen(address: &str) -> Result<Gate, Error> {
         let address: Address = address.parse()?;
-        let provider = address.provider();
+        let provider = address.provider()?;
         let domain = provider.allocate_domain()?;
         let listener = provider.listen(&domain, address.name())?;
         Ok(Gate { provider, domain, listener, address })
@@ -97,7 +97,7 @@ impl Channel {
     /// When the address is malformed or nobody listens there.
     pub fn connect(address: &str) -> Result<Channel, Error> {
         let address: Address = address.parse()?;
-        let provider = address.provider();
+        let provider = address.provider()?;
         let domain = provider.allocate_domain()?;
         Channel::over(provider, domain, |provider, domain| provider.connect(domain, address.name(), CONNECT_TIMEOUT))
     }

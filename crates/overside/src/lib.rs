@@ -49,7 +49,7 @@ pub fn serve(addresses: &[&str], options: ServerOptions) -> Result<Server, Error
         return Err(AddressError::Form(String::new()).into());
     };
     let names: Vec<&str> = addresses.iter().map(Address::name).collect();
-    Ok(Server::start(first.provider(), &names, options)?)
+    Ok(Server::start(first.provider()?, &names, options)?)
 }
 
 /// Connects to a table server.
@@ -66,5 +66,5 @@ pub fn connect(address: &str) -> Result<Client, Error> {
 /// As [`connect`].
 pub fn connect_with(address: &str, options: ClientOptions) -> Result<Client, Error> {
     let address: Address = address.parse()?;
-    Ok(Client::connect_with(address.provider(), address.name(), options)?)
+    Ok(Client::connect_with(address.provider()?, address.name(), options)?)
 }
