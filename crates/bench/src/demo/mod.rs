@@ -1,7 +1,205 @@
-//! The demo.
+//! The demo: TPC-H `lineitem` in a server process, scanned by this one in every mode, updated by a third, compared with
+//! what hand-written code reaches over a socket, verified row by row, and written up.
+//!
+//! Its course is [`run`]; what runs beside it are processes of this same executable ([`child_main`]), which end when it
+//! does, whatever it ends of.
 
+mod children;
+mod disturbed;
+mod expected;
+mod hot;
 mod process;
 mod progress;
+mod quiet;
+mod stage;
+mod summary;
+mod table;
 mod updates;
+mod workload;
 
-pub use process::{Process, SUBCOMMAND};
+pub use children::child_main;
+pub use process::SUBCOMMAND;
+
+use crate::{
+    baseline::Baseline,
+    limits::{Chunks, ping_pong},
+    lineitem::{Lineitem, PackedRows},
+    measure::now_ns,
+    report::{self, Machine, Report, Run},
+    verify::History,
+};
+use anyhow::{Context, Result};
+use children::{BASELINE, SERVER, UPDATER};
+use expected::Expected;
+use process::{Process, memory_file};
+use progress::Progress;
+use stage::{Checked, Stage};
+use std::{fs, os::fd::OwnedFd, path::PathBuf};
+use table::Table;
+use updates::Updater;
+
+/// What to demonstrate, and where to write it up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// TPC-H scale factor: 0.1 is 600,572 rows.
+    pub scale: f64,
+    /// One JSON object on standard output instead of tables.
+    pub json: bool,
+    /// The page to write.
+    pub report: PathBuf,
+    /// Few rounds: for looking whether it works, not for figures.
+    pub quick: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { scale: 0.1, json: false, report: PathBuf::from("overside-demo.html"), quick: false }
+    }
+}
+
+/// Runs the demo: prints what it found, writes the page, returns it all. Takes under a minute at the default scale.
+///
+/// Call it from the main thread, which must outlive it: the processes it starts are killed when the thread that started
+/// them ends.
+///
+/// # Errors
+///
+/// A process could not be started or ended early, memory ran out, or the page could not be written. A scan that breaks
+/// its contract is no error here: the report says `verified: false`.
+pub fn run(options: &Options) -> Result<Report> {
+    let start = now_ns();
+    let progress = Progress::new();
+    progress.say("generating lineitem");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let generated = Lineitem::generate(options.scale, cores)?;
+    let mut report = measure(options, &generated, &progress)?;
+    report.took_s = (now_ns() - start) as f64 / 1e9;
+    progress.say("writing the report");
+    fs::write(&options.report, report::html(&report))
+        .with_context(|| format!("{} could not be written; choose another --report", options.report.display()))?;
+    drop(progress);
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report::text(&report));
+        println!("\nThe report is {}: open it in a browser.", options.report.display());
+    }
+    Ok(report)
+}
+
+fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Result<Report> {
+    let rows = generated.rows();
+    let plan = Plan::of(options);
+    let address = format!("shm:overside-demo-{}", std::process::id());
+    progress.say("starting the server");
+    // The order matters: what is declared first is dropped, and with that killed and reaped, last.
+    let (mut server, _server_line) = Process::start("server", SERVER, &[&address], None)?;
+    let mut table = Table::create(&address)?;
+    table.load(rows, |done| progress.part("loading", done, rows.len()))?;
+    server.alive()?;
+    let (_baseline, mut baseline, updater) = companions(rows, &address, progress)?;
+    progress.say("reckoning what every scan must come to");
+    let expected = Expected::new(rows, table.layout())?;
+    let (history, checked) = (History::default(), Checked::default());
+    let mut stage = Stage { rows, table, updater, history, expected, checked };
+    progress.say("consolidating pages");
+    let pages = hot::clean(&mut stage)?.len() as u64;
+    progress.say("measuring the limits");
+    let mut chunks = Chunks::lay_out(rows, CHUNK_BYTES, RING_BYTES)?;
+    let limits = chunks.measure(plan.limit_rounds);
+    let ping_pong = ping_pong(PING_PONG_BATCHES);
+    quiet::verify(&mut stage)?;
+    let all = plan.rounds * workload::Workload::ALL.len();
+    let part = |done| progress.part("scanning clean pages", done, all);
+    let quiet = quiet::run(&mut stage, &mut baseline, &mut chunks, &limits, plan.rounds, part)?;
+    drop(chunks);
+    let (mut runs, mut prices) = (quiet.runs.clone(), quiet.prices.clone());
+    let (mut hot_runs, mut fresh_updates) = (Vec::new(), Vec::new());
+    let mut done = 0;
+    for updates in HOT {
+        let (ran, price) = hot::run(&mut stage, updates, plan.hot_rounds, || {
+            done += 1;
+            progress.part("scanning hot pages", done, plan.hot_rounds * HOT.len());
+        })?;
+        if updates == HOT_UPDATES {
+            hot_runs = ran;
+            prices.push(price);
+        } else {
+            fresh_updates.extend(ran);
+        }
+    }
+    let bars = summary::bars(&quiet, &hot_runs);
+    runs.extend(hot_runs);
+    let mut done = 0;
+    let mut while_updating = disturbed::run(&mut stage, plan.disturbed_rounds, || {
+        done += 1;
+        progress.part("scanning while rows change", done, plan.disturbed_rounds * workload::Workload::ALL.len());
+    })?;
+    server.alive()?;
+    let all = [&mut runs, &mut fresh_updates, &mut while_updating];
+    all.into_iter().flatten().for_each(|run| run.verified = kept(&stage.checked, run));
+    let verification = stage.checked.verification(stage.history.len());
+    let whole = table::Asked { rows: 0..rows.len(), projected: false };
+    Ok(Report {
+        rows: rows.len() as u64,
+        scale: generated.scale(),
+        verified: verification.violations == 0,
+        memcpy_bytes_per_s: crate::measure::median(&quiet.limit),
+        summary: summary::sentences(&runs, &quiet.baseline, &prices),
+        runs,
+        baseline: quiet.baseline,
+        fresh_updates,
+        while_updating,
+        updates_per_s: disturbed::UPDATES_PER_S,
+        prices,
+        bars,
+        verification,
+        limits,
+        ping_pong,
+        machine: Machine::here(),
+        table_bytes: stage.expected.of(&[whole]).bytes,
+        pages,
+        rounds: plan.rounds,
+        commands: summary::commands(),
+        took_s: 0.0,
+    })
+}
+
+/// The baseline's process and the updater, which both get the rows as a memory file.
+fn companions(rows: &PackedRows, address: &str, progress: &Progress) -> Result<(Process, Baseline, Updater)> {
+    progress.say("starting the process that updates and the one to beat");
+    let file = memory_file(rows.bytes())?;
+    let input = OwnedFd::from(file.try_clone()?);
+    let (process, socket) = Process::start("baseline", BASELINE, &[], Some(input))?;
+    let (updating, line) = Process::start("updating process", UPDATER, &[address], Some(OwnedFd::from(file)))?;
+    Ok((process, Baseline::new(socket), Updater::new(updating, line)?))
+}
+
+fn kept(checked: &Checked, run: &Run) -> bool {
+    quiet::MODES.iter().any(|mode| mode.name() == run.mode && checked.kept(&run.workload, *mode))
+}
+
+/// How many rounds of what.
+struct Plan {
+    limit_rounds: usize,
+    rounds: usize,
+    hot_rounds: usize,
+    disturbed_rounds: usize,
+}
+
+impl Plan {
+    fn of(options: &Options) -> Plan {
+        if options.quick {
+            Plan { limit_rounds: 2, rounds: 2, hot_rounds: 2, disturbed_rounds: 1 }
+        } else {
+            Plan { limit_rounds: 5, rounds: 9, hot_rounds: 6, disturbed_rounds: 2 }
+        }
+    }
+}
+
+/// Fresh updates to every page, one run each; the report's `hot` is [`HOT_UPDATES`].
+const HOT: [usize; 3] = [1, HOT_UPDATES, 8];
+const HOT_UPDATES: usize = 4;
+const CHUNK_BYTES: usize = 16 << 10;
+const RING_BYTES: usize = 1 << 20;
+const PING_PONG_BATCHES: usize = 20;

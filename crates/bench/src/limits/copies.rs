@@ -127,7 +127,7 @@ impl Chunks {
         let limits = |way: usize| {
             let of = |(at, kernel): (usize, &kernels::Kernel)| {
                 let rounds = samples[at * 2 + way].clone();
-                CopyLimit { kernel: name(*kernel).to_owned(), bytes_per_s: Spread::of(&rounds), rounds }
+                CopyLimit { kernel: kernel_name(*kernel).to_owned(), bytes_per_s: Spread::of(&rounds), rounds }
             };
             kernels.iter().enumerate().map(of).collect()
         };
@@ -188,7 +188,8 @@ fn best(limits: &[CopyLimit]) -> Option<&CopyLimit> {
     limits.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)))
 }
 
-fn name(kernel: kernels::Kernel) -> &'static str {
+/// What a kernel is called in reports.
+pub fn kernel_name(kernel: kernels::Kernel) -> &'static str {
     match kernel {
         kernels::Kernel::Libc => "glibc memcpy",
         kernels::Kernel::RepMovsb => "rep movsb",

@@ -9,6 +9,6 @@ mod copies;
 mod latency;
 mod touch;
 
-pub use copies::{Chunks, CopyLimit, CopyLimits};
+pub use copies::{Chunks, CopyLimit, CopyLimits, kernel_name};
 pub use latency::{PingPong, ping_pong};
 pub use touch::{Touched, touch};

@@ -26,6 +26,8 @@ pub struct Report {
     pub fresh_updates: Vec<Run>,
     /// Workloads by mode while another process updates rows.
     pub while_updating: Vec<Run>,
+    /// Rows updated per second meanwhile.
+    pub updates_per_s: u64,
     /// What each way costs, as the planner has it, by workload.
     pub prices: Vec<Prices>,
     /// Bars and whether they are met.
@@ -135,8 +137,10 @@ pub struct Prices {
 /// What was checked against the generated data and the log of updates.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verification {
-    /// Scans checked.
+    /// Scans checked row by row.
     pub scans: usize,
+    /// Timed scans whose rows, bytes and sum were held against what they must come to.
+    pub timed_scans: usize,
     /// Rows checked.
     pub rows: usize,
     /// Of these, rows that had been updated.
@@ -170,6 +174,13 @@ pub struct Sample {
     pub server_bytes_copied: u64,
     /// Pages by way.
     pub chosen: Chosen,
+}
+
+impl Sample {
+    /// Bytes of delivered rows per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 * 1e9 / self.wall_ns.max(1) as f64
+    }
 }
 
 impl Run {
@@ -284,6 +295,7 @@ pub(super) mod sample {
                 .map(|(n, m, speed)| run("hot", m, n, speed))
                 .collect(),
             while_updating: all().map(|(w, m, speed)| run(w, m, 0, speed * 0.8)).collect(),
+            updates_per_s: 20_000,
             prices: WORKLOADS
                 .iter()
                 .map(|workload| Prices {
@@ -299,6 +311,7 @@ pub(super) mod sample {
             ],
             verification: Verification {
                 scans: 48,
+                timed_scans: 400,
                 rows: 20_100_000,
                 updated_rows: 410_000,
                 contended_rows: 3_211,

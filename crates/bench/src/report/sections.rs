@@ -129,11 +129,15 @@ fn chosen(report: &Report) -> String {
 fn updates(report: &Report) -> String {
     let fresh = "Throughput of a full scan over the number of fresh updates that every page got before it. Scans \
                  trigger no consolidation.";
-    let disturbed = "The same workloads while a third process updates rows at random without pause. Three processes \
-                     share the machine's cores here, so the loss is the cores' as much as the updates'.";
     let mut out = format!("<h2>5&ensp;Updates</h2>{}", figure(4, fresh, &figures::fresh_updates(report)));
     if !report.while_updating.is_empty() {
-        out.push_str(&figure_table(5, disturbed, &tables::while_updating(report)));
+        let disturbed = format!(
+            "The same workloads while a third process updates {} rows a second at random places, and now and then \
+             deletes one and brings it back. Three processes share {} cores here.",
+            grouped(report.updates_per_s),
+            report.machine.cores
+        );
+        out.push_str(&figure_table(5, &disturbed, &tables::while_updating(report)));
     }
     out
 }
@@ -152,12 +156,14 @@ fn checked(report: &Report) -> String {
          between the scan's start and its end. The updating process stamps each write before and after with the host's \
          monotonic clock, every row carries its version and a checksum over all columns, and what came is held against \
          the generated data and that log: {} scans, {} rows, of which {} had been updated and {} changed while they \
-         were scanned, against {} updates. {result}</p>",
+         were scanned, against {} updates. Of the {} timed scans of pages at rest, rows, bytes and the sum of all that was read \
+         are what they must come to. {result}</p>",
         checked.scans,
         grouped(checked.rows as u64),
         grouped(checked.updated_rows as u64),
         grouped(checked.contended_rows as u64),
-        grouped(checked.updates as u64)
+        grouped(checked.updates as u64),
+        grouped(checked.timed_scans as u64)
     )
 }
 

@@ -29,7 +29,8 @@ impl Write {
         bytes
     }
 
-    fn decode(bytes: &[u8; Write::BYTES]) -> Write {
+    /// From the log.
+    pub fn decode(bytes: &[u8; Write::BYTES]) -> Write {
         let mut words = [0u64; 4];
         for (word, slot) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*slot);

@@ -1,0 +1,114 @@
+//! Clean pages, nobody writing: every workload in every mode, beside the baseline and the limit.
+
+use super::{stage::Stage, workload::Workload};
+use crate::{
+    baseline::Baseline,
+    limits::{Chunks, CopyLimits},
+    measure::{Ratio, rotation},
+    report::{Prices, Run, Sample},
+};
+use anyhow::{Result, ensure};
+use overside::{
+    memory::kernels::Kernel,
+    table::{client::ScanSummary, wire::Mode},
+};
+
+/// The modes in the order of the report.
+pub(super) const MODES: [Mode; 4] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto];
+
+/// What the quiet rounds came to.
+pub(super) struct Quiet {
+    pub(super) runs: Vec<Run>,
+    pub(super) baseline: Vec<Run>,
+    pub(super) prices: Vec<Prices>,
+    /// A full scan by `auto` over the limit of the same round.
+    pub(super) of_limit: Option<Ratio>,
+    /// The limit's rounds, bytes per second.
+    pub(super) limit: Vec<f64>,
+}
+
+/// Runs `rounds` rounds. Within a round every side of a workload runs once, in an order that rotates.
+pub(super) fn run(
+    stage: &mut Stage<'_>,
+    baseline: &mut Baseline,
+    chunks: &mut Chunks,
+    limits: &CopyLimits,
+    rounds: usize,
+    mut progress: impl FnMut(usize),
+) -> Result<Quiet> {
+    let mut quiet = Quiet { runs: vec![], baseline: vec![], prices: vec![], of_limit: None, limit: vec![] };
+    let kernel = fastest(limits);
+    let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); MODES.len() + 1]; Workload::ALL.len()];
+    let mut ends = [ScanSummary::default(); Workload::ALL.len()];
+    for round in 0..rounds {
+        for (at, workload) in Workload::ALL.into_iter().enumerate() {
+            let asked = workload.round(stage.rows.len(), round);
+            let sides = MODES.len() + 1 + usize::from(workload == Workload::Full);
+            for side in rotation(sides, round) {
+                if let Some(mode) = MODES.get(side) {
+                    let (sample, summary) = stage.measure(workload.name(), &asked, *mode)?;
+                    samples[at][side].push(sample);
+                    if *mode == Mode::Auto {
+                        ends[at] = summary;
+                    }
+                } else if side == MODES.len() {
+                    // The baseline is the slowest by far: one of a round's scans is long enough to time.
+                    let once = if workload == Workload::Range { &asked[..] } else { &asked[..1] };
+                    samples[at][side].push(socket(stage, baseline, once)?);
+                } else {
+                    quiet.limit.push(chunks.chunked(kernel));
+                }
+            }
+            progress(round * Workload::ALL.len() + at + 1);
+        }
+    }
+    for (workload, samples) in Workload::ALL.into_iter().zip(&samples) {
+        for (mode, samples) in MODES.iter().zip(samples) {
+            quiet.runs.push(Run::of(workload.name(), mode.name(), 0, samples));
+        }
+        quiet.baseline.push(Run::of(workload.name(), "socket", 0, &samples[MODES.len()]));
+    }
+    quiet.prices = Workload::ALL.iter().zip(&ends).map(|(w, end)| prices(w.name(), end)).collect();
+    let auto: Vec<f64> = samples[0][MODES.len() - 1].iter().map(Sample::bytes_per_s).collect();
+    quiet.of_limit = Ratio::paired(&auto, &quiet.limit);
+    Ok(quiet)
+}
+
+/// Checks every workload in every mode row by row, untimed.
+pub(super) fn verify(stage: &mut Stage<'_>) -> Result<()> {
+    for workload in Workload::ALL {
+        for (at, mode) in MODES.into_iter().enumerate() {
+            let asked = workload.verified(stage.rows.len(), at);
+            stage.verify(workload.name(), &asked, mode)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the planner expected a page to cost, from the end of a scan by `auto`.
+pub(super) fn prices(workload: &str, end: &ScanSummary) -> Prices {
+    let pages: u64 = end.server.chosen.iter().sum();
+    let ns = end.server.price_ns.map(|ns| (ns > 0 && pages > 0).then(|| ns as f64 / pages as f64));
+    Prices { workload: workload.to_owned(), ns }
+}
+
+fn socket(stage: &Stage<'_>, baseline: &mut Baseline, asked: &[super::table::Asked]) -> Result<Sample> {
+    let mut all = Sample { scans: asked.len() as u32, ..Sample::default() };
+    for asked in asked {
+        let run = baseline.run(&asked.request(stage.rows))?;
+        ensure!(run.touched.rows == asked.rows.len() as u64, "the baseline lost rows");
+        all.rows += run.touched.rows;
+        all.bytes += run.touched.bytes;
+        all.wall_ns += run.wall_ns;
+        all.server_cpu_ns += run.server_cpu_ns;
+        all.client_cpu_ns += run.client_cpu_ns;
+    }
+    all.server_bytes_copied = all.bytes;
+    Ok(all)
+}
+
+fn fastest(limits: &CopyLimits) -> Kernel {
+    let name = limits.best_chunked().map(|limit| limit.kernel.as_str());
+    let is = |kernel: &Kernel| Some(crate::limits::kernel_name(*kernel)) == name;
+    Kernel::available().into_iter().find(is).unwrap_or(Kernel::Libc)
+}

@@ -1,0 +1,176 @@
+//! The three sentences, the four commands, and the bars.
+
+use super::quiet::Quiet;
+use crate::{
+    measure::{Bar, Ratio, best_of},
+    report::{Prices, Run},
+};
+use std::path::Path;
+
+/// The bars that a demo can judge.
+pub(super) fn bars(quiet: &Quiet, hot: &[Run]) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for workload in ["full", "range", "projection", "hot"] {
+        let runs: Vec<&Run> = quiet.runs.iter().chain(hot).filter(|run| run.workload == workload).collect();
+        let rounds = |mode: &str| runs.iter().find(|run| run.mode == mode).map(|run| run.by_round.clone());
+        let others: Vec<Vec<f64>> = ["copy", "gather", "delta"].iter().filter_map(|mode| rounds(mode)).collect();
+        let ratio = rounds("auto").and_then(|auto| best_of(&auto, &others)).map(|best| best.ratio);
+        bars.push(Bar::at_least(format!("auto over the best mode, {workload}"), 0.95, ratio));
+    }
+    bars.push(Bar::at_least("auto, clean pages, over the limit for copies", 0.8, quiet.of_limit));
+    for run in &quiet.baseline {
+        let auto = quiet.runs.iter().find(|other| other.workload == run.workload && other.mode == "auto");
+        let ratio = auto.and_then(|auto| Ratio::paired(&auto.by_round, &run.by_round));
+        bars.push(Bar::at_least(format!("auto over write and read, {}", run.workload), 1.0, ratio));
+    }
+    bars
+}
+
+/// What `auto` chose, why, with both prices, and what it saved.
+pub(super) fn sentences(runs: &[Run], baseline: &[Run], prices: &[Prices]) -> [String; 3] {
+    let autos: Vec<&Run> = runs.iter().filter(|run| run.mode == "auto").collect();
+    [chosen(&autos), why(&autos, prices), saved(runs, baseline)]
+}
+
+fn chosen(autos: &[&Run]) -> String {
+    let choice = |run: &&Run| {
+        let pages = run.chosen.pages().max(1);
+        let mut ways: Vec<_> = WAYS.into_iter().zip(run.chosen.parts()).filter(|(_, n)| *n > 0).collect();
+        ways.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        let ways: Vec<_> = match ways[..] {
+            [(way, _)] => vec![format!("every page as {way}")],
+            _ => ways.iter().map(|(way, n)| format!("{:.0} % as {way}", *n as f64 / pages as f64 * 100.0)).collect(),
+        };
+        format!("{} for {}", ways.join(" and "), run.workload)
+    };
+    format!("auto chose {}.", autos.iter().map(choice).collect::<Vec<_>>().join(", "))
+}
+
+fn why(autos: &[&Run], prices: &[Prices]) -> String {
+    let reason = |prices: &Prices| {
+        let auto = autos.iter().find(|run| run.workload == prices.workload)?;
+        let parts = auto.chosen.parts();
+        let main = (0..3).max_by_key(|way| parts[*way])?;
+        let other = (0..3).filter(|way| *way != main && prices.ns[*way].is_some());
+        let next =
+            other.min_by(|a, b| prices.ns[*a].unwrap_or(f64::MAX).total_cmp(&prices.ns[*b].unwrap_or(f64::MAX)))?;
+        let (main_ns, next_ns) = (prices.ns[main]?, prices.ns[next]?);
+        Some(format!(
+            "{} {:.2} µs as {} and {:.2} µs as {}",
+            prices.workload,
+            main_ns / 1e3,
+            WAYS[main],
+            next_ns / 1e3,
+            WAYS[next]
+        ))
+    };
+    let reasons: Vec<_> = prices.iter().filter_map(reason).collect();
+    if reasons.is_empty() {
+        return "The planner left no prices.".to_owned();
+    }
+    format!("It did so because a page was priced, by costs of this device, at: {}.", reasons.join("; "))
+}
+
+fn saved(runs: &[Run], baseline: &[Run]) -> String {
+    let find = |workload: &str, mode: &str| runs.iter().find(|run| run.workload == workload && run.mode == mode);
+    let mut parts = Vec::new();
+    for workload in ["full", "hot"] {
+        if let (Some(auto), Some(copy)) = (find(workload, "auto"), find(workload, "copy")) {
+            let percent = |ours: f64, theirs: f64| (1.0 - ours / theirs.max(f64::MIN_POSITIVE)) * 100.0;
+            let time = percent(1.0 / auto.rows_per_s, 1.0 / copy.rows_per_s);
+            let cpu = percent(auto.server_cpu_ns_per_row, copy.server_cpu_ns_per_row);
+            let less = |percent: f64| {
+                if percent >= 0.0 { format!("{percent:.0} % less") } else { format!("{:.0} % more", -percent) }
+            };
+            parts.push(format!("{} time and {} server CPU for {workload}", less(time), less(cpu)));
+        }
+    }
+    let socket = baseline.iter().find(|run| run.workload == "full");
+    let times = find("full", "auto").zip(socket).map(|(auto, socket)| auto.rows_per_s / socket.rows_per_s.max(1.0));
+    let times = times.map_or(String::new(), |times| format!(", {times:.1} × the rate of write and read"));
+    format!("Against packing every page that took {}{times}.", parts.join(", and "))
+}
+
+/// How to do the same with a file of one's own, by the name under which this program can be started.
+pub(super) fn commands() -> [String; 4] {
+    let program = program();
+    [
+        format!("{program} serve --listen shm:mine"),
+        format!("{program} load shm:mine t FILE.parquet --key COLUMN"),
+        format!("{program} scan shm:mine t --mode auto --json"),
+        format!("{program} scan shm:mine t --columns A,B --out part.csv"),
+    ]
+}
+
+/// Relative to the working directory where it lies below that; its bare name where the search path leads to it.
+fn program() -> String {
+    let Ok(path) = std::env::current_exe() else { return NAME.to_owned() };
+    let below = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_path_buf));
+    let on_path =
+        std::env::var_os("PATH").is_some_and(|list| std::env::split_paths(&list).any(|dir| dir.join(NAME) == path));
+    match (on_path, below) {
+        (true, _) => NAME.to_owned(),
+        (false, Some(relative)) => relative.display().to_string(),
+        (false, None) => path.display().to_string(),
+    }
+}
+
+const NAME: &str = "overside";
+const WAYS: [&str; 3] = ["copy", "gather", "delta"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Chosen, Sample};
+
+    fn run(workload: &str, mode: &str, wall_ns: u64, server_cpu_ns: u64, chosen: Chosen) -> Run {
+        let sample = Sample { scans: 1, rows: 1000, bytes: 1000, wall_ns, server_cpu_ns, chosen, ..Sample::default() };
+        Run::of(workload, mode, 0, &[sample; 4])
+    }
+
+    #[test]
+    fn the_sentences_say_what_was_measured() {
+        let none = Chosen::default();
+        let runs = [
+            run("full", "copy", 2000, 1000, none),
+            run("full", "auto", 1000, 100, Chosen { delta: 10, ..none }),
+            run("hot", "copy", 2000, 1000, none),
+            run("hot", "auto", 2500, 1200, Chosen { copy: 3, delta: 1, ..none }),
+        ];
+        let prices = [Prices { workload: "full".into(), ns: [Some(4200.0), Some(2900.0), Some(2000.0)] }];
+        let baseline = [run("full", "socket", 10_000, 1, none)];
+        let [chosen, why, saved] = sentences(&runs, &baseline, &prices);
+        assert_eq!(chosen, "auto chose every page as delta for full, 75 % as copy and 25 % as delta for hot.");
+        assert!(why.ends_with("full 2.00 µs as delta and 2.90 µs as gather."), "{why}");
+        assert_eq!(
+            saved,
+            "Against packing every page that took 50 % less time and 90 % less server CPU for full, and 25 % more time \
+             and 20 % more server CPU for hot, 10.0 × the rate of write and read."
+        );
+    }
+
+    #[test]
+    fn every_bar_is_judged() {
+        let modes = ["copy", "gather", "delta", "auto"];
+        let runs = |workload: &str| modes.map(|mode| run(workload, mode, 1000, 10, Chosen::default())).to_vec();
+        let quiet = Quiet {
+            runs: ["full", "range", "projection"].iter().flat_map(|workload| runs(workload)).collect(),
+            baseline: vec![run("full", "socket", 4000, 10, Chosen::default())],
+            prices: vec![],
+            of_limit: Ratio::of(&[0.9, 0.9]),
+            limit: vec![],
+        };
+        let bars = bars(&quiet, &runs("hot"));
+        assert_eq!(bars.len(), 6);
+        assert!(bars.iter().all(|bar| bar.verdict == crate::measure::Verdict::Met), "{bars:?}");
+        assert!((bars[5].ratio.unwrap().median - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_commands_are_the_four_of_the_contract() {
+        let commands = commands();
+        for (command, verb) in commands.iter().zip([" serve ", " load ", " scan ", " scan "]) {
+            assert!(command.contains(verb), "{command}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The table as the demo uses it: loading, scanning with a consumer, scanning to verify.
+
+use crate::{
+    limits::{Touched, touch},
+    lineitem::{PackedRows, Row, schema},
+    measure::{Cpu, elapsed_ns, now_ns},
+    report::{Chosen, Sample},
+    verify::{Scan as Scanned, Seen, Shown},
+};
+use anyhow::{Context, Result, bail, ensure};
+use overside::table::{
+    block::RowBlock,
+    client::{Client, ClientOptions, RemoteTable, ScanOptions, ScanSummary},
+    row::{RowView, ValueRef},
+    wire::{Mode, PutMode},
+};
+use std::{
+    ops::{Bound, Range},
+    time::{Duration, Instant},
+};
+
+/// The name of the demo's table.
+pub(super) const TABLE: &str = "lineitem";
+
+/// A connection to the demo's table.
+pub(super) struct Table {
+    client: Client,
+    table: RemoteTable,
+}
+
+/// What a scan is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// Indexes in the generated table.
+    pub(super) rows: Range<usize>,
+    /// Only [`PROJECTED`].
+    pub(super) projected: bool,
+}
+
+/// A page of the table, as a scan finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    /// Index of its first row.
+    pub(super) first: usize,
+    /// Its rows.
+    pub(super) rows: usize,
+    /// Delta records on its base page.
+    pub(super) deltas: usize,
+}
+
+impl Table {
+    /// Creates the table at a server that was just started, waiting for it to listen.
+    pub(super) fn create(address: &str) -> Result<Table> {
+        let mut client = connect(address)?;
+        let table = client.create_table(TABLE, &schema()?)?;
+        Ok(Table { client, table })
+    }
+
+    /// Opens the table.
+    pub(super) fn open(address: &str) -> Result<Table> {
+        let mut client = connect(address)?;
+        let table = client.table(TABLE)?;
+        Ok(Table { client, table })
+    }
+
+    /// Inserts all rows.
+    pub(super) fn load(&mut self, rows: &PackedRows, mut progress: impl FnMut(usize)) -> Result<()> {
+        let mut batch = self.table.batch();
+        for index in 0..rows.len() {
+            batch.push(&rows.row(index).values())?;
+            if batch.bytes() >= BATCH_BYTES || index + 1 == rows.len() {
+                let applied = self.client.put(&self.table, PutMode::Insert, &batch)?;
+                ensure!(
+                    applied.applied as usize == batch.len(),
+                    "rows were refused while loading: {:?}",
+                    applied.failed
+                );
+                batch.clear();
+                progress(index + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts versions of rows.
+    pub(super) fn put(&mut self, rows: &PackedRows, versions: &[(usize, i64)]) -> Result<()> {
+        let mut batch = self.table.batch();
+        for (index, version) in versions {
+            batch.push(&rows.at_version(*index, *version).values())?;
+        }
+        let applied = self.client.put(&self.table, PutMode::Upsert, &batch)?;
+        ensure!(applied.applied as usize == versions.len(), "updates were refused: {:?}", applied.failed);
+        Ok(())
+    }
+
+    /// Deletes a row that is there.
+    pub(super) fn delete(&mut self, rows: &PackedRows, index: usize) -> Result<()> {
+        ensure!(self.client.delete(&self.table, &rows.key_values(index))?, "row {index} to delete was not there");
+        Ok(())
+    }
+
+    /// Leaf pages of the table now.
+    pub(super) fn page_count(&mut self) -> Result<u64> {
+        Ok(self.client.table(TABLE)?.info().pages)
+    }
+
+    /// Where columns lie in a whole row.
+    pub(super) fn layout(&self) -> &std::sync::Arc<overside::table::row::RowLayout> {
+        self.table.layout()
+    }
+
+    /// Scans as often as asked, one after another, reading what every side of a comparison reads: of whole rows key,
+    /// length and a byte of each cache line, of projected ones the three columns.
+    pub(super) fn measure(
+        &mut self,
+        rows: &PackedRows,
+        asked: &[Asked],
+        mode: Mode,
+    ) -> Result<(Sample, Touched, ScanSummary)> {
+        let before = self.client.stats()?.cpu_ns;
+        let (start, cpu) = (now_ns(), Cpu::own());
+        let mut touched = Touched::default();
+        let mut all = ScanSummary::default();
+        for asked in asked {
+            let consume = if asked.projected { touch_projected } else { touch_whole };
+            let summary = self.scan(rows, asked, mode, |block| touched.add(consume(&block)))?;
+            add(&mut all, &summary);
+        }
+        let (wall_ns, client_cpu_ns) = (elapsed_ns(start), Cpu::own() - cpu);
+        let [copy, gather, delta] = all.server.chosen;
+        let sample = Sample {
+            scans: asked.len() as u32,
+            rows: touched.rows,
+            bytes: touched.bytes,
+            wall_ns,
+            server_cpu_ns: self.client.stats()?.cpu_ns - before,
+            client_cpu_ns,
+            server_bytes_copied: all.server.bytes_copied,
+            chosen: Chosen { copy, gather, delta },
+        };
+        Ok((sample, touched, all))
+    }
+
+    /// Scans and keeps of every row what verification needs.
+    pub(super) fn observe(&mut self, rows: &PackedRows, asked: &Asked, mode: Mode) -> Result<(Scanned, Vec<Seen>)> {
+        let mut seen = Vec::with_capacity(asked.rows.len());
+        let mut broken = None;
+        let start_ns = now_ns();
+        self.scan(rows, asked, mode, |block| {
+            for row in block.rows() {
+                match if asked.projected {
+                    Ok(seen_projected(&row))
+                } else {
+                    Row::of_view(&row).map(|row| Seen::row(&row))
+                } {
+                    Ok(row) => seen.push(row),
+                    Err(error) => broken = Some(error),
+                }
+            }
+        })?;
+        let end_ns = now_ns();
+        match broken {
+            Some(error) => bail!("a scanned row is broken: {error}"),
+            None => Ok((Scanned { rows: asked.rows.clone(), start_ns, end_ns }, seen)),
+        }
+    }
+
+    /// The table's pages with the number of deltas on each.
+    pub(super) fn pages(&mut self, rows: &PackedRows) -> Result<Vec<Page>> {
+        let mut pages = Vec::new();
+        let mut first = 0;
+        let all = Asked { rows: 0..rows.len(), projected: false };
+        self.scan(rows, &all, Mode::Delta, |block| {
+            let deltas = block.header().delta_records() as usize;
+            pages.push(Page { first, rows: block.len(), deltas });
+            first += block.len();
+        })?;
+        ensure!(first == rows.len(), "a scan of all pages returned {first} rows of {}", rows.len());
+        Ok(pages)
+    }
+
+    fn scan(
+        &mut self,
+        rows: &PackedRows,
+        asked: &Asked,
+        mode: Mode,
+        mut each: impl FnMut(RowBlock<overside::table::client::Received>),
+    ) -> Result<ScanSummary> {
+        let bound = |index: usize| (index > 0 && index < rows.len()).then(|| rows.key_values(index));
+        let (from, to): (Option<[ValueRef<'_>; 2]>, _) = (bound(asked.rows.start), bound(asked.rows.end));
+        let options = ScanOptions {
+            from: from.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice())),
+            to: to.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice())),
+            columns: asked.projected.then_some(&PROJECTED),
+            mode,
+            rows_max: None,
+        };
+        let mut scan = self.client.scan(&self.table, &options)?;
+        while let Some(block) = scan.next_block()? {
+            each(block);
+        }
+        Ok(scan.summary())
+    }
+}
+
+/// Key, length and a byte of each cache line of a whole row.
+#[inline]
+pub(super) fn touch_row(row: &RowView<'_>) -> Touched {
+    let key = row.i64(0).unwrap_or_default().wrapping_add(i64::from(row.i32(3).unwrap_or_default()));
+    let sum = (key as u64).wrapping_add(touch(row.prefix())).wrapping_add(touch(row.rest()));
+    Touched { rows: 1, bytes: row.len() as u64, sum }
+}
+
+/// The three columns of a projected row: their values and their bytes.
+#[inline]
+fn touch_three(orderkey: i64, linenumber: i32, price: i128) -> Touched {
+    let sum = (orderkey as u64).wrapping_add(linenumber as u64).wrapping_add(price as u64);
+    Touched { rows: 1, bytes: crate::baseline::PROJECTED_BYTES as u64, sum }
+}
+
+/// What [`Table::measure`] reads of a projected row, from the generated data.
+pub(super) fn touch_expected(row: &Row<'_>) -> Touched {
+    touch_three(row.orderkey, row.linenumber, i128::from(row.extendedprice))
+}
+
+fn touch_whole(block: &RowBlock<overside::table::client::Received>) -> Touched {
+    let mut touched = Touched::default();
+    block.rows().for_each(|row| touched.add(touch_row(&row)));
+    touched
+}
+
+fn touch_projected(block: &RowBlock<overside::table::client::Received>) -> Touched {
+    let mut touched = Touched::default();
+    block.rows().for_each(|row| {
+        let (orderkey, linenumber) = (row.i64(0).unwrap_or_default(), row.i32(1).unwrap_or_default());
+        touched.add(touch_three(orderkey, linenumber, row.i128(2).unwrap_or_default()));
+    });
+    touched
+}
+
+fn seen_projected(row: &RowView<'_>) -> Seen {
+    let price = row.i128(2).and_then(|price| i64::try_from(price).ok());
+    Seen {
+        key: (row.i64(0).unwrap_or_default(), row.i32(1).unwrap_or_default()),
+        shown: Shown::Price(price.unwrap_or(i64::MIN)),
+    }
+}
+
+fn add(all: &mut ScanSummary, one: &ScanSummary) {
+    all.rows += one.rows;
+    all.row_bytes += one.row_bytes;
+    for at in 0..3 {
+        all.server.chosen[at] += one.server.chosen[at];
+        all.server.price_ns[at] += one.server.price_ns[at];
+    }
+    all.server.messages += one.server.messages;
+    all.server.bytes_copied += one.server.bytes_copied;
+    all.server.bytes_sent += one.server.bytes_sent;
+}
+
+fn connect(address: &str) -> Result<Client> {
+    let start = Instant::now();
+    loop {
+        match overside::connect_with(address, ClientOptions::default()) {
+            Ok(client) => return Ok(client),
+            // The server was started a moment ago.
+            Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => return Err(error).with_context(|| format!("the server at {address} does not answer")),
+        }
+    }
+}
+
+/// The projection's columns: the key's two, and the price.
+pub(super) const PROJECTED: [usize; 3] = [0, 3, 5];
+const BATCH_BYTES: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
