@@ -41,7 +41,7 @@ mod slots;
 mod work;
 
 pub use error::VerbsError;
-pub use overside_planner::Capabilities;
+pub use overside_planner::{AtomicScope, Capabilities};
 pub use port::{Port, PortEvent};
 pub use provider::{Link, Listener, Peer, PortOptions, ProtectionDomain, Provider};
 pub use queue::CompletionQueue;

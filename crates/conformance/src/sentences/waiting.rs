@@ -1,0 +1,153 @@
+//! Descriptors to wait on, and calls that do not wait.
+
+use std::time::{Duration, Instant};
+
+use overside_verbs::Access;
+use overside_verbs::probe::{Act, Data};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::ends::{End, Pair, QP, WAIT, owes, part};
+use crate::{Harness, Stop};
+
+/// Polls until there is nothing, then arms; polls again as long as arming says so.
+fn armed(end: &mut End) -> Result<(), Stop> {
+    let limit = Instant::now() + WAIT;
+    loop {
+        end.turn();
+        if end.probe.arm()? {
+            return Ok(());
+        }
+        owes!(Instant::now() < limit, "arm says for {WAIT:?} that something has happened, and nothing is reported");
+    }
+}
+
+/// Sleeps by the descriptor until `done`; a wake-up that does not come is a breach.
+fn sleep_until(end: &mut End, what: &str, mut done: impl FnMut(&End) -> bool) -> Result<(), Stop> {
+    let limit = Instant::now() + WAIT;
+    loop {
+        armed(end)?;
+        if done(end) {
+            return Ok(());
+        }
+        let woke = end.readable_within(WAKE)?;
+        end.turn();
+        owes!(woke || !done(end), "{what}: it was there, but the armed descriptor did not become readable");
+        owes!(Instant::now() < limit, "{what}: the armed descriptor did not become readable within {WAIT:?}");
+    }
+}
+
+pub(super) fn arm(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+    for round in 0..20 {
+        // A receive wakes its end, though the message came in between; then its report wakes the sender.
+        let got = pair.b.receive(Some(QP), to.piece(0, 64)?)?;
+        let wait_first = round % 2 == 0;
+        if wait_first {
+            armed(&mut pair.b)?;
+        }
+        let sent = pair.a.send(QP, Data::Gather(vec![from.piece(0, 64)?]), None)?;
+        armed(&mut pair.a)?;
+        if wait_first {
+            owes!(pair.b.readable_within(WAKE)?, "a message came and the armed descriptor did not become readable");
+        }
+        sleep_until(&mut pair.b, "a receive", |end| end.has(got))?;
+        pair.b.success(got)?;
+        sleep_until(&mut pair.a, "the report of a SEND", |end| end.has(sent))?;
+    }
+    two_threads(&mut pair)?;
+    // An event wakes too.
+    armed(&mut pair.b)?;
+    pair.a.probe.close(QP);
+    pair.a.turn();
+    owes!(pair.b.readable_within(WAKE)?, "the peer closed and the armed descriptor did not become readable");
+    sleep_until(&mut pair.b, "the end of a connection", |end| !end.events.is_empty())
+}
+
+/// Ping-pong of two threads that sleep by their descriptors alone: a wake-up that is lost between the last
+/// poll and arming stops it.
+fn two_threads(pair: &mut Pair) -> Result<(), Stop> {
+    let (Pair { a, b }, count) = (pair, 300);
+    let areas = [a.area(4096)?, b.area(4096)?];
+    let play = |end: &mut End, area: &overside_verbs::probe::Area, first: bool| -> Result<(), Stop> {
+        for i in 0..count {
+            let got = end.receive(Some(QP), area.piece(i % 32 * 64, 64)?)?;
+            if first || i > 0 {
+                let ball = end.send(QP, Data::Gather(vec![area.piece(2048, 64)?]), None)?;
+                sleep_until(end, "the report of a SEND", |end| end.has(ball))?;
+            }
+            sleep_until(end, "a receive", |end| end.has(got))?;
+        }
+        if !first {
+            let ball = end.send(QP, Data::Gather(vec![area.piece(2048, 64)?]), None)?;
+            sleep_until(end, "the report of a SEND", |end| end.has(ball))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| play(b, &areas[1], false));
+        let ours = play(a, &areas[0], true);
+        ours.and(other.join().unwrap_or_else(|_| Err(Stop::Broken("a player panicked".into()))))
+    })
+}
+
+pub(super) fn idle(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+    pair.message(from.piece(0, 64)?, to.piece(0, 64)?)?;
+    pair.quiet();
+    armed(&mut pair.a)?;
+    armed(&mut pair.b)?;
+    let before = clock_gettime(ClockId::ProcessCPUTime);
+    let woke = pair.a.readable_within(IDLE / 2)? || pair.b.readable_within(IDLE / 2)?;
+    owes!(!woke, "an armed descriptor became readable though nothing happened");
+    let after = clock_gettime(ClockId::ProcessCPUTime);
+    let nanoseconds = (after.tv_sec - before.tv_sec) * 1_000_000_000 + (after.tv_nsec - before.tv_nsec);
+    let used = Duration::from_nanos(nanoseconds.max(0) as u64);
+    owes!(used < IDLE / 50, "two idle ports used {used:?} of processor time in {IDLE:?}");
+    Ok(())
+}
+
+pub(super) fn nonblocking(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    let from = pair.a.area(4096)?;
+    let (_, token) = pair.b.readable(4096, Access::LOCAL | Access::REMOTE_READ)?;
+    pair.quiet();
+    let one_sided = pair.a.capabilities.one_sided;
+    // The peer is there and never calls in. One end fills its queue and tries everything.
+    let (end, sink) = (&mut pair.a, from.piece(2048, 64)?);
+    for i in 0..end.capabilities.depth_max.min(4096) * 2 + 16 {
+        let act = match i % 8 {
+            7 if one_sided => Act::Read(sink.clone(), part(token, 0, 64)),
+            _ => Act::Send(Data::Gather(vec![from.piece(0, 64)?]), None),
+        };
+        let request = end.request(act, true, false);
+        at_once("post", || drop(end.probe.post(QP, std::slice::from_ref(&request))))?;
+    }
+    let receive = (end.slot(), from.piece(1024, 64)?);
+    at_once("post_receive", || drop(end.probe.post_receive(Some(QP), std::slice::from_ref(&receive))))?;
+    for _ in 0..200 {
+        at_once("poll", || _ = end.probe.poll(&mut Vec::new()))?;
+        at_once("next_event", || drop(end.probe.next_event()))?;
+    }
+    let mut armed = Ok(true);
+    at_once("arm", || armed = end.probe.arm())?;
+    armed?;
+    at_once("close", || end.probe.close(QP))?;
+    at_once("poll", || _ = end.probe.poll(&mut Vec::new()))
+}
+
+fn at_once(what: &str, call: impl FnOnce()) -> Result<(), Stop> {
+    let start = Instant::now();
+    call();
+    let took = start.elapsed();
+    owes!(took < BLOCKED, "{what} took {took:?} while the peer did nothing");
+    Ok(())
+}
+
+/// A wake-up that takes longer is lost.
+const WAKE: Duration = Duration::from_secs(1);
+/// How long idleness is watched.
+const IDLE: Duration = Duration::from_millis(500);
+/// No scheduler takes a thread off a processor for so long; a call that waits for a peer is longer.
+const BLOCKED: Duration = Duration::from_millis(500);

@@ -1,0 +1,459 @@
+//! Everything that the reference's ports share.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use overside_memory::{Fragment, kernels};
+use overside_verbs::port::{QpIndex, RawCompletion};
+use overside_verbs::{Access, Memory, Opcode, PortEvent, RemoteToken, Status};
+
+use super::Fault;
+
+#[derive(Debug)]
+pub struct Region {
+    pub domain: u64,
+    pub memory: Memory,
+    pub access: Access,
+}
+
+/// Where a message's bytes are; addresses as numbers, for the lock's sake.
+#[derive(Debug)]
+pub enum Bytes {
+    Inline(Vec<u8>),
+    List(Vec<(usize, usize)>),
+    InlineAt(usize, usize),
+    ListAt(usize, usize),
+}
+
+#[derive(Debug)]
+pub enum Work {
+    Send(Bytes, Option<u32>),
+    Write(Bytes, RemoteToken, Option<u32>),
+    Read(usize, RemoteToken),
+    FetchAdd(RemoteToken, u64),
+    CompareSwap(RemoteToken, u64, u64),
+}
+
+#[derive(Debug)]
+pub struct Sent {
+    pub slot: u32,
+    pub work: Work,
+    pub signalled: bool,
+    pub posted: Instant,
+    /// How it ended, once it has been carried out.
+    pub done: Option<Done>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    status: Status,
+    bytes: u64,
+    value: u64,
+}
+
+#[derive(Debug)]
+pub struct Receive {
+    pub slot: u32,
+    pub address: usize,
+    pub len: usize,
+}
+
+#[derive(Debug)]
+pub struct PortState {
+    owner: u64,
+    domain: u64,
+    pub done: VecDeque<RawCompletion>,
+    pub events: VecDeque<PortEvent>,
+    pub shared: VecDeque<Receive>,
+    pub armed: bool,
+    polled: bool,
+    wake: Arc<OwnedFd>,
+}
+
+/// One end of a connection.
+#[derive(Debug, Default)]
+struct End {
+    at: Option<(usize, QpIndex)>,
+    sends: VecDeque<Sent>,
+    receives: VecDeque<Receive>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub struct Fabric {
+    pub fault: Option<Fault>,
+    pub regions: HashMap<u128, Region>,
+    pub ports: Vec<PortState>,
+    pub waiting: HashMap<String, Vec<usize>>,
+    /// Ends 2n and 2n + 1 are each other's peers.
+    ends: Vec<End>,
+    numbers: u64,
+}
+
+impl Fabric {
+    pub fn new(fault: Option<Fault>) -> Self {
+        let (regions, waiting) = (HashMap::new(), HashMap::new());
+        Self { fault, regions, ports: Vec::new(), waiting, ends: Vec::new(), numbers: 0 }
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub fn port(&mut self, owner: u64, domain: u64, wake: Arc<OwnedFd>) -> usize {
+        let (done, events, shared) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        self.ports.push(PortState { owner, domain, done, events, shared, armed: false, polled: false, wake });
+        self.ports.len() - 1
+    }
+
+    pub fn connection(&mut self) -> (usize, usize) {
+        self.ends.extend([End::default(), End::default()]);
+        (self.ends.len() - 2, self.ends.len() - 1)
+    }
+
+    pub fn attach(&mut self, end: usize, port: usize, qp: QpIndex) {
+        self.ends[end].at = Some((port, qp));
+    }
+
+    pub fn is_open(&self, end: usize) -> bool {
+        !self.ends[end].closed
+    }
+
+    pub fn sends(&self, end: usize) -> usize {
+        self.ends[end].sends.len()
+    }
+
+    pub fn push(&mut self, end: usize, sent: Sent) {
+        self.ends[end].sends.push_back(sent);
+    }
+
+    pub fn receive(&mut self, port: usize, end: Option<usize>, receive: Receive, depth: usize) -> bool {
+        let queue = match end {
+            Some(end) => &mut self.ends[end].receives,
+            None => &mut self.ports[port].shared,
+        };
+        let room = queue.len() < depth;
+        if room {
+            queue.push_back(receive);
+        }
+        room
+    }
+
+    pub fn polled(&mut self, port: usize) {
+        self.ports[port].polled = true;
+    }
+
+    /// Carries out what can be carried out for and by the queue pairs of a port.
+    pub fn progress(&mut self, port: usize) {
+        for end in 0..self.ends.len() {
+            if self.ends[end].at.is_some_and(|(at, _)| at == port) {
+                self.send(end);
+                self.send(end ^ 1);
+            }
+        }
+        self.ports[port].polled = false;
+    }
+
+    fn send(&mut self, end: usize) {
+        loop {
+            let sends = &self.ends[end].sends;
+            let Some(first) = sends.front() else { return };
+            let mut at = 0;
+            if let Some(second) = sends.get(1) {
+                at = usize::from(self.overtakes(first, second));
+            }
+            if self.ends[end].sends[at].done.is_none() {
+                match self.carry_out(end, at) {
+                    Some(done) => self.ends[end].sends[at].done = Some(done),
+                    None => return,
+                }
+            }
+            if at > 0 {
+                // Overtaken; it goes next, a while later.
+                std::thread::sleep(Duration::from_millis(2));
+                match self.carry_out(end, 0) {
+                    Some(done) => self.ends[end].sends[0].done = Some(done),
+                    None => return,
+                }
+            }
+            self.report(end);
+        }
+    }
+
+    fn overtakes(&self, first: &Sent, second: &Sent) -> bool {
+        if first.done.is_some() || second.done.is_some() {
+            return false;
+        }
+        match (self.fault, &first.work, &second.work) {
+            (Some(Fault::IgnoresFences), Work::Read(..), Work::Send(..)) => first.posted.elapsed() < READ_LATE,
+            (Some(Fault::WritesOvertake), Work::Write(_, long, None), Work::Write(_, short, None)) => {
+                short.len < long.len
+            }
+            _ => false,
+        }
+    }
+
+    /// Reports what has been carried out at the front.
+    fn report(&mut self, end: usize) {
+        while let Some(done) = self.ends[end].sends.front().and_then(|sent| sent.done) {
+            let Some(sent) = self.ends[end].sends.pop_front() else { return };
+            if sent.signalled || done.status != Status::Success {
+                self.complete(end, sent.slot, opcode(&sent.work), done, None);
+            }
+            if done.status == Status::TooLong {
+                self.misbehaved(end);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, end: usize, at: usize) -> Option<Done> {
+        let sent = &self.ends[end].sends[at];
+        if self.fault == Some(Fault::NeedsTheTarget) && !matches!(sent.work, Work::Send(..)) {
+            let target = self.ends[end ^ 1].at?.0;
+            if !self.ports[target].polled {
+                return None;
+            }
+        }
+        if self.fault == Some(Fault::IgnoresFences)
+            && matches!(sent.work, Work::Read(..))
+            && sent.posted.elapsed() < READ_LATE
+        {
+            return None;
+        }
+        match &sent.work {
+            Work::Send(bytes, immediate) => {
+                let (message, immediate) = (self.message(bytes), *immediate);
+                self.deliver(end, Opcode::Receive, &message, immediate)
+            }
+            Work::Write(bytes, remote, immediate) => {
+                let (message, remote, immediate) = (self.message(bytes), *remote, *immediate);
+                self.write(end, &message, remote, immediate)
+            }
+            Work::Read(sink, remote) => Some(self.read(end, *sink, *remote)),
+            Work::FetchAdd(remote, add) => Some(self.update(end, *remote, |old| old.wrapping_add(*add))),
+            Work::CompareSwap(remote, compare, swap) => {
+                Some(self.update(end, *remote, |old| if old == *compare { *swap } else { old }))
+            }
+        }
+    }
+
+    fn message(&self, bytes: &Bytes) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut list = match bytes {
+            Bytes::Inline(bytes) => return bytes.clone(),
+            Bytes::InlineAt(address, len) => vec![(*address, *len)],
+            Bytes::List(list) => list.clone(),
+            Bytes::ListAt(address, count) => {
+                // SAFETY: the fault KeepsPointers; the probe never frees a list.
+                let list = unsafe { std::slice::from_raw_parts(*address as *const Fragment, *count) };
+                list.iter().map(|f| (f.address as usize, f.len as usize)).collect()
+            }
+        };
+        if self.fault == Some(Fault::SortsFragments) {
+            list.sort_unstable();
+        }
+        for (address, len) in list {
+            let at = out.len();
+            out.resize(at + len, 0);
+            // SAFETY: the request is in flight, so its bytes are there; `out` is ours.
+            unsafe { kernels::copy_racing(out[at..].as_mut_ptr(), address as *const u8, len) };
+        }
+        out
+    }
+
+    /// A SEND, or the second half of a WRITE with immediate: needs a receive.
+    fn deliver(&mut self, end: usize, opcode: Opcode, message: &[u8], immediate: Option<u32>) -> Option<Done> {
+        let peer = end ^ 1;
+        let (port, _) = self.ends[peer].at?;
+        let last = self.fault == Some(Fault::LastReceiveFirst);
+        let own = &mut self.ends[peer].receives;
+        let queue = if own.is_empty() { &mut self.ports[port].shared } else { own };
+        let receive = if last { queue.pop_back() } else { queue.pop_front() };
+        let Some(receive) = receive else {
+            let fails = self.fault == Some(Fault::NeedsReceives);
+            return fails.then_some(Done { status: Status::Malformed, bytes: 0, value: 0 });
+        };
+        let fits = message.len() <= receive.len;
+        let past = self.fault == Some(Fault::WritesPastTheEnd);
+        if opcode == Opcode::Receive && (fits || past) {
+            // SAFETY: a posted receive is ours to write; the fault WritesPastTheEnd stays in the probe's area.
+            unsafe { kernels::copy_racing(receive.address as *mut u8, message.as_ptr(), message.len()) };
+        }
+        let status = if fits || opcode != Opcode::Receive { Status::Success } else { Status::TooLong };
+        let done = Done { status, bytes: message.len() as u64, value: 0 };
+        self.complete(peer, receive.slot, opcode, done, immediate);
+        Some(done)
+    }
+
+    fn granted(&self, end: usize, remote: RemoteToken, len: u64, access: Access) -> Option<&Region> {
+        let (port, _) = self.ends[end ^ 1].at?;
+        let domain = self.ports[port].domain;
+        let region = match self.fault {
+            Some(Fault::IgnoresKeys) => {
+                let (at, mine) = (remote.at.checked_add(len)?, |r: &&Region| r.domain == domain);
+                let windows = |r: &&Region| matches!(r.memory, Memory::Window(_)) && at <= r.memory.len() as u64;
+                return self.regions.values().filter(mine).find(windows);
+            }
+            _ => self.regions.get(&remote.rkey)?,
+        };
+        let inside = remote.at.checked_add(len).is_some_and(|end| end <= region.memory.len() as u64);
+        (region.domain == domain && inside && region.access.contains(access)).then_some(region)
+    }
+
+    fn write(&mut self, end: usize, message: &[u8], remote: RemoteToken, immediate: Option<u32>) -> Option<Done> {
+        let len = message.len() as u64;
+        let Some(Region { memory: Memory::Window(window), .. }) =
+            self.granted(end, remote, len, Access::REMOTE_WRITE)
+        else {
+            return Some(REFUSED);
+        };
+        if self.fault == Some(Fault::LastWordFirst) && message.len() >= 8 {
+            let last = ((remote.at + len) & !7).saturating_sub(8).max(remote.at);
+            let _ = window.write(last, &message[(last - remote.at) as usize..][..8]);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let written = window.write(remote.at, message);
+        debug_assert!(written.is_ok(), "the range was checked");
+        match immediate {
+            Some(_) => self.deliver(end, Opcode::ReceiveImmediate, message, immediate),
+            None => Some(Done { status: Status::Success, bytes: len, value: 0 }),
+        }
+    }
+
+    fn read(&self, end: usize, sink: usize, remote: RemoteToken) -> Done {
+        let Some(region) = self.granted(end, remote, remote.len, Access::REMOTE_READ) else { return REFUSED };
+        let mut bytes = vec![0; remote.len as usize];
+        match &region.memory {
+            Memory::Window(window) => window.read(remote.at, &mut bytes).unwrap(),
+            Memory::Segment(segment) => {
+                let from = segment.base().as_ptr().wrapping_add(remote.at as usize);
+                // SAFETY: within the segment, which the region keeps.
+                unsafe { kernels::copy_racing(bytes.as_mut_ptr(), from, bytes.len()) };
+            }
+        }
+        // SAFETY: the sink of a READ in flight is ours to write and as long as the range.
+        unsafe { kernels::copy_racing(sink as *mut u8, bytes.as_ptr(), bytes.len()) };
+        Done { status: Status::Success, bytes: remote.len, value: 0 }
+    }
+
+    fn update(&self, end: usize, remote: RemoteToken, new: impl Fn(u64) -> u64) -> Done {
+        let Some(Region { memory: Memory::Window(window), .. }) =
+            self.granted(end, remote, 8, Access::REMOTE_ATOMIC)
+        else {
+            return REFUSED;
+        };
+        let Ok(word) = window.word(remote.at) else { return REFUSED };
+        let value = match self.fault {
+            Some(Fault::LoadsThenStores) => {
+                let old = word.load(Ordering::Acquire);
+                std::thread::sleep(Duration::from_micros(20));
+                word.store(new(old), Ordering::Release);
+                old
+            }
+            _ => match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(new(old))) {
+                Ok(old) | Err(old) => old,
+            },
+        };
+        Done { status: Status::Success, bytes: 8, value }
+    }
+
+    fn complete(&mut self, end: usize, slot: u32, opcode: Opcode, done: Done, immediate: Option<u32>) {
+        let Some((port, qp)) = self.ends[end].at else { return };
+        let Done { status, bytes, value } = done;
+        self.ports[port].done.push_back(RawCompletion {
+            slot,
+            qp: Some(qp),
+            opcode,
+            status,
+            bytes,
+            immediate,
+            value,
+        });
+        self.wake(port);
+    }
+
+    fn wake(&mut self, port: usize) {
+        if std::mem::take(&mut self.ports[port].armed) {
+            let _ = rustix::io::write(&*self.ports[port].wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The queue pair has ended by its own fault.
+    fn misbehaved(&mut self, end: usize) {
+        let all = self.fault == Some(Fault::ClosesAll);
+        let port = self.ends[end ^ 1].at.map(|(port, _)| port);
+        for other in 0..self.ends.len() {
+            let same = self.ends[other].at.is_some_and(|(at, _)| Some(at) == port);
+            if other == end || (all && same) {
+                self.event(other, Status::TooLong);
+                self.close(other, Status::Flushed);
+            }
+        }
+    }
+
+    fn event(&mut self, end: usize, status: Status) {
+        if let Some((port, queue_pair)) = self.ends[end].at {
+            let reason = "the connection has ended".into();
+            self.ports[port].events.push_back(PortEvent::Disconnected { queue_pair, status, reason });
+            self.wake(port);
+        }
+    }
+
+    /// Ends a connection at both ends; the other one hears of it.
+    pub fn close(&mut self, end: usize, status: Status) {
+        if std::mem::replace(&mut self.ends[end].closed, true) {
+            return;
+        }
+        self.flush(end, Status::Flushed);
+        let peer = end ^ 1;
+        if !std::mem::replace(&mut self.ends[peer].closed, true) {
+            self.event(peer, status);
+            self.flush(peer, status);
+        }
+        if self.fault == Some(Fault::FlushesShared)
+            && let Some((port, _)) = self.ends[end].at
+        {
+            self.ports[port].shared.clear();
+        }
+    }
+
+    fn flush(&mut self, end: usize, status: Status) {
+        let done = Done { status, bytes: 0, value: 0 };
+        for sent in std::mem::take(&mut self.ends[end].sends) {
+            self.complete(end, sent.slot, opcode(&sent.work), done, None);
+        }
+        for receive in std::mem::take(&mut self.ends[end].receives) {
+            self.complete(end, receive.slot, Opcode::Receive, done, None);
+        }
+    }
+
+    /// The process that owns these ports is gone.
+    pub fn kill(&mut self, owner: u64) {
+        if self.fault == Some(Fault::MissesDeath) {
+            return;
+        }
+        for end in 0..self.ends.len() {
+            if self.ends[end].at.is_some_and(|(port, _)| self.ports[port].owner == owner) {
+                self.close(end, Status::PeerDied);
+            }
+        }
+    }
+}
+
+fn opcode(work: &Work) -> Opcode {
+    match work {
+        Work::Send(..) => Opcode::Send,
+        Work::Write(..) => Opcode::Write,
+        Work::Read(..) => Opcode::Read,
+        Work::FetchAdd(..) => Opcode::FetchAdd,
+        Work::CompareSwap(..) => Opcode::CompareSwap,
+    }
+}
+
+const REFUSED: Done = Done { status: Status::RemoteAccess, bytes: 0, value: 0 };
+/// How late a READ is that ignores fences.
+const READ_LATE: Duration = Duration::from_millis(5);

@@ -1,0 +1,192 @@
+//! The reference's data side: takes requests, and calls on the fabric to carry them out.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use overside_memory::SegmentId;
+use overside_verbs::port::{Payload, Port, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::{Link, Memory, PortEvent, Status, VerbsError};
+
+use super::Fault;
+use super::fabric::{Bytes, Fabric, Receive, Sent, Work};
+
+#[derive(Debug)]
+pub struct ReferencePort {
+    fabric: Arc<Mutex<Fabric>>,
+    port: usize,
+    domain: u64,
+    depth: usize,
+    ends: HashMap<QpIndex, usize>,
+    wake: Arc<OwnedFd>,
+}
+
+pub fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC).unwrap()
+}
+
+impl ReferencePort {
+    pub fn open(fabric: &Arc<Mutex<Fabric>>, owner: u64, domain: u64, depth: usize) -> Self {
+        let wake = Arc::new(eventfd());
+        let port = fabric.lock().unwrap().port(owner, domain, wake.clone());
+        Self { fabric: fabric.clone(), port, domain, depth, ends: HashMap::new(), wake }
+    }
+
+    fn registered(&self, fabric: &Fabric, segment: SegmentId) -> Result<(), VerbsError> {
+        let known = segment == SegmentId::FOREIGN
+            || fabric.regions.values().any(|region| {
+                region.domain == self.domain && matches!(&region.memory, Memory::Segment(s) if s.id() == segment)
+            });
+        if known { Ok(()) } else { Err(VerbsError::NotRegistered(segment.get())) }
+    }
+
+    fn bytes(&self, fabric: &Fabric, payload: &Payload<'_>) -> Result<Bytes, VerbsError> {
+        let limit = |what, value: usize, max: usize| match value > max {
+            true => Err(VerbsError::Limit { what, value: value as u64, max: max as u64 }),
+            false => Ok(()),
+        };
+        let keeps = fabric.fault == Some(Fault::KeepsPointers);
+        match payload {
+            Payload::Inline(bytes) => {
+                limit("inline payload", bytes.len(), 64)?;
+                Ok(match keeps {
+                    true => Bytes::InlineAt(bytes.as_ptr() as usize, bytes.len()),
+                    false => Bytes::Inline(bytes.to_vec()),
+                })
+            }
+            Payload::Gather(fragments) => {
+                limit("gather list", fragments.len(), 16)?;
+                limit("message", fragments.iter().map(|f| f.len as usize).sum(), 1 << 20)?;
+                fragments.iter().try_for_each(|f| self.registered(fabric, f.segment))?;
+                Ok(match keeps {
+                    true => Bytes::ListAt(fragments.as_ptr() as usize, fragments.len()),
+                    false => Bytes::List(fragments.iter().map(|f| (f.address as usize, f.len as usize)).collect()),
+                })
+            }
+        }
+    }
+
+    fn taken(&self, fabric: &Fabric, request: &RawRequest<'_>) -> Result<Sent, VerbsError> {
+        let work = match &request.work {
+            RawWork::Send(payload, immediate) => Work::Send(self.bytes(fabric, payload)?, *immediate),
+            RawWork::Write(payload, remote, immediate) => {
+                Work::Write(self.bytes(fabric, payload)?, *remote, *immediate)
+            }
+            RawWork::Read(sink, remote) => {
+                self.registered(fabric, sink.segment)?;
+                Work::Read(sink.address as usize, *remote)
+            }
+            RawWork::FetchAdd(remote, add) => Work::FetchAdd(*remote, *add),
+            RawWork::CompareSwap(remote, compare, swap) => Work::CompareSwap(*remote, *compare, *swap),
+        };
+        Ok(Sent { slot: request.slot, work, signalled: request.signalled, posted: Instant::now(), done: None })
+    }
+}
+
+// SAFETY: what the fabric touches lies between post and completion, each slot leaves its queue once, and the reports of
+// a queue pair leave from the front; the faults break that on purpose, within memory that the probe keeps mapped.
+unsafe impl Port for ReferencePort {
+    fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
+        let end: usize = link.into_inner()?;
+        self.ends.insert(qp, end);
+        self.fabric.lock().unwrap().attach(end, self.port, qp);
+        Ok(())
+    }
+
+    unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
+        let mut fabric = self.fabric.lock().unwrap();
+        let Some(end) = self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)) else {
+            return (0, Some(VerbsError::Closed));
+        };
+        let mut accepted = 0;
+        for request in batch {
+            let full = fabric.sends(end) >= self.depth;
+            if full && fabric.fault != Some(Fault::TouchesRefused) {
+                break;
+            }
+            match self.taken(&fabric, request) {
+                Ok(sent) => fabric.push(end, sent),
+                Err(error) => {
+                    fabric.progress(self.port);
+                    return (accepted, Some(error));
+                }
+            }
+            if full {
+                break;
+            }
+            accepted += 1;
+        }
+        fabric.progress(self.port);
+        (accepted, None)
+    }
+
+    unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        let mut fabric = self.fabric.lock().unwrap();
+        let end = match qp {
+            None => None,
+            Some(qp) => {
+                Some(self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)).ok_or(VerbsError::Closed)?)
+            }
+        };
+        let mut accepted = 0;
+        for receive in batch {
+            let RawReceive { slot, buffer } = receive;
+            let receive = Receive { slot: *slot, address: buffer.address as usize, len: buffer.len };
+            if !fabric.receive(self.port, end, receive, self.depth) {
+                break;
+            }
+            accepted += 1;
+        }
+        fabric.progress(self.port);
+        Ok(accepted)
+    }
+
+    fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
+        let mut fabric = self.fabric.lock().unwrap();
+        fabric.polled(self.port);
+        fabric.progress(self.port);
+        let done = &mut fabric.ports[self.port].done;
+        let count = done.len().min(out.len());
+        for (to, from) in out.iter_mut().zip(done.drain(..count)) {
+            *to = from;
+        }
+        count
+    }
+
+    fn next_event(&mut self) -> Option<PortEvent> {
+        self.fabric.lock().unwrap().ports[self.port].events.pop_front()
+    }
+
+    fn arm(&mut self) -> Result<bool, VerbsError> {
+        let mut fabric = self.fabric.lock().unwrap();
+        let port = &mut fabric.ports[self.port];
+        if !port.done.is_empty() || !port.events.is_empty() {
+            return Ok(false);
+        }
+        let mut word = [0; 8];
+        let _ = rustix::io::read(&*self.wake, &mut word[..]);
+        port.armed = true;
+        Ok(true)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    fn close(&mut self, qp: QpIndex) {
+        if let Some(end) = self.ends.remove(&qp) {
+            self.fabric.lock().unwrap().close(end, Status::Flushed);
+        }
+    }
+}
+
+impl Drop for ReferencePort {
+    fn drop(&mut self) {
+        let mut fabric = self.fabric.lock().unwrap();
+        for end in self.ends.values() {
+            fabric.close(*end, Status::Flushed);
+        }
+        fabric.ports[self.port].shared.clear();
+    }
+}
