@@ -119,8 +119,13 @@ fn check_row(tree: &Tree, functions: &BTreeSet<&str>, row: &Row<'_>) -> Vec<Viol
 fn citations(tree: &Tree, rows: &[Row<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in &tree.sources {
-        let cited = source.comments.iter().filter(|comment| comment.text.starts_with("//= "));
-        for (line, id) in cited.flat_map(|c| c.text.split([' ', ',']).map(|id| (c.line, id))) {
+        // tidy's own tests spell out ids that do not exist.
+        if source.path.starts_with("xtask/") {
+            continue;
+        }
+        let not_id = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
+        let cited = source.comments.iter().flat_map(|c| c.text.split(not_id).map(|id| (c.line, id)));
+        for (line, id) in cited {
             if !CLAIMS.iter().any(|(prefix, _)| id.starts_with(prefix)) {
                 continue;
             }
