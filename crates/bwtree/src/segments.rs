@@ -32,6 +32,7 @@ pub struct SegmentArena {
     segments: Mutex<HashMap<usize, Arc<Segment>>>,
     /// The segment's number in each place, for whoever sends from it; 0 while there is none.
     numbers: Box<[AtomicU32]>,
+    chunks_committed_max: usize,
     observer: Arc<dyn SegmentObserver>,
 }
 
@@ -47,9 +48,12 @@ impl SegmentArena {
         observer: Arc<dyn SegmentObserver>,
     ) -> Result<SegmentArena, MemoryError> {
         let chunks = (bytes_max / segment_bytes).max(1);
-        let reservation = Reservation::new(segment_bytes, chunks)?;
-        let numbers = (0..chunks).map(|_| AtomicU32::new(0)).collect();
-        Ok(SegmentArena { reservation, segments: Mutex::default(), numbers, observer })
+        // A place is free only once its last segment is forgotten everywhere, which a provider may defer:
+        // there are more places than segments, so that nobody waits for that.
+        let places = chunks * 2 + SPARE_PLACES;
+        let reservation = Reservation::new(segment_bytes, places)?;
+        let numbers = (0..places).map(|_| AtomicU32::new(0)).collect();
+        Ok(SegmentArena { reservation, segments: Mutex::default(), numbers, chunks_committed_max: chunks, observer })
     }
 }
 
@@ -77,10 +81,14 @@ unsafe impl Arena for SegmentArena {
     }
 
     fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        if segments.len() >= self.chunks_committed_max {
+            return Err(Exhausted);
+        }
         let segment = Arc::new(self.reservation.commit(chunk).map_err(|_| Exhausted)?);
         self.observer.committed(&segment)?;
         self.numbers[chunk].store(segment.id().get(), Ordering::Release);
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk, segment);
+        segments.insert(chunk, segment);
         Ok(())
     }
 
@@ -96,3 +104,6 @@ unsafe impl Arena for SegmentArena {
         SegmentId::from_number(self.numbers[chunk].load(Ordering::Acquire))
     }
 }
+
+/// Places beyond twice the segments.
+const SPARE_PLACES: usize = 8;

@@ -144,8 +144,9 @@ impl Allocator {
             return Ok(());
         }
         let closed = |i: &usize| self.chunks[*i].get().is_none_or(|chunk| !chunk.is_open());
-        let index = (0..self.chunks.len()).find(closed).ok_or(Exhausted)?;
-        self.arena.commit(index)?;
+        // The arena may not have a place back yet though it was decommitted: the next one does as well.
+        let mut places = (0..self.chunks.len()).filter(closed).take(COMMIT_TRIES);
+        let index = places.find(|index| self.arena.commit(*index).is_ok()).ok_or(Exhausted)?;
         let chunk = self.chunks[index].get_or_init(|| Chunk::new(&self.classes));
         let committed = self.committed.fetch_add(1, Ordering::Relaxed) + 1;
         self.committed_peak.fetch_max(committed, Ordering::Relaxed);
@@ -177,6 +178,9 @@ impl Allocator {
         }
     }
 }
+
+/// Places tried before the arena counts as full.
+const COMMIT_TRIES: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,163 @@
+//! What is wrong gets a clear answer, and nobody else is disturbed.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use overside_table::client::ClientError;
+use overside_table::wire::{self, FaultCode, Request};
+use overside_verbs::{CompletionQueue, PortEvent, PortOptions, QueuePair, WorkRequest};
+
+use super::*;
+
+fn refused(result: Result<impl Sized, ClientError>) -> (FaultCode, String) {
+    match result.err() {
+        Some(ClientError::Refused { code, text }) => (code, text),
+        other => panic!("refused, not {other:?}"),
+    }
+}
+
+#[test]
+fn refusals_say_what_is_there() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    assert_eq!(refused(client.table("t")).0, FaultCode::UnknownTable);
+    let table = client.create_table("t", &schema()).unwrap();
+    assert_eq!(refused(client.create_table("t", &schema())).0, FaultCode::TableExists);
+    assert_eq!(refused(client.create_table("", &schema())).0, FaultCode::BadRequest);
+    let (code, text) = refused(client.table("u"));
+    assert!(code == FaultCode::UnknownTable && text.contains("there are: t"), "{text}");
+    let wrong_type = client.get(&table, &[ValueRef::Utf8("x")]);
+    assert!(matches!(wrong_type, Err(ClientError::Key(_))));
+    let missing_column = ScanOptions { columns: Some(&[9]), ..ScanOptions::default() };
+    assert!(matches!(client.scan(&table, &missing_column), Err(ClientError::Projection(_))));
+    client.drop_table("t").unwrap();
+    assert_eq!(refused(client.get(&table, &[ValueRef::UInt64(1)])).0, FaultCode::UnknownTable);
+}
+
+#[test]
+fn a_batch_names_the_rows_that_failed() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, [3, 5].into_iter(), 1, 10);
+    let mut batch = table.batch();
+    for id in 1..=6u64 {
+        batch.push(&[ValueRef::UInt64(id), ValueRef::UInt64(2), ValueRef::Null]).unwrap();
+    }
+    batch.push_encoded(b"broken");
+    let applied = client.put(&table, PutMode::Insert, &batch).unwrap();
+    assert_eq!((applied.rows, applied.applied), (7, 4));
+    let failed = [(2, FaultCode::Duplicate), (4, FaultCode::Duplicate), (6, FaultCode::BadRow)];
+    assert_eq!(applied.failed, failed);
+    let updated = client.put(&table, PutMode::Update, &batch).unwrap();
+    assert_eq!((updated.applied, updated.replaced), (6, 6));
+    assert_eq!(client.table("t").unwrap().info().rows, 6);
+}
+
+#[test]
+fn exhausted_memory_is_told_and_survived() {
+    let options = ServerOptions { memory_max: 16 << 20, ..ServerOptions::default() };
+    let bench = Bench::with(options);
+    let (mut client, mut other) = (bench.client(), bench.client());
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut other, &table, 0..10, 1, 100);
+    let text = text(0, 0, 4000);
+    let mut failed = None;
+    for round in 0..40u64 {
+        let mut batch = table.batch();
+        for id in round * 1000..(round + 1) * 1000 {
+            batch.push(&[ValueRef::UInt64(id + 100), ValueRef::UInt64(0), ValueRef::Utf8(&text)]).unwrap();
+        }
+        let applied = client.put(&table, PutMode::Upsert, &batch).unwrap();
+        failed = applied.failed.first().copied();
+        if failed.is_some() {
+            break;
+        }
+    }
+    assert_eq!(failed.map(|f| f.1), Some(FaultCode::Exhausted));
+    assert_eq!(other.get(&table, &[ValueRef::UInt64(5)]).unwrap().unwrap().view().u64(0), Some(5));
+    let rows = collect_ids(&mut other, &table);
+    assert_eq!(rows.len() as u64, other.table("t").unwrap().info().rows, "nothing half-visible");
+    // Another table still has its own memory, and deleting makes room again.
+    let second = other.create_table("u", &schema()).unwrap();
+    put(&mut other, &second, 0..10, 1, 100);
+    for id in &rows {
+        other.delete(&table, &[ValueRef::UInt64(*id)]).unwrap();
+    }
+    // The first writes find pages that could not be merged while there was no room; trying again is what a caller does.
+    let text = super::text(0, 3, 1000);
+    let mut batch = table.batch();
+    for id in 0..1000u64 {
+        batch.push(&[ValueRef::UInt64(id), ValueRef::UInt64(3), ValueRef::Utf8(&text)]).unwrap();
+    }
+    let tried = (0..5).position(|_| client.put(&table, PutMode::Upsert, &batch).unwrap().applied == 1000);
+    assert!(tried.is_some(), "deleting makes room");
+}
+
+fn collect_ids(client: &mut Client, table: &RemoteTable) -> Vec<u64> {
+    let mut ids = Vec::new();
+    let mut scan = client.scan(table, &ScanOptions::default()).unwrap();
+    while let Some(block) = scan.next_block().unwrap() {
+        block.rows().for_each(|row| ids.push(row.u64(0).unwrap()));
+    }
+    ids
+}
+
+/// A client that sends whatever bytes it likes.
+struct Raw {
+    queue: CompletionQueue,
+    queue_pair: QueuePair,
+}
+
+impl Raw {
+    fn new(bench: &Bench) -> Raw {
+        let provider = &bench.provider;
+        let domain = provider.allocate_domain().unwrap();
+        let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default()).unwrap());
+        let link = provider.connect(&domain, &bench.name, Duration::from_secs(5)).unwrap();
+        let queue_pair = queue.attach(link).unwrap();
+        Raw { queue, queue_pair }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let view = overside_memory::View::foreign(Arc::new(bytes.to_vec()));
+        let _ = self.queue.post(self.queue_pair, &mut VecDeque::from([WorkRequest::send(0, view)]));
+    }
+
+    fn disconnected(&mut self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            let _ = self.queue.poll_wait(&mut Vec::new(), Some(Duration::from_millis(20)));
+            if let Some(PortEvent::Disconnected { .. }) = self.queue.next_event() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[test]
+fn hostile_messages_close_their_connection_only() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..100, 1, 10);
+    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 });
+    let messages: Vec<Vec<Vec<u8>>> = vec![
+        vec![b"garbage".to_vec()],
+        vec![vec![]],
+        vec![vec![0xFF; 100_000]],
+        vec![wire::encode(1, &Request::List)],
+        vec![wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 1 })],
+        vec![wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: u32::MAX })],
+        vec![hello.clone(), hello.clone()],
+        vec![hello.clone(), hello[..hello.len() - 1].to_vec()],
+    ];
+    for sequence in messages {
+        let mut raw = Raw::new(&bench);
+        sequence.iter().for_each(|message| raw.send(message));
+        assert!(raw.disconnected(), "{sequence:.60?}");
+        assert_eq!(client.get(&table, &[ValueRef::UInt64(5)]).unwrap().unwrap().view().u64(0), Some(5));
+    }
+    assert_eq!(client.stats().unwrap().closed_for_cause, 8);
+}
