@@ -1,14 +1,14 @@
 //! What the tree does alone: millions of operations a second, in the columns that the peers' comparison has.
 //!
 //! `cargo run --release -p overside-bwtree --example throughput -- [KEYS] [THREADS] [COLUMN…]`
-//! Columns: insert read c b a e scan delete; all of them by default.
+//! Columns: insert read c b a e scan delete; all of them by default. `baseline` measures a `RwLock<BTreeMap<u64, u64>>` too.
 
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use overside_bwtree::{Direction, HeapArena, Options, Tree};
+use overside_bwtree::{Direction, HeapArena, Options, Run, Tree};
 
 struct Rng(u64);
 
@@ -75,13 +75,78 @@ fn timed(threads: u64, total: u64, work: impl Fn(u64, std::ops::Range<u64>) + Sy
     total as f64 / start.elapsed().as_secs_f64() / 1e6
 }
 
+/// The same columns for a locked ordered map of the standard library.
+fn baseline(n: u64, threads: u64) {
+    let map = std::sync::RwLock::new(std::collections::BTreeMap::new());
+    let report = |column: &str, rate: f64| println!("{column:>7} {rate:8.3} M/s  locked BTreeMap");
+    let number = |i: u64| mix(i + 1);
+    let rate = timed(threads, n, |_, part| {
+        for i in part {
+            map.write().expect("no panic").insert(number(i), i);
+        }
+    });
+    report("insert", rate);
+    let rate = timed(threads, n / 2, |t, part| {
+        let mut rng = Rng(t + 1);
+        for _ in part {
+            assert!(map.read().expect("no panic").contains_key(&number(rng.next() % n)));
+        }
+    });
+    report("read", rate);
+    let zipf = Zipf::new(n, 0.99);
+    for (column, writes) in [("c", 0), ("b", 5), ("a", 50)] {
+        let rate = timed(threads, n / 2, |t, part| {
+            let mut rng = Rng(t + 77);
+            for i in part {
+                let k = number(mix(zipf.rank(&mut rng)) % n);
+                if rng.next() % 100 < writes {
+                    map.write().expect("no panic").insert(k, i);
+                } else {
+                    assert!(map.read().expect("no panic").get(&k).is_some());
+                }
+            }
+        });
+        report(column, rate);
+    }
+    let fresh = AtomicU64::new(n);
+    let rate = timed(threads, n / 4, |t, part| {
+        let mut rng = Rng(t + 99);
+        let mut sum = 0u64;
+        for _ in part {
+            if rng.next() % 100 < 5 {
+                let i = fresh.fetch_add(1, Ordering::Relaxed);
+                map.write().expect("no panic").insert(number(i), i);
+                continue;
+            }
+            let k = number(mix(zipf.rank(&mut rng)) % n);
+            let rows = (rng.next() % 100 + 1) as usize;
+            sum = map.read().expect("no panic").range(k..).take(rows).fold(sum, |sum, (_, v)| sum.wrapping_add(*v));
+        }
+        std::hint::black_box(sum);
+    });
+    report("e", rate);
+    for _ in 0..3 {
+        let start = Instant::now();
+        let (mut sum, mut count) = (0u64, 0u64);
+        for (_, v) in map.read().expect("no panic").iter() {
+            sum = sum.wrapping_add(*v);
+            count += 1;
+        }
+        std::hint::black_box(sum);
+        report("scan", count as f64 / start.elapsed().as_secs_f64() / 1e6);
+    }
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Vec<u64> = args.iter().filter_map(|a| a.parse().ok()).collect();
     let columns: Vec<&str> = args.iter().map(String::as_str).filter(|a| a.parse::<u64>().is_err()).collect();
     let n = numbers.first().copied().unwrap_or(10_000_000);
     let threads = numbers.get(1).copied().unwrap_or(1);
-    let wanted = |column: &str| columns.is_empty() || columns.contains(&column);
+    let wanted = |column: &str| columns.iter().all(|c| *c == "baseline") || columns.contains(&column);
+    if columns.contains(&"baseline") {
+        baseline(n, threads);
+    }
     let arena = Arc::new(HeapArena::new(8 << 30).expect("address space"));
     let chain_max = std::env::var("CHAIN").ok().and_then(|c| c.parse().ok()).unwrap_or(Options::default().chain_max);
     let tree = Tree::new(arena, Options { prefix_len: 8, chain_max, ..Options::default() }).expect("a tree");
@@ -172,6 +237,30 @@ fn main() {
             let rate = rows.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64() / 1e6;
             std::hint::black_box(sum);
             report("scan", rate);
+        }
+        for _ in 0..3 {
+            let (mut rows, mut sum) = (0, 0u64);
+            let start = Instant::now();
+            for page in tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward) {
+                let leaf = page.leaf();
+                for run in page.runs() {
+                    match run {
+                        Run::Base(at) => {
+                            let values = leaf.prefixes()[8 * at.start..8 * at.end].as_chunks::<8>().0;
+                            for (key, value) in leaf.heads()[at].iter().zip(values) {
+                                sum = sum.wrapping_add(u64::from_be_bytes(*key) ^ u64::from_le_bytes(*value));
+                                rows += 1;
+                            }
+                        }
+                        Run::Delta(delta) => {
+                            sum = sum.wrapping_add(u64::from(delta.prefix()[0]));
+                            rows += 1;
+                        }
+                    }
+                }
+            }
+            std::hint::black_box(sum);
+            report("slices", f64::from(rows) / start.elapsed().as_secs_f64() / 1e6);
         }
     }
     if wanted("delete") {

@@ -32,7 +32,7 @@ pub use epoch::Stall;
 pub use options::{Error, Options};
 pub use page::{DeltaRecord, KeyParts, Leaf, LeafBuilder, Malformed, Op, OverflowRef, Rest};
 pub use pinned::{DeltaRef, PinnedPage, Row};
-pub use rows::{Range, Rows};
+pub use rows::{Range, Rows, Run, Runs};
 pub use segments::{SegmentArena, SegmentObserver};
 pub use stats::Stats;
 pub use tree::Tree;

@@ -11,7 +11,7 @@ use crate::account::PinAccount;
 use crate::core::Core;
 use crate::epoch::Guard;
 use crate::page::{DeltaRecord, KeyParts, Leaf, Op, OverflowRef, POSITION_EXACT, Rest};
-use crate::rows::Rows;
+use crate::rows::{Rows, Runs};
 use crate::stats::Counter;
 use crate::store::LeafState;
 
@@ -100,6 +100,11 @@ impl PinnedPage {
     /// Base rows with the deltas applied, in key order; runs backwards as well.
     pub fn merged(&self) -> Rows<'_> {
         Rows::new(self, self.rows.clone(), 0..self.deltas.len())
+    }
+
+    /// The same as stretches of base rows and single deltas, in key order.
+    pub fn runs(&self) -> Runs<'_> {
+        Runs::new(self.merged())
     }
 
     /// Whether no row is left inside the bounds.

@@ -4,7 +4,7 @@ use std::ops::Range as Span;
 
 use crate::cursor::{Direction, Pages};
 use crate::page::{KeyParts, Op};
-use crate::pinned::{PinnedPage, Row};
+use crate::pinned::{DeltaRef, PinnedPage, Row};
 
 /// Iterator over a [`PinnedPage`]'s rows, from both ends.
 #[derive(Clone)]
@@ -13,11 +13,13 @@ pub struct Rows<'a> {
     leaf: crate::page::Leaf<'a>,
     rows: Span<usize>,
     deltas: Span<usize>,
+    /// Base rows before this one come before the next delta.
+    clear: usize,
 }
 
 impl<'a> Rows<'a> {
     pub(crate) fn new(page: &'a PinnedPage, rows: Span<usize>, deltas: Span<usize>) -> Rows<'a> {
-        Rows { page, leaf: page.leaf(), rows, deltas }
+        Rows { page, leaf: page.leaf(), rows, deltas, clear: 0 }
     }
 
     /// The row at a place.
@@ -35,10 +37,18 @@ impl<'a> Rows<'a> {
 
     #[inline]
     fn step(&mut self) -> Option<At> {
+        if self.rows.start < self.clear {
+            return self.rows.next().map(At::Base);
+        }
+        self.step_at_delta()
+    }
+
+    fn step_at_delta(&mut self) -> Option<At> {
         while !self.deltas.is_empty() {
             let delta = self.page.delta(self.deltas.start);
             if delta.position() > self.rows.start {
-                break;
+                self.clear = delta.position().min(self.rows.end);
+                return self.rows.next().map(At::Base);
             }
             self.rows.start += usize::from(delta.replaces());
             self.deltas.start += 1;
@@ -46,10 +56,12 @@ impl<'a> Rows<'a> {
                 return Some(At::Delta(self.deltas.start - 1));
             }
         }
+        self.clear = self.rows.end;
         self.rows.next().map(At::Base)
     }
 
     fn step_back(&mut self) -> Option<At> {
+        self.clear = 0;
         while !self.deltas.is_empty() {
             let delta = self.page.delta(self.deltas.end - 1);
             if delta.position() + usize::from(delta.replaces()) < self.rows.end {
@@ -84,6 +96,42 @@ impl<'a> Iterator for Rows<'a> {
 impl DoubleEndedIterator for Rows<'_> {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step_back().map(|at| self.row(at))
+    }
+}
+
+/// A stretch of a [`PinnedPage`] in key order.
+#[derive(Debug, Clone)]
+pub enum Run<'a> {
+    /// These rows of the base page: their heads, prefixes and rests are one slice each (see [`Leaf`](crate::Leaf)).
+    Base(Span<usize>),
+    /// A row that a delta put here.
+    Delta(DeltaRef<'a>),
+}
+
+/// Iterator over the runs of a [`PinnedPage`]: for who works on slices rather than rows.
+#[derive(Clone)]
+pub struct Runs<'a> {
+    rows: Rows<'a>,
+}
+
+impl<'a> Runs<'a> {
+    pub(crate) fn new(rows: Rows<'a>) -> Runs<'a> {
+        Runs { rows }
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Run<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Run<'a>> {
+        match self.rows.step_at_delta()? {
+            At::Delta(i) => Some(Run::Delta(self.rows.page.delta(i))),
+            At::Base(from) => {
+                self.rows.rows.start = self.rows.clear.max(from + 1);
+                Some(Run::Base(from..self.rows.rows.start))
+            }
+        }
     }
 }
 

@@ -36,9 +36,9 @@ pub(crate) struct Hit<'g> {
 }
 
 impl<'g> LeafState<'g> {
-    /// The newest state of `key`: the chain first, then the base page.
+    /// The newest state of `key`: the chain first, then the base page. `VALUE`: the value will be read.
     #[inline]
-    pub(crate) fn lookup(&self, key: &[u8]) -> Hit<'g> {
+    pub(crate) fn lookup<const VALUE: bool>(&self, key: &[u8]) -> Hit<'g> {
         if self.chain() > 0 {
             let head = head_of(key).to_be_bytes();
             for (_, record) in self.records() {
@@ -48,7 +48,7 @@ impl<'g> LeafState<'g> {
                 }
             }
         }
-        match self.leaf.search(key) {
+        match self.leaf.search_for::<VALUE>(key) {
             Ok(i) => Hit { position: i as u32 | POSITION_EXACT, value: Some((self.leaf.prefix(i), self.leaf.rest(i))) },
             Err(i) => Hit { position: i as u32, value: None },
         }
@@ -111,7 +111,7 @@ impl Core {
     #[inline]
     fn attempt(&self, guard: &Guard<'_>, draft: &Draft<'_>, change: Change<'_>) -> Result<Option<Outcome>, Error> {
         let found = self.find_leaf(guard, Target::At(draft.key));
-        let hit = found.state.lookup(draft.key);
+        let hit = found.state.lookup::<false>(draft.key);
         let is_there = hit.value.is_some();
         let goes = match change {
             Change::Insert(_) => !is_there,
@@ -169,7 +169,7 @@ impl Core {
         out.clear();
         let guard = self.enter();
         let found = self.find_leaf(&guard, Target::At(key));
-        let hit = found.state.lookup(key);
+        let hit = found.state.lookup::<true>(key);
         let Some((prefix, rest)) = hit.value else { return false };
         out.extend_from_slice(prefix);
         match rest {

@@ -161,6 +161,11 @@ fn check_page(page: &overside_bwtree::PinnedPage) {
     let mut backward: Vec<_> = page.merged().rev().map(|row| row.key.to_vec()).collect();
     backward.reverse();
     assert_eq!(rows, backward);
+    let by_runs = page.runs().flat_map(|run| match run {
+        overside_bwtree::Run::Base(at) => at.map(|i| leaf.key_parts(i).to_vec()).collect(),
+        overside_bwtree::Run::Delta(delta) => vec![delta.key().to_vec()],
+    });
+    assert_eq!(rows, by_runs.collect::<Vec<_>>());
 }
 
 fn run(kind: Kind, steps: Vec<Step>) {

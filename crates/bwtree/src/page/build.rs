@@ -108,8 +108,11 @@ fn kept_form(pieces: &[Piece<'_>]) -> Option<(usize, Option<usize>)> {
     })?;
     let common = model.common();
     let fits = |piece: &Piece<'_>| match piece {
+        Piece::Run { leaf, .. } if std::ptr::eq(leaf.page.as_ptr(), model.page.as_ptr()) => true,
         Piece::Run { leaf, .. } => leaf.is_fixed() && leaf.fixed == model.fixed && leaf.common() == common,
-        Piece::Row { key, .. } => key.len() == common.len() + model.fixed && key.starts_with(common),
+        Piece::Row { key, .. } => {
+            key.len() == common.len() + model.fixed && (common.is_empty() || key.starts_with(common))
+        }
     };
     (model.is_fixed() && pieces.iter().all(fits)).then_some((common.len(), Some(model.fixed)))
 }
@@ -157,6 +160,7 @@ fn heap_bytes(piece: &Piece<'_>) -> usize {
     match piece {
         Piece::Row { rest: Rest::Inline(bytes), .. } => bytes.len(),
         Piece::Row { rest: Rest::Overflow(_), .. } => OVERFLOW_BYTES,
+        Piece::Run { leaf, .. } if leaf.slots_at == 0 => 0,
         Piece::Run { leaf, from, to } => leaf.heap_at(*from..*to).len(),
     }
 }

@@ -20,8 +20,14 @@ impl Leaf<'_> {
     /// Row that has `key`, or else the row before which it would go.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        self.search_for::<false>(key)
+    }
+
+    /// As [`search`](Leaf::search); `VALUE`: the row's value prefix will be read next, so it is asked for along with the keys.
+    #[inline]
+    pub(crate) fn search_for<const VALUE: bool>(&self, key: &[u8]) -> Result<usize, usize> {
         if self.common_len == 0 {
-            return self.search_suffix(key);
+            return self.search_suffix::<VALUE>(key);
         }
         let common = self.common();
         let n = common.len().min(key.len());
@@ -29,15 +35,15 @@ impl Leaf<'_> {
             Ordering::Less => Err(0),
             Ordering::Greater => Err(self.count),
             Ordering::Equal if n < common.len() => Err(0),
-            Ordering::Equal => self.search_suffix(&key[n..]),
+            Ordering::Equal => self.search_suffix::<VALUE>(&key[n..]),
         }
     }
 
     #[inline]
-    fn search_suffix(&self, suffix: &[u8]) -> Result<usize, usize> {
+    fn search_suffix<const VALUE: bool>(&self, suffix: &[u8]) -> Result<usize, usize> {
         let head = head_of(suffix);
         let heads = self.heads();
-        let at = self.lower_bound(heads, head);
+        let at = self.lower_bound::<VALUE>(heads, head);
         if self.is_fixed() {
             if heads.get(at).is_some_and(|h| u64::from_be_bytes(*h) == head) {
                 return match suffix.len().cmp(&self.fixed) {
@@ -70,12 +76,15 @@ impl Leaf<'_> {
 
     /// First row whose head is not below `head`.
     #[inline]
-    fn lower_bound(&self, heads: &[[u8; 8]], head: u64) -> usize {
+    fn lower_bound<const VALUE: bool>(&self, heads: &[[u8; 8]], head: u64) -> usize {
         let hints = self.part(self.hints_at(), 8 * self.hints()).as_chunks::<8>().0;
         let below: usize = hints.iter().map(|h| usize::from(u64::from_le_bytes(*h) < head)).sum();
         let start = (below * HINT_STRIDE).min(heads.len());
         let block = &heads[start..heads.len().min(start + HINT_STRIDE)];
         super::prefetch::lines(block.as_flattened());
+        if VALUE && self.prefix_len * HINT_STRIDE <= 512 {
+            super::prefetch::lines(self.part(self.prefixes_at + start * self.prefix_len, block.len() * self.prefix_len));
+        }
         let mut base = 0;
         let mut size = block.len();
         while size > 1 {
