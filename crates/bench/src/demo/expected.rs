@@ -1,6 +1,6 @@
 //! What a scan's consumer must come to while nobody writes: rows, bytes and sum, from the generated data and the log alone.
 
-use super::table::{Asked, touch_expected, touch_row};
+use super::table::{Asked, KeyAt, PROJECTED, touch_expected};
 use crate::{
     limits::Touched,
     lineitem::PackedRows,
@@ -58,7 +58,8 @@ impl Expected {
         let row = rows.at_version(index, version);
         self.projected[index] = touch_expected(&row);
         let value = self.builder.encode(&row.values())?;
-        self.whole[index] = touch_row(&RowView::of_value(value, &self.layout)?);
+        let key = KeyAt::of(&self.layout, PROJECTED);
+        self.whole[index] = key.touch_whole(&RowView::of_value(value, &self.layout)?);
         Ok(())
     }
 }

@@ -64,11 +64,6 @@ impl Process {
         Process { child, name }
     }
 
-    /// Its process id.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// An error if it has ended.
     ///
     /// # Errors

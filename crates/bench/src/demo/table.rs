@@ -10,14 +10,16 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use overside::table::{
     block::RowBlock,
-    client::{Client, ClientOptions, RemoteTable, ScanOptions, ScanSummary},
-    row::{RowView, ValueRef},
+    client::{Client, ClientOptions, Received, RemoteTable, ScanOptions, ScanSummary},
+    row::{Place, RowLayout, RowView, ValueRef},
     wire::{Mode, PutMode},
 };
 use std::{
     ops::{Bound, Range},
     time::{Duration, Instant},
 };
+
+type Block = RowBlock<Received>;
 
 /// The name of the demo's table.
 pub(super) const TABLE: &str = "lineitem";
@@ -99,13 +101,8 @@ impl Table {
         Ok(())
     }
 
-    /// Leaf pages of the table now.
-    pub(super) fn page_count(&mut self) -> Result<u64> {
-        Ok(self.client.table(TABLE)?.info().pages)
-    }
-
     /// Where columns lie in a whole row.
-    pub(super) fn layout(&self) -> &std::sync::Arc<overside::table::row::RowLayout> {
+    pub(super) fn layout(&self) -> &std::sync::Arc<RowLayout> {
         self.table.layout()
     }
 
@@ -184,7 +181,7 @@ impl Table {
         rows: &PackedRows,
         asked: &Asked,
         mode: Mode,
-        mut each: impl FnMut(RowBlock<overside::table::client::Received>),
+        mut each: impl FnMut(Block),
     ) -> Result<ScanSummary> {
         let bound = |index: usize| (index > 0 && index < rows.len()).then(|| rows.key_values(index));
         let (from, to): (Option<[ValueRef<'_>; 2]>, _) = (bound(asked.rows.start), bound(asked.rows.end));
@@ -203,12 +200,51 @@ impl Table {
     }
 }
 
-/// Key, length and a byte of each cache line of a whole row.
+/// Where the columns that a consumer reads by value lie in a row's prefix. Looked up once a block: a consumer in a hurry
+/// does not ask a row for its layout.
+#[derive(Clone, Copy)]
+pub(super) struct KeyAt {
+    orderkey: usize,
+    linenumber: usize,
+    price: usize,
+}
+
+impl KeyAt {
+    /// In rows of this layout, whose columns `orderkey`, `linenumber` and `price` are these.
+    pub(super) fn of(layout: &RowLayout, [orderkey, linenumber, price]: [usize; 3]) -> KeyAt {
+        let at = |column: usize| match layout.column(column).place {
+            Place::Fixed { offset, .. } => offset,
+            Place::Variable { .. } => unreachable!("the key and the price have fixed widths"),
+        };
+        KeyAt { orderkey: at(orderkey), linenumber: at(linenumber), price: at(price) }
+    }
+
+    /// Key, length and a byte of each cache line of a whole row.
+    #[inline]
+    pub(super) fn touch_whole(self, row: &RowView<'_>) -> Touched {
+        let (prefix, rest) = (row.prefix(), row.rest());
+        let orderkey = i64::from_le_bytes(array(prefix, self.orderkey));
+        let linenumber = i32::from_le_bytes(array(prefix, self.linenumber));
+        let key = (orderkey as u64).wrapping_add(linenumber as u64);
+        let sum = key.wrapping_add(touch(prefix)).wrapping_add(touch(rest));
+        Touched { rows: 1, bytes: (prefix.len() + rest.len()) as u64, sum }
+    }
+
+    /// The three columns of a projected row.
+    #[inline]
+    fn touch_projected(self, row: &RowView<'_>) -> Touched {
+        let prefix = row.prefix();
+        touch_three(
+            i64::from_le_bytes(array(prefix, self.orderkey)),
+            i32::from_le_bytes(array(prefix, self.linenumber)),
+            i128::from_le_bytes(array(prefix, self.price)),
+        )
+    }
+}
+
 #[inline]
-pub(super) fn touch_row(row: &RowView<'_>) -> Touched {
-    let key = row.i64(0).unwrap_or_default().wrapping_add(i64::from(row.i32(3).unwrap_or_default()));
-    let sum = (key as u64).wrapping_add(touch(row.prefix())).wrapping_add(touch(row.rest()));
-    Touched { rows: 1, bytes: row.len() as u64, sum }
+fn array<const WIDTH: usize>(prefix: &[u8], at: usize) -> [u8; WIDTH] {
+    prefix[at..at + WIDTH].try_into().unwrap_or([0; WIDTH])
 }
 
 /// The three columns of a projected row: their values and their bytes.
@@ -223,19 +259,20 @@ pub(super) fn touch_expected(row: &Row<'_>) -> Touched {
     touch_three(row.orderkey, row.linenumber, i128::from(row.extendedprice))
 }
 
-fn touch_whole(block: &RowBlock<overside::table::client::Received>) -> Touched {
-    let mut touched = Touched::default();
-    block.rows().for_each(|row| touched.add(touch_row(&row)));
-    touched
+fn touch_whole(block: &Block) -> Touched {
+    let key = KeyAt::of(block.layout(), PROJECTED);
+    block.rows().fold(Touched::default(), |mut all, row| {
+        all.add(key.touch_whole(&row));
+        all
+    })
 }
 
-fn touch_projected(block: &RowBlock<overside::table::client::Received>) -> Touched {
-    let mut touched = Touched::default();
-    block.rows().for_each(|row| {
-        let (orderkey, linenumber) = (row.i64(0).unwrap_or_default(), row.i32(1).unwrap_or_default());
-        touched.add(touch_three(orderkey, linenumber, row.i128(2).unwrap_or_default()));
-    });
-    touched
+fn touch_projected(block: &Block) -> Touched {
+    let key = KeyAt::of(block.layout(), [0, 1, 2]);
+    block.rows().fold(Touched::default(), |mut all, row| {
+        all.add(key.touch_projected(&row));
+        all
+    })
 }
 
 fn seen_projected(row: &RowView<'_>) -> Seen {

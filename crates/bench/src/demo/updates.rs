@@ -252,7 +252,7 @@ mod tests {
     impl Sink for Model {
         fn put(&mut self, rows: &[(usize, i64)]) -> Result<()> {
             let mut model = self.0.lock().unwrap();
-            rows.iter().for_each(|(index, version)| drop(model.insert(*index, Some(*version))));
+            model.extend(rows.iter().map(|(index, version)| (*index, Some(*version))));
             Ok(())
         }
 

@@ -120,7 +120,7 @@ impl Chunks {
             let kernel = kernels[side / 2];
             Ok::<_, std::convert::Infallible>(match side % 2 {
                 0 => self.once(kernel),
-                _ => self.chunked(kernel),
+                _ => self.chunked(kernel, 1),
             })
         });
         let samples = samples.unwrap_or_else(|never| match never {});
@@ -139,22 +139,24 @@ impl Chunks {
         }
     }
 
-    /// One round in chunks with `kernel`: bytes of rows per second.
-    pub fn chunked(&mut self, kernel: kernels::Kernel) -> f64 {
+    /// `passes` passes in chunks with `kernel`: bytes of rows per second.
+    pub fn chunked(&mut self, kernel: kernels::Kernel, passes: usize) -> f64 {
         let chunk_bytes = self.chunk_bytes();
         let start = now_ns();
         let mut all = Touched::default();
-        for (at, used) in self.used.iter().enumerate() {
-            let used = *used as usize;
-            let from = &self.source[at * chunk_bytes..at * chunk_bytes + used];
-            let slots = self.ring.len();
-            let to = &mut self.ring[at % slots];
-            kernels::copy(kernel, to, from);
-            all.add(read_rows(&to[..used]));
+        for _ in 0..passes {
+            for (at, used) in self.used.iter().enumerate() {
+                let used = *used as usize;
+                let from = &self.source[at * chunk_bytes..at * chunk_bytes + used];
+                let slots = self.ring.len();
+                let to = &mut self.ring[at % slots];
+                kernels::copy(kernel, to, from);
+                all.add(read_rows(&to[..used]));
+            }
         }
         let ns = elapsed_ns(start).max(1);
-        assert_eq!(black_box(all).rows, self.rows, "a row was not read");
-        self.bytes as f64 * 1e9 / ns as f64
+        assert_eq!(black_box(all).rows, self.rows * passes as u64, "a row was not read");
+        all.bytes as f64 * 1e9 / ns as f64
     }
 
     fn once(&mut self, kernel: kernels::Kernel) -> f64 {
