@@ -93,15 +93,27 @@ impl End {
         }
     }
 
-    /// Posts one request, which must be accepted, and returns its number.
+    /// Posts one request and returns its number.
     pub(crate) fn post(&mut self, qp: QpIndex, act: Act, signalled: bool, fence: bool) -> Result<u32, Stop> {
         let request = self.request(act, signalled, fence);
-        match self.probe.post(qp, std::slice::from_ref(&request)) {
-            (1, None) => Ok(request.slot),
-            (accepted, error) => Err(Stop::Broken(format!(
-                "a request within the limits was refused ({accepted} accepted, {error:?}): {request:?}"
-            ))),
+        self.post_all(qp, std::slice::from_ref(&request))?;
+        Ok(request.slot)
+    }
+
+    /// Posts requests that must be accepted. "Not now" is an answer: a provider may have to hear of a
+    /// peer's registration first, so this end polls and posts again.
+    pub(crate) fn post_all(&mut self, qp: QpIndex, mut batch: &[Request]) -> Result<(), Stop> {
+        let end = Instant::now() + WAIT;
+        while !batch.is_empty() {
+            let (accepted, error) = self.probe.post(qp, batch);
+            batch = batch.get(accepted..).unwrap_or_default();
+            owes!(error.is_none(), "a request within the limits was refused: {error:?}");
+            if !batch.is_empty() {
+                owes!(Instant::now() < end, "a request within the limits was not accepted within {WAIT:?}");
+                self.turn();
+            }
         }
+        Ok(())
     }
 
     pub(crate) fn request(&mut self, act: Act, signalled: bool, fence: bool) -> Request {
