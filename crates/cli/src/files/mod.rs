@@ -7,7 +7,7 @@
 //! Arrow's own crates for these formats (arrow-ipc, arrow-cast, arrow-select) cost minutes of
 //! build time; what a table needs of the formats is small enough to be read directly.
 
-mod calendar;
+pub mod calendar;
 mod codec;
 mod csv;
 mod format;

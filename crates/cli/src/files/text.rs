@@ -262,7 +262,8 @@ fn parse_decimal(text: &str, precision: u8, scale: i8) -> Result<i128, String> {
     Ok(if text.starts_with('-') { -magnitude } else { magnitude })
 }
 
-fn write_decimal(value: i128, scale: i8, out: &mut String) {
+/// Appends an unscaled decimal with its point.
+pub fn write_decimal(value: i128, scale: i8, out: &mut String) {
     let magnitude = value.unsigned_abs().to_string();
     if value < 0 {
         out.push('-');
@@ -292,7 +293,8 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
         .ok_or_else(told)
 }
 
-fn write_hex(bytes: &[u8], out: &mut String) -> std::fmt::Result {
+/// Appends bytes as `0x` and hexadecimal digits.
+pub fn write_hex(bytes: &[u8], out: &mut String) -> std::fmt::Result {
     out.write_str("0x")?;
     bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
 }

@@ -1,0 +1,351 @@
+//! The command line: what can be said, and what `--help` says about it.
+
+use clap::{Args, Parser, Subcommand};
+use overside::table::wire::Mode;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Tables in memory, scanned in bulk by other processes.
+///
+/// One process serves tables, others load, scan and change them over shared memory. Nothing is
+/// kept on disk: when the server ends, its tables are gone.
+///
+/// Every command prints a table or a line for people, or one JSON object with --json. An error is
+/// one line on standard error and exit status 1 (2 for a wrong command line).
+#[derive(Debug, Parser)]
+#[command(name = "overside", version, max_term_width = 100, after_long_help = OVERVIEW)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Generate TPC-H data, serve it, change it and scan it in every way, and check every row.
+    #[command(long_about = DEMO, after_long_help = DEMO_EXAMPLES)]
+    Demo(Demo),
+    /// Serve tables until Ctrl-C.
+    #[command(long_about = SERVE, after_long_help = SERVE_EXAMPLES)]
+    Serve(Serve),
+    /// Load Parquet, CSV or Arrow files into a table.
+    #[command(long_about = LOAD, after_long_help = LOAD_EXAMPLES)]
+    Load(Load),
+    /// Read the rows of a table, or a range of them, in key order.
+    #[command(long_about = SCAN, after_long_help = SCAN_EXAMPLES)]
+    Scan(Scan),
+    /// Print one row.
+    #[command(long_about = GET, after_long_help = GET_EXAMPLES)]
+    Get(Get),
+    /// Put one row, replacing the one with the same key.
+    #[command(long_about = PUT, after_long_help = PUT_EXAMPLES)]
+    Put(Put),
+    /// Delete one row.
+    #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
+    Delete(Delete),
+    /// A process of the demo.
+    #[command(name = overside_bench::demo::SUBCOMMAND, hide = true)]
+    DemoChild {
+        /// Its role and what goes with it.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+}
+
+/// `overside demo`
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// TPC-H scale factor: 0.1 is 600,572 rows.
+    #[arg(long, value_name = "SF", default_value = "0.1", value_parser = scale, allow_hyphen_values = true)]
+    pub scale: f64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write the report.
+    #[arg(long, value_name = "FILE.html", default_value = "overside-demo.html")]
+    pub report: PathBuf,
+    /// Few rounds: to see that it works, not for figures.
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// `overside serve`
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where to listen: shm:NAME. May be given several times.
+    #[arg(long, value_name = "ADDR", required = true)]
+    pub listen: Vec<String>,
+    /// Memory that one table may take, as 512M or 8G.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub memory: Option<usize>,
+    /// Threads that serve connections. Half of the processors by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+    /// Print one JSON object once it listens.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overside load`
+#[derive(Debug, Args)]
+pub struct Load {
+    /// Where the server listens: shm:NAME.
+    pub addr: String,
+    /// The table; it is created if it is not there.
+    pub table: String,
+    /// Files to load, one after another: .parquet, .csv or .arrow.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Columns of the primary key of a new table, most significant first. The first column by default.
+    #[arg(long, value_name = "COLUMN[,COLUMN]", value_delimiter = ',')]
+    pub key: Vec<String>,
+    /// Types of columns of CSV files, as id:int64,price:decimal(15,2). Others are guessed.
+    #[arg(long, value_name = "COLUMN:TYPE[,…]")]
+    pub schema: Option<String>,
+    /// Replace rows that are there already instead of refusing them.
+    #[arg(long)]
+    pub replace: bool,
+    /// Print one JSON object instead of a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overside scan`
+#[derive(Debug, Args)]
+pub struct Scan {
+    /// Where the server listens: shm:NAME.
+    pub addr: String,
+    /// The table.
+    pub table: String,
+    /// Least key to read: a value for each of the key's first columns, comma-separated.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub from: Option<String>,
+    /// Greatest key to read, itself included, likewise.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub to: Option<String>,
+    /// Columns to read, in this order. All by default.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// How the rows travel: auto, copy, gather or delta.
+    #[arg(long, default_value = "auto", value_parser = mode)]
+    pub mode: Mode,
+    /// Stop after this many rows.
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<u64>,
+    /// Write the rows to a file: .arrow, .parquet or .csv.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object; with --out without the rows.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overside get`
+#[derive(Debug, Args)]
+pub struct Get {
+    /// Where the server listens: shm:NAME.
+    pub addr: String,
+    /// The table.
+    pub table: String,
+    /// The key: a value for each of its columns, comma-separated.
+    #[arg(allow_hyphen_values = true)]
+    pub key: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overside put`
+#[derive(Debug, Args)]
+pub struct Put {
+    /// Where the server listens: shm:NAME.
+    pub addr: String,
+    /// The table.
+    pub table: String,
+    /// The key: a value for each of its columns, comma-separated.
+    #[arg(allow_hyphen_values = true)]
+    pub key: String,
+    /// The other columns: comma-separated in their order, or a JSON object by name.
+    #[arg(allow_hyphen_values = true)]
+    pub value: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overside delete`
+#[derive(Debug, Args)]
+pub struct Delete {
+    /// Where the server listens: shm:NAME.
+    pub addr: String,
+    /// The table.
+    pub table: String,
+    /// The key: a value for each of its columns, comma-separated.
+    #[arg(allow_hyphen_values = true)]
+    pub key: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    text.parse()
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(scale) if scale > 0.0 && scale <= 100.0 => Ok(scale),
+        _ => Err("a scale factor is a number above 0, at most 100".into()),
+    }
+}
+
+/// A number of bytes, with K, M, G or T for powers of 1024.
+fn bytes(text: &str) -> Result<usize, String> {
+    let upper = text.to_ascii_uppercase();
+    let shown = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (digits, shift) = match shown.as_bytes().last() {
+        Some(b'K') => (&shown[..shown.len() - 1], 10),
+        Some(b'M') => (&shown[..shown.len() - 1], 20),
+        Some(b'G') => (&shown[..shown.len() - 1], 30),
+        Some(b'T') => (&shown[..shown.len() - 1], 40),
+        _ => (shown, 0),
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "a size is a number of bytes, or as 512M or 8G".into())
+}
+
+const OVERVIEW: &str = "\
+Your own file, from another process, in three lines:
+  overside serve --listen shm:mine &
+  overside load shm:mine trips trips.parquet --key id
+  overside scan shm:mine trips --from 1000 --to 2000 --out part.csv
+
+Addresses: shm:NAME reaches processes of the same host and user.
+Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted.";
+
+const DEMO: &str = "\
+Generate TPC-H lineitem, serve it from another process, load it, keep a third process updating
+rows, and run full, range, projection and hot scans in each way that rows can travel: copied by
+the server, gathered from where they lie, or as pages with their deltas; and in the way that the
+planner chooses. Every row of every scan is checked. Prints a table and writes a report that opens
+offline. Ctrl-C leaves no process and no memory behind.";
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  overside demo
+  overside demo --scale 1 --report big.html
+  overside demo --json > demo.json";
+
+const SERVE: &str = "\
+Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Any
+process of the same user may connect, read and change every table. Tables live in memory: they are
+gone when the server ends.";
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  overside serve --listen shm:mine
+  overside serve --listen shm:mine --memory 8G --workers 2";
+
+const LOAD: &str = "\
+Load files into a table. A table that is not there is created with the first file's columns; --key
+names its primary key, which holds no nulls and no value twice. Parquet and Arrow files say their
+types. A CSV file needs a header row; its types are those of the table, or those of --schema, or
+guessed from its first 10,000 rows, and an empty field is a null.
+
+A row is loaded whole or not at all, but a load that fails keeps the rows it has loaded, and says
+how many. Rows whose key is there already are refused; --replace replaces them.
+
+Types: int8 to int64, uint8 to uint64, float32, float64, decimal(P,S), date, timestamp[s|ms|us|ns],
+timestamp[unit,zone], boolean, utf8, binary, fixed(N).";
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  overside load shm:mine trips trips-01.parquet trips-02.parquet --key id
+  overside load shm:mine lines lines.csv --key order,line --schema 'price:decimal(15,2)'
+  overside load shm:mine trips more.arrow --replace --json";
+
+const SCAN: &str = "\
+Read rows in key order and print them, or write them to a file. On a terminal the first rows are
+shown, with the number of all. A scan is no snapshot: every row was current at some moment of the
+scan, and rows present throughout come exactly once.
+
+--from and --to take values of the key's first columns, both ends included. --mode says how rows
+travel: the server copies them together (copy), they are gathered from where they lie (gather),
+pages go with their deltas and the client merges (delta), or whichever is cheapest, page by page
+(auto).";
+const SCAN_EXAMPLES: &str = "\
+Examples:
+  overside scan shm:mine trips --limit 10
+  overside scan shm:mine trips --from 1000 --to 2000 --columns id,price
+  overside scan shm:mine lines --from 17 --to 17,3
+  overside scan shm:mine trips --out trips.parquet --mode delta --json";
+
+const GET: &str = "Print the row with this key. A key that is not there is an error (exit status 1).";
+const GET_EXAMPLES: &str = "\
+Examples:
+  overside get shm:mine trips 1000
+  overside get shm:mine lines 17,3 --json";
+
+const PUT: &str = "\
+Put a row: the key, and the other columns either comma-separated in the table's order (an empty
+field is a null) or as a JSON object by name (what it leaves out is null). A row with the same key
+is replaced. Dates are written 2024-02-29, timestamps 2024-02-29T12:30:00Z, bytes 0xc0ffee.";
+const PUT_EXAMPLES: &str = "\
+Examples:
+  overside put shm:mine trips 1000 'Main Street,12.50,2024-02-29'
+  overside put shm:mine trips 1000 '{\"street\": \"Main Street\", \"price\": 12.5}'";
+
+const DELETE: &str = "Delete the row with this key. A key that is not there is an error (exit status 1).";
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  overside delete shm:mine trips 1000
+  overside delete shm:mine lines 17,3";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_consistent_and_every_command_has_examples() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for subcommand in command.get_subcommands_mut().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+            let help = subcommand.render_long_help().to_string();
+            assert!(help.contains("Examples:\n  overside "), "{}", subcommand.get_name());
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("512M"), Ok(512 << 20));
+        assert_eq!(bytes("8GiB"), Ok(8 << 30));
+        assert_eq!(bytes("100"), Ok(100));
+        for bad in ["", "0", "x", "8X", "-1", "99999999999T"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_example_in_the_help_parses() {
+        let texts = [OVERVIEW, DEMO_EXAMPLES, SERVE_EXAMPLES, LOAD_EXAMPLES, SCAN_EXAMPLES, GET_EXAMPLES];
+        let mut parsed = 0;
+        for line in texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).flat_map(|text| text.lines()) {
+            let Some(line) = line.strip_prefix("  overside ") else { continue };
+            let words = split_like_a_shell(line.split(['>', '&']).next().unwrap());
+            let words = std::iter::once("overside".to_string()).chain(words);
+            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            parsed += 1;
+        }
+        assert!(parsed >= 18, "{parsed}");
+    }
+
+    fn split_like_a_shell(line: &str) -> Vec<String> {
+        let parts = line.split('\'').enumerate();
+        parts
+            .flat_map(|(index, part)| match index % 2 {
+                0 => part.split_whitespace().map(str::to_string).collect::<Vec<_>>(),
+                _ => vec![part.to_string()],
+            })
+            .collect()
+    }
+}

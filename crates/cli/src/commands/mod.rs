@@ -1,0 +1,40 @@
+//! The commands, one to a file.
+
+mod demo;
+mod load;
+mod point;
+mod scan;
+mod serve;
+
+use crate::args::Command;
+use crate::signals::Signals;
+use anyhow::Result;
+use overside::table::client::{Client, RemoteTable};
+
+/// Carries a command out.
+///
+/// # Errors
+/// One line for people: what failed, where, and what to do.
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        // The demo's processes end with it, so it leaves signals to the system.
+        Command::Demo(options) => demo::run(&options),
+        Command::DemoChild { arguments } => overside_bench::demo::child_main(&arguments),
+        Command::Serve(options) => serve::run(&options),
+        Command::Load(options) => load::run(&options, &Signals::take()?),
+        Command::Scan(options) => scan::run(&options, &Signals::take()?),
+        Command::Get(options) => point::get(&options),
+        Command::Put(options) => point::put(&options),
+        Command::Delete(options) => point::delete(&options),
+    }
+}
+
+fn connect(address: &str) -> Result<Client> {
+    Ok(overside::connect(address)?)
+}
+
+fn open(address: &str, table: &str) -> Result<(Client, RemoteTable)> {
+    let mut client = connect(address)?;
+    let table = client.table(table)?;
+    Ok((client, table))
+}

@@ -1,0 +1,240 @@
+//! `overside scan`
+
+use super::open;
+use crate::args;
+use crate::files::types::type_name;
+use crate::files::{self, BATCH_ROWS, FileWriter};
+use crate::output::{self, Grid, Progress, grouped, json_value};
+use crate::signals::Signals;
+use crate::values::{parse_key, write_value_ref};
+use anyhow::{Context, Result};
+use arrow_schema::{DataType, SchemaRef};
+use overside::table::arrow::{BatchBuilder, projected_to_arrow};
+use overside::table::client::{Client, RemoteTable, Scan, ScanOptions, ScanSummary};
+use overside::table::row::{RowView, Value, ValueRef};
+use overside::table::wire::MODES;
+use serde_json::{Value as Json, json};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Scans a range and prints or writes it.
+///
+/// # Errors
+/// No such table or column, bounds that are no key, a file that cannot be written, a server gone.
+pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
+    let (mut client, table) = open(&args.addr, &args.table)?;
+    let bound = |key: &Option<String>| key.as_deref().map(|key| parse_key(table.schema(), key)).transpose();
+    let (from, to) = (bound(&args.from).context("--from")?, bound(&args.to).context("--to")?);
+    let (from, to) = (from.as_deref().map(borrowed), to.as_deref().map(borrowed));
+    let columns = args.columns.iter().map(|name| table.schema().column(name));
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    let options = ScanOptions {
+        from: from.as_deref().map_or(Bound::Unbounded, Bound::Included),
+        to: to.as_deref().map_or(Bound::Unbounded, Bound::Included),
+        columns: (!columns.is_empty()).then_some(&columns[..]),
+        mode: args.mode,
+        rows_max: args.limit,
+    };
+    let mut reading = Reading::start(&mut client, &table, &options, args, signals)?;
+    match &args.out {
+        Some(path) => {
+            let bytes = reading.write_file(path)?;
+            if args.json {
+                let mut summary = reading.summary();
+                summary["out"] = json!(path);
+                summary["out_bytes"] = json!(bytes);
+                return output::line(&summary.to_string());
+            }
+            output::line(&format!("{}, {} bytes in {}", reading.told(), grouped(bytes), path.display()))
+        }
+        None if args.json => reading.print_json(),
+        None => reading.print_table(),
+    }
+}
+
+fn borrowed(key: &[Value]) -> Vec<ValueRef<'_>> {
+    key.iter().map(Value::as_ref).collect()
+}
+
+/// A scan, and how far it has come.
+struct Reading<'a> {
+    args: &'a args::Scan,
+    signals: &'a Signals,
+    table: &'a RemoteTable,
+    scan: Scan<'a>,
+    schema: SchemaRef,
+    progress: Progress,
+    rows: u64,
+    start: Instant,
+    seconds: f64,
+}
+
+impl<'a> Reading<'a> {
+    fn start(
+        client: &'a mut Client,
+        table: &'a RemoteTable,
+        options: &ScanOptions<'_>,
+        args: &'a args::Scan,
+        signals: &'a Signals,
+    ) -> Result<Reading<'a>> {
+        let start = Instant::now();
+        let scan = client.scan(table, options)?;
+        let schema = Arc::new(projected_to_arrow(table.schema(), scan.projection()));
+        let rows_expected = table.info().rows.min(args.limit.unwrap_or(u64::MAX));
+        // Rows on the screen are progress enough.
+        let progress = if args.out.is_some() { Progress::new("scanning", rows_expected) } else { Progress::none() };
+        Ok(Reading { args, signals, table, scan, schema, progress, rows: 0, start, seconds: 0.0 })
+    }
+
+    /// Calls `each` with every row, up to the limit.
+    fn each_row(&mut self, mut each: impl FnMut(u64, &RowView<'_>) -> Result<()>) -> Result<()> {
+        let limit = self.args.limit.unwrap_or(u64::MAX);
+        while let Some(block) = self.scan.next_block()? {
+            self.signals.check()?;
+            for row in block.rows() {
+                if self.rows < limit {
+                    each(self.rows, &row)?;
+                    self.rows += 1;
+                }
+            }
+        }
+        self.seconds = self.start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn write_file(&mut self, path: &Path) -> Result<u64> {
+        let mut builder = BatchBuilder::new(self.table.schema(), self.scan.projection());
+        let mut writer = files::create(path, self.schema.clone())?;
+        while let Some(block) = self.scan.next_block()? {
+            self.signals.check()?;
+            builder.push(&block)?;
+            if builder.rows() >= BATCH_ROWS {
+                self.write(&mut builder, &mut writer)?;
+            }
+        }
+        self.write(&mut builder, &mut writer)?;
+        let bytes = writer.finish()?;
+        self.progress.clear();
+        self.seconds = self.start.elapsed().as_secs_f64();
+        Ok(bytes)
+    }
+
+    fn write(&mut self, builder: &mut BatchBuilder, writer: &mut FileWriter) -> Result<()> {
+        let batch = builder.finish()?;
+        let left = self.args.limit.unwrap_or(u64::MAX) - self.rows;
+        let rows = batch.num_rows().min(usize::try_from(left).unwrap_or(usize::MAX));
+        if rows > 0 {
+            writer.write(&batch.slice(0, rows))?;
+            self.rows += rows as u64;
+            self.progress.at(self.rows, || format!("{} rows", grouped(self.rows)));
+        }
+        Ok(())
+    }
+
+    /// One object: the columns, the rows, and how the scan went.
+    fn print_json(&mut self) -> Result<()> {
+        let mut out = BufWriter::with_capacity(256 << 10, std::io::stdout().lock());
+        let types: Vec<DataType> = self.schema.fields().iter().map(|field| field.data_type().clone()).collect();
+        let names = self.schema.fields().iter().map(|field| serde_json::to_string(field.name()));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let columns: Vec<Json> = self
+            .schema
+            .fields()
+            .iter()
+            .map(|field| json!({ "name": field.name(), "type": type_name(field.data_type()) }))
+            .collect();
+        write!(out, "{{\"columns\": {}, \"rows\": [", Json::from(columns))?;
+        let mut line = String::new();
+        self.each_row(|number, row| {
+            line.clear();
+            line += if number == 0 { "\n{" } else { ",\n{" };
+            for (index, (name, ty)) in names.iter().zip(&types).enumerate() {
+                line += if index == 0 { "" } else { ", " };
+                line += name;
+                line += ": ";
+                json_value(&row.value(index)?, ty, &mut line);
+            }
+            line.push('}');
+            Ok(out.write_all(line.as_bytes())?)
+        })?;
+        let summary = self.summary().to_string();
+        // The summary's members follow the rows in the same object.
+        writeln!(out, "], {}", &summary[1..])?;
+        Ok(out.flush()?)
+    }
+
+    /// A table: the first rows of it on a terminal, all of it otherwise.
+    fn print_table(&mut self) -> Result<()> {
+        let terminal = std::io::stdout().is_terminal();
+        let shown = match (terminal, self.args.limit) {
+            (true, None) => TERMINAL_ROWS,
+            _ => u64::MAX,
+        };
+        let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
+        let types: Vec<DataType> = self.schema.fields().iter().map(|field| field.data_type().clone()).collect();
+        let numeric: Vec<bool> = types.iter().map(DataType::is_numeric).collect();
+        let mut grid = Grid::new(&names, &numeric);
+        if terminal {
+            grid.limit_cells();
+        }
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        self.each_row(|number, row| {
+            if number >= shown {
+                return Ok(());
+            }
+            let cells = types.iter().enumerate().map(|(index, ty)| {
+                let mut text = String::new();
+                write_value_ref(&row.value(index)?, ty, &mut text);
+                Ok(text)
+            });
+            grid.push(cells.collect::<Result<_>>()?);
+            if grid.len() == GRID_ROWS {
+                out.write_all(grid.render().as_bytes())?;
+                grid.continue_below();
+            }
+            Ok(())
+        })?;
+        out.write_all(grid.render().as_bytes())?;
+        if terminal {
+            let hidden = match self.rows.saturating_sub(shown) {
+                0 => String::new(),
+                _ => format!("the first {shown} of "),
+            };
+            writeln!(out, "\n{hidden}{}", self.told())?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn summary(&self) -> Json {
+        let ScanSummary { row_bytes, server, .. } = self.scan.summary();
+        let chosen: serde_json::Map<String, Json> =
+            MODES.iter().zip(server.chosen).map(|(mode, pages)| (mode.name().to_string(), json!(pages))).collect();
+        json!({
+            "table": self.args.table,
+            "mode": self.args.mode.name(),
+            "row_count": self.rows,
+            "row_bytes": row_bytes,
+            "seconds": self.seconds,
+            "rows_per_s": self.rows as f64 / self.seconds.max(1e-9),
+            "chosen": chosen,
+            "server_bytes_copied": server.bytes_copied,
+        })
+    }
+
+    /// How it went, for people.
+    fn told(&self) -> String {
+        let pages = MODES.iter().zip(self.scan.summary().server.chosen).filter(|(_, pages)| *pages > 0);
+        let pages: Vec<String> = pages.map(|(mode, pages)| format!("{} {}", mode.name(), grouped(pages))).collect();
+        let pages = if pages.is_empty() { String::new() } else { format!(", pages: {}", pages.join(", ")) };
+        format!("{} rows in {:.3} s{pages}", grouped(self.rows), self.seconds)
+    }
+}
+
+/// Rows shown on a terminal when no limit is given.
+const TERMINAL_ROWS: u64 = 20;
+
+/// Rows whose widths a table takes into account at once.
+const GRID_ROWS: usize = 1000;

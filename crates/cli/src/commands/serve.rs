@@ -1,0 +1,39 @@
+//! `overside serve`
+
+use crate::args::Serve;
+use crate::output;
+use crate::signals::Doorbell;
+use anyhow::Result;
+use overside::table::server::ServerOptions;
+use serde_json::json;
+
+/// Serves until a signal comes.
+///
+/// # Errors
+/// An address is malformed or taken.
+pub fn run(args: &Serve) -> Result<()> {
+    let mut options = ServerOptions::default();
+    if let Some(memory) = args.memory {
+        options.memory_max = memory;
+    }
+    if let Some(workers) = args.workers {
+        options.workers = workers.into();
+    }
+    // Before anything is served, so that no signal finds the server without its end prepared.
+    let doorbell = Doorbell::new()?;
+    let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
+    let server = overside::serve(&addresses, options)?;
+    if args.json {
+        output::line(&json!({ "listening": addresses, "pid": std::process::id() }).to_string())?;
+    } else {
+        for address in &addresses {
+            output::line(&format!("listening on {address}"))?;
+        }
+    }
+    doorbell.wait();
+    server.shutdown();
+    if !args.json {
+        output::line("ended; the tables are gone")?;
+    }
+    Ok(())
+}

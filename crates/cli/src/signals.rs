@@ -1,0 +1,68 @@
+//! Ctrl-C and SIGTERM: noticed between two steps of a command, so that each ends cleanly.
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A command that was interrupted: nothing failed, and exit status 130 says so.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+/// Whether a signal has come. A second one ends the process at once.
+#[derive(Clone)]
+pub struct Signals {
+    raised: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Takes the signals over.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn take() -> Result<Signals> {
+        let raised = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds the flag unset, the second finds it set.
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, raised.clone())
+                .and_then(|_| signal_hook::flag::register(signal, raised.clone()))
+                .context("signals cannot be taken over")?;
+        }
+        Ok(Signals { raised })
+    }
+
+    /// An error once a signal has come.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn check(&self) -> Result<()> {
+        if self.raised.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+    }
+}
+
+/// Sleeps until a signal comes.
+pub struct Doorbell(UnixStream);
+
+impl Doorbell {
+    /// Takes the signals over; from now on none ends the process.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> Result<Doorbell> {
+        let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
+        for signal in [SIGINT, SIGTERM] {
+            let end = theirs.try_clone().context("no socket could be duplicated")?;
+            signal_hook::low_level::pipe::register(signal, end).context("signals cannot be taken over")?;
+        }
+        Ok(Doorbell(ours))
+    }
+
+    /// Sleeps until a signal comes.
+    pub fn wait(mut self) {
+        // An error could only come of a closed socket, whose other ends this process holds for good.
+        let _ = self.0.read(&mut [0]);
+    }
+}

@@ -1,0 +1,184 @@
+//! Bad input: a clear error to the one who caused it, and nobody else disturbed.
+
+use super::server::{Server, fixture, numbered, overside, told};
+
+/// A server with a table `t` of three rows, which every test leaves as it was.
+fn with_table() -> Server {
+    let server = Server::start();
+    let path = server.file("t.csv", "id,name,price\n1,a,1.5\n2,b,\n3,c,3.5\n");
+    server.ok(&["load", "@", "t", &path]);
+    server
+}
+
+fn undisturbed(server: &Server) {
+    assert_eq!(server.json(&["scan", "@", "t"])["row_count"], 3);
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
+    for (arguments, expected) in [
+        (&["scan"][..], "ADDR"),
+        (&["scan", "shm:x", "t", "--mode", "fast"], "auto, copy, gather or delta"),
+        (&["serve"], "--listen"),
+        (&["load", "shm:x", "t"], "FILE"),
+        (&["demo", "--scale", "-1"], "scale factor"),
+        (&["nothing"], "nothing"),
+    ] {
+        let output = overside(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(told(&output).contains(expected), "{arguments:?}: {}", told(&output));
+    }
+}
+
+#[test]
+fn an_address_a_table_or_a_column_that_is_not_there() {
+    let server = with_table();
+    for (arguments, expected) in [
+        (&["scan", "shm:nobody-is-here", "t"][..], &["nobody-is-here", "running"][..]),
+        (&["scan", "nowhere", "t"], &["nowhere", "shm:NAME"]),
+        (&["scan", "tcp:localhost:1", "t"], &["tcp", "shm:NAME"]),
+        (&["scan", "@", "u"], &["\"u\"", "t"]),
+        (&["get", "@", "u", "1"], &["\"u\""]),
+        (&["scan", "@", "t", "--columns", "id,size"], &["`size`"]),
+        (&["scan", "@", "t", "--from", "x"], &["--from", "`id`", "int64"]),
+        (&["scan", "@", "t", "--from", "1,2"], &["--from", "int64"]),
+        (&["get", "@", "t", "first"], &["`id`", "int64"]),
+        (&["put", "@", "t", "4", "d"], &["name,price"]),
+        (&["put", "@", "t", "4", "d,cheap"], &["`price`", "`cheap`"]),
+        (&["put", "@", "t", "4", r#"{"size": 1}"#], &["size"]),
+        (&["scan", "@", "t", "--out", "rows.json"], &["rows.json", ".parquet"]),
+        (&["scan", "@", "t", "--out", "no/such/folder.csv"], &["no/such/folder.csv"]),
+    ] {
+        let told = server.fails(arguments);
+        assert!(expected.iter().all(|part| told.contains(part)), "{arguments:?}: {told}");
+    }
+    undisturbed(&server);
+}
+
+#[test]
+fn an_address_that_is_taken() {
+    let server = with_table();
+    let told = server.fails(&["serve", "--listen", "@"]);
+    assert!(told.contains(&server.address), "{told}");
+    undisturbed(&server);
+}
+
+#[test]
+fn a_duplicate_or_null_key_names_the_file_and_the_row_and_what_was_loaded() {
+    let server = with_table();
+    let twice = server.file("twice.csv", "id,v\n1,a\n2,b\n1,c\n4,d\n");
+    let told = server.fails(&["load", "@", "twice", &twice]);
+    for part in ["twice.csv", "row 3", "key 1", "stands twice", "3 rows of this load stay"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert_eq!(server.json(&["scan", "@", "twice"])["row_count"], 3);
+
+    let null = server.file("null.csv", "id,v\n1,a\n,b\n");
+    let told = server.fails(&["load", "@", "null", &null]);
+    for part in ["null.csv", "row 2", "`id`", "null", "nothing was loaded"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(server.fails(&["scan", "@", "null"]).contains("no table"));
+
+    let known = server.file("known.csv", "id,name,price\n9,x,1\n2,y,2\n");
+    let told = server.fails(&["load", "@", "t", &known]);
+    assert!(told.contains("row 2") && told.contains("--replace") && told.contains("1 rows of this load"), "{told}");
+    server.ok(&["delete", "@", "t", "9"]);
+    undisturbed(&server);
+}
+
+#[test]
+fn a_file_that_does_not_fit_the_table() {
+    let server = with_table();
+    let extra = server.file("extra.csv", "id,name,size\n4,d,1\n");
+    assert!(server.fails(&["load", "@", "t", &extra]).contains("`size`"));
+    let missing = server.file("missing.csv", "name,price\nd,1\n");
+    assert!(server.fails(&["load", "@", "t", &missing]).contains("`id`"));
+    let wrong = server.file("wrong.csv", "id,name,price\n4,d,cheap\n");
+    let told = server.fails(&["load", "@", "t", &wrong]);
+    assert!(told.contains("wrong.csv") && told.contains("line 2, column `price`"), "{told}");
+    let told = server.fails(&["load", "@", "t", &fixture("every_type.parquet")]);
+    assert!(told.contains("every_type.parquet") && told.contains("no column"), "{told}");
+    let told = server.fails(&["load", "@", "t", &extra, "--key", "name"]);
+    assert!(told.contains("has the key id"), "{told}");
+    let told = server.fails(&["load", "@", "u", &extra, "--key", "nothing"]);
+    assert!(told.contains("`nothing`"), "{told}");
+    let told = server.fails(&["load", "@", "u", &extra, "--schema", "nothing:int8"]);
+    assert!(told.contains("`nothing`"), "{told}");
+    assert!(server.fails(&["load", "@", "u", &extra, "absent.csv"]).contains("absent.csv"));
+    assert!(server.fails(&["scan", "@", "u"]).contains("no table"));
+    undisturbed(&server);
+}
+
+#[test]
+fn damaged_files_of_every_format() {
+    let server = with_table();
+    for name in ["every_type.parquet", "every_type.arrow"] {
+        let whole = std::fs::read(fixture(name)).unwrap();
+        for part in [9, 10] {
+            let cut = server.file(name, &whole[..whole.len() * part / 11]);
+            let told = server.fails(&["load", "@", "cut", &cut]);
+            assert!(told.contains(name) && told.contains("cut off"), "{told}");
+        }
+        let mut overwritten = whole.clone();
+        // Where the footer lies: Arrow files have no checksum over their values.
+        let footer = whole.len() - 700;
+        overwritten[footer..footer + 200].fill(0xFF);
+        let damaged = server.file(name, &overwritten);
+        let output = server.command(&["load", "@", "damaged", &damaged]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert_eq!(told(&output).lines().count(), 1, "{name}: {}", told(&output));
+    }
+    let cut = server.file("cut.csv", "id,name\n1,\"never closed\n2,b\n");
+    assert!(server.fails(&["load", "@", "cut", &cut]).contains("line 2"));
+    let other = server.file("other.parquet", "id,name\n1,a\n");
+    assert!(server.fails(&["load", "@", "cut", &other]).contains("the name says Parquet"));
+    let empty = server.file("empty.csv", "");
+    assert!(server.fails(&["load", "@", "cut", &empty]).contains("empty"));
+    assert!(server.fails(&["load", "@", "cut", &fixture("nested.parquet")]).contains("`tags`"));
+    assert!(server.fails(&["scan", "@", "cut"]).contains("no table"));
+    undisturbed(&server);
+}
+
+#[test]
+fn a_value_too_large_names_its_row() {
+    let server = with_table();
+    let large = server.file("large.csv", format!("id,v\n1,a\n2,{}\n", "x".repeat(1 << 20)));
+    let told = server.fails(&["load", "@", "large", &large]);
+    assert!(told.contains("large.csv") && told.contains("row 2") && told.contains("1 MiB"), "{told}");
+    let fits = server.file("fits.csv", format!("id,v\n1,a\n2,{}\n", "x".repeat(1_000_000)));
+    server.ok(&["load", "@", "fits", &fits]);
+    let row = server.json(&["get", "@", "fits", "2"]);
+    assert_eq!(row["v"].as_str().unwrap().len(), 1_000_000);
+    undisturbed(&server);
+}
+
+#[test]
+fn exhausted_memory_is_said_and_other_tables_go_on() {
+    let server = Server::with(&["--memory", "32M"]);
+    let small = server.file("t.csv", "id,name,price\n1,a,1.5\n2,b,\n3,c,3.5\n");
+    server.ok(&["load", "@", "t", &small]);
+    let mut text = String::from("id,v\n");
+    (0..2000).for_each(|row| text += &format!("{row},{}\n", "x".repeat(20_000)));
+    let big = server.file("big.csv", text);
+    let told = server.fails(&["load", "@", "big", &big]);
+    for part in ["big.csv", "memory limit", "rows of this load stay"] {
+        assert!(told.contains(part), "{told}");
+    }
+    undisturbed(&server);
+    let kept = server.json(&["scan", "@", "big", "--columns", "id"])["row_count"].as_u64().unwrap();
+    assert!((1..2000).contains(&kept), "{kept}");
+}
+
+#[test]
+fn what_was_loaded_before_an_error_in_a_late_row_is_counted() {
+    let server = with_table();
+    let mut text = numbered(20_000);
+    text.push_str("20000,\"x\",abc\n");
+    let late = server.file("late.csv", text);
+    let told = server.fails(&["load", "@", "late", &late, "--schema", "price:float64"]);
+    assert!(told.contains("line 20002, column `price`"), "{told}");
+    let kept = server.json(&["scan", "@", "late", "--columns", "id"])["row_count"].as_u64().unwrap();
+    assert!(told.contains(&format!("{},{:03} rows of this load stay", kept / 1000, kept % 1000)), "{told}");
+    undisturbed(&server);
+}

@@ -1,0 +1,158 @@
+//! How processes end: by signals, in the middle of things, and what that leaves.
+
+use super::server::{Server, numbered, overside, send, told};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// Waits for a child, at most so long.
+fn ended(child: &mut Child, within: Duration) -> std::process::ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(start.elapsed() < within, "still running after {within:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A server with a table `t` of this many rows.
+fn with_rows(rows: usize) -> Server {
+    let server = Server::start();
+    let path = server.file("t.csv", numbered(rows));
+    server.ok(&["load", "@", "t", &path]);
+    server
+}
+
+#[test]
+fn a_server_ends_cleanly_on_either_signal() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut server = with_rows(1000);
+        server.signal(signal);
+        assert!(ended(&mut server.child, Duration::from_secs(5)).success());
+        let mut rest = String::new();
+        server.output.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "ended; the tables are gone\n");
+        let told = server.fails(&["scan", "@", "t"]);
+        assert!(told.contains(&server.address), "{told}");
+        // The address is free again at once.
+        let mut again = overside(&["serve", "--listen", &server.address, "--json"]);
+        let mut again = again.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(again.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let listening: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(listening["listening"][0], server.address);
+        assert_eq!(listening["pid"], again.id());
+        send(&again, Signal::TERM);
+        assert!(ended(&mut again, Duration::from_secs(5)).success());
+    }
+}
+
+#[test]
+fn a_scan_that_is_no_longer_read_ends_without_an_error() {
+    let server = with_rows(50_000);
+    let mut scan = server.command(&["scan", "@", "t"]);
+    let mut scan = scan.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(scan.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with(" id  name"), "{line:?}");
+    let output = scan.wait_with_output().unwrap();
+    assert!(output.status.success() && told(&output).is_empty(), "{}", told(&output));
+}
+
+#[test]
+fn a_scan_that_stops_reading_holds_nobody_up() {
+    let server = with_rows(200_000);
+    let mut stopped = server.command(&["scan", "@", "t", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    // Its pipe fills; it waits for its reader, the server for it.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(stopped.try_wait().unwrap().is_none());
+    let start = Instant::now();
+    assert_eq!(server.json(&["scan", "@", "t", "--out", &server.path("all.arrow")])["row_count"], 200_000);
+    server.ok(&["put", "@", "t", "7", "changed,1"]);
+    assert_eq!(server.json(&["get", "@", "t", "7"])["name"], "changed");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let mut text = String::new();
+    stopped.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(ended(&mut stopped, Duration::from_secs(5)).success());
+    let scanned: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(scanned["row_count"], 200_000);
+}
+
+#[test]
+fn a_client_killed_while_it_loads_leaves_whole_rows_and_a_working_server() {
+    let server = Server::start();
+    let path = server.file("t.csv", numbered(400_000));
+    let mut load = server.command(&["load", "@", "t", &path]).stdout(Stdio::null()).spawn().unwrap();
+    let rows = |server: &Server| {
+        let scan = server.command(&["scan", "@", "t", "--json", "--limit", "1"]).output().unwrap();
+        scan.status.success() && scan.stdout.windows(4).any(|part| part == b"name")
+    };
+    let start = Instant::now();
+    while !rows(&server) {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing was loaded");
+    }
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let out = server.path("kept.csv");
+    let kept = server.json(&["scan", "@", "t", "--out", &out])["row_count"].as_u64().unwrap();
+    let text = std::fs::read_to_string(&out).unwrap();
+    assert_eq!(text.lines().count() as u64, kept + 1);
+    // What is there is the file's beginning, whole: batches are put in order.
+    assert!(numbered(400_000).starts_with(&text));
+    server.ok(&["load", "@", "t", &path, "--replace"]);
+    assert_eq!(server.json(&["scan", "@", "t", "--out", &out])["row_count"], 400_000);
+}
+
+#[test]
+fn an_interrupted_load_says_what_stays_and_exits_with_130() {
+    let server = Server::start();
+    let path = server.file("t.csv", numbered(400_000));
+    let mut load = server.command(&["load", "@", "t", &path]);
+    let load = load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !server.command(&["scan", "@", "t", "--limit", "1"]).output().unwrap().status.success() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the table was not created");
+    }
+    send(&load, Signal::INT);
+    let output = load.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", told(&output));
+    assert!(told(&output).contains("interrupted"), "{}", told(&output));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn an_interrupted_export_leaves_no_file() {
+    let server = with_rows(200_000);
+    let out = server.path("out.csv");
+    let mut scan = server.command(&["scan", "@", "t", "--out", &out]);
+    let mut scan = scan.stderr(Stdio::piped()).spawn().unwrap();
+    let part = || {
+        let mut names = std::fs::read_dir(server.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.any(|name| name.to_string_lossy().ends_with(".part"))
+    };
+    while !part() && scan.try_wait().unwrap().is_none() {}
+    send(&scan, Signal::INT);
+    let output = scan.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", told(&output));
+    assert!(!part() && !std::path::Path::new(&out).exists());
+}
+
+#[test]
+fn a_server_that_is_killed_in_mid_scan_is_an_error_within_a_second() {
+    let mut server = with_rows(200_000);
+    let mut scan = server.command(&["scan", "@", "t", "--json"]);
+    let mut scan = scan.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let mut text = Vec::new();
+    scan.stdout.take().unwrap().read_to_end(&mut text).unwrap();
+    let status = ended(&mut scan, Duration::from_secs(1));
+    let mut told = String::new();
+    scan.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(told.contains("ended") && told.lines().count() == 1, "{told}");
+}

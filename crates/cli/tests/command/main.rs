@@ -1,0 +1,6 @@
+//! The real command, in processes of its own: what it prints, what it exits with, what it leaves.
+
+mod bad_input;
+mod ends;
+mod rows;
+mod server;

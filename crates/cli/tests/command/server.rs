@@ -1,0 +1,120 @@
+//! A server process for a test, and other processes' commands against it.
+
+use serde_json::Value as Json;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// `overside serve` on an address of its own; ended and waited for when dropped.
+pub struct Server {
+    pub address: String,
+    pub child: Child,
+    pub output: BufReader<ChildStdout>,
+    pub folder: tempfile::TempDir,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::with(&[])
+    }
+
+    pub fn with(options: &[&str]) -> Server {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let address = format!("shm:cli-test-{}-{number}", std::process::id());
+        let mut child = overside(&["serve", "--listen", &address])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("listening on {address}\n"));
+        Server { address, child, output, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A command, its address put in the place of `@`.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let arguments: Vec<&str> = arguments.iter().map(|&a| if a == "@" { &self.address } else { a }).collect();
+        overside(&arguments)
+    }
+
+    /// The standard output of a command that succeeds.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The one JSON object that a command prints.
+    pub fn json(&self, arguments: &[&str]) -> Json {
+        let text = self.ok(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// What a command that fails says: one line, with exit status 1 and nothing on standard output.
+    pub fn fails(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", told(&output));
+        assert!(output.stdout.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+        let told = told(&output);
+        assert!(told.starts_with("overside: ") && told.lines().count() == 1, "{arguments:?}: {told}");
+        told
+    }
+
+    /// A file in the test's folder with this content.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_string()
+    }
+
+    /// Where a file of this name would be in the test's folder.
+    pub fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_string()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        send(&self.child, signal);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command that was built, with these arguments.
+pub fn overside(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_overside"));
+    command.args(arguments);
+    command
+}
+
+pub fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn fixture(name: &str) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    path.to_str().unwrap().to_string()
+}
+
+pub fn send(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// A CSV file of `rows` rows: `id` from 0 on, `name`, `price`.
+pub fn numbered(rows: usize) -> String {
+    let mut text = String::from("id,name,price\n");
+    for row in 0..rows {
+        text += &format!("{row},name {},{}.5\n", row % 97, row % 1000);
+    }
+    text
+}
