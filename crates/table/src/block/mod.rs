@@ -27,7 +27,7 @@ pub use rows::Rows;
 pub use state::{DeltaAt, PageState};
 pub use view::RowBlock;
 
-pub(crate) use run::Run;
+pub(crate) use run::{Run, slot_at};
 
 /// Bytes of a message, and with that of any offset in it.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;

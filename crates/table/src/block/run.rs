@@ -108,7 +108,7 @@ impl Run {
 
 /// What a slot says without its flag. The slot that ends a run may be the next row's, whose rest lies elsewhere.
 #[inline(always)]
-pub(super) fn slot_at(slot: &[u8; 4]) -> u32 {
+pub(crate) fn slot_at(slot: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*slot) & !SLOT_OVERFLOW
 }
 
