@@ -100,7 +100,7 @@ impl Core {
     /// Lets go what nobody can see any more, and gives empty chunks back.
     pub(crate) fn collect(&self, guard: &Guard<'_>, all: bool) {
         guard.count(Counter::Collections as usize, 1);
-        let often = guard.counted(Counter::Collections as usize) % 16 == 0;
+        let often = guard.counted(Counter::Collections as usize).is_multiple_of(16);
         guard.collect(all || often, |what| self.free(what));
         if all || often {
             self.store.allocator.trim();

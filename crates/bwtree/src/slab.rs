@@ -65,11 +65,6 @@ impl<T: Entry> Slab<T> {
             }
         }
     }
-
-    /// Numbers ever handed out, free ones included.
-    pub(crate) fn fresh(&self) -> u32 {
-        self.fresh.load(Ordering::SeqCst) as u32
-    }
 }
 
 #[inline]

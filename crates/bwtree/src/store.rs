@@ -100,7 +100,7 @@ pub(crate) unsafe fn drop_inner(word: u64) {
 }
 
 fn leaf_word(base: u64, newest: usize, length: usize) -> u64 {
-    base / 64 << 26 | (newest as u64 / 8) << 10 | (length as u64) << 2
+    ((base / 64) << 26) | (newest as u64 / 8) << 10 | (length as u64) << 2
 }
 
 impl<'g> LeafState<'g> {
@@ -139,7 +139,7 @@ fn newest_of(word: u64) -> usize {
 
 #[inline]
 fn base_of(word: u64) -> u64 {
-    (word >> 26 & (1 << 36) - 1) * 64
+    ((word >> 26) & ((1 << 36) - 1)) * 64
 }
 
 /// Records of a chain, newest first, with their offsets from the base page.

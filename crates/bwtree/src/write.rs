@@ -138,15 +138,15 @@ impl Core {
     /// Puts the change on the chain, or into a new base page when the chain or its room is at the end.
     #[inline]
     fn put(&self, guard: &Guard<'_>, found: &Found<'_>, draft: &Draft<'_>, position: u32) -> Result<bool, Error> {
-        if found.state.chain() < self.options.chain_max {
-            if let Some(word) = self.store.append(&found.state, draft, position) {
-                guard.count(Counter::Deltas as usize, 1);
-                if self.install(found.pid, found.state.word, word) {
-                    return Ok(true);
-                }
-                self.store.let_go(draft.rest);
-                return Ok(false);
+        if found.state.chain() < self.options.chain_max
+            && let Some(word) = self.store.append(&found.state, draft, position)
+        {
+            guard.count(Counter::Deltas as usize, 1);
+            if self.install(found.pid, found.state.word, word) {
+                return Ok(true);
             }
+            self.store.let_go(draft.rest);
+            return Ok(false);
         }
         self.consolidate(guard, found, Some((draft, position)))
     }

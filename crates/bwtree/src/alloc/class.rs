@@ -45,7 +45,7 @@ impl Classes {
 /// cache sets.
 fn slot(bytes: usize) -> usize {
     let lines = bytes & !63;
-    if lines >= 4096 && lines % 512 == 0 { lines - 64 } else { lines }
+    if lines >= 4096 && lines.is_multiple_of(512) { lines - 64 } else { lines }
 }
 
 const SPAN: usize = 128 << 10;

@@ -412,13 +412,16 @@ pub enum BuildError {
     Key,
 }
 
+/// Key, prefix, and the rest or where it lies.
+type BuilderRow = (Vec<u8>, Vec<u8>, Result<Vec<u8>, super::OverflowRef>);
+
 /// Makes a leaf page in private memory: what tests and tools feed to clients.
 #[derive(Debug, Default)]
 pub struct LeafBuilder {
     prefix_len: usize,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    rows: Vec<(Vec<u8>, Vec<u8>, Result<Vec<u8>, super::OverflowRef>)>,
+    rows: Vec<BuilderRow>,
 }
 
 impl LeafBuilder {

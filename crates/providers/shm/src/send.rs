@@ -225,9 +225,11 @@ impl SendQueue {
         while self.forgetting.front().is_some_and(|(head, _)| *head <= consumed) {
             let mut ids = Vec::with_capacity(FORGET_MAX);
             while ids.len() < FORGET_MAX
-                && let Some((_, id)) = self.forgetting.pop_front_if(|(head, _)| *head <= consumed)
+                && let Some((head, id)) = self.forgetting.front()
+                && *head <= consumed
             {
                 ids.push(id.get());
+                self.forgetting.pop_front();
             }
             channel.send(&Message::Forget(ids), Carried::Nothing);
         }
