@@ -50,6 +50,13 @@ fn cells(batch: &RecordBatch, types: &[ColumnType]) -> Vec<Vec<Value>> {
 /// A batch of rows, by way of a message that holds them.
 fn batch_of(schema: &Schema, rows: &[Vec<u8>]) -> RecordBatch {
     let projection = Projection::whole(schema);
+    let mut builder = BatchBuilder::new(schema, &projection);
+    builder.push(&RowBlock::parse(&message_of(schema, rows)[..], &projection).unwrap()).unwrap();
+    builder.finish().unwrap()
+}
+
+fn message_of(schema: &Schema, rows: &[Vec<u8>]) -> Vec<u8> {
+    let projection = Projection::whole(schema);
     let mut leaf = overside_bwtree::LeafBuilder::new(projection.in_place().prefix_len());
     for (number, row) in rows.iter().enumerate() {
         let (prefix, rest) = row.split_at(projection.in_place().prefix_len());
@@ -62,9 +69,8 @@ fn batch_of(schema: &Schema, rows: &[Vec<u8>]) -> RecordBatch {
     let mut copier = crate::block::Copier::new(&mut buffer, &projection);
     assert_eq!(copier.push(&state, 0..rows.len(), &|_| None).unwrap(), rows.len());
     let bytes = copier.finish(0, 0, true);
-    let mut builder = BatchBuilder::new(schema, &projection);
-    builder.push(&RowBlock::parse(&buffer[..bytes], &projection).unwrap()).unwrap();
-    builder.finish().unwrap()
+    buffer.truncate(bytes);
+    buffer
 }
 
 proptest! {
@@ -179,4 +185,24 @@ fn a_column_left_out_is_null_and_other_mismatches_are_errors() {
     let long = "x".repeat(1 << 20);
     let long = ("note", Arc::new(LargeStringArray::from(vec!["", long.as_str()])) as ArrayRef);
     assert!(matches!(refused(vec![id(), long]), ArrowError::RowTooLong { row: 1, .. }));
+}
+
+#[test]
+fn a_row_whose_offsets_leave_it_is_refused() {
+    let schema = small();
+    let layout = std::sync::Arc::new(RowLayout::new(&schema));
+    let row = |name, note| {
+        encode_row(&layout, &[Value::Int32(1), Value::Utf8(String::from(name)), Value::Utf8(String::from(note))])
+    };
+    let projection = Projection::whole(&schema);
+    // Prefix: a byte of null bits and the id; then the two end offsets, which are 2 and 4.
+    for (at, to, whole) in [(5, 3, true), (5, 5, false), (5, 200, false), (9, 3, true), (9, 1, false), (9, 5, false)] {
+        let mut rows = [row("ab", "cd"), row("ef", "gh")];
+        rows[0][at] = to;
+        let message = message_of(&schema, &rows);
+        let mut builder = BatchBuilder::new(&schema, &projection);
+        let pushed = builder.push(&RowBlock::parse(&message[..], &projection).unwrap());
+        assert_eq!(pushed.is_ok(), whole, "offset {at} as {to}");
+        assert_eq!(builder.rows(), if whole { 2 } else { 0 });
+    }
 }

@@ -58,3 +58,29 @@ impl Fragments {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(ranges: &[(u64, u64)], gap: Option<u64>) -> (Vec<u64>, Vec<(u64, u64)>, u64) {
+        let mut fragments = Fragments::default();
+        let places = ranges.iter().map(|&(start, end)| fragments.push(start..end, gap)).collect();
+        (places, fragments.list().iter().map(|f| (f.offset, f.len)).collect(), fragments.bytes())
+    }
+
+    #[test]
+    fn gaps_travel_up_to_the_limit() {
+        assert_eq!(push(&[(10, 20), (25, 30)], Some(4)), (vec![0, 10], vec![(10, 10), (25, 5)], 15));
+        assert_eq!(push(&[(10, 20), (25, 30)], Some(5)), (vec![0, 15], vec![(10, 20)], 20));
+        assert_eq!(push(&[(10, 20), (20, 30)], Some(0)), (vec![0, 10], vec![(10, 20)], 20));
+        assert_eq!(push(&[(10, 20), (20, 30)], None), (vec![0, 10], vec![(10, 10), (20, 10)], 20));
+    }
+
+    #[test]
+    fn overlaps_share_their_bytes_and_descents_do_not() {
+        assert_eq!(push(&[(10, 20), (16, 24), (12, 14)], Some(0)), (vec![0, 6, 2], vec![(10, 14)], 14));
+        assert_eq!(push(&[(10, 20), (5, 8)], Some(100)), (vec![0, 10], vec![(10, 10), (5, 3)], 13));
+        assert_eq!(push(&[(10, 10), (5, 8)], Some(0)), (vec![0, 0], vec![(5, 3)], 3));
+    }
+}

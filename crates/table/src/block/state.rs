@@ -111,17 +111,17 @@ impl<'a> PageState<'a> {
     }
 
     fn push_base(&mut self, from: usize, to: usize) {
-        let mut from = from;
+        let mut next = from;
         if self.leaf.has_overflow() {
             for row in from..to {
                 if let Rest::Overflow(extent) = self.leaf.rest(row) {
-                    self.push(Piece::Base { from, to: row });
+                    self.push(Piece::Base { from: next, to: row });
                     self.push(Piece::Far { row, extent });
-                    from = row + 1;
+                    next = row + 1;
                 }
             }
         }
-        self.push(Piece::Base { from, to });
+        self.push(Piece::Base { from: next, to });
     }
 
     fn push(&mut self, piece: Piece) {

@@ -217,8 +217,8 @@ impl World {
         assert_eq!(rest.len(), block.len().saturating_sub(1));
         assert_eq!(rest.count(), block.len().saturating_sub(1), "fold goes on where next stopped");
         assert_eq!(block.row_bytes(), block.rows().map(|row| row.len() as u64).sum::<u64>());
-        for index in 0..block.len() {
-            assert_eq!(values_of(&block.row(index).unwrap()), rows[index]);
+        for (index, row) in rows.iter().enumerate() {
+            assert_eq!(values_of(&block.row(index).unwrap()), *row);
         }
         assert!(block.row(block.len()).is_none());
         rows
