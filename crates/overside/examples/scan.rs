@@ -1,6 +1,6 @@
 //! How fast scans are on this machine: a server in another process, a full scan in every mode.
 //!
-//! `cargo run --release -p overside --example scan -- [ROWS] [UPDATES A PAGE]`
+//! `cargo run --release -p overside --example scan -- [ROWS] [UPDATES A PAGE] [ROUNDS]`
 use std::time::Instant;
 
 use overside::table::client::{Client, RemoteTable, ScanOptions};
@@ -34,7 +34,7 @@ fn main() -> Result<()> {
         }
     };
     let table = load(&mut client, rows, updates)?;
-    for round in 0..5 {
+    for round in 0..number(2, 5) {
         for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto] {
             let (start, cpu) = (Instant::now(), client.stats()?.cpu_ns);
             let mut scan = client.scan(&table, &ScanOptions { mode, ..ScanOptions::default() })?;

@@ -24,6 +24,8 @@ pub struct CompletionQueue {
     pairs: QueuePairs,
     signal_every: usize,
     spin: Duration,
+    /// Where the port reports to; as long as a batch.
+    raw: Vec<RawCompletion>,
     sleeps: u64,
     spun: Duration,
 }
@@ -37,6 +39,7 @@ impl CompletionQueue {
             pairs: QueuePairs::default(),
             signal_every: SIGNAL_EVERY,
             spin: SPIN,
+            raw: vec![NO_COMPLETION; POLL_BATCH],
             sleeps: 0,
             spun: Duration::ZERO,
         }
@@ -45,6 +48,12 @@ impl CompletionQueue {
     /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
+    }
+
+    /// How many completions one [`poll`](Self::poll) takes at most (32 unless set). Where the receiver
+    /// moves the bytes, a small batch finds them in the nearest cache when it looks at them.
+    pub fn set_batch(&mut self, completions: usize) {
+        self.raw = vec![NO_COMPLETION; completions.max(1)];
     }
 
     /// Makes a queue pair of a connection.
@@ -173,14 +182,15 @@ impl CompletionQueue {
     /// completed sends, unsignalled ones included.
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>) -> usize {
         let before = out.len();
-        let mut raw = [NO_COMPLETION; POLL_CHUNK];
+        let mut raw = std::mem::take(&mut self.raw);
         loop {
-            let count = self.port().poll(&mut raw).min(POLL_CHUNK);
+            let count = self.port().poll(&mut raw).min(raw.len());
             for completion in &raw[..count] {
                 self.complete(completion, out);
             }
-            // What an unsignalled request needed to say was not for the user: look again.
-            if count < POLL_CHUNK || out.len() - before >= POLL_CHUNK {
+            // Where all reports were of unsignalled requests, not for the user, look again.
+            if count < raw.len() || out.len() > before {
+                self.raw = raw;
                 return out.len() - before;
             }
         }
@@ -422,8 +432,8 @@ const NO_COMPLETION: RawCompletion = RawCompletion {
 };
 /// Requests handed to the provider at once.
 const POST_CHUNK: usize = 16;
-/// Completions taken from the provider at once.
-const POLL_CHUNK: usize = 32;
+/// Completions taken from the provider at once, unless set.
+const POLL_BATCH: usize = 32;
 /// Polls between two looks at the clock.
 const SPIN_POLLS: usize = 32;
 /// A silent run is never longer: else its holds would not end. Half of the smallest depth a provider may offer.

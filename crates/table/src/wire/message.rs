@@ -17,6 +17,7 @@ pub enum Request<'a> {
         /// Its name.
         name: &'a str,
         /// Its schema, encoded.
+        #[serde(with = "serde_bytes")]
         schema: &'a [u8],
     },
     /// Drop a table and all its rows.
@@ -38,6 +39,7 @@ pub enum Request<'a> {
         /// What about rows that are there.
         mode: PutMode,
         /// The rows.
+        #[serde(with = "serde_bytes")]
         rows: &'a [u8],
     },
     /// Get one row by its encoded key.
@@ -45,7 +47,7 @@ pub enum Request<'a> {
         /// Which table.
         table: u32,
         /// The key.
-        #[serde(borrow)]
+        #[serde(borrow, with = "serde_bytes")]
         key: &'a [u8],
     },
     /// Delete rows by their encoded keys: each a u32 length and a key.
@@ -53,6 +55,7 @@ pub enum Request<'a> {
         /// Which table.
         table: u32,
         /// The keys.
+        #[serde(with = "serde_bytes")]
         keys: &'a [u8],
     },
     /// Scan a range.
@@ -163,7 +166,7 @@ pub enum Reply {
     /// To Put and Delete.
     Applied(Applied),
     /// To Get, where the row is there: its value. None where it is not.
-    Row(Option<Vec<u8>>),
+    Row(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// The end of a scan.
     ScanEnd(ScanReply),
     /// To Stats.
