@@ -10,7 +10,7 @@ use crate::epoch::Guard;
 use crate::inner::separator;
 use crate::options::Error;
 use crate::page::{
-    DeltaRecord, Draft, Fences, Layout, Leaf, Op, POSITION_EXACT, Piece, row_of, split_pieces, split_point,
+    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, row_of, split_pieces, split_point,
 };
 use crate::stats::Counter;
 use crate::store::LeafState;
@@ -94,7 +94,9 @@ impl Core {
         }
         self.retire_leaf(guard, state);
         guard.count(Counter::Consolidations as usize, 1);
-        if layout.page_len < self.options.page_bytes / 4 && layout.page_len < state.leaf.bytes().len() {
+        // The header is no content: without it small pages of small trees would never count as empty.
+        let small = HEADER_BYTES + (self.options.page_bytes - HEADER_BYTES) / 4;
+        if layout.page_len < small && layout.page_len < state.leaf.bytes().len() {
             self.merge(guard, 0, found.pid, fences.low);
         }
         Ok(true)

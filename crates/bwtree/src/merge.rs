@@ -15,7 +15,7 @@ use crate::consolidate::pieces_of;
 use crate::epoch::{Guard, Retired};
 use crate::inner::{Inner, Target};
 use crate::options::Error;
-use crate::page::{Fences, Layout, NO_PAGE};
+use crate::page::{Fences, HEADER_BYTES, Layout, NO_PAGE};
 use crate::stats::Counter;
 use crate::store::{FROZEN, LeafState, Node};
 
@@ -50,7 +50,8 @@ impl Core {
         match (left.node(&self.store), right.node(&self.store)) {
             (Node::Leaf(l), Node::Leaf(r)) => {
                 let room = self.options.page_bytes * 3 / 4;
-                l.leaf.right() == going && l.leaf.bytes().len() + r.leaf.bytes().len() <= room
+                let joint = l.leaf.bytes().len() + r.leaf.bytes().len() - HEADER_BYTES;
+                l.leaf.right() == going && joint <= room
             }
             (Node::Inner(l), Node::Inner(r)) => l.right == going && l.len() + r.len() <= self.options.fan_out * 3 / 4,
             _ => false,

@@ -2,10 +2,16 @@
 //! (`RUSTFLAGS="--cfg shuttle"`). What is only counted, never decided on, uses the machine's always.
 
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+pub(crate) use std::sync::{
+    Mutex,
+    atomic::{AtomicU32, AtomicU64, fence},
+};
 
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, fence};
+pub(crate) use shuttle::sync::{
+    Mutex,
+    atomic::{AtomicU32, AtomicU64, fence},
+};
 
 pub(crate) use std::sync::atomic::Ordering;
 

@@ -77,7 +77,7 @@ fn scans_see_what_stays_exactly_once() {
             s.spawn(move || {
                 let mut rng = Rng(t + 7);
                 while !stop.load(Ordering::Relaxed) {
-                    let grow = rng.next() % 2 == 0;
+                    let grow = rng.next().is_multiple_of(2);
                     for _ in 0..20_000 {
                         let k = key(3000 + rng.next() % 9000);
                         if grow {

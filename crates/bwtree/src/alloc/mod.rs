@@ -8,13 +8,13 @@ mod chunk;
 mod class;
 
 use std::sync::atomic::{AtomicU64 as Count, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use chunk::Chunk;
 use class::Classes;
 
 use crate::arena::{Arena, Exhausted};
-use crate::sync::Ordering;
+use crate::sync::{Mutex, Ordering};
 
 /// A piece of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,256 @@
+//! The protocols under shuttle: random schedules of the shipped code, atomics and all.
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p overside-bwtree --test shuttle`
+//!
+//! Freed units are overwritten in this build, so whoever reads one too late reads nonsense and fails.
+#![cfg(shuttle)]
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use overside_bwtree::{Direction, HeapArena, Options, Stats, Tree};
+use shuttle::thread;
+
+fn tree(chain_max: usize) -> Tree {
+    let arena = Arc::new(HeapArena::with_chunks(1 << 20, 16).unwrap());
+    Tree::new(arena, Options { page_bytes: 256, prefix_len: 8, chain_max, fan_out: 4, value_max: 1 << 10, ..Options::default() }).unwrap()
+}
+
+fn value(n: u64) -> [u8; 16] {
+    [n.to_le_bytes(), (!n).to_le_bytes()].concat().try_into().unwrap()
+}
+
+/// The number in a value, which must not be torn.
+fn number(value: &[u8]) -> u64 {
+    let (n, check) = value.split_at(8);
+    let n = u64::from_le_bytes(n.try_into().unwrap());
+    assert_eq!(check, (!n).to_le_bytes(), "a torn value");
+    n
+}
+
+fn get(tree: &Tree, key: u64) -> Option<u64> {
+    let mut out = Vec::new();
+    tree.get(&key.to_be_bytes(), &mut out).unwrap().then(|| number(&out))
+}
+
+fn put(tree: &Tree, key: u64, n: u64) -> bool {
+    tree.upsert(&key.to_be_bytes(), &value(n)).unwrap()
+}
+
+fn delete(tree: &Tree, key: u64) -> bool {
+    tree.delete(&key.to_be_bytes()).unwrap()
+}
+
+fn rows(tree: &Tree, direction: Direction) -> Vec<(u64, u64)> {
+    let rows = tree.range(Bound::Unbounded, Bound::Unbounded, direction);
+    rows.map(|(k, v)| (u64::from_be_bytes(k.try_into().unwrap()), number(&v))).collect()
+}
+
+/// Explores `schedules` schedules; `happened` must hold for the tree of at least one of them.
+fn explore(schedules: usize, chain_max: usize, happened: fn(&Stats) -> bool, body: fn(&Tree)) {
+    let seen = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flag = seen.clone();
+    let run = move || {
+        let tree = tree(chain_max);
+        body(&tree);
+        if happened(&tree.stats()) {
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let shared = Arc::new(run);
+    let (random, pct) = (shared.clone(), shared);
+    shuttle::check_random(move || random(), schedules / 2);
+    shuttle::check_pct(move || pct(), schedules / 2, 3);
+    assert!(seen.load(std::sync::atomic::Ordering::Relaxed), "the schedules never came to what they are for");
+}
+
+fn spawn(tree: &Tree, work: impl FnOnce(Tree) + Send + 'static) -> thread::JoinHandle<()> {
+    let tree = tree.clone();
+    thread::spawn(move || work(tree))
+}
+
+/// Two writers on one page: neither change is lost, and exactly one of two inserts of a key succeeds.
+#[test]
+fn install() {
+    explore(1000, 8, |s| s.retries > 0, |tree| {
+        let threads: Vec<_> = (0..2u64)
+            .map(|t| {
+                spawn(tree, move |tree| {
+                    put(&tree, 10 + t, t);
+                    let won = tree.insert(&5u64.to_be_bytes(), &value(t)).is_ok();
+                    assert_eq!(get(&tree, 10 + t), Some(t));
+                    assert!(won || get(&tree, 5) == Some(1 - t));
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let rows = rows(tree, Direction::Forward);
+        assert_eq!(rows.iter().map(|r| r.0).collect::<Vec<_>>(), [5, 10, 11]);
+    });
+}
+
+/// Writers that consolidate against writers that append, and a reader who must never see a value go back.
+#[test]
+fn consolidation() {
+    explore(1000, 1, |s| s.consolidations > 1 && s.retries > 0, |tree| {
+        put(tree, 1, 0);
+        put(tree, 2, 0);
+        let mut threads: Vec<_> = (1..=2u64)
+            .map(|k| {
+                spawn(tree, move |tree| {
+                    for n in 1..4 {
+                        assert!(put(&tree, k, n));
+                    }
+                })
+            })
+            .collect();
+        threads.push(spawn(tree, |tree| {
+            let mut last = 0;
+            for _ in 0..4 {
+                let now = get(&tree, 1).expect("always there");
+                assert!(now >= last, "went back from {last} to {now}");
+                last = now;
+            }
+        }));
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(rows(tree, Direction::Forward), [(1, 3), (2, 3)]);
+    });
+}
+
+/// A page splits (and inner nodes with it) under writers and a scan.
+#[test]
+fn split() {
+    explore(600, 2, |s| s.splits > 3 && s.inner_splits > 0, |tree| {
+        for k in 0..24 {
+            put(tree, 4 * k, k);
+        }
+        let mut threads: Vec<_> = (0..2u64)
+            .map(|t| {
+                spawn(tree, move |tree| {
+                    for k in 0..7 {
+                        let key = 4 * (8 + k) + 1 + t;
+                        assert!(!put(&tree, key, k));
+                        assert_eq!(get(&tree, key), Some(k));
+                    }
+                })
+            })
+            .collect();
+        threads.push(spawn(tree, |tree| {
+            let old: Vec<u64> = rows(&tree, Direction::Forward).into_iter().map(|r| r.0).filter(|k| k % 4 == 0).collect();
+            assert_eq!(old, (0..24).map(|k| 4 * k).collect::<Vec<_>>());
+        }));
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let keys: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).rev().collect();
+        let mut expected: Vec<u64> = (0..24).map(|k| 4 * k).collect();
+        expected.extend((0..7).flat_map(|k| [4 * (8 + k) + 1, 4 * (8 + k) + 2]));
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+    });
+}
+
+/// Pages fall empty and merge while others write into them, split them again, read and scan them.
+#[test]
+fn merge() {
+    explore(600, 1, |s| s.merges > 1, |tree| {
+        for k in 0..40 {
+            put(tree, 4 * k, k);
+        }
+        let deleters = (0..2u64).map(|t| {
+            spawn(tree, move |tree| {
+                for k in (6..30).filter(|k| k % 2 == t) {
+                    assert!(delete(&tree, 4 * k));
+                    assert_eq!(get(&tree, 4 * k), None);
+                }
+            })
+        });
+        let mut threads: Vec<_> = deleters.collect();
+        threads.push(spawn(tree, |tree| {
+            for k in 10..16 {
+                assert!(!put(&tree, 4 * k + 1, k));
+                assert_eq!(get(&tree, 4 * k + 1), Some(k));
+            }
+        }));
+        threads.push(spawn(tree, |tree| {
+            let stay = |k: &u64| k % 4 == 0 && !(24..120).contains(k);
+            let seen: Vec<u64> = rows(&tree, Direction::Backward).into_iter().map(|r| r.0).filter(stay).collect();
+            assert_eq!(seen, (0..160).rev().filter(stay).collect::<Vec<_>>());
+        }));
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
+        let mut expected: Vec<u64> = (0..40).filter(|k| !(6..30).contains(k)).map(|k| 4 * k).collect();
+        expected.extend((10..16).map(|k| 4 * k + 1));
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+    });
+}
+
+/// Readers race with the reuse of what they read.
+#[test]
+fn reclamation() {
+    explore(1000, 1, |s| s.consolidations > 4, |tree| {
+        for k in 0..3 {
+            put(tree, k, 0);
+        }
+        let mut threads: Vec<_> = (0..2u64)
+            .map(|t| {
+                spawn(tree, move |tree| {
+                    for n in 1..6 {
+                        put(&tree, t, n);
+                    }
+                })
+            })
+            .collect();
+        for k in 0..2 {
+            threads.push(spawn(tree, move |tree| {
+                for _ in 0..4 {
+                    assert!(get(&tree, k).expect("always there") < 6);
+                    assert_eq!(get(&tree, 2), Some(0));
+                }
+            }));
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        tree.reclaim();
+        assert_eq!(tree.stats().held_by_epochs_bytes, 0);
+    });
+}
+
+/// Pins are taken, cloned and dropped on other threads while the pages under them are replaced.
+#[test]
+fn pins() {
+    explore(1000, 1, |s| s.consolidations > 2, |tree| {
+        for k in 0..6 {
+            put(tree, k, 7);
+        }
+        let account = tree.pin_account();
+        let writer = spawn(tree, |tree| {
+            for n in 8..12 {
+                put(&tree, n % 3, n);
+                tree.reclaim();
+            }
+        });
+        let taken = account.clone();
+        let reader = spawn(tree, move |tree| {
+            let mut dropped = Vec::new();
+            for page in tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).on_account(taken) {
+                let content = |page: &overside_bwtree::PinnedPage| -> Vec<(Vec<u8>, u64)> {
+                    page.merged()
+                        .map(|r| (r.key.to_vec(), number(&[r.prefix, page.rest_bytes(r.rest)].concat())))
+                        .collect()
+                };
+                let before = content(&page);
+                let clone = page.clone();
+                dropped.push(thread::spawn(move || drop(page)));
+                thread::yield_now();
+                assert_eq!(content(&clone), before);
+                dropped.push(thread::spawn(move || drop(overside_memory::Hold::from(clone))));
+            }
+            dropped.into_iter().for_each(|t| t.join().unwrap());
+        });
+        writer.join().unwrap();
+        reader.join().unwrap();
+        tree.reclaim();
+        let stats = tree.stats();
+        assert_eq!((stats.pins, stats.held_by_pins_bytes, stats.held_by_epochs_bytes), (0, 0, 0));
+        assert_eq!((account.pins(), account.pinned_bytes(), account.held_bytes()), (0, 0, 0));
+    });
+}
