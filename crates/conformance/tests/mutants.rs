@@ -34,7 +34,7 @@ macro_rules! mutants {
     ($($name:ident: $wrong:ident by $($sentence:literal)+;)*) => {
         mod mutants {
             use super::*;
-            $(#[test] fn $name() { caught(None, |port| Mutant::new(port, Wrong::$wrong), &[$($sentence),+]); })*
+            $(#[test] fn $name() { caught(None, |port| Mutant::boxed(port, Wrong::$wrong), &[$($sentence),+]); })*
         }
     };
 }

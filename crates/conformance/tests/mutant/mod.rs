@@ -52,7 +52,7 @@ pub struct Mutant {
 unsafe impl Send for Mutant {}
 
 impl Mutant {
-    pub fn new(inner: Box<dyn Port>, wrong: Wrong) -> Box<dyn Port> {
+    pub fn boxed(inner: Box<dyn Port>, wrong: Wrong) -> Box<dyn Port> {
         let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
         let other = rustix::event::eventfd(u32::from(wrong == Wrong::Restless), flags).unwrap();
         let (early, again, returned) = (VecDeque::new(), VecDeque::new(), Vec::new());

@@ -107,9 +107,9 @@ impl Connection {
             }
             Request::List => Reply::Tables(store.all().iter().map(|t| t.info()).collect()),
             Request::Describe { name } => Reply::Table(store.named(name)?.info()),
-            Request::Put { table, mode, rows } => Reply::Applied(apply::put(&*self.table(store, table)?, mode, rows)?),
-            Request::Get { table, key } => Reply::Row(apply::get(&*self.table(store, table)?, key)?),
-            Request::Delete { table, keys } => Reply::Applied(apply::delete(&*self.table(store, table)?, keys)?),
+            Request::Put { table, mode, rows } => Reply::Applied(apply::put(self.table(store, table)?, mode, rows)?),
+            Request::Get { table, key } => Reply::Row(apply::get(self.table(store, table)?, key)?),
+            Request::Delete { table, keys } => Reply::Applied(apply::delete(self.table(store, table)?, keys)?),
             Request::Scan(scan) => {
                 self.start_scan(store, number, &scan)?;
                 return Ok(None);

@@ -278,7 +278,7 @@ impl Connection {
     }
 }
 
-fn bound<'a>(bound: Option<(&'a [u8], bool)>) -> Bound<&'a [u8]> {
+fn bound(bound: Option<(&[u8], bool)>) -> Bound<&[u8]> {
     match bound {
         None => Bound::Unbounded,
         Some((key, true)) => Bound::Included(key),
