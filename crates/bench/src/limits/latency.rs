@@ -57,7 +57,7 @@ fn wait(line: &Line, turn: u64) {
     while line.0.load(Ordering::Acquire) != turn {
         spin_loop();
         spins += 1;
-        if spins % SPINS == 0 {
+        if spins.is_multiple_of(SPINS) {
             thread::yield_now();
         }
     }

@@ -199,7 +199,7 @@ mod tests {
         for round in 0..3 {
             for &size in &sizes {
                 let extent = a.take(size + round).unwrap();
-                assert!(extent.bytes >= size + round && extent.offset % 64 == 0);
+                assert!(extent.bytes >= size + round && extent.offset.is_multiple_of(64));
                 for t in &taken {
                     assert!(extent.offset >= t.offset + t.bytes as u64 || extent.offset + extent.bytes as u64 <= t.offset);
                 }
