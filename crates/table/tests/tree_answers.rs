@@ -26,7 +26,6 @@ fn schema() -> Schema {
 
 struct Table {
     tree: Tree,
-    layout: Arc<RowLayout>,
     codec: KeyCodec,
     builder: RowBuilder,
     model: BTreeMap<Vec<u8>, Vec<Value>>,
@@ -39,13 +38,8 @@ impl Table {
         // Small pages, so that few rows make many, and some rests lie in extents.
         let options = Options { page_bytes: 1024, prefix_len: layout.prefix_len(), chain_max: 6, ..Options::default() };
         let tree = Tree::new(Arc::new(HeapArena::new(64 << 20).unwrap()), options).unwrap();
-        Table {
-            tree,
-            codec: KeyCodec::new(&schema),
-            builder: RowBuilder::new(layout.clone()),
-            layout,
-            model: BTreeMap::new(),
-        }
+        let (codec, builder) = (KeyCodec::new(&schema), RowBuilder::new(layout));
+        Table { tree, codec, builder, model: BTreeMap::new() }
     }
 
     fn put(&mut self, id: u16, version: i64, length: usize) {
