@@ -2,6 +2,9 @@
 //! report and the demo.
 #![forbid(unsafe_code)]
 
+/// What is measured, for who compares it with others and may depend on this crate alone.
+pub use overside;
+
 pub mod baseline;
 pub mod demo;
 pub mod limits;

@@ -83,7 +83,7 @@ impl Page {
     }
 }
 
-const SCANS: usize = 2;
+const SCANS: usize = 1;
 /// Deltas that a page has at most; the next change consolidates it.
 const CHAIN_MAX: usize = 8;
 const SLOTS: usize = CHAIN_MAX + 1;

@@ -24,8 +24,8 @@ use crate::{
     baseline::Baseline,
     limits::{Chunks, ping_pong},
     lineitem::{Lineitem, PackedRows},
-    measure::now_ns,
-    report::{self, Machine, Report, Run},
+    measure::{median, now_ns},
+    report::{self, Machine, Prices, Report, Run},
     verify::History,
 };
 use anyhow::{Context, Result};
@@ -34,9 +34,14 @@ use expected::Expected;
 use process::{Process, memory_file};
 use progress::Progress;
 use stage::{Checked, Stage};
-use std::{fs, os::fd::OwnedFd, path::PathBuf};
+use std::{
+    fs,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::PathBuf,
+};
 use table::Table;
 use updates::Updater;
+use workload::Workload;
 
 /// What to demonstrate, and where to write it up.
 #[derive(Clone, Debug)]
@@ -87,55 +92,44 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
+/// All that runs. What is declared first is dropped, and with that killed and reaped, last but for the table's connection.
+struct Cast<'a> {
+    stage: Stage<'a>,
+    baseline: Baseline,
+    server: Process,
+    _baseline_process: Process,
+    _server_line: UnixStream,
+}
+
 fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Result<Report> {
     let rows = generated.rows();
     let plan = Plan::of(options);
-    let address = format!("shm:overside-demo-{}", std::process::id());
-    progress.say("starting the server");
-    // The order matters: what is declared first is dropped, and with that killed and reaped, last.
-    let (mut server, _server_line) = Process::start("server", SERVER, &[&address], None)?;
-    let mut table = Table::create(&address)?;
-    table.load(rows, |done| progress.part("loading", done, rows.len()))?;
-    server.alive()?;
-    let (_baseline, mut baseline, updater) = companions(rows, &address, progress)?;
-    progress.say("reckoning what every scan must come to");
-    let expected = Expected::new(rows, table.layout())?;
-    let (history, checked) = (History::default(), Checked::default());
-    let mut stage = Stage { rows, table, updater, history, expected, checked };
+    let mut cast = assemble(rows, progress)?;
+    let stage = &mut cast.stage;
     progress.say("consolidating pages");
-    let pages = hot::clean(&mut stage)?.len() as u64;
+    let pages = hot::clean(stage)?.len() as u64;
     progress.say("measuring the limits");
     let mut chunks = Chunks::lay_out(rows, CHUNK_BYTES, RING_BYTES)?;
     let limits = chunks.measure(plan.limit_rounds);
     let ping_pong = ping_pong(PING_PONG_BATCHES);
-    quiet::verify(&mut stage)?;
-    let all = plan.rounds * workload::Workload::ALL.len();
+    progress.say("verifying scans of clean pages");
+    quiet::verify(stage)?;
+    let all = plan.rounds * Workload::ALL.len();
     let part = |done| progress.part("scanning clean pages", done, all);
-    let quiet = quiet::run(&mut stage, &mut baseline, &mut chunks, &limits, plan.rounds, part)?;
+    let quiet = quiet::run(stage, &mut cast.baseline, &mut chunks, &limits, plan.rounds, part)?;
     drop(chunks);
-    let (mut runs, mut prices) = (quiet.runs.clone(), quiet.prices.clone());
-    let (mut hot_runs, mut fresh_updates) = (Vec::new(), Vec::new());
+    let (hot_runs, mut fresh_updates, hot_price) = fresh(stage, plan.hot_rounds, progress)?;
     let mut done = 0;
-    for updates in HOT {
-        let (ran, price) = hot::run(&mut stage, updates, plan.hot_rounds, || {
-            done += 1;
-            progress.part("scanning hot pages", done, plan.hot_rounds * HOT.len());
-        })?;
-        if updates == HOT_UPDATES {
-            hot_runs = ran;
-            prices.push(price);
-        } else {
-            fresh_updates.extend(ran);
-        }
-    }
-    let bars = summary::bars(&quiet, &hot_runs);
-    runs.extend(hot_runs);
-    let mut done = 0;
-    let mut while_updating = disturbed::run(&mut stage, plan.disturbed_rounds, || {
+    let mut while_updating = disturbed::run(stage, plan.disturbed_rounds, || {
         done += 1;
-        progress.part("scanning while rows change", done, plan.disturbed_rounds * workload::Workload::ALL.len());
+        progress.part("scanning while rows change", done, plan.disturbed_rounds * Workload::ALL.len());
     })?;
-    server.alive()?;
+    cast.server.alive()?;
+    let bars = summary::bars(&quiet, &hot_runs);
+    let mut runs = quiet.runs;
+    runs.extend(hot_runs);
+    let mut prices = quiet.prices;
+    prices.extend(hot_price);
     let all = [&mut runs, &mut fresh_updates, &mut while_updating];
     all.into_iter().flatten().for_each(|run| run.verified = kept(&stage.checked, run));
     let verification = stage.checked.verification(stage.history.len());
@@ -144,7 +138,7 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
         rows: rows.len() as u64,
         scale: generated.scale(),
         verified: verification.violations == 0,
-        memcpy_bytes_per_s: crate::measure::median(&quiet.limit),
+        memcpy_bytes_per_s: median(&quiet.limit),
         summary: summary::sentences(&runs, &quiet.baseline, &prices),
         runs,
         baseline: quiet.baseline,
@@ -153,6 +147,7 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
         updates_per_s: disturbed::UPDATES_PER_S,
         prices,
         bars,
+        kernel_share: quiet.kernel_share,
         verification,
         limits,
         ping_pong,
@@ -163,6 +158,40 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
         commands: summary::commands(),
         took_s: 0.0,
     })
+}
+
+/// Starts everything and loads the table.
+fn assemble<'a>(rows: &'a PackedRows, progress: &Progress) -> Result<Cast<'a>> {
+    let address = format!("shm:overside-demo-{}", std::process::id());
+    progress.say("starting the server");
+    let (mut server, server_line) = Process::start("server", SERVER, &[&address], None)?;
+    let mut table = Table::create(&address)?;
+    table.load(rows, |done| progress.part("loading", done, rows.len()))?;
+    server.alive()?;
+    let (baseline_process, baseline, updater) = companions(rows, &address, progress)?;
+    progress.say("reckoning what every scan must come to");
+    let expected = Expected::new(rows, table.layout())?;
+    let (history, checked) = (History::default(), Checked::default());
+    let stage = Stage { rows, table, updater, history, expected, checked };
+    Ok(Cast { stage, baseline, server, _baseline_process: baseline_process, _server_line: server_line })
+}
+
+/// The runs of `hot`, those with other numbers of updates, and the planner's prices for `hot`.
+fn fresh(stage: &mut Stage<'_>, rounds: usize, progress: &Progress) -> Result<(Vec<Run>, Vec<Run>, Option<Prices>)> {
+    let (mut hot_runs, mut others, mut price) = (Vec::new(), Vec::new(), None);
+    let mut done = 0;
+    for updates in HOT {
+        let (ran, priced) = hot::run(stage, updates, rounds, || {
+            done += 1;
+            progress.part("scanning hot pages", done, rounds * HOT.len());
+        })?;
+        if updates == HOT_UPDATES {
+            (hot_runs, price) = (ran, Some(priced));
+        } else {
+            others.extend(ran);
+        }
+    }
+    Ok((hot_runs, others, price))
 }
 
 /// The baseline's process and the updater, which both get the rows as a memory file.
@@ -192,7 +221,7 @@ impl Plan {
         if options.quick {
             Plan { limit_rounds: 2, rounds: 2, hot_rounds: 2, disturbed_rounds: 1 }
         } else {
-            Plan { limit_rounds: 5, rounds: 9, hot_rounds: 6, disturbed_rounds: 2 }
+            Plan { limit_rounds: 5, rounds: 17, hot_rounds: 9, disturbed_rounds: 3 }
         }
     }
 }

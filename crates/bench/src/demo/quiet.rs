@@ -25,6 +25,8 @@ pub(super) struct Quiet {
     pub(super) of_limit: Option<Ratio>,
     /// The limit's rounds, bytes per second.
     pub(super) limit: Vec<f64>,
+    /// The kernel's share of the server's and of the client's CPU.
+    pub(super) kernel_share: [f64; 2],
 }
 
 /// Runs `rounds` rounds. Within a round every side of a workload runs once, in an order that rotates.
@@ -36,10 +38,11 @@ pub(super) fn run(
     rounds: usize,
     mut progress: impl FnMut(usize),
 ) -> Result<Quiet> {
-    let mut quiet = Quiet { runs: vec![], baseline: vec![], prices: vec![], of_limit: None, limit: vec![] };
+    let mut limit = Vec::new();
     let kernel = fastest(limits);
     let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); MODES.len() + 1]; Workload::ALL.len()];
     let mut ends = [ScanSummary::default(); Workload::ALL.len()];
+    let before = stage.table.splits()?;
     for round in 0..rounds {
         for (at, workload) in Workload::ALL.into_iter().enumerate() {
             let asked = workload.round(stage.rows.len(), round);
@@ -55,22 +58,37 @@ pub(super) fn run(
                     samples[at][side].push(socket(stage, baseline, &asked)?);
                 } else {
                     // As many passes as scans, so that the second finds in the cache what theirs does.
-                    quiet.limit.push(chunks.chunked(kernel, asked.len()));
+                    limit.push(chunks.chunked(kernel, asked.len()));
                 }
             }
             progress(round * Workload::ALL.len() + at + 1);
         }
     }
-    for (workload, samples) in Workload::ALL.into_iter().zip(&samples) {
+    let after = stage.table.splits()?;
+    let kernel_share = [0, 1].map(|side| after[side].since(before[side]).kernel_share());
+    Ok(Quiet { limit, kernel_share, ..summarise(&samples, &ends) }.against_limit(&samples[0][MODES.len() - 1]))
+}
+
+fn summarise(samples: &[Vec<Vec<Sample>>], ends: &[ScanSummary]) -> Quiet {
+    let mut quiet =
+        Quiet { runs: vec![], baseline: vec![], prices: vec![], of_limit: None, limit: vec![], kernel_share: [0.0; 2] };
+    for (workload, samples) in Workload::ALL.into_iter().zip(samples) {
         for (mode, samples) in MODES.iter().zip(samples) {
             quiet.runs.push(Run::of(workload.name(), mode.name(), 0, samples));
         }
         quiet.baseline.push(Run::of(workload.name(), "socket", 0, &samples[MODES.len()]));
     }
-    quiet.prices = Workload::ALL.iter().zip(&ends).map(|(w, end)| prices(w.name(), end)).collect();
-    let auto: Vec<f64> = samples[0][MODES.len() - 1].iter().map(Sample::bytes_per_s).collect();
-    quiet.of_limit = Ratio::paired(&auto, &quiet.limit);
-    Ok(quiet)
+    quiet.prices = Workload::ALL.iter().zip(ends).map(|(w, end)| prices(w.name(), end)).collect();
+    quiet
+}
+
+impl Quiet {
+    /// Full scans by `auto` over the limit of the same rounds.
+    fn against_limit(mut self, auto: &[Sample]) -> Quiet {
+        let auto: Vec<f64> = auto.iter().map(Sample::bytes_per_s).collect();
+        self.of_limit = Ratio::paired(&auto, &self.limit);
+        self
+    }
 }
 
 /// Checks every workload in every mode row by row, untimed.

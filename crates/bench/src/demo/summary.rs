@@ -43,7 +43,7 @@ fn chosen(autos: &[&Run]) -> String {
         };
         format!("{} for {}", ways.join(" and "), run.workload)
     };
-    format!("auto chose {}.", autos.iter().map(choice).collect::<Vec<_>>().join(", "))
+    format!("Left to choose, auto sent {}.", autos.iter().map(choice).collect::<Vec<_>>().join(", "))
 }
 
 fn why(autos: &[&Run], prices: &[Prices]) -> String {
@@ -78,11 +78,11 @@ fn saved(runs: &[Run], baseline: &[Run]) -> String {
         if let (Some(auto), Some(copy)) = (find(workload, "auto"), find(workload, "copy")) {
             let percent = |ours: f64, theirs: f64| (1.0 - ours / theirs.max(f64::MIN_POSITIVE)) * 100.0;
             let time = percent(1.0 / auto.rows_per_s, 1.0 / copy.rows_per_s);
-            let cpu = percent(auto.server_cpu_ns_per_row, copy.server_cpu_ns_per_row);
+            let cpu = percent(auto.server_work_ns_per_row(), copy.server_work_ns_per_row());
             let less = |percent: f64| {
                 if percent >= 0.0 { format!("{percent:.0} % less") } else { format!("{:.0} % more", -percent) }
             };
-            parts.push(format!("{} time and {} server CPU for {workload}", less(time), less(cpu)));
+            parts.push(format!("{} time and {} server work for {workload}", less(time), less(cpu)));
         }
     }
     let socket = baseline.iter().find(|run| run.workload == "full");
@@ -140,12 +140,15 @@ mod tests {
         let prices = [Prices { workload: "full".into(), ns: [Some(4200.0), Some(2900.0), Some(2000.0)] }];
         let baseline = [run("full", "socket", 10_000, 1, none)];
         let [chosen, why, saved] = sentences(&runs, &baseline, &prices);
-        assert_eq!(chosen, "auto chose every page as delta for full, 75 % as copy and 25 % as delta for hot.");
+        assert_eq!(
+            chosen,
+            "Left to choose, auto sent every page as delta for full, 75 % as copy and 25 % as delta for hot."
+        );
         assert!(why.ends_with("full 2.00 µs as delta and 2.90 µs as gather."), "{why}");
         assert_eq!(
             saved,
-            "Against packing every page that took 50 % less time and 90 % less server CPU for full, and 25 % more time \
-             and 20 % more server CPU for hot, 10.0 × the rate of write and read."
+            "Against packing every page that took 50 % less time and 90 % less server work for full, and 25 % more time \
+             and 20 % more server work for hot, 10.0 × the rate of write and read."
         );
     }
 
@@ -159,6 +162,7 @@ mod tests {
             prices: vec![],
             of_limit: Ratio::of(&[0.9, 0.9]),
             limit: vec![],
+            kernel_share: [0.0; 2],
         };
         let bars = bars(&quiet, &runs("hot"));
         assert_eq!(bars.len(), 6);

@@ -3,7 +3,7 @@
 use crate::{
     limits::{Touched, touch},
     lineitem::{PackedRows, Row, schema},
-    measure::{Cpu, elapsed_ns, now_ns},
+    measure::{Cpu, Split, elapsed_ns, now_ns},
     report::{Chosen, Sample},
     verify::{Scan as Scanned, Seen, Shown},
 };
@@ -101,6 +101,15 @@ impl Table {
         Ok(())
     }
 
+    /// User and system time of the server and of this process.
+    ///
+    /// # Errors
+    ///
+    /// The server has ended.
+    pub(super) fn splits(&self) -> Result<[Split; 2]> {
+        Ok([Split::of(self.client.server_pid())?, Split::of(std::process::id())?])
+    }
+
     /// Where columns lie in a whole row.
     pub(super) fn layout(&self) -> &std::sync::Arc<RowLayout> {
         self.table.layout()
@@ -114,7 +123,7 @@ impl Table {
         asked: &[Asked],
         mode: Mode,
     ) -> Result<(Sample, Touched, ScanSummary)> {
-        let before = self.client.stats()?.cpu_ns;
+        let before = self.client.stats()?;
         let (start, cpu) = (now_ns(), Cpu::own());
         let mut touched = Touched::default();
         let mut all = ScanSummary::default();
@@ -125,12 +134,14 @@ impl Table {
         }
         let (wall_ns, client_cpu_ns) = (elapsed_ns(start), Cpu::own() - cpu);
         let [copy, gather, delta] = all.server.chosen;
+        let after = self.client.stats()?;
         let sample = Sample {
             scans: asked.len() as u32,
             rows: touched.rows,
             bytes: touched.bytes,
             wall_ns,
-            server_cpu_ns: self.client.stats()?.cpu_ns - before,
+            server_cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
+            server_poll_ns: after.empty_poll_ns.saturating_sub(before.empty_poll_ns),
             client_cpu_ns,
             server_bytes_copied: all.server.bytes_copied,
             chosen: Chosen { copy, gather, delta },

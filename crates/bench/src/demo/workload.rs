@@ -69,8 +69,8 @@ fn range(rows: usize, number: usize) -> Asked {
     Asked { rows: start..start + length, projected: false }
 }
 
-const ROWS_A_ROUND: usize = 1_250_000;
-const RANGES_A_ROUND: usize = 60;
+const ROWS_A_ROUND: usize = 650_000;
+const RANGES_A_ROUND: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_round_of_a_small_table_is_several_scans() {
-        assert_eq!(Workload::Full.round(600_572, 0).len(), 2);
+        assert_eq!(Workload::Full.round(600_572, 0).len(), 1);
         assert_eq!(Workload::Projection.round(6_005, 0).len(), 64);
         assert!(Workload::Projection.round(10, 0).iter().all(|asked| asked.projected));
     }

@@ -27,7 +27,7 @@ pub(super) fn throughput(report: &Report) -> String {
 pub(super) fn cpu(report: &Report, server: bool) -> String {
     let bar = |run: &Run| {
         let spread = &run.spread;
-        scaled(if server { spread.server_cpu_ns_per_byte } else { spread.client_cpu_ns_per_byte }, 1.0)
+        scaled(if server { spread.server_work_ns_per_byte } else { spread.client_cpu_ns_per_byte }, 1.0)
     };
     Bars {
         value: "CPU (ns per byte)".into(),

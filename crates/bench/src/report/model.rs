@@ -32,6 +32,8 @@ pub struct Report {
     pub prices: Vec<Prices>,
     /// Bars and whether they are met.
     pub bars: Vec<Bar>,
+    /// The kernel's share of the CPU time during the quiet rounds: of the server's and of the client's.
+    pub kernel_share: [f64; 2],
     /// What was verified.
     pub verification: Verification,
     /// Every kernel, both ways.
@@ -69,7 +71,9 @@ pub struct Run {
     pub bytes_per_s: f64,
     /// CPU of the server for a row.
     pub server_cpu_ns_per_row: f64,
-    /// CPU of the client for a row.
+    /// Of it, spent polling for nothing.
+    pub server_poll_ns_per_row: f64,
+    /// CPU of the client for a row; what it waits for the server is in it.
     pub client_cpu_ns_per_row: f64,
     /// Bytes the server packed for a scan.
     pub server_bytes_copied: u64,
@@ -95,8 +99,8 @@ pub struct Spreads {
     pub rows_per_s: Spread,
     /// Of `bytes_per_s`.
     pub bytes_per_s: Spread,
-    /// CPU of the server for a byte of delivered rows.
-    pub server_cpu_ns_per_byte: Spread,
+    /// CPU of the server for a byte of delivered rows, without empty polling.
+    pub server_work_ns_per_byte: Spread,
     /// CPU of the client for a byte of delivered rows.
     pub client_cpu_ns_per_byte: Spread,
 }
@@ -168,6 +172,8 @@ pub struct Sample {
     pub wall_ns: u64,
     /// CPU time of the server.
     pub server_cpu_ns: u64,
+    /// Of it, spent polling for nothing.
+    pub server_poll_ns: u64,
     /// CPU time of the client.
     pub client_cpu_ns: u64,
     /// Bytes the server packed.
@@ -180,6 +186,11 @@ impl Sample {
     /// Bytes of delivered rows per second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.wall_ns.max(1) as f64
+    }
+
+    /// CPU time of the server without what it spent polling for nothing.
+    pub fn server_work_ns(&self) -> u64 {
+        self.server_cpu_ns.saturating_sub(self.server_poll_ns)
     }
 }
 
@@ -195,7 +206,7 @@ impl Run {
         let spread = Spreads {
             rows_per_s: Spread::of(&by_round),
             bytes_per_s: Spread::of(&each(&|s| per(s.bytes, s.wall_ns) * 1e9)),
-            server_cpu_ns_per_byte: Spread::of(&each(&|s| per(s.server_cpu_ns, s.bytes))),
+            server_work_ns_per_byte: Spread::of(&each(&|s| per(s.server_work_ns(), s.bytes))),
             client_cpu_ns_per_byte: Spread::of(&each(&|s| per(s.client_cpu_ns, s.bytes))),
         };
         Run {
@@ -205,6 +216,7 @@ impl Run {
             rows_per_s: spread.rows_per_s.median,
             bytes_per_s: spread.bytes_per_s.median,
             server_cpu_ns_per_row: median(&|s| per(s.server_cpu_ns, s.rows)),
+            server_poll_ns_per_row: median(&|s| per(s.server_poll_ns, s.rows)),
             client_cpu_ns_per_row: median(&|s| per(s.client_cpu_ns, s.rows)),
             server_bytes_copied: scans(last.server_bytes_copied, &last),
             chosen: Chosen {
@@ -218,6 +230,13 @@ impl Run {
             spread,
             by_round,
         }
+    }
+}
+
+impl Run {
+    /// CPU of the server for a row without empty polling.
+    pub fn server_work_ns_per_row(&self) -> f64 {
+        (self.server_cpu_ns_per_row - self.server_poll_ns_per_row).max(0.0)
     }
 }
 
@@ -253,7 +272,8 @@ pub(super) mod sample {
                     rows: 1_201_144,
                     bytes: 226_767_546,
                     wall_ns: ((28e6 / speed) as u64) * (97 + round) / 100,
-                    server_cpu_ns: (4e6 / speed) as u64 + round * 40_000,
+                    server_cpu_ns: (24e6 / speed) as u64 + round * 40_000,
+                    server_poll_ns: (20e6 / speed) as u64,
                     client_cpu_ns: (27e6 / speed) as u64 + round * 300_000,
                     server_bytes_copied: if mode == "copy" { 226_767_546 } else { 0 },
                     chosen: match (mode, workload) {
@@ -309,6 +329,7 @@ pub(super) mod sample {
                 Bar::at_least("full scan over the copy limit in chunks", 0.8, ratio(0.71)),
                 Bar::at_least("row views over Arrow Flight", 12.0, None),
             ],
+            kernel_share: [0.02, 0.03],
             verification: Verification {
                 scans: 48,
                 timed_scans: 400,

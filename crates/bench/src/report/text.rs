@@ -15,10 +15,10 @@ pub fn text(report: &Report) -> String {
 fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "{:<11} {:<8} {:>9} {:>16} {:>10} {:>10}  {:<22} {}",
-        "workload", "mode", "Mrows/s", "GB/s", "server", "client", "pages sent as", "verified"
+        "{:<11} {:<8} {:>9} {:>16} {:>8} {:>8} {:>8}  {:<22} {}",
+        "workload", "mode", "Mrows/s", "GB/s", "server", "polling", "client", "pages sent as", "verified"
     )?;
-    writeln!(out, "{:<11} {:<8} {:>9} {:>16} {:>10} {:>10}", "", "", "", "", "ns/row", "ns/row")?;
+    writeln!(out, "{:<11} {:<8} {:>9} {:>16} {:>8} {:>8} {:>8}", "", "", "", "", "ns/row", "ns/row", "ns/row")?;
     for workload in WORKLOADS {
         for mode in MODES {
             if let Some(run) = report.run(workload, mode) {
@@ -81,12 +81,13 @@ fn line(out: &mut String, run: &Run) -> std::fmt::Result {
     };
     writeln!(
         out,
-        "{:<11} {:<8} {:>9.2} {:>16} {:>10.1} {:>10.1}  {:<22} {verified}",
+        "{:<11} {:<8} {:>9.2} {:>16} {:>8.1} {:>8.1} {:>8.1}  {:<22} {verified}",
         run.workload,
         run.mode,
         run.rows_per_s / 1e6,
         format!("{:.2} ({:.2}–{:.2})", median / 1e9, quarter_low / 1e9, quarter_high / 1e9),
-        run.server_cpu_ns_per_row,
+        run.server_work_ns_per_row(),
+        run.server_poll_ns_per_row,
         run.client_cpu_ns_per_row,
         ways.join(", ")
     )
