@@ -1,6 +1,7 @@
 //! The real command, in processes of its own: what it prints, what it exits with, what it leaves.
 
 mod bad_input;
+mod demo;
 mod ends;
 mod rows;
 mod server;

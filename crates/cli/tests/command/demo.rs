@@ -1,0 +1,57 @@
+//! The demo as the command runs it.
+
+use super::server::{overside, send, told};
+use rustix::process::Signal;
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Processes that a demo of this process id has started and that are still there.
+fn companions(demo: u32) -> usize {
+    let told = format!("\0{demo}\0");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+    lines.filter(|line| line.contains("\0demo-child\0") && line.contains(&told)).count()
+}
+
+#[test]
+fn a_small_demo_is_verified_and_says_so_as_one_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("demo.html");
+    let mut command = overside(&["demo", "--quick", "--scale", "0.001", "--json", "--report"]);
+    let output = command.arg(&report).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    let demo: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&demo["rows"], &demo["verified"]), (&6005.into(), &true.into()));
+    for workload in ["full", "range", "projection", "hot"] {
+        for mode in ["copy", "gather", "delta", "auto"] {
+            let mut runs = demo["runs"].as_array().unwrap().iter();
+            let run = runs.find(|run| run["workload"] == workload && run["mode"] == mode);
+            let run = run.unwrap_or_else(|| panic!("no run {workload} {mode}"));
+            assert!(run["rows_per_s"].as_f64().unwrap() > 0.0 && run["verified"] == true, "{run}");
+        }
+    }
+    let page = fs::read_to_string(&report).unwrap();
+    assert!(page.contains("<svg") && !page.contains("<script src") && !page.contains("https://"));
+}
+
+#[test]
+fn an_interrupted_demo_leaves_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = overside(&["demo", "--scale", "0.01"]);
+    let command = command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut demo = command.spawn().unwrap();
+    let start = Instant::now();
+    while companions(demo.id()) < 2 {
+        assert!(start.elapsed() < Duration::from_secs(20) && demo.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    send(&demo, Signal::INT);
+    demo.wait().unwrap();
+    let start = Instant::now();
+    while companions(demo.id()) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(1), "a process outlives the demo");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
