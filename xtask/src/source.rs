@@ -71,6 +71,11 @@ impl Source {
         self.test_lines.get(line - 1).copied().unwrap_or(false)
     }
 
+    /// Whether the line (from 1) is part of what is shipped: neither test nor example.
+    pub fn is_shipped(&self, line: usize) -> bool {
+        !self.is_test(line) && !self.path.contains("/examples/")
+    }
+
     /// Declares the whole file to be test code (its `mod` stands under `#[cfg(test)]`).
     pub fn mark_test(&mut self) {
         self.test_lines.fill(true);

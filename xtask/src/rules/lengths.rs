@@ -42,7 +42,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// Functions over the limit: name, line and lines. Tests may be as long as their story.
+/// Functions over the limit: name, line and lines. Tests and examples may be as long as their story.
 fn long_functions(source: &Source) -> Vec<(String, usize, usize)> {
     syntax::functions(&source.code)
         .into_iter()
@@ -50,7 +50,7 @@ fn long_functions(source: &Source) -> Vec<(String, usize, usize)> {
             let first = source.line_of(function.range.start);
             (function.name, first, source.line_of(function.range.end) - first + 1)
         })
-        .filter(|(_, line, lines)| *lines > FUNCTION_LINES_MAX && !source.is_test(*line))
+        .filter(|(_, line, lines)| *lines > FUNCTION_LINES_MAX && source.is_shipped(*line))
         .collect()
 }
 
@@ -95,8 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_be_long() {
+    fn tests_and_examples_may_be_long() {
         let code = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", function(100));
         assert_eq!(check(&planted::tree(&[(PATH, &code)])), []);
+        let example = "crates/table/examples/b.rs";
+        assert_eq!(check(&planted::tree(&[(PATH, ""), (example, &function(100))])), []);
     }
 }

@@ -59,7 +59,7 @@ fn inline_modules(source: &Source) -> Vec<Violation> {
 }
 
 fn size_switches(source: &Source) -> Vec<Violation> {
-    let lines = source.code_lines().filter(|(line, _)| !source.is_test(*line));
+    let lines = source.code_lines().filter(|(line, _)| source.is_shipped(*line));
     lines
         .filter_map(|(line, code)| {
             let lower = code.to_lowercase();

@@ -54,7 +54,7 @@ fn check_source(source: &Source) -> Vec<Violation> {
     let violations = found.into_iter();
     violations
         .map(|(at, message)| violation(RULE, &source.path, source.line_of(at), message))
-        .filter(|violation| !source.is_test(violation.line))
+        .filter(|violation| source.is_shipped(violation.line))
         .collect()
 }
 
@@ -90,6 +90,8 @@ mod tests {
         let code = "// std::fs\nuse std::io;\nfn a() { std::thread::panicking(); b.log(c) }\n\
                     #[cfg(test)]\nmod tests {\n  use std::thread;\n}\n";
         assert_eq!(found(code), []);
+        let example = ("crates/verbs/examples/a.rs", "use std::fs;");
+        assert_eq!(check(&planted::tree(&[("crates/verbs/src/lib.rs", ""), example])), []);
         let tree = planted::tree(&[("crates/bench/src/lib.rs", "use std::fs;")]);
         assert_eq!(check(&tree), []);
     }

@@ -12,7 +12,7 @@ const NAMES: [&str; 5] = ["shm", "tcp", "ibv", "rdma", "model"];
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in tree.sources_of(&BELOW) {
-        for literal in source.strings.iter().filter(|literal| !source.is_test(literal.line)) {
+        for literal in source.strings.iter().filter(|literal| source.is_shipped(literal.line)) {
             if NAMES.contains(&literal.text.trim_end_matches(':')) {
                 let message = format!(
                     "\"{}\": no provider's name below the facade; state the difference in \
