@@ -1,1 +1,61 @@
-fn main() {}
+//! Overside against its competitors, side by side in one run.
+//!
+//! ```text
+//! cargo run --release -p overside-peers -- tree   [--quick] [--json]
+//! cargo run --release -p overside-peers -- flight [--quick] [--json]
+//! ```
+//!
+//! Sides alternate in rounds on the same machine and do the same work; medians and the 95 % interval of paired
+//! ratios are shown, and each bar that is to be reached says whether it was. Not part of the default build.
+#![forbid(unsafe_code)]
+
+mod bars;
+mod flight;
+mod tree;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "overside-peers", about = "Overside against its competitors, side by side in one run")]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The Bw-tree against a skip list, two concurrent trees and a locked BTreeMap.
+    Tree(Measure),
+    /// Scans over shared memory against Arrow Flight over loopback.
+    Flight(Measure),
+    /// A process of `flight`; not to be called by hand.
+    #[command(hide = true)]
+    FlightChild {
+        /// Which side it serves.
+        side: String,
+        /// Rows, as a memory file on standard input, are served at this address.
+        address: String,
+    },
+}
+
+/// How to measure.
+#[derive(Args, Clone, Copy, Debug)]
+struct Measure {
+    /// A tenth of the rows.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object on standard output.
+    #[arg(long)]
+    json: bool,
+    /// How often each side runs; the default depends on the command.
+    #[arg(long)]
+    rounds: Option<usize>,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse().what {
+        What::Tree(measure) => tree::main(measure),
+        What::Flight(measure) => flight::main(measure),
+        What::FlightChild { side, address } => flight::child(&side, &address),
+    }
+}

@@ -1,0 +1,161 @@
+//! The three clients: row views, Arrow batches, Flight.
+
+use anyhow::{Context, Result, bail, ensure};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_flight::decode::FlightRecordBatchStream;
+use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::Ticket;
+use arrow_schema::DataType;
+use futures_util::stream::{StreamExt, TryStreamExt};
+use overside_bench::limits::{Touched, touch};
+use overside_bench::lineitem::{PackedRows, schema};
+use overside_bench::overside::table::arrow::BatchBuilder;
+use overside_bench::overside::table::client::{Client, RemoteTable, ScanOptions};
+use overside_bench::overside::table::row::{Place, RowLayout};
+use overside_bench::overside::table::wire::PutMode;
+use tonic::transport::{Channel, Endpoint};
+
+/// A connection to Overside's table.
+pub struct Overside {
+    client: Client,
+    table: RemoteTable,
+}
+
+impl Overside {
+    /// Creates the table and loads it.
+    pub fn load(mut client: Client, rows: &PackedRows) -> Result<Self> {
+        let table = client.create_table(TABLE, &schema()?)?;
+        let mut batch = table.batch();
+        for index in 0..rows.len() {
+            batch.push(&rows.row(index).values())?;
+            if batch.bytes() >= 1 << 20 || index + 1 == rows.len() {
+                let applied = client.put(&table, PutMode::Insert, &batch)?;
+                ensure!(applied.applied as usize == batch.len(), "rows were refused: {:?}", applied.failed);
+                batch.clear();
+            }
+        }
+        Ok(Self { client, table })
+    }
+
+    /// The table that is there.
+    pub fn open(mut client: Client) -> Result<Self> {
+        let table = client.table(TABLE)?;
+        Ok(Self { client, table })
+    }
+
+    pub fn server_pid(&self) -> u32 {
+        self.client.server_pid()
+    }
+
+    /// Scans once; reads key, length and a byte of each cache line of every row.
+    pub fn views(&mut self) -> Result<Touched> {
+        let keys = key_places(self.table.layout())?;
+        let mut touched = Touched::default();
+        let mut scan = self.client.scan(&self.table, &ScanOptions::default())?;
+        while let Some(block) = scan.next_block()? {
+            for row in block.rows() {
+                let (prefix, rest) = (row.prefix(), row.rest());
+                let key = u64::from(prefix[keys[0]]).wrapping_add(u64::from(prefix[keys[1]]));
+                touched.add(Touched {
+                    rows: 1,
+                    bytes: (prefix.len() + rest.len()) as u64,
+                    sum: key.wrapping_add(touch(prefix)).wrapping_add(touch(rest)),
+                });
+            }
+        }
+        Ok(touched)
+    }
+
+    /// Scans once into Arrow batches of at least `rows` rows and hands them on.
+    pub fn batches(&mut self, rows: usize, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+        let mut scan = self.client.scan(&self.table, &ScanOptions::default())?;
+        let mut builder = BatchBuilder::new(self.table.schema(), &scan.projection().clone());
+        while let Some(block) = scan.next_block()? {
+            builder.push(&block)?;
+            if builder.rows() >= rows {
+                each(builder.finish()?)?;
+            }
+        }
+        if builder.rows() > 0 {
+            each(builder.finish()?)?;
+        }
+        Ok(())
+    }
+}
+
+fn key_places(layout: &RowLayout) -> Result<[usize; 2]> {
+    let place = |column: usize| match layout.column(column).place {
+        Place::Fixed { offset, .. } => Ok(offset),
+        Place::Variable { .. } => bail!("the key has fixed widths"),
+    };
+    Ok([place(0)?, place(3)?])
+}
+
+/// A connection to the Flight server.
+pub struct Flight {
+    runtime: tokio::runtime::Runtime,
+    client: FlightServiceClient<Channel>,
+}
+
+impl Flight {
+    pub fn connect(address: &str) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+            .initial_stream_window_size(super::WINDOW_BYTES)
+            .initial_connection_window_size(super::WINDOW_BYTES)
+            .tcp_nodelay(true);
+        let channel = runtime.block_on(endpoint.connect()).context("the Flight server does not answer")?;
+        let client = FlightServiceClient::new(channel).max_decoding_message_size(64 << 20);
+        Ok(Self { runtime, client })
+    }
+
+    /// Gets all batches of `rows` rows once and hands them on.
+    pub fn batches(&mut self, rows: usize, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+        self.runtime.block_on(async {
+            let ticket = Ticket { ticket: rows.to_string().into() };
+            let answer = self.client.do_get(ticket).await?.into_inner().map_err(FlightError::from);
+            let mut batches = FlightRecordBatchStream::new_from_flight_data(answer);
+            while let Some(batch) = batches.next().await {
+                each(batch?)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What a consumer of batches reads, of either side's: a byte of each cache line of the fixed columns, and length and
+/// first byte of each string.
+pub fn read(batch: &RecordBatch) -> Result<Touched> {
+    let mut sum = 0u64;
+    for column in batch.columns() {
+        match column.data_type() {
+            DataType::Utf8 => sum = strings(sum, column.as_string::<i32>().iter()),
+            DataType::Utf8View => sum = strings(sum, column.as_string_view().iter()),
+            fixed if fixed.is_primitive() => {
+                let data = column.to_data();
+                let width = fixed.primitive_width().unwrap_or(1);
+                let values = data.buffers().first().context("a column of fixed width has values")?;
+                sum = sum.wrapping_add(touch_lines(&values[data.offset() * width..][..data.len() * width]));
+            }
+            other => bail!("a column of lineitem has type {other}"),
+        }
+    }
+    Ok(Touched { rows: batch.num_rows() as u64, bytes: batch.get_array_memory_size() as u64, sum })
+}
+
+fn strings<'a>(sum: u64, values: impl Iterator<Item = Option<&'a str>>) -> u64 {
+    values.flatten().fold(sum, |sum, value| {
+        let first = value.as_bytes().first().copied().unwrap_or(0);
+        sum.wrapping_add(value.len() as u64).wrapping_add(u64::from(first) << 32)
+    })
+}
+
+/// The lines of a column are other ones in other batches, so they do not count towards the sum of what was read.
+fn touch_lines(bytes: &[u8]) -> u64 {
+    std::hint::black_box(touch(bytes));
+    0
+}
+
+const TABLE: &str = "lineitem";
