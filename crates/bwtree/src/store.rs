@@ -324,9 +324,13 @@ impl Store {
     #[inline]
     pub(crate) fn append(&self, state: &LeafState<'_>, draft: &Draft<'_>, position: u32) -> Option<u64> {
         let unit = self.units.entry(state.leaf.unit());
-        let bytes = draft.bytes();
+        let (bytes, end) = (draft.bytes(), unit.bytes().min(UNIT_MAX));
+        // Looked at first, so that writers who find no room (and no memory for a new page) cannot turn the counter over.
+        if 8 * unit.tail.load(Ordering::SeqCst) as usize + bytes > end {
+            return None;
+        }
         let at = 8 * unit.tail.fetch_add((bytes / 8) as u32, Ordering::SeqCst) as usize;
-        if at + bytes > unit.bytes().min(UNIT_MAX) {
+        if at + bytes > end {
             return None;
         }
         // SAFETY: [bwtree-claim] `tail` gave these bytes of the unit to this writer alone, and the guard keeps the unit.
@@ -492,3 +496,33 @@ const RELEASED: u64 = 1 << 33;
 pub(crate) const UNIT_MAX: usize = 0xffff * 8;
 /// Header, fences and hints of a page of 8-byte keys.
 const HEAD_LINES: usize = 6;
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::arena::HeapArena;
+    use crate::epoch::Epochs;
+    use crate::page::{LeafBuilder, Op};
+
+    #[test]
+    fn refused_records_leave_the_counter_alone() {
+        let store = Store::new(Arc::new(HeapArena::new(4 << 20).unwrap()));
+        let mut page = LeafBuilder::new(8).finish();
+        let mut fresh = store.fresh(page.len(), 256, 0).unwrap();
+        page[48..52].copy_from_slice(&fresh.unit.to_le_bytes());
+        store.fresh_page(&mut fresh, page.len()).copy_from_slice(&page);
+        let pid = store.map.take();
+        store.map.entry(pid).word.store(store.seal(&fresh), Ordering::SeqCst);
+
+        let epochs = Epochs::new();
+        let guard = epochs.enter();
+        let state = store.leaf(Word::read(&guard, store.map.entry(pid)));
+        let draft = Draft { op: Op::Put, key: b"key", prefix: &[0; 8], rest: Rest::Inline(b"") };
+        let accepted = (0..1000).take_while(|_| store.append(&state, &draft, 0).is_some()).count();
+        assert!((1..1000).contains(&accepted));
+        let tail = || store.units.entry(fresh.unit).tail.load(Ordering::SeqCst);
+        let full = tail();
+        assert!((0..1000).all(|_| store.append(&state, &draft, 0).is_none()));
+        assert_eq!(tail(), full);
+    }
+}
