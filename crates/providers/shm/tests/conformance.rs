@@ -1,4 +1,4 @@
-//! Shared memory keeps every sentence of the `Port` contract.
+//! Every sentence of the `Port` contract.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use overside_shm::ShmProvider;
 use overside_verbs::Provider;
 
 fn provider() -> Arc<dyn Provider> {
-    ShmProvider::new().expect("a provider over shared memory")
+    ShmProvider::new().expect("a page of memory")
 }
 
 overside_conformance::conformance_tests!(provider);
