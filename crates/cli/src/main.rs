@@ -4,6 +4,7 @@
 mod args;
 mod commands;
 mod files;
+mod outlet;
 mod output;
 mod signals;
 mod values;

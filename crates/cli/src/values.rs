@@ -63,9 +63,9 @@ pub fn parse_row(schema: &Schema, key: &str, others: Option<&str>) -> Result<Rec
     for (&column, text) in schema.key().iter().zip(keys) {
         texts[column] = Some(text);
     }
-    match others.map(str::trim) {
+    match others {
         None => {}
-        Some(json) if json.starts_with('{') => fill_from_json(schema, json, &mut texts)?,
+        Some(json) if json.trim_start().starts_with('{') => fill_from_json(schema, json, &mut texts)?,
         Some(list) => fill_from_list(schema, list, &mut texts)?,
     }
     let mut arrays = Vec::with_capacity(texts.len());

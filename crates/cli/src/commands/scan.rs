@@ -4,6 +4,7 @@ use super::open;
 use crate::args;
 use crate::files::types::type_name;
 use crate::files::{self, BATCH_ROWS, FileWriter};
+use crate::outlet::Outlet;
 use crate::output::{self, Grid, Progress, grouped, json_value};
 use crate::signals::Signals;
 use crate::values::{parse_key, write_value_ref};
@@ -14,7 +15,7 @@ use overside::table::client::{Client, RemoteTable, Scan, ScanOptions, ScanSummar
 use overside::table::row::{RowView, Value, ValueRef};
 use overside::table::wire::MODES;
 use serde_json::{Value as Json, json};
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -136,7 +137,7 @@ impl<'a> Reading<'a> {
 
     /// One object: the columns, the rows, and how the scan went.
     fn print_json(&mut self) -> Result<()> {
-        let mut out = BufWriter::with_capacity(256 << 10, std::io::stdout().lock());
+        let mut out = Outlet::new(std::io::stdout())?;
         let types: Vec<DataType> = self.schema.fields().iter().map(|field| field.data_type().clone()).collect();
         let names = self.schema.fields().iter().map(|field| serde_json::to_string(field.name()));
         let names = names.collect::<Result<Vec<_>, _>>()?;
@@ -163,7 +164,7 @@ impl<'a> Reading<'a> {
         let summary = self.summary().to_string();
         // The summary's members follow the rows in the same object.
         writeln!(out, "], {}", &summary[1..])?;
-        Ok(out.flush()?)
+        Ok(out.finish()?)
     }
 
     /// A table: the first rows of it on a terminal, all of it otherwise.
@@ -180,7 +181,7 @@ impl<'a> Reading<'a> {
         if terminal {
             grid.limit_cells();
         }
-        let mut out = BufWriter::new(std::io::stdout().lock());
+        let mut out = Outlet::new(std::io::stdout())?;
         self.each_row(|number, row| {
             if number >= shown {
                 return Ok(());
@@ -205,7 +206,7 @@ impl<'a> Reading<'a> {
             };
             writeln!(out, "\n{hidden}{}", self.told())?;
         }
-        Ok(out.flush()?)
+        Ok(out.finish()?)
     }
 
     fn summary(&self) -> Json {

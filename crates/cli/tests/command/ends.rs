@@ -63,22 +63,41 @@ fn a_scan_that_is_no_longer_read_ends_without_an_error() {
 }
 
 #[test]
-fn a_scan_that_stops_reading_holds_nobody_up() {
+fn a_scan_whose_reader_pauses_holds_nobody_up_and_goes_on() {
     let server = with_rows(200_000);
-    let mut stopped = server.command(&["scan", "@", "t", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
-    // Its pipe fills; it waits for its reader, the server for it.
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(stopped.try_wait().unwrap().is_none());
+    let mut paused = server.command(&["scan", "@", "t", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     assert_eq!(server.json(&["scan", "@", "t", "--out", &server.path("all.arrow")])["row_count"], 200_000);
     server.ok(&["put", "@", "t", "7", "changed,1"]);
     assert_eq!(server.json(&["get", "@", "t", "7"])["name"], "changed");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Longer than a server waits for a client that takes nothing.
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(paused.try_wait().unwrap().is_none());
     let mut text = String::new();
-    stopped.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(ended(&mut stopped, Duration::from_secs(5)).success());
+    paused.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(ended(&mut paused, Duration::from_secs(5)).success());
     let scanned: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(scanned["row_count"], 200_000);
+}
+
+#[test]
+fn a_stopped_client_holds_nobody_up_and_is_told_why_it_was_left() {
+    let server = with_rows(200_000);
+    let mut stopped = server.command(&["scan", "@", "t", "--out", &server.path("out.csv")]);
+    let stopped = stopped.stderr(Stdio::piped()).spawn().unwrap();
+    while !server.part() {}
+    send(&stopped, Signal::STOP);
+    let start = Instant::now();
+    server.ok(&["load", "@", "u", &server.path("t.csv")]);
+    assert_eq!(server.json(&["scan", "@", "t", "--out", &server.path("all.arrow")])["row_count"], 200_000);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    std::thread::sleep(Duration::from_secs(12));
+    send(&stopped, Signal::CONT);
+    let output = stopped.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(told(&output).contains("connection") && told(&output).lines().count() == 1, "{}", told(&output));
+    assert!(!server.part());
 }
 
 #[test]
@@ -129,30 +148,28 @@ fn an_interrupted_export_leaves_no_file() {
     let out = server.path("out.csv");
     let mut scan = server.command(&["scan", "@", "t", "--out", &out]);
     let mut scan = scan.stderr(Stdio::piped()).spawn().unwrap();
-    let part = || {
-        let mut names = std::fs::read_dir(server.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        names.any(|name| name.to_string_lossy().ends_with(".part"))
-    };
-    while !part() && scan.try_wait().unwrap().is_none() {}
+    while !server.part() && scan.try_wait().unwrap().is_none() {}
     send(&scan, Signal::INT);
     let output = scan.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", told(&output));
-    assert!(!part() && !std::path::Path::new(&out).exists());
+    assert!(!server.part() && !std::path::Path::new(&out).exists());
 }
 
 #[test]
 fn a_server_that_is_killed_in_mid_scan_is_an_error_within_a_second() {
     let mut server = with_rows(200_000);
-    let mut scan = server.command(&["scan", "@", "t", "--json"]);
-    let mut scan = scan.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let mut scan = server.command(&["scan", "@", "t", "--out", &server.path("out.csv")]);
+    let scan = scan.stderr(Stdio::piped()).spawn().unwrap();
+    while !server.part() {}
+    // Stopped, so that it is in mid-scan for certain when the server dies.
+    send(&scan, Signal::STOP);
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    let mut text = Vec::new();
-    scan.stdout.take().unwrap().read_to_end(&mut text).unwrap();
-    let status = ended(&mut scan, Duration::from_secs(1));
-    let mut told = String::new();
-    scan.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(status.code(), Some(1), "{told}");
-    assert!(told.contains("ended") && told.lines().count() == 1, "{told}");
+    let start = Instant::now();
+    send(&scan, Signal::CONT);
+    let output = scan.wait_with_output().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(told(&output).contains("ended") && told(&output).lines().count() == 1, "{}", told(&output));
+    assert!(!server.part());
 }

@@ -77,6 +77,12 @@ impl Server {
         self.folder.path().join(name).to_str().unwrap().to_string()
     }
 
+    /// Whether a file is being written in the test's folder.
+    pub fn part(&self) -> bool {
+        let mut names = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.any(|name| name.to_string_lossy().ends_with(".part"))
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         send(&self.child, signal);
     }
