@@ -39,7 +39,9 @@ pub use window::Window;
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The system has no memory left for a segment.
-    #[error("out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit of /dev/shm")]
+    #[error(
+        "out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit of /dev/shm"
+    )]
     Exhausted {
         /// What was asked for, in bytes.
         bytes: usize,

@@ -77,11 +77,7 @@ impl Reservation {
     /// [`MemoryError::Exhausted`] when the memory is not there, [`MemoryError::Escapes`] for a
     /// chunk that does not exist or is committed already.
     pub fn commit(&self, chunk: usize) -> Result<Segment, MemoryError> {
-        let escapes = MemoryError::Escapes {
-            at: chunk as u64,
-            len: 1,
-            of: self.range.taken.len() as u64,
-        };
+        let escapes = MemoryError::Escapes { at: chunk as u64, len: 1, of: self.range.taken.len() as u64 };
         let Some(taken) = self.range.taken.get(chunk) else { return Err(escapes) };
         if taken.swap(true, Ordering::Acquire) {
             return Err(escapes);

@@ -123,10 +123,7 @@ impl Segment {
     /// Whether `len` bytes at `address` lie within.
     pub fn contains(&self, address: *const u8, len: usize) -> bool {
         let start = self.base.as_ptr() as usize;
-        (address as usize)
-            .checked_sub(start)
-            .and_then(|at| at.checked_add(len))
-            .is_some_and(|end| end <= self.len)
+        (address as usize).checked_sub(start).and_then(|at| at.checked_add(len)).is_some_and(|end| end <= self.len)
     }
 
     /// Cuts the whole segment into exclusive buffers of `size` bytes. Consumes the segment,

@@ -41,8 +41,8 @@ pub(crate) fn verify(fd: impl AsFd, len: u64) -> Result<(), MemoryError> {
     if !seals.contains(wanted) {
         return Err(MemoryError::Untrusted("the segment may still shrink or grow"));
     }
-    let stat = rustix::fs::fstat(&fd)
-        .map_err(|source| MemoryError::System { what: "fstat of a peer's segment", source })?;
+    let stat =
+        rustix::fs::fstat(&fd).map_err(|source| MemoryError::System { what: "fstat of a peer's segment", source })?;
     if u64::try_from(stat.st_size) != Ok(len) {
         return Err(MemoryError::Untrusted("the segment's size is not the announced one"));
     }

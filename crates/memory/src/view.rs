@@ -5,10 +5,10 @@ use std::sync::Arc;
 use overside_shape::Shape;
 use smallvec::SmallVec;
 
+use crate::MemoryError;
 use crate::buffer::Buffer;
 use crate::hold::Hold;
 use crate::segment::SegmentId;
-use crate::MemoryError;
 
 /// A contiguous piece of a view: the scatter/gather element of verbs.
 #[derive(Clone, Copy, Debug)]
@@ -64,11 +64,8 @@ impl View {
     /// The first `len` bytes of a buffer (all of it when `len` is larger): what was packed
     /// into a transmit buffer.
     pub fn prefix(buffer: Buffer, len: usize) -> Self {
-        let fragment = Fragment {
-            address: buffer.as_ptr(),
-            len: len.min(buffer.len()) as u32,
-            segment: buffer.segment_id(),
-        };
+        let fragment =
+            Fragment { address: buffer.as_ptr(), len: len.min(buffer.len()) as u32, segment: buffer.segment_id() };
         // SAFETY: [view] the hold owns the buffer, so nobody writes it.
         unsafe { Self::pinned([fragment], Hold::from(Box::new(buffer))) }
     }
@@ -95,11 +92,7 @@ impl View {
         let slice: &[u8] = (*bytes).as_ref();
         let fragments: SmallVec<[Fragment; 4]> = slice
             .chunks(u32::MAX as usize)
-            .map(|part| Fragment {
-                address: part.as_ptr(),
-                len: part.len() as u32,
-                segment: SegmentId::FOREIGN,
-            })
+            .map(|part| Fragment { address: part.as_ptr(), len: part.len() as u32, segment: SegmentId::FOREIGN })
             .collect();
         // SAFETY: [view] the slice borrows from `T`, which stays where it is and has no `&mut`
         // while the hold shares the Arc: the borrow could be kept as long as the hold.
@@ -120,11 +113,7 @@ impl View {
     /// This view's bytes, then the other's, as one message with one hold.
     pub fn then(mut self, other: View) -> View {
         self.fragments.extend(other.fragments);
-        Self {
-            fragments: self.fragments,
-            bytes: self.bytes + other.bytes,
-            hold: self.hold.both(other.hold),
-        }
+        Self { fragments: self.fragments, bytes: self.bytes + other.bytes, hold: self.hold.both(other.hold) }
     }
 
     /// The fragments in message order.

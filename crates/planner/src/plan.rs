@@ -58,9 +58,7 @@ impl<const N: usize> Plan<N> {
     /// The cheapest of what was turned down: its index and price.
     pub fn runner_up(&self) -> Option<(usize, Price)> {
         let others = self.prices.iter().enumerate().filter(|(i, _)| *i != self.chosen);
-        others
-            .filter_map(|(i, p)| p.map(|p| (i, p)))
-            .min_by(|a, b| a.1.ns.total_cmp(&b.1.ns))
+        others.filter_map(|(i, p)| p.map(|p| (i, p))).min_by(|a, b| a.1.ns.total_cmp(&b.1.ns))
     }
 }
 

@@ -50,9 +50,7 @@ impl Iterator for Fragments<'_> {
                 self.run = 1;
                 first.then_some(*run)
             }
-            Form::Strided { base, period, count, runs } => {
-                self.next_strided(*base, *period, *count, runs)
-            }
+            Form::Strided { base, period, count, runs } => self.next_strided(*base, *period, *count, runs),
             Form::List(runs) => {
                 self.run += 1;
                 runs.get(self.run - 1).copied()

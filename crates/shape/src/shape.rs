@@ -36,12 +36,7 @@ pub(crate) enum Form {
     /// One range (an SGE in the language of verbs; d-rdma §3.1 DR-M05).
     Contiguous(Run),
     /// `count` periods of `period` bytes from `base`; `runs` of each belong (d-rdma §3.1 DR-M04).
-    Strided {
-        base: u64,
-        period: u64,
-        count: u64,
-        runs: Box<[Run]>,
-    },
+    Strided { base: u64, period: u64, count: u64, runs: Box<[Run]> },
     /// Ranges without a rule.
     List(Box<[Run]>),
 }
@@ -106,22 +101,12 @@ impl Shape {
         let form = if dense {
             Form::Contiguous(Run::new(base, bytes))
         } else if count == 1 {
-            return Self::list(
-                &runs
-                    .iter()
-                    .map(|r| Run::new(base + r.at, r.len))
-                    .collect::<Vec<_>>(),
-            );
+            return Self::list(&runs.iter().map(|r| Run::new(base + r.at, r.len)).collect::<Vec<_>>());
         } else {
             // Equal descriptions meet in one form: the first run starts its period.
             let lead = first.at;
             let runs = runs.iter().map(|r| Run::new(r.at - lead, r.len)).collect();
-            Form::Strided {
-                base: base + lead,
-                period,
-                count,
-                runs,
-            }
+            Form::Strided { base: base + lead, period, count, runs }
         };
         Ok(Self { form, bytes, end })
     }
@@ -236,21 +221,14 @@ mod tests {
         // d-rdma Fig. 5 DR-M08: four 4-byte columns, C dropped.
         let shape = Shape::strided(0, 16, 2, &[Run::new(0, 8), Run::new(12, 4)]).unwrap();
         let fragments: Vec<_> = shape.fragments().collect();
-        assert_eq!(
-            fragments,
-            [Run::new(0, 8), Run::new(12, 12), Run::new(28, 4)],
-            "D of row 1 and A,B of row 2 touch"
-        );
+        assert_eq!(fragments, [Run::new(0, 8), Run::new(12, 12), Run::new(28, 4)], "D of row 1 and A,B of row 2 touch");
         assert_eq!(shape.fragment_count(), 3);
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
         assert_eq!(Shape::contiguous(u64::MAX, 2), Err(ShapeError::Overflow));
-        assert_eq!(
-            Shape::strided(0, u64::MAX / 2, 4, &[Run::new(0, 1)]),
-            Err(ShapeError::Overflow)
-        );
+        assert_eq!(Shape::strided(0, u64::MAX / 2, 4, &[Run::new(0, 1)]), Err(ShapeError::Overflow));
         let overlap = Shape::strided(0, 8, 2, &[Run::new(0, 4), Run::new(3, 2)]);
         assert_eq!(overlap, Err(ShapeError::Runs { period: 8 }));
         let outside = Shape::strided(0, 8, 2, &[Run::new(6, 4)]);

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
 
+use crate::VerbsError;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
 use crate::region::{Memory, RemoteToken};
 use crate::work::{Opcode, Status};
-use crate::VerbsError;
 
 /// A segment of which only copies are taken. Cheap to clone; clones are the same memory.
 #[derive(Clone, Debug)]

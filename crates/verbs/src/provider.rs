@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use overside_planner::{Capabilities, Profile};
 
+use crate::VerbsError;
 use crate::port::Port;
 use crate::region::{Access, Memory, MemoryRegion};
-use crate::VerbsError;
 
 /// A way for bytes to move: shared memory, TCP, a NIC.
 ///
@@ -31,12 +31,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`VerbsError::Unsupported`] for an access that this memory or provider does not allow.
-    fn register(
-        &self,
-        domain: &ProtectionDomain,
-        memory: &Memory,
-        access: Access,
-    ) -> Result<MemoryRegion, VerbsError>;
+    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError>;
 
     /// Ends a registration. Deferred and batched: what is in flight still completes, peers forget
     /// the memory as they progress. Dropping a region without this leaves it registered.

@@ -232,7 +232,8 @@ impl CompletionQueue {
                 return;
             }
             if let Some(earlier) = self.slots.take(slot) {
-                let success = RawCompletion { slot, status: Status::Success, bytes: 0, immediate: None, value: 0, ..*raw };
+                let success =
+                    RawCompletion { slot, status: Status::Success, bytes: 0, immediate: None, value: 0, ..*raw };
                 let done = earlier.complete(&success, None);
                 if done.buffer.is_some() {
                     out.push(done);
@@ -391,11 +392,7 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
             RawWork::Write(Payload::Gather(view.fragments()), remote.token(), *immediate)
         }
         Work::Read { sink, remote } => {
-            let buffer = RawBuffer {
-                address: sink.address(),
-                len: sink.len(),
-                segment: sink.segment_id(),
-            };
+            let buffer = RawBuffer { address: sink.address(), len: sink.len(), segment: sink.segment_id() };
             RawWork::Read(buffer, remote.token())
         }
         Work::FetchAdd { remote, add } => RawWork::FetchAdd(remote.token(), *add),
@@ -404,11 +401,7 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
     RawRequest { slot, work, signalled, fence: request.fence }
 }
 
-fn sleep_on(
-    fd: BorrowedFd<'_>,
-    other: Option<BorrowedFd<'_>>,
-    timeout: Option<Duration>,
-) -> Result<(), VerbsError> {
+fn sleep_on(fd: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), VerbsError> {
     let timeout = timeout.map(|t| Timespec {
         tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(t.subsec_nanos()),

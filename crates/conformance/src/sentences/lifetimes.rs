@@ -16,7 +16,12 @@ pub(super) fn close(harness: &dyn Harness) -> Result<(), Stop> {
         // Both ends have sends that meet no receive... of theirs, one has receives that meet no send.
         let mut of_a = Vec::new();
         for i in 0..8 {
-            of_a.push(pair.a.post(QP, Act::Send(Data::Gather(vec![areas[0].piece(0, 100)?]), None), i % 2 == 0, false)?);
+            of_a.push(pair.a.post(
+                QP,
+                Act::Send(Data::Gather(vec![areas[0].piece(0, 100)?]), None),
+                i % 2 == 0,
+                false,
+            )?);
         }
         let mut of_b = Vec::new();
         pair.quiet();
@@ -25,16 +30,25 @@ pub(super) fn close(harness: &dyn Harness) -> Result<(), Stop> {
             let piece = areas[0].piece(4096 + i * 512, 512)?;
             of_a.push(pair.a.receive(Some(QP), piece)?);
         }
-        if by_a { pair.a.probe.close(QP) } else { pair.b.probe.close(QP) }
+        if by_a {
+            pair.a.probe.close(QP)
+        } else {
+            pair.b.probe.close(QP)
+        }
         pair.finish(&of_a, &[])?;
         let other = if by_a { &mut pair.b } else { &mut pair.a };
         other.until("the other end hears of the end", |end| !end.events.is_empty())?;
         // Posting to it after that is refused or flushed, and never succeeds.
-        let late = other.request(Act::Send(Data::Gather(vec![areas[usize::from(by_a)].piece(0, 1)?]), None), true, false);
+        let late =
+            other.request(Act::Send(Data::Gather(vec![areas[usize::from(by_a)].piece(0, 1)?]), None), true, false);
         if let (1, None) = other.probe.post(QP, std::slice::from_ref(&late)) {
             if by_a { of_b.push(late.slot) } else { of_a.push(late.slot) }
         }
-        if by_a { pair.b.probe.close(QP) } else { pair.a.probe.close(QP) }
+        if by_a {
+            pair.b.probe.close(QP)
+        } else {
+            pair.a.probe.close(QP)
+        }
         pair.finish(&of_a, &of_b)?;
         pair.quiet();
         for (end, slots) in [(&pair.a, &of_a), (&pair.b, &of_b)] {
@@ -59,9 +73,17 @@ fn receives_of_the_other_end(harness: &dyn Harness, by_a: bool) -> Result<(), St
     let got_a = pair.a.receive(Some(QP), areas[0].piece(0, 512)?)?;
     let got_b = pair.b.receive(Some(QP), areas[1].piece(0, 512)?)?;
     pair.turn();
-    if by_a { pair.a.probe.close(QP) } else { pair.b.probe.close(QP) }
+    if by_a {
+        pair.a.probe.close(QP)
+    } else {
+        pair.b.probe.close(QP)
+    }
     pair.finish(&[got_a], &[got_b])?;
-    if by_a { pair.b.probe.close(QP) } else { pair.a.probe.close(QP) }
+    if by_a {
+        pair.b.probe.close(QP)
+    } else {
+        pair.a.probe.close(QP)
+    }
     pair.quiet();
     let Pair { a, b } = &mut pair;
     let (of_a, of_b) = connect(harness, a, b)?;
@@ -95,9 +117,7 @@ pub(super) fn death(harness: &dyn Harness) -> Result<(), Stop> {
     end.turn();
     let died = Instant::now();
     doomed.kill();
-    end.until("a death is noticed", |end| {
-        !end.events.is_empty() && pending.iter().all(|slot| end.has(*slot))
-    })?;
+    end.until("a death is noticed", |end| !end.events.is_empty() && pending.iter().all(|slot| end.has(*slot)))?;
     let took = died.elapsed();
     owes!(took < NOTICED, "a death was reported after {took:?}");
     let PortEvent::Disconnected { queue_pair, status, .. } = &end.events[0];

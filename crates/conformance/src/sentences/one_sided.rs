@@ -227,11 +227,7 @@ fn semantics(hub: &mut End, end: &mut End, window: &Window, token: RemoteToken) 
 }
 
 /// Tries one thing that no grant allows.
-fn refused(
-    harness: &dyn Harness,
-    what: &str,
-    act: impl Fn(&Memories) -> Result<Act, Stop>,
-) -> Result<(), Stop> {
+fn refused(harness: &dyn Harness, what: &str, act: impl Fn(&Memories) -> Result<Act, Stop>) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let memories = Memories::new(&mut pair)?;
     pair.quiet();
@@ -330,7 +326,12 @@ pub(super) fn progress(harness: &dyn Harness) -> Result<(), Stop> {
     // The connection is made; from here on the target never calls in.
     pair.quiet();
     let mut posted = vec![
-        pair.a.post(QP, Act::Write(Data::Gather(vec![from.piece(0, 64)?]), part(writable, 0, 64), None), true, false)?,
+        pair.a.post(
+            QP,
+            Act::Write(Data::Gather(vec![from.piece(0, 64)?]), part(writable, 0, 64), None),
+            true,
+            false,
+        )?,
         pair.a.post(QP, Act::Read(sink.piece(0, 4096)?, part(readable, 0, 4096)), true, false)?,
     ];
     if capabilities.atomics != AtomicScope::None {

@@ -120,7 +120,15 @@ unsafe impl Port for Mutant {
                 if let (RawWork::Send(..), true) = (&request.work, request.signalled) {
                     let (opcode, status) = (Opcode::Send, Status::Success);
                     let (qp, slot) = (Some(qp), request.slot);
-                    self.early.push_back(RawCompletion { slot, qp, opcode, status, bytes: 0, immediate: None, value: 0 });
+                    self.early.push_back(RawCompletion {
+                        slot,
+                        qp,
+                        opcode,
+                        status,
+                        bytes: 0,
+                        immediate: None,
+                        value: 0,
+                    });
                 }
             }
         }

@@ -306,8 +306,7 @@ impl Fabric {
 
     fn write(&mut self, end: usize, message: &[u8], remote: RemoteToken, immediate: Option<u32>) -> Option<Done> {
         let len = message.len() as u64;
-        let Some(Region { memory: Memory::Window(window), .. }) =
-            self.granted(end, remote, len, Access::REMOTE_WRITE)
+        let Some(Region { memory: Memory::Window(window), .. }) = self.granted(end, remote, len, Access::REMOTE_WRITE)
         else {
             return Some(REFUSED);
         };
@@ -341,8 +340,7 @@ impl Fabric {
     }
 
     fn update(&self, end: usize, remote: RemoteToken, new: impl Fn(u64) -> u64) -> Done {
-        let Some(Region { memory: Memory::Window(window), .. }) =
-            self.granted(end, remote, 8, Access::REMOTE_ATOMIC)
+        let Some(Region { memory: Memory::Window(window), .. }) = self.granted(end, remote, 8, Access::REMOTE_ATOMIC)
         else {
             return REFUSED;
         };
@@ -364,15 +362,7 @@ impl Fabric {
     fn complete(&mut self, end: usize, slot: u32, opcode: Opcode, done: Done, immediate: Option<u32>) {
         let Some((port, qp)) = self.ends[end].at else { return };
         let Done { status, bytes, value } = done;
-        self.ports[port].done.push_back(RawCompletion {
-            slot,
-            qp: Some(qp),
-            opcode,
-            status,
-            bytes,
-            immediate,
-            value,
-        });
+        self.ports[port].done.push_back(RawCompletion { slot, qp: Some(qp), opcode, status, bytes, immediate, value });
         self.wake(port);
     }
 

@@ -12,7 +12,8 @@ use overside_conformance::{Doomed, Harness, peer_until_killed};
 use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
 use overside_verbs::port::Port;
 use overside_verbs::{
-    Access, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider, RemoteToken, VerbsError,
+    Access, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider, RemoteToken,
+    VerbsError,
 };
 
 use fabric::{Fabric, Region};
@@ -145,12 +146,7 @@ impl Provider for Reference {
         Ok(ProtectionDomain::new(self.fabric.lock().unwrap().number()))
     }
 
-    fn register(
-        &self,
-        domain: &ProtectionDomain,
-        memory: &Memory,
-        access: Access,
-    ) -> Result<MemoryRegion, VerbsError> {
+    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         let mut fabric = self.fabric.lock().unwrap();
         let rkey = u128::from(fabric.number()) << 64 | 0x5EED_0000;
         let region = Region { domain: domain.id(), memory: memory.clone(), access };

@@ -125,9 +125,7 @@ unsafe impl Port for ReferencePort {
         let mut fabric = self.fabric.lock().unwrap();
         let end = match qp {
             None => None,
-            Some(qp) => {
-                Some(self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)).ok_or(VerbsError::Closed)?)
-            }
+            Some(qp) => Some(self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)).ok_or(VerbsError::Closed)?),
         };
         let mut accepted = 0;
         for receive in batch {
