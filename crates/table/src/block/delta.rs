@@ -14,6 +14,7 @@ use std::ops::Range;
 use overside_bwtree::{DeltaRecord, Leaf, Op, Rest, page::DELTA_HEADER};
 
 use super::fragments::{Fragment, Fragments};
+use super::gather::LINE_BYTES;
 use super::header::{BlockHeader, HEADER_BYTES, Mode, u32_at};
 use super::run::Run;
 use super::state::{PageState, Piece};
@@ -83,8 +84,12 @@ impl DeltaAnswer {
         self.fragments.list()
     }
 
-    /// Bytes of the head: header and tables.
+    /// Bytes of the head: header, tables, and zeroes up to a cache line, so that the page is copied aligned.
     pub fn head_len(&self) -> usize {
+        self.tables_end().next_multiple_of(LINE_BYTES)
+    }
+
+    fn tables_end(&self) -> usize {
         let tables =
             self.pages.len() * PAGE_BYTES + self.deltas.len() * DELTA_BYTES + self.extents.len() * EXTENT_BYTES;
         HEADER_BYTES + tables
@@ -118,6 +123,7 @@ impl DeltaAnswer {
         };
         let base = self.head_len() as u32;
         head[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        head[self.tables_end()..base as usize].fill(0);
         let mut words = head[HEADER_BYTES..base as usize].as_chunks_mut::<4>().0.iter_mut();
         let mut put = |word: u32| {
             if let Some(place) = words.next() {

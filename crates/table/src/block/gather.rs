@@ -82,9 +82,9 @@ impl GatherAnswer {
         self.fragments.list()
     }
 
-    /// Bytes of the head: header and run table.
+    /// Bytes of the head: header, run table, and zeroes up to a cache line, so that what follows is copied aligned.
     pub fn head_len(&self) -> usize {
-        HEADER_BYTES + self.runs.len() * RUN_BYTES
+        (HEADER_BYTES + self.runs.len() * RUN_BYTES).next_multiple_of(LINE_BYTES)
     }
 
     /// Bytes of the whole message.
@@ -115,6 +115,7 @@ impl GatherAnswer {
             bytes: self.message_len() as u32,
         };
         head[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        head[HEADER_BYTES + self.runs.len() * RUN_BYTES..head_len].fill(0);
         let table = head[HEADER_BYTES..head_len].as_chunks_mut::<RUN_BYTES>().0;
         for (entry, draft) in table.iter_mut().zip(&self.runs) {
             let mut run = draft.run;
@@ -211,3 +212,6 @@ fn add_rests(drafts: &mut [Draft], state: &PageState<'_>, rows: Range<usize>, ad
         }
     }
 }
+
+/// Bytes of a cache line.
+pub(super) const LINE_BYTES: usize = 64;
