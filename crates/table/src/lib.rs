@@ -15,10 +15,10 @@
 
 pub mod arrow;
 pub mod block;
+pub mod client;
 pub mod key;
 pub mod projection;
 pub mod row;
 pub mod schema;
-pub mod client;
 pub mod server;
 pub mod wire;

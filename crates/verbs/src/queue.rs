@@ -28,6 +28,8 @@ pub struct CompletionQueue {
     raw: Vec<RawCompletion>,
     sleeps: u64,
     spun: Duration,
+    /// The last poll saw the end of something, perhaps of unsignalled requests only.
+    made_room: bool,
 }
 
 impl CompletionQueue {
@@ -42,6 +44,7 @@ impl CompletionQueue {
             raw: vec![NO_COMPLETION; POLL_BATCH],
             sleeps: 0,
             spun: Duration::ZERO,
+            made_room: false,
         }
     }
 
@@ -189,6 +192,7 @@ impl CompletionQueue {
                 self.complete(completion, out);
             }
             // Where all reports were of unsignalled requests, not for the user, look again.
+            self.made_room |= count > 0;
             if count < raw.len() || out.len() > before {
                 self.raw = raw;
                 return out.len() - before;
@@ -254,7 +258,8 @@ impl CompletionQueue {
 
     /// Polls; when there is nothing, polls a little longer, then sleeps until something happens
     /// or `timeout` passes (never, when none). Returns how many completions were appended: possibly
-    /// none, when an event or the timeout ended the wait.
+    /// none, when an event, the timeout or the end of unsignalled requests (there is room to post
+    /// again) ended the wait.
     ///
     /// # Errors
     /// When the system refuses to wait.
@@ -272,8 +277,9 @@ impl CompletionQueue {
         timeout: Option<Duration>,
         other: Option<BorrowedFd<'_>>,
     ) -> Result<usize, VerbsError> {
+        self.made_room = false;
         let found = self.poll(out);
-        if found > 0 {
+        if found > 0 || self.made_room {
             return Ok(found);
         }
         let start = Instant::now();
@@ -281,7 +287,7 @@ impl CompletionQueue {
         while start.elapsed() < budget {
             for _ in 0..SPIN_POLLS {
                 let found = self.poll(out);
-                if found > 0 {
+                if found > 0 || self.made_room {
                     self.spun += start.elapsed();
                     return Ok(found);
                 }

@@ -31,7 +31,9 @@ pub enum ClientError {
     #[error("the connection to the server ended ({0:?}); is it still running?")]
     Disconnected(Status),
     /// A batch was cut short: what was acknowledged is applied, of the rest some rows may be.
-    #[error("the connection ended in the middle of a batch: {acknowledged} of {rows} rows are applied for certain; put the others again with upsert")]
+    #[error(
+        "the connection ended in the middle of a batch: {acknowledged} of {rows} rows are applied for certain; put the others again with upsert"
+    )]
     Partly {
         /// Rows whose outcome the server told.
         acknowledged: u64,
@@ -42,7 +44,9 @@ pub enum ClientError {
     #[error("the server has not answered within {0:?}; it may be overloaded or stopped")]
     TimedOut(Duration),
     /// Every receive buffer is held by blocks that the caller keeps.
-    #[error("every receive buffer is held by a block; drop blocks before asking for more, or connect with more buffers")]
+    #[error(
+        "every receive buffer is held by a block; drop blocks before asking for more, or connect with more buffers"
+    )]
     BlocksHeld,
     /// The server sent something that it must not.
     #[error(transparent)]

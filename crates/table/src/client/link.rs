@@ -37,7 +37,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn connect(provider: Arc<dyn Provider>, name: &str, options: ClientOptions) -> Result<Link, ClientError> {
+    pub(crate) fn connect(
+        provider: Arc<dyn Provider>,
+        name: &str,
+        options: ClientOptions,
+    ) -> Result<Link, ClientError> {
         let domain = provider.allocate_domain()?;
         let port = PortOptions { depth: options.blocks.max(32), shared_receives: 0, ..PortOptions::default() };
         let mut queue = CompletionQueue::new(provider.open_port(&domain, port)?);
@@ -90,7 +94,9 @@ impl Link {
         let mut batch = VecDeque::from([WorkRequest::send(0, view)]);
         let start = Instant::now();
         loop {
-            self.queue.post(self.queue_pair, &mut batch).map_err(|e| self.ended.map_or(e.into(), ClientError::Disconnected))?;
+            self.queue
+                .post(self.queue_pair, &mut batch)
+                .map_err(|e| self.ended.map_or(e.into(), ClientError::Disconnected))?;
             if batch.is_empty() {
                 return Ok(self.number);
             }
@@ -163,7 +169,8 @@ impl Link {
         let left = self.timeout.saturating_sub(start.elapsed());
         let found = self.queue.poll_wait(&mut self.done, Some(left.min(LOOK)))?;
         for completion in self.done.drain(..) {
-            let (Opcode::Receive | Opcode::ReceiveImmediate, Some(buffer)) = (completion.opcode, completion.buffer) else {
+            let (Opcode::Receive | Opcode::ReceiveImmediate, Some(buffer)) = (completion.opcode, completion.buffer)
+            else {
                 continue;
             };
             self.posted = self.posted.saturating_sub(1);

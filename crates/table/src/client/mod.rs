@@ -73,7 +73,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    pub fn connect_with(provider: Arc<dyn Provider>, name: &str, options: ClientOptions) -> Result<Client, ClientError> {
+    pub fn connect_with(
+        provider: Arc<dyn Provider>,
+        name: &str,
+        options: ClientOptions,
+    ) -> Result<Client, ClientError> {
         Ok(Client { link: Link::connect(provider, name, options)? })
     }
 
@@ -187,4 +191,3 @@ impl Client {
         }
     }
 }
-

@@ -64,8 +64,7 @@ impl Ways {
         let copy = Some(copy_work(state, projection, copied));
         let [gather, delta] = [Mode::Gather, Mode::Delta].map(|way| {
             let draft = self.draft(way, state, projection, terms);
-            let possible =
-                draft.fragments().len() < terms.sge_max && draft.message_len() <= terms.block_bytes as u64;
+            let possible = draft.fragments().len() < terms.sge_max && draft.message_len() <= terms.block_bytes as u64;
             possible.then(|| in_place_work(way, state, &draft))
         });
         plan(terms.profile, terms.goal, &[copy, gather, delta])

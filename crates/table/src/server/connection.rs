@@ -83,7 +83,8 @@ impl Connection {
                 pid: std::process::id(),
             }
         } else {
-            let text = format!("this server speaks version {}, the client {version}; update the older one", wire::VERSION);
+            let text =
+                format!("this server speaks version {}, the client {version}; update the older one", wire::VERSION);
             Reply::Fault(fault(FaultCode::BadRequest, text))
         };
         self.reply(number, &reply, transmit);

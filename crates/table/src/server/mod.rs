@@ -98,8 +98,10 @@ impl Server {
     /// # Errors
     /// When an address is taken or the system has no room.
     pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, VerbsError> {
+        raise_descriptor_limit();
         let domain = provider.allocate_domain()?;
-        let registrar = Arc::new(Registrar { provider: provider.clone(), domain: domain.clone(), regions: Mutex::default() });
+        let registrar =
+            Arc::new(Registrar { provider: provider.clone(), domain: domain.clone(), regions: Mutex::default() });
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
         let profile = options.profile.clone().unwrap_or_else(|| provider.profile());
         let listeners = names.iter().map(|n| provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
@@ -155,6 +157,16 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// A connection takes a few descriptors, a segment one: the usual 1,024 are soon spent, and the system
+/// allows more to whoever asks. Refusal leaves what there is.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
 

@@ -7,11 +7,11 @@ use overside_bwtree::{Direction, Pages, PinAccount, PinnedPage};
 use overside_memory::View;
 use overside_planner::{Goal, Profile};
 
+use super::Shared;
 use super::answer::{self, Ways};
 use super::connection::Connection;
 use super::store::{Table, fault};
 use super::transmit::{LARGE_BYTES, Transmit};
-use super::Shared;
 use crate::block::{Copier, DeltaAt, HEADER_BYTES, PageState};
 use crate::projection::Projection;
 use crate::wire::{Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest};
@@ -68,8 +68,9 @@ impl ActiveScan {
             request.columns.as_ref().map(|columns| columns.iter().map(|c| usize::from(*c)).collect());
         let projection = match columns {
             None => Projection::whole(&table.schema),
-            Some(columns) => Projection::new(&table.schema, &columns)
-                .map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?,
+            Some(columns) => {
+                Projection::new(&table.schema, &columns).map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?
+            }
         };
         let (from, to) = (bound(request.bounds.from), bound(request.bounds.to));
         let pages = table.tree.pages(from, to, Direction::Forward).on_account(pins);

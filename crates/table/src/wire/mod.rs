@@ -10,7 +10,8 @@ mod message;
 mod part;
 
 pub use message::{
-    Applied, Bounds, FAILED_MAX, Fault, FaultCode, MODES, Mode, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats, TableInfo,
+    Applied, Bounds, FAILED_MAX, Fault, FaultCode, MODES, Mode, PutMode, Reply, Request, ScanReply, ScanRequest,
+    ServerStats, TableInfo,
 };
 pub use part::{Assembly, PART_HEADER, cut};
 

@@ -10,7 +10,10 @@ pub const PART_HEADER: usize = 16;
 
 /// The parts of `message` for receive buffers of `block_bytes`: ranges of it, each to be sent with
 /// a header that [`header`] makes.
-pub fn cut(message_len: usize, block_bytes: usize) -> impl Iterator<Item = ([u8; PART_HEADER], std::ops::Range<usize>)> {
+pub fn cut(
+    message_len: usize,
+    block_bytes: usize,
+) -> impl Iterator<Item = ([u8; PART_HEADER], std::ops::Range<usize>)> {
     let step = block_bytes.saturating_sub(PART_HEADER).max(1);
     (0..message_len).step_by(step).map(move |at| {
         let mut header = [0; PART_HEADER];
