@@ -1,0 +1,32 @@
+//! What the fuzz targets share: a table with a column of each kind, and the projections of a scan.
+
+#![forbid(unsafe_code)]
+
+use overside_table::projection::Projection;
+use overside_table::schema::{Column, ColumnType, Schema, TimeUnit};
+
+/// A column of each kind, nullable ones among them.
+pub fn schema() -> Schema {
+    let columns = vec![
+        Column::new("id", ColumnType::Int64),
+        Column::new("name", ColumnType::Utf8),
+        Column::nullable("small", ColumnType::Int8),
+        Column::nullable("price", ColumnType::Decimal128 { precision: 15, scale: 2 }),
+        Column::new("when", ColumnType::Timestamp { unit: TimeUnit::Microsecond, zone: None }),
+        Column::nullable("flag", ColumnType::Boolean),
+        Column::new("digest", ColumnType::FixedBinary(5)),
+        Column::nullable("note", ColumnType::Binary),
+        Column::new("ratio", ColumnType::Float64),
+    ];
+    Schema::with_key(columns, &["name", "id"]).expect("a schema within the limits")
+}
+
+/// All columns, fixed ones only, and some of both in another order; chosen by the first byte of an input.
+pub fn projection(choice: u8) -> Projection {
+    let schema = schema();
+    match choice % 3 {
+        0 => Projection::whole(&schema),
+        1 => Projection::new(&schema, &[8, 0, 5]).expect("columns of the table"),
+        _ => Projection::new(&schema, &[7, 3, 0]).expect("columns of the table"),
+    }
+}
