@@ -8,6 +8,8 @@
 //! | [`key`] | primary keys as bytes whose order is the keys' order |
 //! | [`row`] | rows as a fixed prefix and a variable rest; builders and zero-copy views |
 //! | [`projection`] | some columns of a row: read in place, or packed |
+//! | [`block`] | scan answers: one format for `copy`, `gather` and `delta`, read as runs of rows |
+//! | [`arrow`] | record batches out of scan answers, rows out of record batches |
 //!
 //! Every parser here takes bytes from outside and is total: garbage is an error, never a panic.
 
