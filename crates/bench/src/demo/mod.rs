@@ -24,7 +24,7 @@ use crate::{
     baseline::Baseline,
     limits::{Chunks, ping_pong},
     lineitem::{Lineitem, PackedRows},
-    measure::{median, now_ns},
+    measure::{HostTime, Split, median, now_ns},
     report::{self, Machine, Prices, Report, Run},
     verify::History,
 };
@@ -97,14 +97,24 @@ struct Cast<'a> {
     stage: Stage<'a>,
     baseline: Baseline,
     server: Process,
-    _baseline_process: Process,
+    baseline_process: Process,
     _server_line: UnixStream,
+}
+
+impl Cast<'_> {
+    /// Ticks that all processes of the demo have used, this one included.
+    fn used(&self) -> Result<u64> {
+        let others = [self.server.used()?, self.baseline_process.used()?, self.stage.updater.used()?];
+        let own = Split::of(std::process::id())?;
+        Ok(own.total() + others.iter().map(|split| split.total()).sum::<u64>())
+    }
 }
 
 fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Result<Report> {
     let rows = generated.rows();
     let plan = Plan::of(options);
     let mut cast = assemble(rows, progress)?;
+    let before = (HostTime::now(), cast.used()?);
     let stage = &mut cast.stage;
     progress.say("consolidating pages");
     let pages = hot::clean(stage)?.len() as u64;
@@ -125,6 +135,8 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
         progress.part("scanning while rows change", done, plan.disturbed_rounds * Workload::ALL.len());
     })?;
     cast.server.alive()?;
+    let others_share = HostTime::now().others_share(before.0, cast.used()? - before.1);
+    let stage = &cast.stage;
     let bars = summary::bars(&quiet, &hot_runs);
     let mut runs = quiet.runs;
     runs.extend(hot_runs);
@@ -148,6 +160,7 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
         prices,
         bars,
         kernel_share: quiet.kernel_share,
+        others_share,
         verification,
         limits,
         ping_pong,
@@ -173,7 +186,7 @@ fn assemble<'a>(rows: &'a PackedRows, progress: &Progress) -> Result<Cast<'a>> {
     let expected = Expected::new(rows, table.layout())?;
     let (history, checked) = (History::default(), Checked::default());
     let stage = Stage { rows, table, updater, history, expected, checked };
-    Ok(Cast { stage, baseline, server, _baseline_process: baseline_process, _server_line: server_line })
+    Ok(Cast { stage, baseline, server, baseline_process, _server_line: server_line })
 }
 
 /// The runs of `hot`, those with other numbers of updates, and the planner's prices for `hot`.

@@ -4,6 +4,7 @@
 //! parent dies of; the parent kills and reaps by pid what it started when it is done or fails.
 //! Nothing has a name in a file system: data goes over as a memory file and a socket pair.
 
+use crate::measure::Split;
 use anyhow::{Context, Result, bail};
 use rustix::{
     fs::{MemfdFlags, memfd_create},
@@ -62,6 +63,15 @@ impl Process {
     #[cfg(test)]
     pub(super) fn of(child: Child, name: &'static str) -> Process {
         Process { child, name }
+    }
+
+    /// User and system time it has used.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn used(&self) -> Result<Split> {
+        Ok(Split::of(self.child.id())?)
     }
 
     /// An error if it has ended.

@@ -5,7 +5,10 @@
 //! (or the words of an error).
 
 use super::process::{Process, read_word, write_words};
-use crate::{measure::now_ns, verify::Write};
+use crate::{
+    measure::{Split, now_ns},
+    verify::Write,
+};
 use anyhow::{Context, Result, bail};
 use std::{
     io::{Read, Write as _},
@@ -54,6 +57,11 @@ impl Updater {
         self.command(&[UPDATE, indexes.len() as u64, 0])?;
         self.command(indexes)?;
         self.reply()
+    }
+
+    /// User and system time it has used.
+    pub(super) fn used(&self) -> Result<Split> {
+        self.process.used()
     }
 
     fn command(&mut self, words: &[u64]) -> Result<()> {

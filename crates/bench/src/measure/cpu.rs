@@ -81,6 +81,11 @@ impl Split {
         Split { user: self.user.saturating_sub(before.user), system: self.system.saturating_sub(before.system) }
     }
 
+    /// Both.
+    pub fn total(self) -> u64 {
+        self.user + self.system
+    }
+
     /// The kernel's share, 0 to 1; zero when nothing was used.
     pub fn kernel_share(self) -> f64 {
         let all = self.user + self.system;

@@ -7,10 +7,12 @@
 
 mod bars;
 mod cpu;
+mod host;
 mod rounds;
 mod stats;
 
 pub use bars::{Bar, Verdict};
 pub use cpu::{Cpu, CpuError, Split, elapsed_ns, now_ns};
+pub use host::HostTime;
 pub use rounds::{alternate, rotation};
 pub use stats::{BestOf, Ratio, Spread, best_of, median};

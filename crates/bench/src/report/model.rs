@@ -34,6 +34,8 @@ pub struct Report {
     pub bars: Vec<Bar>,
     /// The kernel's share of the CPU time during the quiet rounds: of the server's and of the client's.
     pub kernel_share: [f64; 2],
+    /// The share of the cores' time that went to other programs and the hypervisor meanwhile, 0 to 1.
+    pub others_share: f64,
     /// What was verified.
     pub verification: Verification,
     /// Every kernel, both ways.
@@ -253,6 +255,8 @@ impl Report {
     }
 }
 
+/// From this share of the cores' time on, others are said to have disturbed the figures.
+pub(super) const DISTURBED_SHARE: f64 = 0.05;
 /// The workloads in the order of the report.
 pub(super) const WORKLOADS: [&str; 4] = ["full", "range", "projection", "hot"];
 /// The modes in the order of the report.
@@ -330,6 +334,7 @@ pub(super) mod sample {
                 Bar::at_least("row views over Arrow Flight", 12.0, None),
             ],
             kernel_share: [0.02, 0.03],
+            others_share: 0.12,
             verification: Verification {
                 scans: 48,
                 timed_scans: 400,

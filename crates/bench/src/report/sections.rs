@@ -1,6 +1,6 @@
 //! The text of the page, section by section, with the figures of this run in it.
 
-use super::model::{MODES, Report, Run};
+use super::model::{DISTURBED_SHARE, MODES, Report, Run};
 use super::{figures, tables, text::grouped};
 use crate::{measure::Verdict, svg::escape};
 
@@ -62,8 +62,17 @@ fn setup(report: &Report) -> String {
         report.limits.chunk_bytes >> 10,
         report.limits.ring_bytes >> 10
     );
+    let percent = report.others_share * 100.0;
+    let disturbed = if report.others_share > DISTURBED_SHARE {
+        format!(
+            "<p class=\"bad\">Other programs and the hypervisor took {percent:.0}&nbsp;% of the cores' time meanwhile: the \
+             figures are lower than this machine's.</p>"
+        )
+    } else {
+        format!("<p>Other programs and the hypervisor took {percent:.0}&nbsp;% of the cores' time meanwhile.</p>")
+    };
     format!(
-        "<h2>1&ensp;Setup</h2>{method}{}{limit}{}",
+        "<h2>1&ensp;Setup</h2>{method}{}{disturbed}{limit}{}",
         figure_table(1, "The machine.", &tables::machine(report)),
         figure_table(2, "Limits for copies, from the same source, page-aligned.", &tables::limits(report)),
     )

@@ -1,6 +1,6 @@
 //! The table for the terminal.
 
-use super::model::{MODES, Report, Run, WORKLOADS};
+use super::model::{DISTURBED_SHARE, MODES, Report, Run, WORKLOADS};
 use crate::measure::Spread;
 use std::fmt::Write;
 
@@ -15,8 +15,8 @@ pub fn text(report: &Report) -> String {
 fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "{:<11} {:<8} {:>9} {:>16} {:>8} {:>8} {:>8}  {:<22} {}",
-        "workload", "mode", "Mrows/s", "GB/s", "server", "polling", "client", "pages sent as", "verified"
+        "{:<11} {:<8} {:>9} {:>16} {:>8} {:>8} {:>8}  {:<22} verified",
+        "workload", "mode", "Mrows/s", "GB/s", "server", "polling", "client", "pages sent as"
     )?;
     writeln!(out, "{:<11} {:<8} {:>9} {:>16} {:>8} {:>8} {:>8}", "", "", "", "", "ns/row", "ns/row", "ns/row")?;
     for workload in WORKLOADS {
@@ -57,6 +57,13 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     )?;
     for violation in &checked.first {
         writeln!(out, "  {violation}")?;
+    }
+    if report.others_share > DISTURBED_SHARE {
+        let percent = report.others_share * 100.0;
+        writeln!(
+            out,
+            "disturbed: other programs took {percent:.0} % of the cores' time; figures are lower than they could be"
+        )?;
     }
     writeln!(out)?;
     for sentence in &report.summary {
@@ -118,6 +125,7 @@ mod tests {
         let lines = |word: &str| text.lines().filter(|line| line.starts_with(word)).count();
         assert_eq!((lines("full"), lines("range"), lines("projection"), lines("hot")), (5, 5, 5, 4));
         assert!(text.contains("limit: 8.83 GB/s") && !text.contains("NO"));
+        assert!(text.contains("disturbed: other programs took 12 %"));
         assert!(text.trim_end().ends_with(report.commands[3].as_str()));
     }
 
