@@ -15,6 +15,8 @@ pub struct Work {
     pub packed_pieces: f64,
     /// Rows looked at one by one beyond what every alternative does (merging, slots).
     pub rows: f64,
+    /// What else this end does for the message, in nanoseconds, as the caller has measured it.
+    pub other_ns: f64,
 }
 
 /// Linear costs in nanoseconds, calibrated on the device.
@@ -56,6 +58,7 @@ impl Profile {
             + work.packed_bytes * self.pack_byte_ns
             + work.packed_pieces * self.pack_piece_ns
             + work.rows * self.row_ns
+            + work.other_ns
     }
 
     /// Nanoseconds of the receiver's processor.
@@ -64,5 +67,6 @@ impl Profile {
             + work.fragments * self.receive_fragment_ns
             + work.bytes * self.receive_byte_ns
             + work.rows * self.row_ns
+            + work.other_ns
     }
 }

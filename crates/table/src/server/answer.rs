@@ -61,11 +61,11 @@ impl Ways {
     ) -> Option<Plan<3>> {
         self.drafted = [false; 2];
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()?;
-        let copy = Some(copy_work(state, projection, copied));
+        let copy = Some(terms.meter.corrected(Mode::Copy, copy_work(state, projection, copied)));
         let [gather, delta] = [Mode::Gather, Mode::Delta].map(|way| {
             let draft = self.draft(way, state, projection, terms);
             let possible = draft.fragments().len() < terms.sge_max && draft.message_len() <= terms.block_bytes as u64;
-            possible.then(|| in_place_work(way, state, &draft))
+            possible.then(|| terms.meter.corrected(way, in_place_work(way, state, &draft)))
         });
         plan(terms.profile, terms.goal, &[copy, gather, delta])
     }
@@ -115,7 +115,7 @@ fn copy_work<'a>(state: &PageState<'_>, projection: &Projection, bytes: usize) -
         bytes: bytes as f64,
         packed_bytes: bytes as f64,
         packed_pieces: pieces as f64,
-        rows: 0.0,
+        ..Work::default()
     };
     let receiver = Work { requests: 1.0, fragments: 1.0, bytes: bytes as f64, ..Work::default() };
     Alternative { name: Mode::Copy.name(), sender, receiver, wire_bytes: bytes as f64 }

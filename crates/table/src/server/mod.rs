@@ -12,6 +12,7 @@
 mod answer;
 mod apply;
 mod connection;
+mod meter;
 mod scan;
 mod store;
 mod transmit;
@@ -28,6 +29,7 @@ use overside_memory::{Segment, SegmentId};
 use overside_planner::{Goal, Profile};
 use overside_verbs::{Access, Link, Listener, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 
+use meter::Meter;
 use store::{MemoryLimit, Store};
 use worker::{Waker, Worker};
 
@@ -86,6 +88,7 @@ struct Shared {
     options: ServerOptions,
     profile: Profile,
     sge_max: usize,
+    meter: Meter,
     stop: AtomicBool,
     connections: AtomicU64,
     closed_for_cause: AtomicU64,
@@ -112,6 +115,7 @@ impl Server {
             domain,
             options,
             profile,
+            meter: Meter::default(),
             stop: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             closed_for_cause: AtomicU64::new(0),

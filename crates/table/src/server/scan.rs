@@ -10,6 +10,7 @@ use overside_planner::{Goal, Profile};
 use super::Shared;
 use super::answer::{self, Ways};
 use super::connection::Connection;
+use super::meter::{Meter, Stopwatch};
 use super::store::{Table, fault};
 use super::transmit::{LARGE_BYTES, Transmit};
 use crate::block::{Copier, DeltaAt, HEADER_BYTES, PageState};
@@ -29,6 +30,8 @@ pub(crate) struct ActiveScan {
     sequence: u64,
     reply: ScanReply,
     ways: Ways,
+    /// The way and the sender's price of the page in hand, where the planner chose.
+    planned: Option<(Mode, f64)>,
 }
 
 /// What a turn brought.
@@ -49,6 +52,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) block_bytes: usize,
     /// The connection's pins are spent: copy out.
     pub(crate) spent: bool,
+    /// What the ways really took.
+    pub(crate) meter: &'a Meter,
 }
 
 impl std::fmt::Debug for ActiveScan {
@@ -85,6 +90,7 @@ impl ActiveScan {
             sequence: 0,
             reply: ScanReply::default(),
             ways: Ways::default(),
+            planned: None,
         })
     }
 
@@ -97,6 +103,7 @@ impl ActiveScan {
 
     /// The next message.
     pub(crate) fn turn(&mut self, terms: &Terms<'_>, transmit: &Transmit) -> Turn {
+        let stopwatch = Stopwatch::for_turn(self.sequence);
         loop {
             let (page, from) = match self.begun.take() {
                 Some(begun) => begun,
@@ -126,6 +133,9 @@ impl ActiveScan {
             drop(deltas);
             if from + sent < rows {
                 self.begun = Some((page, from + sent));
+            }
+            if let (0, Some(planned)) = (from, self.planned.take()) {
+                terms.meter.note(planned.0, planned.1, stopwatch);
             }
             self.rows_left = self.rows_left.saturating_sub(sent as u64);
             self.sequence += 1;
@@ -184,6 +194,7 @@ impl ActiveScan {
                 for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {
                     *sum += price.map_or(0, |p| p.ns as u64);
                 }
+                self.planned = Some((MODES[plan.chosen], plan.price().sender_ns));
                 MODES[plan.chosen]
             }
             None => Mode::Copy,
@@ -258,6 +269,7 @@ impl Connection {
             sge_max: shared.sge_max,
             block_bytes: self.block_bytes,
             spent: self.held_bytes() > shared.options.pinned_max,
+            meter: &shared.meter,
         };
         while self.in_flight + self.outbox.len() < shared.options.window {
             produced = true;
