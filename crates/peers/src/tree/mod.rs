@@ -33,6 +33,8 @@ struct Map {
     put_p50_ns: f64,
     put_p99_ns: f64,
     put_p999_ns: f64,
+    /// Reads of keys that are there which did not find them, all rounds together.
+    missed_reads: u64,
 }
 
 #[derive(Serialize)]
@@ -115,6 +117,7 @@ fn summary(name: &'static str, threads: usize, rounds: &[Measured]) -> Map {
         put_p50_ns: put(0),
         put_p99_ns: put(1),
         put_p999_ns: put(2),
+        missed_reads: rounds.iter().map(|m| m.missed).sum(),
     }
 }
 
@@ -163,6 +166,9 @@ fn print(report: &Report) {
     }
     println!("\nBytes a record count what the global allocator gave and, for the Bw-tree, the chunks of its arena (room for");
     println!("deltas, replaced pages not yet let go and side tables included); `at end` is after A, B and E.");
+    for map in report.maps.iter().filter(|map| map.missed_reads > 0) {
+        println!("{} replaces by removing and inserting: {} reads did not find a key that is there.", map.name, map.missed_reads);
+    }
     crate::bars::print(&report.bars);
     let missed = report.bars.iter().filter(|bar| bar.verdict == Verdict::Missed).count();
     println!("\n{} of {} bars missed", missed, report.bars.len());
