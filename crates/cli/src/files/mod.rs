@@ -47,8 +47,13 @@ pub const BATCH_ROWS: usize = 8192;
 /// # Errors
 /// Not readable, not the format its name says, damaged, or with a column no table can hold.
 pub fn open(path: &Path, columns: &[Field]) -> Result<FileReader> {
+    let file = File::open(path).with_context(|| format!("{}", path.display()))?;
+    open_as(path, file, columns)
+}
+
+/// Reads `file` as what it would be under the name `path`.
+fn open_as(path: &Path, file: File, columns: &[Field]) -> Result<FileReader> {
     let opened = || -> Result<FileReader> {
-        let file = File::open(path)?;
         let bytes_total = file.metadata()?.len();
         let batches: Box<dyn Batches> = match Format::of(path)?.checked(&file)? {
             Format::Parquet => Box::new(parquet::ParquetReader::open(file)?),

@@ -84,6 +84,30 @@ fn many_rows_come_back_in_order_and_in_bounded_batches() {
     }
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 24, ..Default::default() })]
+
+    #[test]
+    fn any_text_and_any_number_come_back(
+        texts in proptest::collection::vec(proptest::option::of("(?s).{1,20}"), 1..60),
+        numbers in proptest::collection::vec(proptest::option::of(proptest::num::f64::ANY), 60),
+    ) {
+        // NaNs are one value to CSV, whose text has no payload.
+        let numbers = numbers.iter().take(texts.len()).map(|n| n.filter(|n| !n.is_nan()));
+        let numbers: ArrayRef = Arc::new(arrow_array::Float64Array::from_iter(numbers));
+        let texts: ArrayRef = Arc::new(arrow_array::StringArray::from_iter(texts));
+        let fields = vec![
+            Field::new("a,\"b\"", DataType::Utf8, true),
+            Field::new("number", DataType::Float64, true),
+        ];
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields.clone())), vec![texts, numbers]).unwrap();
+        for name in ["t.arrow", "t.parquet", "t.csv"] {
+            let read = round_trip(name, std::slice::from_ref(&batch), &fields).unwrap();
+            proptest::prop_assert_eq!(read[0].columns(), batch.columns(), "{}", name);
+        }
+    }
+}
+
 #[test]
 fn a_slice_is_written_from_its_first_row_on() {
     let slice = every_type().slice(2, 2);

@@ -80,6 +80,14 @@ fn a_duplicate_or_null_key_names_the_file_and_the_row_and_what_was_loaded() {
     }
     assert!(server.fails(&["scan", "@", "null"]).contains("no table"));
 
+    // Rows are counted through all batches of a file.
+    let late = server.file("late.csv", numbered(9000) + "17,again,1\n");
+    let told = server.fails(&["load", "@", "late", &late]);
+    assert!(told.contains("row 9001: key 17") && told.contains("9,000 rows of this load stay"), "{told}");
+    let late = server.file("late.csv", numbered(9000) + ",none,1\n");
+    let told = server.fails(&["load", "@", "none", &late]);
+    assert!(told.contains("row 9001: no value for column `id`"), "{told}");
+
     let known = server.file("known.csv", "id,name,price\n9,x,1\n2,y,2\n");
     let told = server.fails(&["load", "@", "t", &known]);
     assert!(told.contains("row 2") && told.contains("--replace") && told.contains("1 rows of this load"), "{told}");

@@ -103,3 +103,15 @@ fn a_load_says_which_key_it_took_and_replaces_when_told() {
     let text = server.ok(&["scan", "@", "t"]);
     assert_eq!(text, "id  v\n--  -\n 1  a\n 2  B\n 3  C\n");
 }
+
+#[test]
+fn a_server_on_two_addresses_serves_the_same_tables() {
+    let other = format!("shm:cli-test-other-{}", std::process::id());
+    let mut server = Server::with(&["--listen", &other, "--workers", "1"]);
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut server.output, &mut line).unwrap();
+    assert_eq!(line, format!("listening on {other}\n"));
+    let path = server.file("t.csv", numbered(10));
+    server.ok(&["load", "@", "t", &path]);
+    assert_eq!(server.json(&["get", &other, "t", "7"])["price"], 7.5);
+}
