@@ -128,6 +128,7 @@ impl Worker {
             let message = &buffer[..completion.bytes as usize];
             let queue_pair = connection.queue_pair;
             match connection.request(&self.shared, &self.transmit, message) {
+                Ok(()) if connection.outbox.len() > OUTBOX_MAX => self.dismiss(queue_pair),
                 Ok(()) if !self.busy.contains(&queue_pair) => self.busy.push(queue_pair),
                 Ok(()) => {}
                 Err(_) => self.dismiss(queue_pair),
@@ -213,5 +214,8 @@ impl Drop for Worker {
 const RECEIVES: usize = 32;
 /// Each takes the longest request. Untouched memory is not there, so their length costs nothing.
 const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
+/// Messages that wait for one client. Parts of the longest message for the smallest buffers stay below; a
+/// client that asks on and on and takes no answer does not.
+const OUTBOX_MAX: usize = 8192;
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);

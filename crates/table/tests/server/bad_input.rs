@@ -161,3 +161,21 @@ fn hostile_messages_close_their_connection_only() {
     }
     assert_eq!(client.stats().unwrap().closed_for_cause, 8);
 }
+
+/// Who asks and asks and takes no answer is cut off before it fills the server's memory.
+#[test]
+fn a_client_that_takes_no_answers_is_cut_off() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let mut raw = Raw::new(&bench);
+    raw.send(&wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 }));
+    let list = wire::encode(2, &Request::List);
+    let start = Instant::now();
+    while client.stats().unwrap().closed_for_cause == 0 {
+        (0..100).for_each(|_| raw.send(&list));
+        let _ = raw.queue.poll_wait(&mut Vec::new(), Some(Duration::from_millis(1)));
+        assert!(start.elapsed() < Duration::from_secs(8), "cut off before the deadline for slow clients");
+    }
+    assert!(raw.disconnected());
+    assert!(client.tables().unwrap().is_empty());
+}
