@@ -211,7 +211,7 @@ fn a_clean_page_is_one_fragment() {
         let id = table.model.len() as u16 % 8;
         table.put(id, 2, 20);
     }
-    assert_eq!(fragments(&table, 4), (0, 1, 64 + 24));
+    assert_eq!(fragments(&table, 4), (0, 1, (64 + 24usize).next_multiple_of(64)));
     table.put(3, 7, 20);
     let (deltas, few, _) = fragments(&table, 1 << 20);
     assert_eq!((deltas, few), (1, 2), "the row that was replaced travels as a gap");
