@@ -90,8 +90,8 @@ impl Session<'_> {
         ensure!(views.rows == rows, "row views: {} of {rows} rows", views.rows);
         let mut theirs = Touched::default();
         let mut arrow = Touched::default();
-        self.ours.batches(BATCH_ROWS[0], |batch| Ok(arrow.add(sides::read(&batch)?)))?;
-        self.flight.batches(BATCH_ROWS[0], |batch| Ok(theirs.add(sides::read(&batch)?)))?;
+        self.ours.batches(BATCH_ROWS[0], |batch| Ok(arrow.add(sides::digest(&batch)?)))?;
+        self.flight.batches(BATCH_ROWS[0], |batch| Ok(theirs.add(sides::digest(&batch)?)))?;
         ensure!(arrow.rows == rows && theirs.rows == rows, "{} and {} of {rows} rows", arrow.rows, theirs.rows);
         ensure!(arrow.sum == theirs.sum, "the batches of both sides are not the same");
         Ok(views.bytes as f64 / rows as f64)
@@ -132,8 +132,8 @@ impl Session<'_> {
         while start.elapsed() < SAMPLE {
             match side {
                 VIEWS => all.add(self.ours.views()?),
-                ARROW => self.ours.batches(self.batch, |batch| Ok(all.add(sides::read(&batch)?)))?,
-                _ => self.flight.batches(self.batch, |batch| Ok(all.add(sides::read(&batch)?)))?,
+                ARROW => self.ours.batches(self.batch, |batch| Ok(all.add(sides::read(&batch))))?,
+                _ => self.flight.batches(self.batch, |batch| Ok(all.add(sides::read(&batch))))?,
             }
         }
         let seconds = start.elapsed().as_secs_f64();
