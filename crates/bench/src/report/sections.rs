@@ -23,6 +23,8 @@ pub(super) fn body(report: &Report) -> String {
 fn head(report: &Report) -> String {
     let summary = report.summary.iter().map(|sentence| escape(sentence)).collect::<Vec<_>>().join(" ");
     let summary = summary.replacen(" auto ", " <i>auto</i> ", 1);
+    let summary =
+        [" %", " ×", " µs"].iter().fold(summary, |text, unit| text.replace(unit, &unit.replace(' ', "&nbsp;")));
     let verdict = if report.verified {
         "Every scan that was checked kept its contract."
     } else {
@@ -93,7 +95,8 @@ fn throughput(report: &Report) -> String {
     });
     let caption = "Throughput by mode. <i>full</i> is every row and column, <i>range</i> 1&nbsp;% of the key space at \
                    random places, <i>projection</i> three of the columns, <i>hot</i> a full scan with four fresh \
-                   updates to every page. The socket is the hand-written line to beat.";
+                   updates to every page. Bytes of a \
+                   projection are those of its three columns. The socket is the hand-written line to beat.";
     format!(
         "<h2>2&ensp;Throughput</h2>{text}{}{}",
         figure(1, caption, &figures::throughput(report)),
