@@ -87,7 +87,8 @@ impl Core {
         if layout.page_len > self.options.page_bytes && layout.count > 1 {
             return self.split(guard, found, &pieces, fences);
         }
-        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, state.leaf.right())?;
+        let shrinking = last.is_none_or(|(draft, _)| draft.op == Op::Delete);
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, state.leaf.right(), shrinking)?;
         if !self.install(found.pid, state.word, word) {
             self.store.discard(fresh);
             return Ok(false);
@@ -115,10 +116,10 @@ impl Core {
         let left_fences = Fences { low: fences.low, high: Some(&between) };
         let layout = |pieces: &[Piece<'_>], fences| Layout::of(pieces, fences, self.options.prefix_len);
         let (right_word, right_fresh) =
-            self.build_leaf(&right, &layout(&right, right_fences), right_fences, state.leaf.right())?;
+            self.build_leaf(&right, &layout(&right, right_fences), right_fences, state.leaf.right(), false)?;
         let right_pid = self.new_page(right_word);
         let (left_word, left_fresh) =
-            match self.build_leaf(&left, &layout(&left, left_fences), left_fences, right_pid) {
+            match self.build_leaf(&left, &layout(&left, left_fences), left_fences, right_pid, false) {
                 Ok(built) => built,
                 Err(error) => {
                     self.store.discard(right_fresh);

@@ -25,7 +25,7 @@ impl Core {
         let (root, leaf) = (core.store.map.take(), core.store.map.take());
         debug_assert_eq!(root, ROOT);
         let fences = Fences { low: &[], high: None };
-        let word = core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE)?.0;
+        let word = core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, false)?.0;
         core.store.map.entry(leaf).word.store(word, Ordering::SeqCst);
         let root_word = inner_word(inner::root(core.epochs.now(), leaf));
         core.store.map.entry(root).word.store(root_word, Ordering::SeqCst);
@@ -44,10 +44,10 @@ impl Core {
 
     /// Makes a sealed leaf of `pieces`, unpublished: its word, and what to discard if it stays so.
     pub(crate) fn build_leaf(
-        &self, pieces: &[Piece<'_>], layout: &Layout, fences: Fences<'_>, right: u32,
+        &self, pieces: &[Piece<'_>], layout: &Layout, fences: Fences<'_>, right: u32, shrinking: bool,
     ) -> Result<(u64, crate::store::Fresh), Error> {
         let room = self.room(pieces, layout);
-        let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now())?;
+        let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now(), shrinking)?;
         let unit = fresh.unit;
         let page = self.store.fresh_page(&mut fresh, layout.page_len);
         write_page(page, layout, fences, pieces);

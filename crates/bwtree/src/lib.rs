@@ -18,6 +18,8 @@ mod rows;
 mod segments;
 mod slab;
 mod split;
+#[cfg(all(test, not(shuttle)))]
+mod stall;
 mod stats;
 mod store;
 mod sync;

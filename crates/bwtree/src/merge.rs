@@ -136,7 +136,7 @@ impl Core {
         pieces.extend(pieces_of(r, None));
         let fences = Fences { low: l.leaf.low_fence(), high: r.leaf.high_fence() };
         let layout = Layout::of(&pieces, fences, self.options.prefix_len);
-        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right())?;
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right(), true)?;
         if !self.install(pid, l.word, word) {
             self.store.discard(fresh);
             return Ok(false);

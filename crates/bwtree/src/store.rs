@@ -249,9 +249,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(arena: Arc<dyn Arena>) -> Store {
+    pub(crate) fn new(arena: Arc<dyn Arena>, page_bytes: usize) -> Store {
         Store {
-            allocator: Allocator::new(arena.clone()),
+            allocator: Allocator::new(arena.clone(), page_bytes * 5 / 4),
             arena,
             map: Slab::new(),
             units: Slab::new(),
@@ -282,9 +282,10 @@ impl Store {
     }
 
     /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas.
-    pub(crate) fn fresh(&self, page: usize, room: usize, birth: u64) -> Result<Fresh, Exhausted> {
+    /// `shrinking`: see [`Allocator::take`].
+    pub(crate) fn fresh(&self, page: usize, room: usize, birth: u64, shrinking: bool) -> Result<Fresh, Exhausted> {
         let bytes = (page.next_multiple_of(8) + room).min(UNIT_MAX.max(page.next_multiple_of(8)));
-        let extent = self.allocator.take(bytes)?;
+        let extent = self.allocator.take(bytes, shrinking)?;
         let unit = self.units.take();
         let meta = self.units.entry(unit);
         meta.state.store(0, Ordering::SeqCst);
@@ -345,7 +346,7 @@ impl Store {
 
     /// An extent with `bytes` in it, kept once for the caller.
     pub(crate) fn overflow(&self, bytes: &[u8]) -> Result<OverflowRef, Exhausted> {
-        let piece = self.allocator.take(bytes.len())?;
+        let piece = self.allocator.take(bytes.len(), false)?;
         // SAFETY: [bwtree-fresh] the piece was just taken.
         let out = unsafe { std::slice::from_raw_parts_mut(self.address(piece.offset), bytes.len()) };
         out.copy_from_slice(bytes);
@@ -506,9 +507,9 @@ mod tests {
 
     #[test]
     fn refused_records_leave_the_counter_alone() {
-        let store = Store::new(Arc::new(HeapArena::new(4 << 20).unwrap()));
+        let store = Store::new(Arc::new(HeapArena::new(4 << 20).unwrap()), 4096);
         let mut page = LeafBuilder::new(8).finish();
-        let mut fresh = store.fresh(page.len(), 256, 0).unwrap();
+        let mut fresh = store.fresh(page.len(), 256, 0, false).unwrap();
         page[48..52].copy_from_slice(&fresh.unit.to_le_bytes());
         store.fresh_page(&mut fresh, page.len()).copy_from_slice(&page);
         let pid = store.map.take();

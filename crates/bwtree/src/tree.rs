@@ -16,14 +16,14 @@ use crate::write::{Change, Outcome};
 /// A lock-free ordered map from byte keys to byte values. Cheap to clone; clones are the same tree.
 #[derive(Clone)]
 pub struct Tree {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Tree {
     /// An empty tree over `arena`, which it has for itself.
     pub fn new(arena: Arc<dyn Arena>, options: Options) -> Result<Tree, Error> {
         options.check(arena.chunk_bytes())?;
-        Ok(Tree { core: Arc::new(Core::new(Store::new(arena), options)?) })
+        Ok(Tree { core: Arc::new(Core::new(Store::new(arena, options.page_bytes), options)?) })
     }
 
     /// Adds a key; [`Error::Exists`] if it is there.

@@ -72,16 +72,19 @@ impl Core {
             };
             draft = Draft { op: Op::Put, key, prefix, rest };
         }
+        let mut tries_left = 3;
         let outcome = loop {
             let guard = self.enter();
             match self.attempt(&guard, &draft, change) {
                 Ok(None) => guard.count(Counter::Retries as usize, 1),
                 Ok(Some(outcome)) => break Ok(outcome),
-                Err(error) => {
-                    // What is retired but not let go yet may be all that is missing.
+                Err(_) if tries_left > 0 => {
+                    // What is retired but not let go yet may be all that is missing. The first of these only starts the epoch
+                    // in which the next attempt's guard no longer holds it back.
                     self.collect(&guard, true);
-                    break Err(error);
+                    tries_left -= 1;
                 }
+                Err(error) => break Err(error),
             }
         };
         self.store.let_go(draft.rest);

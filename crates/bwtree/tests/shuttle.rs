@@ -11,9 +11,12 @@ use std::sync::Arc;
 use overside_bwtree::{Direction, HeapArena, Options, Stats, Tree};
 use shuttle::thread;
 
-fn tree(chain_max: usize) -> Tree {
+const OPTIONS: Options =
+    Options { page_bytes: 256, prefix_len: 8, chain_max: 1, fan_out: 4, value_max: 1 << 10, key_max: 64 };
+
+fn tree(options: Options) -> Tree {
     let arena = Arc::new(HeapArena::with_chunks(1 << 20, 16).unwrap());
-    Tree::new(arena, Options { page_bytes: 256, prefix_len: 8, chain_max, fan_out: 4, value_max: 1 << 10, ..Options::default() }).unwrap()
+    Tree::new(arena, options).unwrap()
 }
 
 fn value(n: u64) -> [u8; 16] {
@@ -48,10 +51,14 @@ fn rows(tree: &Tree, direction: Direction) -> Vec<(u64, u64)> {
 
 /// Explores `schedules` schedules; `happened` must hold for the tree of at least one of them.
 fn explore(schedules: usize, chain_max: usize, happened: fn(&Stats) -> bool, body: fn(&Tree)) {
+    explore_with(Options { chain_max, ..OPTIONS }, schedules, happened, body);
+}
+
+fn explore_with(options: Options, schedules: usize, happened: fn(&Stats) -> bool, body: fn(&Tree)) {
     let seen = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let flag = seen.clone();
     let run = move || {
-        let tree = tree(chain_max);
+        let tree = tree(options);
         body(&tree);
         if happened(&tree.stats()) {
             flag.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -72,7 +79,7 @@ fn spawn(tree: &Tree, work: impl FnOnce(Tree) + Send + 'static) -> thread::JoinH
 /// Two writers on one page: neither change is lost, and exactly one of two inserts of a key succeeds.
 #[test]
 fn install() {
-    explore(1000, 8, |s| s.retries > 0, |tree| {
+    explore(3000, 8, |s| s.retries > 0, |tree| {
         let threads: Vec<_> = (0..2u64)
             .map(|t| {
                 spawn(tree, move |tree| {
@@ -92,7 +99,7 @@ fn install() {
 /// Writers that consolidate against writers that append, and a reader who must never see a value go back.
 #[test]
 fn consolidation() {
-    explore(1000, 1, |s| s.consolidations > 1 && s.retries > 0, |tree| {
+    explore(3000, 1, |s| s.consolidations > 1 && s.retries > 0, |tree| {
         put(tree, 1, 0);
         put(tree, 2, 0);
         let mut threads: Vec<_> = (1..=2u64)
@@ -120,7 +127,7 @@ fn consolidation() {
 /// A page splits (and inner nodes with it) under writers and a scan.
 #[test]
 fn split() {
-    explore(600, 2, |s| s.splits > 3 && s.inner_splits > 0, |tree| {
+    explore(2000, 2, |s| s.splits > 3 && s.inner_splits > 0, |tree| {
         for k in 0..24 {
             put(tree, 4 * k, k);
         }
@@ -151,7 +158,7 @@ fn split() {
 /// Pages fall empty and merge while others write into them, split them again, read and scan them.
 #[test]
 fn merge() {
-    explore(600, 1, |s| s.merges > 1, |tree| {
+    explore(2000, 1, |s| s.merges > 1, |tree| {
         for k in 0..40 {
             put(tree, 4 * k, k);
         }
@@ -184,10 +191,39 @@ fn merge() {
     });
 }
 
+/// A page that is merged away while others write into it and into its neighbour: the smallest case, many schedules.
+#[test]
+fn merge_of_two() {
+    explore_with(Options { page_bytes: 512, chain_max: 1, ..OPTIONS }, 6000, |s| s.merges > 0, |tree| {
+        // Two pages of eight rows (descending, since ascending rows leave full pages behind).
+        for k in (0..16).rev() {
+            put(tree, 10 * k, k);
+        }
+        let mut threads = vec![spawn(tree, |tree| {
+            for k in 9..15 {
+                assert!(delete(&tree, 10 * k));
+            }
+        })];
+        for t in 1..3u64 {
+            threads.push(spawn(tree, move |tree| {
+                for k in [12, 2] {
+                    assert!(!put(&tree, 10 * k + t, k));
+                    assert_eq!(get(&tree, 10 * k + t), Some(k));
+                }
+            }));
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
+        assert_eq!(keys, [0, 10, 20, 21, 22, 30, 40, 50, 60, 70, 80, 121, 122, 150]);
+        let back: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).collect();
+        assert!(back.iter().rev().eq(&keys));
+    });
+}
+
 /// Readers race with the reuse of what they read.
 #[test]
 fn reclamation() {
-    explore(1000, 1, |s| s.consolidations > 4, |tree| {
+    explore(3000, 1, |s| s.consolidations > 4, |tree| {
         for k in 0..3 {
             put(tree, k, 0);
         }
@@ -214,10 +250,25 @@ fn reclamation() {
     });
 }
 
+/// A reader that comes in, sleeps, and then reads pages that did not exist when it came.
+#[test]
+fn reclamation_of_what_was_born_later() {
+    explore(12_000, 1, |s| s.consolidations > 2, |tree| {
+        put(tree, 1, 0);
+        let writer = spawn(tree, |tree| {
+            for n in 1..9 {
+                put(&tree, 1, n);
+            }
+        });
+        assert!(get(tree, 1).expect("always there") < 9);
+        writer.join().unwrap();
+    });
+}
+
 /// Pins are taken, cloned and dropped on other threads while the pages under them are replaced.
 #[test]
 fn pins() {
-    explore(1000, 1, |s| s.consolidations > 2, |tree| {
+    explore(3000, 1, |s| s.consolidations > 2, |tree| {
         for k in 0..6 {
             put(tree, k, 7);
         }

@@ -46,6 +46,10 @@ impl Chunk {
         self.open.load(Ordering::SeqCst) == 1
     }
 
+    pub(crate) fn free_spans(&self) -> usize {
+        self.free.load(Ordering::SeqCst).count_ones() as usize
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.free.load(Ordering::SeqCst) == self.all
     }

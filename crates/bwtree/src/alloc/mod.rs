@@ -27,6 +27,7 @@ pub(crate) struct Extent {
 pub(crate) struct Allocator {
     arena: Arc<dyn Arena>,
     classes: Classes,
+    reserve_class: usize,
     chunks: Box<[OnceLock<Chunk>]>,
     /// Chunks below this have been used at some time.
     top: AtomicUsize,
@@ -39,11 +40,13 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    pub(crate) fn new(arena: Arc<dyn Arena>) -> Allocator {
+    /// `page_bytes`: pieces of this size must be had last, when memory runs out.
+    pub(crate) fn new(arena: Arc<dyn Arena>, page_bytes: usize) -> Allocator {
         let classes = Classes::new(arena.chunk_bytes());
         Allocator {
             chunks: (0..arena.chunks_max()).map(|_| OnceLock::new()).collect(),
             lowest: classes.slot_bytes().iter().map(|_| AtomicUsize::new(0)).collect(),
+            reserve_class: classes.of(page_bytes).unwrap_or(0),
             classes,
             arena,
             top: AtomicUsize::new(0),
@@ -65,10 +68,14 @@ impl Allocator {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A piece of at least `bytes` bytes, aligned to 64.
-    pub(crate) fn take(&self, bytes: usize) -> Result<Extent, Exhausted> {
+    /// A piece of at least `bytes` bytes, aligned to 64. A few spans are kept for `shrinking`: pages that are made in order to
+    /// need less memory, without which a full arena could not be emptied again.
+    pub(crate) fn take(&self, bytes: usize, shrinking: bool) -> Result<Extent, Exhausted> {
         let extent = match self.classes.of(bytes) {
-            Some(class) => self.take_slot(class)?,
+            Some(class) => {
+                let last = || self.take_larger_slot(class).or_else(|| self.take_reserved(class, shrinking));
+                self.take_slot(class).or_else(|full| last().ok_or(full))?
+            }
             None => self.take_spans(bytes)?,
         };
         self.used.fetch_add(extent.bytes as u64, Ordering::Relaxed);
@@ -88,12 +95,34 @@ impl Allocator {
             if from > 0 && self.lowest[class].compare_exchange(from, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 continue;
             }
-            if let Some((chunk, at)) = self.find(0, |c| c.open_span(class, &self.classes)) {
+            let spare = self.free_spans() > RESERVED_SPANS;
+            if spare && let Some((chunk, at)) = self.find(0, |c| c.open_span(class, &self.classes)) {
                 self.lowest[class].fetch_min(chunk, Ordering::SeqCst);
                 return Ok(self.slot(chunk, at, class));
             }
             self.commit_another()?;
         }
+    }
+
+    /// A slot of a larger class, when there is no other.
+    fn take_larger_slot(&self, class: usize) -> Option<Extent> {
+        (class + 1..self.lowest.len()).find_map(|larger| {
+            let (chunk, at) = self.find(0, |c| c.take_slot(larger, &self.classes))?;
+            Some(self.slot(chunk, at, larger))
+        })
+    }
+
+    /// A slot of a reserved span, all of which go to the class that fits every page.
+    fn take_reserved(&self, class: usize, shrinking: bool) -> Option<Extent> {
+        let class = class.max(self.reserve_class);
+        let (chunk, at) = self.find(0, |c| shrinking.then(|| c.open_span(class, &self.classes)).flatten())?;
+        self.lowest[class].fetch_min(chunk, Ordering::SeqCst);
+        Some(self.slot(chunk, at, class))
+    }
+
+    fn free_spans(&self) -> usize {
+        let top = self.top.load(Ordering::SeqCst);
+        self.chunks[..top].iter().filter_map(OnceLock::get).map(Chunk::free_spans).sum()
     }
 
     fn take_spans(&self, bytes: usize) -> Result<Extent, Exhausted> {
@@ -102,7 +131,8 @@ impl Allocator {
             return Err(Exhausted);
         }
         loop {
-            if let Some((chunk, span)) = self.find(0, |c| c.take_spans(spans)) {
+            let spare = self.free_spans() >= spans + RESERVED_SPANS;
+            if spare && let Some((chunk, span)) = self.find(0, |c| c.take_spans(spans)) {
                 let at = span * self.classes.span_bytes();
                 let offset = (chunk * self.arena.chunk_bytes() + at) as u64;
                 return Ok(Extent { offset, bytes: spans * self.classes.span_bytes() });
@@ -182,13 +212,16 @@ impl Allocator {
 /// Places tried before the arena counts as full.
 const COMMIT_TRIES: usize = 8;
 
+/// Spans that only shrinking pages may use.
+const RESERVED_SPANS: usize = 2;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::arena::HeapArena;
 
     fn allocator(chunks: usize) -> Allocator {
-        Allocator::new(Arc::new(HeapArena::with_chunks(1 << 20, chunks).unwrap()))
+        Allocator::new(Arc::new(HeapArena::with_chunks(1 << 20, chunks).unwrap()), 16 << 10)
     }
 
     #[test]
@@ -198,7 +231,7 @@ mod tests {
         let mut taken: Vec<Extent> = Vec::new();
         for round in 0..3 {
             for &size in &sizes {
-                let extent = a.take(size + round).unwrap();
+                let extent = a.take(size + round, false).unwrap();
                 assert!(extent.bytes >= size + round && extent.offset.is_multiple_of(64));
                 for t in &taken {
                     assert!(extent.offset >= t.offset + t.bytes as u64 || extent.offset + extent.bytes as u64 <= t.offset);
@@ -216,25 +249,28 @@ mod tests {
     fn exhaustion_is_an_error_and_passes() {
         let a = allocator(2);
         let mut taken = Vec::new();
-        while let Ok(extent) = a.take(10_000) {
+        while let Ok(extent) = a.take(10_000, false) {
             taken.push(extent);
         }
-        assert!(taken.len() > 180, "{}", taken.len());
-        assert_eq!(a.take(10_000), Err(Exhausted));
+        assert!(taken.len() > 165, "{}", taken.len());
+        assert_eq!(a.take(10_000, false), Err(Exhausted));
+        // What shrinks may use the reserve.
+        let reserved = a.take(10_000, true).unwrap();
+        a.give(reserved);
         let freed = taken.swap_remove(17);
         a.give(freed);
-        assert_eq!(a.take(10_000), Ok(freed));
+        assert_eq!(a.take(10_000, false), Ok(freed));
     }
 
     #[test]
     fn the_lowest_free_slot_is_taken() {
         let a = allocator(8);
-        let taken: Vec<Extent> = (0..1000).map(|_| a.take(2000).unwrap()).collect();
+        let taken: Vec<Extent> = (0..1000).map(|_| a.take(2000, false).unwrap()).collect();
         for &i in &[900, 500, 3, 700] {
             a.give(taken[i]);
         }
-        assert_eq!(a.take(2000).unwrap(), taken[3]);
-        assert_eq!(a.take(2000).unwrap(), taken[500]);
+        assert_eq!(a.take(2000, false).unwrap(), taken[3]);
+        assert_eq!(a.take(2000, false).unwrap(), taken[500]);
     }
 
     #[test]
@@ -252,7 +288,7 @@ mod tests {
                             let at = (rng >> 33) as usize % mine.len();
                             a.give(mine.swap_remove(at));
                         } else {
-                            mine.push(a.take(64 + (rng >> 40) as usize % 20_000).unwrap());
+                            mine.push(a.take(64 + (rng >> 40) as usize % 20_000, false).unwrap());
                         }
                         if rng >> 58 == 1 {
                             a.trim();

@@ -1,0 +1,164 @@
+//! Tests with threads that are descheduled inside the tree: what only the inside can stage.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::core::Core;
+use crate::inner::Target;
+use crate::{Direction, Error, HeapArena, Options, Tree};
+
+fn tree() -> Tree {
+    let arena = Arc::new(HeapArena::new(256 << 20).unwrap());
+    Tree::new(arena, Options { prefix_len: 8, page_bytes: 4096, ..Options::default() }).unwrap()
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()
+}
+
+fn rewrite(tree: &Tree, rows: u64, round: u64) {
+    for n in 0..rows {
+        tree.upsert(&key(n), &(n ^ round).to_le_bytes()).unwrap();
+    }
+}
+
+/// A guard that sleeps holds back what lived when it last looked, not what came since; nobody waits, and it is reported.
+#[test]
+fn a_stalled_guard_holds_back_at_most_the_tree() {
+    let tree = tree();
+    rewrite(&tree, 20_000, 0);
+    tree.reclaim();
+    let live = tree.stats().used_bytes;
+    let core: &Core = &tree.core;
+    let guard = core.enter();
+    let found = core.find_leaf(&guard, Target::At(&key(1)));
+    let before: Vec<u8> = found.state.leaf.bytes().to_vec();
+    for round in 1..30 {
+        rewrite(&tree, 20_000, round);
+        let stats = tree.stats();
+        assert!(stats.used_bytes < 3 * live, "round {round}: {} of {live}", stats.used_bytes);
+    }
+    let stats = tree.stats();
+    assert!(stats.held_by_epochs_bytes >= before.len() as u64);
+    let stall = stats.stall.expect("the guard has been there for 29 rounds");
+    assert_eq!(stall.thread, crate::sync::thread_id());
+    // What it saw is still as it was.
+    assert_eq!(found.state.leaf.bytes(), before);
+    drop(guard);
+    tree.reclaim();
+    let stats = tree.stats();
+    assert_eq!((stats.held_by_epochs_bytes, stats.stall), (0, None));
+    assert!(stats.used_bytes < live * 3 / 2);
+}
+
+/// Threads that stop at any point inside, scans that stop with pages in hand, and writers who must not care.
+#[test]
+fn stalls_everywhere_disturb_nobody() {
+    let tree = tree();
+    rewrite(&tree, 5000, 0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for t in 0..3u64 {
+            let (tree, stop) = (&tree, &stop);
+            s.spawn(move || {
+                let mut n = t;
+                while !stop.load(Ordering::Relaxed) {
+                    n = n.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let guard = tree.core.enter();
+                    let found = tree.core.find_leaf(&guard, Target::At(&key(n % 5000)));
+                    let before = found.state.leaf.bytes().to_vec();
+                    std::thread::sleep(std::time::Duration::from_millis(n % 7));
+                    assert_eq!(found.state.leaf.bytes(), before);
+                }
+            });
+        }
+        let (scanned, stopped) = (&tree, &stop);
+        s.spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let pages = scanned.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+                let held: Vec<_> = pages.step_by(3).collect();
+                let before: Vec<Vec<u8>> = held.iter().map(|p| p.base().to_vec()).collect();
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                held.iter().zip(before).for_each(|(page, before)| assert_eq!(page.base(), before));
+            }
+        });
+        for round in 1..40 {
+            rewrite(&tree, 5000, round);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let mut out = Vec::new();
+    for n in 0..5000 {
+        assert!(tree.get(&key(n), &mut out).unwrap());
+        assert_eq!(out, (n ^ 39u64).to_le_bytes());
+    }
+    tree.reclaim();
+    let stats = tree.stats();
+    assert_eq!((stats.held_by_epochs_bytes, stats.held_by_pins_bytes, stats.pins), (0, 0, 0));
+}
+
+/// With the arena full every call fails cleanly or works, what was stored stays, and deleting makes room again.
+#[test]
+fn an_exhausted_tree_is_intact() {
+    let arena = Arc::new(HeapArena::with_chunks(1 << 20, 3).unwrap());
+    let options = Options { prefix_len: 8, page_bytes: 4096, value_max: 400_000, ..Options::default() };
+    let tree = Tree::new(arena, options).unwrap();
+    let mut stored = 0;
+    let error = loop {
+        match tree.insert(&key(stored), &[stored as u8; 100]) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, Error::Exhausted);
+    assert!(stored > 15_000, "{stored}");
+    assert_eq!(tree.insert(b"large", &[1; 300_000]), Err(Error::Exhausted));
+    let mut out = Vec::new();
+    assert!((0..stored).all(|n| tree.get(&key(n), &mut out).unwrap() && out == [n as u8; 100]));
+    assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded, Direction::Backward).count() as u64, stored);
+    // A delete may need a new page itself, and room for that another delete must make; but there is always one that works.
+    let mut left: Vec<u64> = (0..stored).collect();
+    while !left.is_empty() {
+        let before = left.len();
+        left.retain(|n| match tree.delete(&key(*n)) {
+            Ok(there) => !there,
+            Err(error) => error == Error::Exhausted,
+        });
+        assert!(left.len() < before, "{before} of {stored} rows cannot be deleted: {:?}", tree.stats());
+    }
+    tree.insert(b"large", &[1; 300_000]).unwrap();
+}
+
+/// Deleting 99 % gives the memory back while readers run. (The 10 M row version is the `throughput` example's last column.)
+#[test]
+fn deleting_most_rows_returns_memory() {
+    let arena = Arc::new(HeapArena::with_chunks(1 << 20, 256).unwrap());
+    let tree = Tree::new(arena, Options { prefix_len: 8, value_max: 1 << 18, ..Options::default() }).unwrap();
+    const ROWS: u64 = 1_000_000;
+    for n in 0..ROWS {
+        tree.insert(&key(n), &n.to_le_bytes()).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let (read, stopped) = (&tree, &stop);
+        s.spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let rows = read.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward).count() as u64;
+                assert!(rows >= ROWS / 100);
+            }
+        });
+        for n in (0..ROWS).filter(|n| n % 100 != 0) {
+            assert!(tree.delete(&key(n)).unwrap());
+        }
+        tree.reclaim();
+        let stats = tree.stats();
+        let share = stats.committed_bytes as f64 / stats.committed_bytes_peak as f64;
+        stop.store(true, Ordering::Relaxed);
+        assert!(share < 0.25, "{share}: {stats:?}");
+    });
+    tree.reclaim();
+    let stats = tree.stats();
+    assert!(stats.committed_bytes * 8 <= stats.committed_bytes_peak, "{stats:?}");
+    assert!(stats.used_bytes * 20 < stats.committed_bytes_peak, "{stats:?}");
+}
