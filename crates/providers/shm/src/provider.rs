@@ -84,6 +84,14 @@ impl ShmProvider {
         Ok(Arc::new(Self { shared }))
     }
 
+    pub(crate) fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    pub(crate) fn set_profile(&self, profile: Profile) {
+        *self.shared.profile.lock().unwrap_or_else(PoisonError::into_inner) = profile;
+    }
+
     fn check_fork(&self) -> Result<(), VerbsError> {
         self.shared.fork.check()
     }

@@ -14,19 +14,21 @@ use crate::ring::{Task, Word};
 
 impl Pair {
     /// Copies messages into receives, the queue pair's own first, then the shared ones. Appends
-    /// reports to `out`; how many, and how it ended if it did.
+    /// reports to `out`; how many, and how it ended if it did. Stops after [`TURN_BYTES`], so that
+    /// whoever asked finds the bytes in the first-level cache.
     pub(crate) fn receive(
         &mut self,
         shared: &mut VecDeque<RawReceive>,
         out: &mut [RawCompletion],
     ) -> (usize, Option<Fate>) {
-        let mut count = 0;
+        let (mut count, mut bytes) = (0, 0);
         self.starved = false;
-        while count < out.len() {
+        while count < out.len() && bytes < TURN_BYTES {
             match self.receive_one(shared) {
                 Ok(Some(completion)) => {
                     out[count] = completion;
                     count += 1;
+                    bytes += completion.bytes;
                     if completion.status != Status::Success {
                         return (count, Some(Fate::TooLong));
                     }
@@ -110,3 +112,6 @@ impl Pair {
         Fate::from_word(control.load(Word::Closed)).map_or(Ok(()), Err)
     }
 }
+
+/// Bytes copied before the receiver's user gets its turn.
+const TURN_BYTES: u64 = 32 << 10;

@@ -1,0 +1,8 @@
+//! Prints what transfers cost on this machine: `cargo run --release -p overside-shm --example calibrate`.
+
+fn main() {
+    let provider = overside_shm::ShmProvider::new().unwrap();
+    let start = std::time::Instant::now();
+    let profile = provider.calibrate().unwrap();
+    println!("{profile:#?}\nin {:?}", start.elapsed());
+}
