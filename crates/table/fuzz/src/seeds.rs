@@ -8,10 +8,14 @@ use overside_bwtree::{Leaf, LeafBuilder, Rest};
 use overside_table::block::{Copier, DeltaAnswer, Fragment, GatherAnswer, PageState};
 use overside_table::key::KeyCodec;
 use overside_table::row::{RowBuilder, RowLayout, RowView, ValueRef};
-use overside_table_fuzz::{projection, schema};
+use overside_table::wire::{
+    self, Applied, Bounds, Fault, FaultCode, Mode, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats,
+    TableInfo,
+};
+use overside_table_fuzz::{projection, table};
 
 fn main() -> std::io::Result<()> {
-    let schema = schema();
+    let schema = table();
     let layout = Arc::new(RowLayout::new(&schema));
     let (codec, mut builder) = (KeyCodec::new(&schema), RowBuilder::new(layout.clone()));
     let mut leaf = LeafBuilder::new(layout.prefix_len());
@@ -48,7 +52,77 @@ fn main() -> std::io::Result<()> {
             write("scan_answer", usize::from(choice) * 3 + number, &[&[choice][..], message].concat())?;
         }
     }
+    let said = [requests(&encoded, &rows[0], &keys[1]), replies(&encoded, &rows[2])].concat();
+    for (number, message) in said.iter().enumerate() {
+        write("control", number, message)?;
+    }
+    for (number, block_bytes) in [40, 100].into_iter().enumerate() {
+        let streams: Vec<u8> = said[1..=number + 1].iter().flat_map(|whole| parts(whole, block_bytes)).collect();
+        write("parts", number, &streams)?;
+    }
     Ok(())
+}
+
+/// One request of each kind.
+fn requests(schema: &[u8], row: &[u8], key: &[u8]) -> Vec<Vec<u8>> {
+    let listed = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let (row, keys) = (listed(row), listed(key));
+    let scan =
+        |bounds, columns, mode, rows_max| Request::Scan(ScanRequest { table: 3, bounds, columns, mode, rows_max });
+    let range = Bounds { from: Some((key, true)), to: Some((b"\xff", false)) };
+    let requests = [
+        Request::Hello { version: wire::VERSION, block_bytes: 65536 },
+        Request::Create { name: "lineitem", schema },
+        Request::Put { table: 3, mode: PutMode::Insert, rows: &row },
+        Request::Put { table: 3, mode: PutMode::Update, rows: &row },
+        Request::Drop { name: "lineitem" },
+        Request::List,
+        Request::Describe { name: "lineitem" },
+        Request::Get { table: 3, key },
+        Request::Delete { table: 300, keys: &keys },
+        scan(Bounds::default(), None, Mode::Auto, None),
+        scan(range, Some(vec![1, 8, 300]), Mode::Delta, Some(1 << 40)),
+        Request::Cancel,
+        Request::Stats,
+    ];
+    requests.iter().enumerate().map(|(number, request)| wire::encode(number as u32, request)).collect()
+}
+
+/// One reply of each kind.
+fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
+    let table = TableInfo {
+        id: 3,
+        name: "lineitem".to_owned(),
+        schema: schema.to_vec(),
+        rows: 6_001_215,
+        pages: 70_000,
+        bytes: 1 << 30,
+    };
+    let failed = vec![(1, FaultCode::Duplicate), (2, FaultCode::BadRow)];
+    let replies = [
+        Reply::Hello { version: wire::VERSION, request_bytes_max: wire::REQUEST_BYTES_MAX as u32, pid: 4711 },
+        Reply::Table(table.clone()),
+        Reply::Tables(vec![table.clone(), TableInfo { name: "ü".to_owned(), ..table }]),
+        Reply::Tables(vec![]),
+        Reply::Dropped,
+        Reply::Applied(Applied { rows: 3, applied: 1, replaced: 0, failed }),
+        Reply::Row(Some(row.to_vec())),
+        Reply::Row(None),
+        Reply::ScanEnd(ScanReply { chosen: [1, 2, 3], price_ns: [u64::MAX; 3], messages: 6, ..ScanReply::default() }),
+        Reply::Stats(ServerStats { pid: 4711, bytes_committed: 1 << 40, ..ServerStats::default() }),
+        Reply::Fault(Fault { code: FaultCode::Closing, text: "ask another server".to_owned() }),
+    ];
+    replies.iter().enumerate().map(|(number, reply)| wire::encode(number as u32, reply)).collect()
+}
+
+/// A message in parts, each behind its length.
+fn parts(whole: &[u8], block_bytes: usize) -> Vec<u8> {
+    wire::cut(whole.len(), block_bytes)
+        .flat_map(|(header, range)| {
+            let len = (header.len() + range.len()) as u16;
+            [&len.to_le_bytes()[..], &header, &whole[range]].concat()
+        })
+        .collect()
 }
 
 fn messages(page: &[u8], choice: u8) -> [Vec<u8>; 3] {
