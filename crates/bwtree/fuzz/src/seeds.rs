@@ -1,0 +1,73 @@
+//! Writes a small corpus: pages from the builder, and pages and records of trees as they lie in the arena.
+
+use std::fs;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use overside_bwtree::{Direction, HeapArena, LeafBuilder, Options, OverflowRef, PinnedPage, Rest, Tree};
+
+fn main() -> std::io::Result<()> {
+    let mut pages = vec![
+        LeafBuilder::new(4).finish(),
+        built((0..5).map(|i| format!("key {i}").into_bytes()), 8, 0),
+        built((0..12).map(|i| format!("customer/{:04}", 3 * i).into_bytes()), 8, 3),
+        built((0..10).map(|i| vec![b'k'; 3 * i + 1]), 5, 9),
+        built((0..70u64).map(|i| i.to_be_bytes().to_vec()), 2, 0),
+    ];
+    let mut records = Vec::new();
+    for page in trees() {
+        pages.push(page.base().to_vec());
+        records.extend(page.deltas().map(|delta| delta.record().to_vec()));
+    }
+    for (number, page) in pages.iter().enumerate() {
+        write("leaf", number, page)?;
+    }
+    for (number, record) in records.iter().enumerate() {
+        write("delta", number, record)?;
+    }
+    Ok(())
+}
+
+/// A page with fences and rests of several lengths, every fifth of which lies elsewhere.
+fn built(keys: impl Iterator<Item = Vec<u8>>, prefix_len: usize, rest: usize) -> Vec<u8> {
+    let mut builder = LeafBuilder::new(prefix_len).fences(b"", Some(b"zz"));
+    for (i, key) in keys.enumerate() {
+        let bytes = vec![i as u8; rest * (i % 4)];
+        let overflow = OverflowRef { offset: 64 * i as u64, len: 70_000, extent: 7 };
+        let rest = if rest > 0 && i % 5 == 4 { Rest::Overflow(overflow) } else { Rest::Inline(&bytes) };
+        builder.push(&key, &vec![i as u8; prefix_len], rest).expect("ascending keys");
+    }
+    builder.finish()
+}
+
+/// The first page of a tree with rests, one of them too large for a page, and of one that has split, each with a chain.
+fn trees() -> [PinnedPage; 2] {
+    let tree = |page_bytes| {
+        let arena = Arc::new(HeapArena::new(16 << 20).expect("address space"));
+        let options = Options { page_bytes, prefix_len: 8, chain_max: 8, ..Options::default() };
+        Tree::new(arena, options).expect("options within the limits")
+    };
+    let (rests, split) = (tree(4096), tree(1024));
+    for n in 0..14usize {
+        let bytes = if n == 9 { 3000 } else { 8 + 5 * n };
+        rests.upsert(format!("key number {n}").as_bytes(), &vec![n as u8; bytes]).expect("room for a row");
+    }
+    rests.delete(b"key number 3").expect("room for a record");
+    for n in 0..60u32 {
+        split.upsert(&(n * 37 % 60).to_be_bytes(), &[n as u8; 8]).expect("room for a row");
+    }
+    split.delete(&1u32.to_be_bytes()).expect("room for a record");
+    split.upsert(&2u32.to_be_bytes(), &[0xee; 8]).expect("room for a row");
+    [first(&rests), first(&split)]
+}
+
+fn first(tree: &Tree) -> PinnedPage {
+    tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).next().expect("a tree has a page")
+}
+
+fn write(target: &str, number: usize, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = Path::new("corpus").join(target);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(format!("seed-{number}")), bytes)
+}
