@@ -1,4 +1,51 @@
-//! A lock-free Bw-tree whose leaves can be transmitted as they lie.
+//! A lock-free Bw-tree whose leaves can be transmitted as they lie (to-copy §4, §5.3-5.5).
+//!
+//! ```
+//! use std::{ops::Bound, sync::Arc};
+//! use overside_bwtree::{Direction, HeapArena, Options, Tree};
+//!
+//! let arena = Arc::new(HeapArena::new(64 << 20)?);
+//! let tree = Tree::new(arena, Options { prefix_len: 8, ..Options::default() })?;
+//! tree.insert(b"key", b"8 bytes, and whatever else")?;
+//! for page in tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward) {
+//!     // The page stays where it is, unchanged, until it is dropped: `page.base()` can be sent as it lies.
+//!     for row in page.merged() {
+//!         assert_eq!((row.key.to_vec(), row.prefix), (b"key".to_vec(), &b"8 bytes,"[..]));
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What lies where
+//!
+//! - The **mapping table** gives each page number a word. An inner node's word is the address of an immutable array in
+//!   private memory. A leaf's word packs where its base page lies in the arena, where its newest delta lies behind it, and how
+//!   long the chain is: one compare-and-swap of the word is every change there is.
+//! - A **unit** is one piece of the arena: a base page ([`page`] has the layout) and, behind it, room into which writers put
+//!   delta records. A writer claims its bytes with an atomic addition, writes the record, and publishes it through the word.
+//!   A full chain (or full room) is consolidated by the writer who finds it, with his own change included.
+//! - **Overflow extents** hold rests above a quarter page; units that refer to one count it.
+//! - What is known about units besides their bytes (pins, how much room is claimed, birth) lies in private tables.
+//!
+//! # Who may see what, and until when
+//!
+//! A traversal runs under a guard of the tree's own epoch table; it never spans user code. A guard publishes an *interval* of
+//! epochs, so that a thread descheduled inside holds back what lived when it last looked and nothing born later
+//! ([`Stats::stall`] names it). Cursors hand out [`PinnedPage`]s: a pin per unit, taken under a guard, released from any
+//! thread. A retired unit goes when no guard's interval overlaps its life and its last pin is gone. crossbeam-epoch would hold
+//! back everything retired while one guard stalls, and cannot be run under shuttle; hence the table of our own.
+//!
+//! # Structure changes
+//!
+//! A split publishes the left half with a side link to the right one, then tells the parent. A merge is marked in the parent,
+//! freezes the page, is absorbed by the left neighbour, and is forgotten by the parent. Each step is one compare-and-swap that
+//! anybody who comes by carries on, so nobody waits for anybody. Index entries point at or left of the right page, never
+//! beyond it.
+//!
+//! # What it does not do
+//!
+//! A scan is no snapshot. When the arena is full, a delete may need room for its page's smaller version and fail with
+//! [`Error::Exhausted`]; a small reserve makes sure that some delete always works. The tree does not lose height.
 #![deny(unsafe_code)]
 
 mod account;

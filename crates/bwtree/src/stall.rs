@@ -52,6 +52,24 @@ fn a_stalled_guard_holds_back_at_most_the_tree() {
     assert!(stats.used_bytes < live * 3 / 2);
 }
 
+/// A guard also protects pages that were born after it came in, from the moment that it reads them.
+#[test]
+fn what_a_guard_read_stays_however_young() {
+    let tree = tree();
+    rewrite(&tree, 2000, 0);
+    let guard = tree.core.enter();
+    // Every leaf is replaced, some epochs later, by others that the guard has not seen …
+    rewrite(&tree, 2000, 1);
+    rewrite(&tree, 2000, 2);
+    let found = tree.core.find_leaf(&guard, Target::At(&key(1)));
+    let before = found.state.leaf.bytes().to_vec();
+    // … until now; and those are replaced as well.
+    rewrite(&tree, 2000, 3);
+    rewrite(&tree, 2000, 4);
+    tree.reclaim();
+    assert_eq!(found.state.leaf.bytes(), before);
+}
+
 /// Threads that stop at any point inside, scans that stop with pages in hand, and writers who must not care.
 #[test]
 fn stalls_everywhere_disturb_nobody() {

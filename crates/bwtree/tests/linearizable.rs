@@ -130,7 +130,7 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
                             4 => Call::Delete,
                             5 => {
                                 let seen = events[at].last().and_then(|e: &Event| e.answer.1);
-                                Call::Swap(seen, (v % 3 > 0).then_some(v))
+                                Call::Swap(seen, (!v.is_multiple_of(3)).then_some(v))
                             }
                             _ => Call::Get,
                         };
@@ -139,7 +139,7 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
                         let answer = perform(tree, &key, call);
                         let ended = clock.fetch_add(1, Ordering::SeqCst);
                         events[at].push(Event { call, answer, began, ended });
-                        if random(&mut rng) % 64 == 0 {
+                        if random(&mut rng).is_multiple_of(64) {
                             std::thread::yield_now();
                         }
                     }
