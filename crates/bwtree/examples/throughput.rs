@@ -275,6 +275,9 @@ fn main() {
         report("delete", rate);
         tree.reclaim();
         let stats = tree.stats();
-        println!("        committed {:.2} % of the peak; {stats:?}", stats.committed_bytes as f64 * 100.0 / peak as f64);
+        println!(
+            "        committed {:.2} % of the peak; {stats:?}",
+            stats.committed_bytes as f64 * 100.0 / peak as f64
+        );
     }
 }

@@ -54,7 +54,9 @@ impl PinAccount {
             let places = places.get_or_init(|| (0..FIRST << block).map(|_| Place::default()).collect());
             for (i, place) in places.iter().enumerate() {
                 let free = place.unit.load(Ordering::Relaxed) == 0;
-                if free && place.unit.compare_exchange(0, u64::from(unit) + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if free
+                    && place.unit.compare_exchange(0, u64::from(unit) + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                {
                     place.bytes.store(bytes, Ordering::Relaxed);
                     return first + i as u32;
                 }

@@ -70,7 +70,12 @@ impl HeapArena {
         let bytes = chunk_bytes.checked_mul(chunks_max).and_then(|b| b.checked_add(chunk_bytes)).ok_or(Exhausted)?;
         // SAFETY: [bwtree-arena] a new mapping at an address of the kernel's choice touches nothing that exists.
         let reserved = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
         };
         let reserved = NonNull::new(reserved.map_err(|_| Exhausted)?.cast::<u8>()).ok_or(Exhausted)?;
         let slack = reserved.as_ptr().align_offset(chunk_bytes);

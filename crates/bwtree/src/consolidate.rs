@@ -10,7 +10,8 @@ use crate::epoch::Guard;
 use crate::inner::separator;
 use crate::options::Error;
 use crate::page::{
-    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, row_of, split_pieces, split_point,
+    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, row_of, split_pieces,
+    split_point,
 };
 use crate::stats::Counter;
 use crate::store::LeafState;
@@ -78,7 +79,10 @@ fn merge_edits<'a>(leaf: Leaf<'a>, edits: &[Edit<'a>]) -> Vec<Piece<'a>> {
 impl Core {
     /// Replaces the leaf by a clean one that includes `last`; false if somebody was faster.
     pub(crate) fn consolidate(
-        &self, guard: &Guard<'_>, found: &Found<'_>, last: Option<(&Draft<'_>, u32)>,
+        &self,
+        guard: &Guard<'_>,
+        found: &Found<'_>,
+        last: Option<(&Draft<'_>, u32)>,
     ) -> Result<bool, Error> {
         let state = &found.state;
         let pieces = pieces_of(state, last);
@@ -104,7 +108,11 @@ impl Core {
     }
 
     fn split(
-        &self, guard: &Guard<'_>, found: &Found<'_>, pieces: &[Piece<'_>], fences: Fences<'_>,
+        &self,
+        guard: &Guard<'_>,
+        found: &Found<'_>,
+        pieces: &[Piece<'_>],
+        fences: Fences<'_>,
     ) -> Result<bool, Error> {
         let state = &found.state;
         // Rows that come in ascending order leave full pages behind.

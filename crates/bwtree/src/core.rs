@@ -44,7 +44,12 @@ impl Core {
 
     /// Makes a sealed leaf of `pieces`, unpublished: its word, and what to discard if it stays so.
     pub(crate) fn build_leaf(
-        &self, pieces: &[Piece<'_>], layout: &Layout, fences: Fences<'_>, right: u32, shrinking: bool,
+        &self,
+        pieces: &[Piece<'_>],
+        layout: &Layout,
+        fences: Fences<'_>,
+        right: u32,
+        shrinking: bool,
     ) -> Result<(u64, crate::store::Fresh), Error> {
         let room = self.room(pieces, layout);
         let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now(), shrinking)?;

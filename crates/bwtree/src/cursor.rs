@@ -76,7 +76,9 @@ impl Pages {
         let page = PinnedPage::new(&self.core, &guard, &found.state, self.account.as_ref(), (clip_from, clip_to));
         let next = match self.direction {
             Direction::Forward => leaf.high_fence().filter(|_| clip_to == Bound::Unbounded),
-            Direction::Backward => Some(leaf.low_fence()).filter(|low| !low.is_empty() && clip_from == Bound::Unbounded),
+            Direction::Backward => {
+                Some(leaf.low_fence()).filter(|low| !low.is_empty() && clip_from == Bound::Unbounded)
+            }
         };
         let next = next.map(<[u8]>::to_vec);
         drop(guard);

@@ -67,7 +67,13 @@ impl Core {
     }
 
     /// The leaf as it froze, if no page has taken over its rows yet.
-    fn frozen_leaf<'g>(&self, guard: &'g Guard<'_>, parent: &Inner, child: usize, target: Target<'_>) -> Option<Found<'g>> {
+    fn frozen_leaf<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        parent: &Inner,
+        child: usize,
+        target: Target<'_>,
+    ) -> Option<Found<'g>> {
         let pid = parent.pid(child);
         let word = self.read(guard, pid);
         let Node::Leaf(state) = word.node(&self.store) else { return None };

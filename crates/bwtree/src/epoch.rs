@@ -86,7 +86,11 @@ pub(crate) struct Guard<'a> {
 
 impl Epochs {
     pub(crate) fn new() -> Epochs {
-        Epochs { now: CachePadded::new(AtomicU64::new(1)), blocks: [const { OnceLock::new() }; BLOCKS], start: Instant::now() }
+        Epochs {
+            now: CachePadded::new(AtomicU64::new(1)),
+            blocks: [const { OnceLock::new() }; BLOCKS],
+            start: Instant::now(),
+        }
     }
 
     #[inline]

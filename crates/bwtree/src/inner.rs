@@ -56,7 +56,14 @@ pub(crate) struct Inner {
 pub(crate) type Entries<'a> = Vec<(&'a [u8], u32)>;
 
 impl Inner {
-    pub(crate) fn new(birth: u64, level: u32, entries: &Entries<'_>, high: Option<&[u8]>, right: u32, merging: u32) -> Inner {
+    pub(crate) fn new(
+        birth: u64,
+        level: u32,
+        entries: &Entries<'_>,
+        high: Option<&[u8]>,
+        right: u32,
+        merging: u32,
+    ) -> Inner {
         let mut bytes = Vec::with_capacity(entries.iter().map(|e| e.0.len()).sum());
         let mut ends = Vec::with_capacity(entries.len());
         for (separator, _) in entries {
@@ -155,7 +162,11 @@ impl Inner {
         }
         let mut at = from;
         for &h in &heads[from..] {
-            let order = if h == head { order(&self.separator(at + 1)[self.common..], h, suffix, head) } else { Ordering::Greater };
+            let order = if h == head {
+                order(&self.separator(at + 1)[self.common..], h, suffix, head)
+            } else {
+                Ordering::Greater
+            };
             if order == Ordering::Greater || (order == Ordering::Equal && !inclusive) {
                 break;
             }

@@ -10,8 +10,8 @@
 //! The parent holds the only reference to the child besides the left neighbour's side link, and both are gone then; late
 //! helpers of the child's split cannot bring it back (see `post`).
 
-use crate::core::{Core, ROOT};
 use crate::consolidate::pieces_of;
+use crate::core::{Core, ROOT};
 use crate::epoch::{Guard, Retired};
 use crate::inner::{Inner, Target};
 use crate::options::Error;

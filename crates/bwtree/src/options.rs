@@ -23,7 +23,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { page_bytes: 16 << 10, prefix_len: 0, chain_max: 8, fan_out: 512, value_max: 1 << 20, key_max: 2 << 10 }
+        Options {
+            page_bytes: 16 << 10,
+            prefix_len: 0,
+            chain_max: 8,
+            fan_out: 512,
+            value_max: 1 << 20,
+            key_max: 2 << 10,
+        }
     }
 }
 

@@ -48,7 +48,10 @@ pub type DeltaRef<'a> = DeltaRecord<'a>;
 
 impl PinnedPage {
     pub(crate) fn new(
-        core: &Arc<Core>, guard: &Guard<'_>, state: &LeafState<'_>, account: Option<&Arc<PinAccount>>,
+        core: &Arc<Core>,
+        guard: &Guard<'_>,
+        state: &LeafState<'_>,
+        account: Option<&Arc<PinAccount>>,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> PinnedPage {
         let unit = core.store.pin(state);

@@ -22,7 +22,9 @@ impl Core {
             }
             let mut entries = node.entries();
             entries.insert(at + 1, (separator, child));
-            if entries.len() <= self.options.fan_out || node.merging != NO_PAGE && self.finish_merge(guard, pid).is_err() {
+            if entries.len() <= self.options.fan_out
+                || node.merging != NO_PAGE && self.finish_merge(guard, pid).is_err()
+            {
                 let new = self.rebuilt(node, &entries);
                 if self.install_inner(guard, pid, node, new) {
                     return;

@@ -55,7 +55,8 @@ impl Core {
     pub(crate) fn stats(&self) -> Stats {
         let count = |counter: Counter| self.epochs.counter(counter as usize);
         let (committed_bytes, committed_bytes_peak) = self.store.allocator.committed();
-        let load = |c: &std::sync::atomic::AtomicU64| (c.load(std::sync::atomic::Ordering::Relaxed) as i64).max(0) as u64;
+        let load =
+            |c: &std::sync::atomic::AtomicU64| (c.load(std::sync::atomic::Ordering::Relaxed) as i64).max(0) as u64;
         Stats {
             deltas: count(Counter::Deltas),
             consolidations: count(Counter::Consolidations),

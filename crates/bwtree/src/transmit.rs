@@ -47,9 +47,7 @@ impl PinnedPage {
 
     /// Whether it is an extent that a row or a delta refers to.
     fn covers_extent(&self, at: u64, len: u64) -> bool {
-        let refers = |rest: Rest<'_>| {
-            matches!(rest, Rest::Overflow(OverflowRef { offset, len: extent, .. }) if offset == at && u64::from(extent) == len)
-        };
+        let refers = |rest: Rest<'_>| matches!(rest, Rest::Overflow(OverflowRef { offset, len: extent, .. }) if offset == at && u64::from(extent) == len);
         let leaf = self.leaf();
         self.deltas().any(|delta| refers(delta.rest()))
             || (leaf.has_overflow() && self.rows().any(|row| refers(leaf.rest(row))))

@@ -141,7 +141,8 @@ fn compare_and_swap_loses_nothing() {
             });
         }
     });
-    let sum: u64 = tree.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward)
+    let sum: u64 = tree
+        .range(Bound::Unbounded, Bound::Unbounded, Direction::Forward)
         .map(|(_, v)| u64::from_le_bytes(v.try_into().unwrap()))
         .sum();
     assert_eq!(sum, 40_000);
@@ -155,8 +156,13 @@ fn pinned_pages_do_not_change_and_hold_back_only_themselves() {
         tree.insert(&key(n), &n.to_le_bytes()).unwrap();
     }
     let account = tree.pin_account();
-    let pages: Vec<_> = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).on_account(account.clone()).take(5).collect();
-    let before: Vec<Vec<Vec<u8>>> = pages.iter().map(|p| p.merged().map(|r| [r.key.to_vec(), r.prefix.to_vec()].concat()).collect()).collect();
+    let pages: Vec<_> = tree
+        .pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward)
+        .on_account(account.clone())
+        .take(5)
+        .collect();
+    let before: Vec<Vec<Vec<u8>>> =
+        pages.iter().map(|p| p.merged().map(|r| [r.key.to_vec(), r.prefix.to_vec()].concat()).collect()).collect();
     let pinned = account.pinned_bytes();
     assert!(pinned > 0 && account.held_bytes() == 0);
     for round in 0..20u64 {
@@ -165,7 +171,8 @@ fn pinned_pages_do_not_change_and_hold_back_only_themselves() {
         }
     }
     tree.reclaim();
-    let after: Vec<Vec<Vec<u8>>> = pages.iter().map(|p| p.merged().map(|r| [r.key.to_vec(), r.prefix.to_vec()].concat()).collect()).collect();
+    let after: Vec<Vec<Vec<u8>>> =
+        pages.iter().map(|p| p.merged().map(|r| [r.key.to_vec(), r.prefix.to_vec()].concat()).collect()).collect();
     assert_eq!(before, after);
     let stats = tree.stats();
     assert_eq!((account.held_bytes(), stats.held_by_pins_bytes, stats.pins), (pinned, pinned, 5));

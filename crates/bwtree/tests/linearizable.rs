@@ -56,9 +56,7 @@ fn linearizable(events: &[Event]) -> bool {
         let first_end = open().map(|i| events[i].ended).min().unwrap_or(u64::MAX);
         open().any(|i| {
             let (next, answer) = model(state, events[i].call);
-            events[i].began < first_end
-                && answer == events[i].answer
-                && search(events, done | 1 << i, next, tried)
+            events[i].began < first_end && answer == events[i].answer && search(events, done | 1 << i, next, tried)
         })
     }
     assert!(events.len() <= 64);
@@ -158,7 +156,8 @@ fn histories_are_linearizable() {
     for seed in 1..=150 {
         for events in round(seed) {
             let events: Vec<Event> = events.into_iter().take(64).collect();
-            overlapping += events.iter().filter(|a| events.iter().any(|b| a.began < b.began && b.began < a.ended)).count();
+            overlapping +=
+                events.iter().filter(|a| events.iter().any(|b| a.began < b.began && b.began < a.ended)).count();
             assert!(linearizable(&events), "seed {seed}: {events:#?}");
         }
     }

@@ -47,14 +47,15 @@ fn value(prefix_len: usize, large: bool) -> BoxedStrategy<Vec<u8>> {
         6 => 1..30usize,
         1 => if large { 5_000..40_000usize } else { 30..200usize },
     ];
-    (rest, any::<u8>()).prop_map(move |(n, seed)| (0..prefix_len + n).map(|i| seed.wrapping_add(i as u8)).collect()).boxed()
+    (rest, any::<u8>())
+        .prop_map(move |(n, seed)| (0..prefix_len + n).map(|i| seed.wrapping_add(i as u8)).collect())
+        .boxed()
 }
 
 fn step(kind: u8, prefix_len: usize, large: bool) -> impl Strategy<Value = Step> {
     let (k, v) = (move || key(kind), move || value(prefix_len, large));
-    let bound = move || {
-        prop_oneof![Just(Bound::Unbounded), k().prop_map(Bound::Included), k().prop_map(Bound::Excluded)]
-    };
+    let bound =
+        move || prop_oneof![Just(Bound::Unbounded), k().prop_map(Bound::Included), k().prop_map(Bound::Excluded)];
     prop_oneof![
         10 => (k(), v()).prop_map(|(k, v)| Step::Insert(k, v)),
         10 => (k(), v()).prop_map(|(k, v)| Step::Upsert(k, v)),
@@ -90,7 +91,9 @@ fn apply(tree: &Tree, model: &mut Model, step: Step) {
             let expected = match (&current, right) {
                 (current, true) => current.clone(),
                 (Some(v), false) => Some([v.as_slice(), b"x"].concat()),
-                (None, false) => Some(b"not there, and long enough for any prefix length of these tests, 64 bytes..".to_vec()),
+                (None, false) => {
+                    Some(b"not there, and long enough for any prefix length of these tests, 64 bytes..".to_vec())
+                }
             };
             assert_eq!(tree.compare_and_swap(&k, expected.as_deref(), new.as_deref()).unwrap(), right);
             if right {
@@ -148,7 +151,10 @@ fn check_page(page: &overside_bwtree::PinnedPage) {
     for (i, delta) in page.deltas().enumerate() {
         let parsed = overside_bwtree::DeltaRecord::parse(delta.record()).unwrap();
         assert_eq!(parsed.record().len(), delta.record().len());
-        assert_eq!(leaf.search(delta.key()), if delta.replaces() { Ok(delta.position()) } else { Err(delta.position()) });
+        assert_eq!(
+            leaf.search(delta.key()),
+            if delta.replaces() { Ok(delta.position()) } else { Err(delta.position()) }
+        );
         assert!(delta.key() >= page.low_fence() && page.high_fence().is_none_or(|high| delta.key() < high));
         assert!(i == 0 || page.delta(i - 1).key() < delta.key());
     }
@@ -216,7 +222,8 @@ proptest! {
 
 #[test]
 fn a_mebibyte_and_an_empty_key() {
-    let tree = Tree::new(Arc::new(HeapArena::new(64 << 20).unwrap()), Options { prefix_len: 8, ..Options::default() }).unwrap();
+    let tree = Tree::new(Arc::new(HeapArena::new(64 << 20).unwrap()), Options { prefix_len: 8, ..Options::default() })
+        .unwrap();
     let large: Vec<u8> = (0..1 << 20).map(|i: u32| ((i * 7) >> 3) as u8).collect();
     tree.insert(b"", &large).unwrap();
     tree.insert(b"k", &large[..8]).unwrap();

@@ -51,7 +51,8 @@ fn walk(bytes: &[u8]) {
 fn walk_delta(bytes: &[u8]) {
     let Ok(delta) = DeltaRecord::parse(bytes) else { return };
     assert!(delta.record().len() <= bytes.len());
-    let _ = (delta.op(), delta.key().len(), delta.prefix().len(), delta.rest().len(), delta.position(), delta.replaces());
+    let _ =
+        (delta.op(), delta.key().len(), delta.prefix().len(), delta.rest().len(), delta.position(), delta.replaces());
     assert!(delta.rest_at().end <= bytes.len());
 }
 

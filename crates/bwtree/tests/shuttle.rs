@@ -79,215 +79,253 @@ fn spawn(tree: &Tree, work: impl FnOnce(Tree) + Send + 'static) -> thread::JoinH
 /// Two writers on one page: neither change is lost, and exactly one of two inserts of a key succeeds.
 #[test]
 fn install() {
-    explore(3000, 8, |s| s.retries > 0, |tree| {
-        let threads: Vec<_> = (0..2u64)
-            .map(|t| {
-                spawn(tree, move |tree| {
-                    put(&tree, 10 + t, t);
-                    let won = tree.insert(&5u64.to_be_bytes(), &value(t)).is_ok();
-                    assert_eq!(get(&tree, 10 + t), Some(t));
-                    assert!(won || get(&tree, 5) == Some(1 - t));
+    explore(
+        3000,
+        8,
+        |s| s.retries > 0,
+        |tree| {
+            let threads: Vec<_> = (0..2u64)
+                .map(|t| {
+                    spawn(tree, move |tree| {
+                        put(&tree, 10 + t, t);
+                        let won = tree.insert(&5u64.to_be_bytes(), &value(t)).is_ok();
+                        assert_eq!(get(&tree, 10 + t), Some(t));
+                        assert!(won || get(&tree, 5) == Some(1 - t));
+                    })
                 })
-            })
-            .collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        let rows = rows(tree, Direction::Forward);
-        assert_eq!(rows.iter().map(|r| r.0).collect::<Vec<_>>(), [5, 10, 11]);
-    });
+                .collect();
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let rows = rows(tree, Direction::Forward);
+            assert_eq!(rows.iter().map(|r| r.0).collect::<Vec<_>>(), [5, 10, 11]);
+        },
+    );
 }
 
 /// Writers that consolidate against writers that append, and a reader who must never see a value go back.
 #[test]
 fn consolidation() {
-    explore(3000, 1, |s| s.consolidations > 1 && s.retries > 0, |tree| {
-        put(tree, 1, 0);
-        put(tree, 2, 0);
-        let mut threads: Vec<_> = (1..=2u64)
-            .map(|k| {
-                spawn(tree, move |tree| {
-                    for n in 1..4 {
-                        assert!(put(&tree, k, n));
-                    }
+    explore(
+        3000,
+        1,
+        |s| s.consolidations > 1 && s.retries > 0,
+        |tree| {
+            put(tree, 1, 0);
+            put(tree, 2, 0);
+            let mut threads: Vec<_> = (1..=2u64)
+                .map(|k| {
+                    spawn(tree, move |tree| {
+                        for n in 1..4 {
+                            assert!(put(&tree, k, n));
+                        }
+                    })
                 })
-            })
-            .collect();
-        threads.push(spawn(tree, |tree| {
-            let mut last = 0;
-            for _ in 0..4 {
-                let now = get(&tree, 1).expect("always there");
-                assert!(now >= last, "went back from {last} to {now}");
-                last = now;
-            }
-        }));
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        assert_eq!(rows(tree, Direction::Forward), [(1, 3), (2, 3)]);
-    });
+                .collect();
+            threads.push(spawn(tree, |tree| {
+                let mut last = 0;
+                for _ in 0..4 {
+                    let now = get(&tree, 1).expect("always there");
+                    assert!(now >= last, "went back from {last} to {now}");
+                    last = now;
+                }
+            }));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            assert_eq!(rows(tree, Direction::Forward), [(1, 3), (2, 3)]);
+        },
+    );
 }
 
 /// A page splits (and inner nodes with it) under writers and a scan.
 #[test]
 fn split() {
-    explore(2000, 2, |s| s.splits > 3 && s.inner_splits > 0, |tree| {
-        for k in 0..24 {
-            put(tree, 4 * k, k);
-        }
-        let mut threads: Vec<_> = (0..2u64)
-            .map(|t| {
-                spawn(tree, move |tree| {
-                    for k in 0..7 {
-                        let key = 4 * (8 + k) + 1 + t;
-                        assert!(!put(&tree, key, k));
-                        assert_eq!(get(&tree, key), Some(k));
-                    }
+    explore(
+        2000,
+        2,
+        |s| s.splits > 3 && s.inner_splits > 0,
+        |tree| {
+            for k in 0..24 {
+                put(tree, 4 * k, k);
+            }
+            let mut threads: Vec<_> = (0..2u64)
+                .map(|t| {
+                    spawn(tree, move |tree| {
+                        for k in 0..7 {
+                            let key = 4 * (8 + k) + 1 + t;
+                            assert!(!put(&tree, key, k));
+                            assert_eq!(get(&tree, key), Some(k));
+                        }
+                    })
                 })
-            })
-            .collect();
-        threads.push(spawn(tree, |tree| {
-            let old: Vec<u64> = rows(&tree, Direction::Forward).into_iter().map(|r| r.0).filter(|k| k % 4 == 0).collect();
-            assert_eq!(old, (0..24).map(|k| 4 * k).collect::<Vec<_>>());
-        }));
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        let keys: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).rev().collect();
-        let mut expected: Vec<u64> = (0..24).map(|k| 4 * k).collect();
-        expected.extend((0..7).flat_map(|k| [4 * (8 + k) + 1, 4 * (8 + k) + 2]));
-        expected.sort_unstable();
-        assert_eq!(keys, expected);
-    });
+                .collect();
+            threads.push(spawn(tree, |tree| {
+                let old: Vec<u64> =
+                    rows(&tree, Direction::Forward).into_iter().map(|r| r.0).filter(|k| k % 4 == 0).collect();
+                assert_eq!(old, (0..24).map(|k| 4 * k).collect::<Vec<_>>());
+            }));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let keys: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).rev().collect();
+            let mut expected: Vec<u64> = (0..24).map(|k| 4 * k).collect();
+            expected.extend((0..7).flat_map(|k| [4 * (8 + k) + 1, 4 * (8 + k) + 2]));
+            expected.sort_unstable();
+            assert_eq!(keys, expected);
+        },
+    );
 }
 
 /// Pages fall empty and merge while others write into them, split them again, read and scan them.
 #[test]
 fn merge() {
-    explore(2000, 1, |s| s.merges > 1, |tree| {
-        for k in 0..40 {
-            put(tree, 4 * k, k);
-        }
-        let deleters = (0..2u64).map(|t| {
-            spawn(tree, move |tree| {
-                for k in (6..30).filter(|k| k % 2 == t) {
-                    assert!(delete(&tree, 4 * k));
-                    assert_eq!(get(&tree, 4 * k), None);
-                }
-            })
-        });
-        let mut threads: Vec<_> = deleters.collect();
-        threads.push(spawn(tree, |tree| {
-            for k in 10..16 {
-                assert!(!put(&tree, 4 * k + 1, k));
-                assert_eq!(get(&tree, 4 * k + 1), Some(k));
+    explore(
+        2000,
+        1,
+        |s| s.merges > 1,
+        |tree| {
+            for k in 0..40 {
+                put(tree, 4 * k, k);
             }
-        }));
-        threads.push(spawn(tree, |tree| {
-            let stay = |k: &u64| k % 4 == 0 && !(24..120).contains(k);
-            let seen: Vec<u64> = rows(&tree, Direction::Backward).into_iter().map(|r| r.0).filter(stay).collect();
-            assert_eq!(seen, (0..160).rev().filter(stay).collect::<Vec<_>>());
-        }));
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
-        let mut expected: Vec<u64> = (0..40).filter(|k| !(6..30).contains(k)).map(|k| 4 * k).collect();
-        expected.extend((10..16).map(|k| 4 * k + 1));
-        expected.sort_unstable();
-        assert_eq!(keys, expected);
-    });
+            let deleters = (0..2u64).map(|t| {
+                spawn(tree, move |tree| {
+                    for k in (6..30).filter(|k| k % 2 == t) {
+                        assert!(delete(&tree, 4 * k));
+                        assert_eq!(get(&tree, 4 * k), None);
+                    }
+                })
+            });
+            let mut threads: Vec<_> = deleters.collect();
+            threads.push(spawn(tree, |tree| {
+                for k in 10..16 {
+                    assert!(!put(&tree, 4 * k + 1, k));
+                    assert_eq!(get(&tree, 4 * k + 1), Some(k));
+                }
+            }));
+            threads.push(spawn(tree, |tree| {
+                let stay = |k: &u64| k % 4 == 0 && !(24..120).contains(k);
+                let seen: Vec<u64> = rows(&tree, Direction::Backward).into_iter().map(|r| r.0).filter(stay).collect();
+                assert_eq!(seen, (0..160).rev().filter(stay).collect::<Vec<_>>());
+            }));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
+            let mut expected: Vec<u64> = (0..40).filter(|k| !(6..30).contains(k)).map(|k| 4 * k).collect();
+            expected.extend((10..16).map(|k| 4 * k + 1));
+            expected.sort_unstable();
+            assert_eq!(keys, expected);
+        },
+    );
 }
 
 /// A page that is merged away while others write into it and into its neighbour: the smallest case, many schedules.
 #[test]
 fn merge_of_two() {
-    explore_with(Options { page_bytes: 512, chain_max: 1, ..OPTIONS }, 6000, |s| s.merges > 0, |tree| {
-        // Two pages of eight rows (descending, since ascending rows leave full pages behind).
-        for k in (0..16).rev() {
-            put(tree, 10 * k, k);
-        }
-        let mut threads = vec![spawn(tree, |tree| {
-            for k in 9..15 {
-                assert!(delete(&tree, 10 * k));
+    explore_with(
+        Options { page_bytes: 512, chain_max: 1, ..OPTIONS },
+        6000,
+        |s| s.merges > 0,
+        |tree| {
+            // Two pages of eight rows (descending, since ascending rows leave full pages behind).
+            for k in (0..16).rev() {
+                put(tree, 10 * k, k);
             }
-        })];
-        for t in 1..3u64 {
-            threads.push(spawn(tree, move |tree| {
-                for k in [12, 2] {
-                    assert!(!put(&tree, 10 * k + t, k));
-                    assert_eq!(get(&tree, 10 * k + t), Some(k));
+            let mut threads = vec![spawn(tree, |tree| {
+                for k in 9..15 {
+                    assert!(delete(&tree, 10 * k));
                 }
-            }));
-        }
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
-        assert_eq!(keys, [0, 10, 20, 21, 22, 30, 40, 50, 60, 70, 80, 121, 122, 150]);
-        let back: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).collect();
-        assert!(back.iter().rev().eq(&keys));
-    });
+            })];
+            for t in 1..3u64 {
+                threads.push(spawn(tree, move |tree| {
+                    for k in [12, 2] {
+                        assert!(!put(&tree, 10 * k + t, k));
+                        assert_eq!(get(&tree, 10 * k + t), Some(k));
+                    }
+                }));
+            }
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
+            assert_eq!(keys, [0, 10, 20, 21, 22, 30, 40, 50, 60, 70, 80, 121, 122, 150]);
+            let back: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).collect();
+            assert!(back.iter().rev().eq(&keys));
+        },
+    );
 }
 
 /// Readers race with the reuse of what they read.
 #[test]
 fn reclamation() {
-    explore(3000, 1, |s| s.consolidations > 4, |tree| {
-        for k in 0..3 {
-            put(tree, k, 0);
-        }
-        let mut threads: Vec<_> = (0..2u64)
-            .map(|t| {
-                spawn(tree, move |tree| {
-                    for n in 1..6 {
-                        put(&tree, t, n);
-                    }
+    explore(
+        3000,
+        1,
+        |s| s.consolidations > 4,
+        |tree| {
+            for k in 0..3 {
+                put(tree, k, 0);
+            }
+            let mut threads: Vec<_> = (0..2u64)
+                .map(|t| {
+                    spawn(tree, move |tree| {
+                        for n in 1..6 {
+                            put(&tree, t, n);
+                        }
+                    })
                 })
-            })
-            .collect();
-        for k in 0..2 {
-            threads.push(spawn(tree, move |tree| {
-                for _ in 0..4 {
-                    assert!(get(&tree, k).expect("always there") < 6);
-                    assert_eq!(get(&tree, 2), Some(0));
-                }
-            }));
-        }
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        tree.reclaim();
-        assert_eq!(tree.stats().held_by_epochs_bytes, 0);
-    });
+                .collect();
+            for k in 0..2 {
+                threads.push(spawn(tree, move |tree| {
+                    for _ in 0..4 {
+                        assert!(get(&tree, k).expect("always there") < 6);
+                        assert_eq!(get(&tree, 2), Some(0));
+                    }
+                }));
+            }
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            tree.reclaim();
+            assert_eq!(tree.stats().held_by_epochs_bytes, 0);
+        },
+    );
 }
 
 /// Pins are taken, cloned and dropped on other threads while the pages under them are replaced.
 #[test]
 fn pins() {
-    explore(3000, 1, |s| s.consolidations > 2, |tree| {
-        for k in 0..6 {
-            put(tree, k, 7);
-        }
-        let account = tree.pin_account();
-        let writer = spawn(tree, |tree| {
-            for n in 8..12 {
-                put(&tree, n % 3, n);
-                tree.reclaim();
+    explore(
+        3000,
+        1,
+        |s| s.consolidations > 2,
+        |tree| {
+            for k in 0..6 {
+                put(tree, k, 7);
             }
-        });
-        // Two scans, so that pages carry pins of two owners.
-        let scan = |taken: Arc<overside_bwtree::PinAccount>| spawn(tree, move |tree| {
-            let mut dropped = Vec::new();
-            for page in tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).on_account(taken) {
-                let content = |page: &overside_bwtree::PinnedPage| -> Vec<(Vec<u8>, u64)> {
-                    page.merged()
-                        .map(|r| (r.key.to_vec(), number(&[r.prefix, page.rest_bytes(r.rest)].concat())))
-                        .collect()
-                };
-                let before = content(&page);
-                let clone = page.clone();
-                dropped.push(thread::spawn(move || drop(page)));
-                thread::yield_now();
-                assert_eq!(content(&clone), before);
-                dropped.push(thread::spawn(move || drop(overside_memory::Hold::from(clone))));
-            }
-            dropped.into_iter().for_each(|t| t.join().unwrap());
-        });
-        let scans = [scan(account.clone()), scan(account.clone())];
-        writer.join().unwrap();
-        scans.into_iter().for_each(|scan| scan.join().unwrap());
-        tree.reclaim();
-        let stats = tree.stats();
-        assert_eq!((stats.pins, stats.held_by_pins_bytes, stats.held_by_epochs_bytes), (0, 0, 0));
-        assert_eq!((account.pins(), account.pinned_bytes(), account.held_bytes()), (0, 0, 0));
-    });
+            let account = tree.pin_account();
+            let writer = spawn(tree, |tree| {
+                for n in 8..12 {
+                    put(&tree, n % 3, n);
+                    tree.reclaim();
+                }
+            });
+            // Two scans, so that pages carry pins of two owners.
+            let scan = |taken: Arc<overside_bwtree::PinAccount>| {
+                spawn(tree, move |tree| {
+                    let mut dropped = Vec::new();
+                    for page in tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).on_account(taken) {
+                        let content = |page: &overside_bwtree::PinnedPage| -> Vec<(Vec<u8>, u64)> {
+                            page.merged()
+                                .map(|r| (r.key.to_vec(), number(&[r.prefix, page.rest_bytes(r.rest)].concat())))
+                                .collect()
+                        };
+                        let before = content(&page);
+                        let clone = page.clone();
+                        dropped.push(thread::spawn(move || drop(page)));
+                        thread::yield_now();
+                        assert_eq!(content(&clone), before);
+                        dropped.push(thread::spawn(move || drop(overside_memory::Hold::from(clone))));
+                    }
+                    dropped.into_iter().for_each(|t| t.join().unwrap());
+                })
+            };
+            let scans = [scan(account.clone()), scan(account.clone())];
+            writer.join().unwrap();
+            scans.into_iter().for_each(|scan| scan.join().unwrap());
+            tree.reclaim();
+            let stats = tree.stats();
+            assert_eq!((stats.pins, stats.held_by_pins_bytes, stats.held_by_epochs_bytes), (0, 0, 0));
+            assert_eq!((account.pins(), account.pinned_bytes(), account.held_bytes()), (0, 0, 0));
+        },
+    );
 }

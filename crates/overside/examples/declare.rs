@@ -10,9 +10,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut there = gate.accept(Duration::from_secs(5))?;
     let mut here = connecting.join().expect("the connecting thread does not panic")?;
 
-    let mut rows = here.allocate(1000 * 64)?; // 1000 rows of 64 bytes
+    let mut rows = here.allocate(100 * 64)?; // 100 rows of 64 bytes
     rows.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
-    let two_columns = Shape::strided(0, 64, 1000, &[Run::new(0, 8), Run::new(24, 4)])?;
+    let two_columns = Shape::strided(0, 64, 100, &[Run::new(0, 8), Run::new(24, 4)])?;
     let declared = here.declare(&Arc::new(rows), &two_columns)?;
     println!("{declared}");
     here.send(declared)?;

@@ -44,7 +44,10 @@ fn main() -> Result<()> {
     std::thread::sleep(Duration::from_secs(seconds));
     let share = (observer.stats()?.cpu_ns - cpu) as f64 / start.elapsed().as_nanos() as f64;
     println!("server: {:.3} % of a core over {:.1?}", share * 100.0, start.elapsed());
-    println!("server: {:.1} KiB a client (resident, shared memory of its own included)", (after - before) / count as f64);
+    println!(
+        "server: {:.1} KiB a client (resident, shared memory of its own included)",
+        (after - before) / count as f64
+    );
     let busy = clients.iter_mut().map(|client| client.tables()).collect::<std::result::Result<Vec<_>, _>>()?;
     println!("all {} still answer", busy.len());
     drop((clients, observer, server.stdin.take()));

@@ -1,6 +1,6 @@
 //! How fast scans are on this machine: a server in another process, a full scan in every mode.
 //!
-//! `cargo run --release -p overside --example scan -- [ROWS] [UPDATES A PAGE] [ROUNDS]`
+//! `cargo run --release -p overside --example scan -- [ROWS] [UPDATES A PAGE] [ROUNDS] [MODE]`
 use std::time::Instant;
 
 use overside::table::client::{Client, RemoteTable, ScanOptions};
@@ -34,8 +34,12 @@ fn main() -> Result<()> {
         }
     };
     let table = load(&mut client, rows, updates)?;
+    let modes = match arguments.get(3) {
+        Some(mode) => vec![mode.parse()?],
+        None => vec![Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto],
+    };
     for round in 0..number(2, 5) {
-        for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto] {
+        for &mode in &modes {
             let (start, cpu) = (Instant::now(), client.stats()?.cpu_ns);
             let mut scan = client.scan(&table, &ScanOptions { mode, ..ScanOptions::default() })?;
             let mut sum = 0u64;

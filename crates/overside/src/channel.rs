@@ -112,7 +112,7 @@ impl Channel {
         let queue_pair = queue.attach(link(&*provider, &domain)?)?;
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES).map_err(VerbsError::from)?.carve(RECEIVE_BYTES);
         queue.post_receive(Some(queue_pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
-        let (capabilities, profile) = (provider.capabilities(), provider.profile());
+        let (capabilities, profile) = (provider.capabilities(), provider.calibrate()?);
         Ok(Channel {
             provider,
             domain,

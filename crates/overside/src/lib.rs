@@ -39,7 +39,8 @@ pub enum Error {
     Client(#[from] ClientError),
 }
 
-/// Starts a table server on every address; it serves in the background until it is dropped.
+/// Starts a table server on every address; it serves in the background until it is dropped. The device is
+/// calibrated first, unless the options bring prices of their own.
 ///
 /// # Errors
 /// When an address is malformed or taken.
@@ -49,7 +50,11 @@ pub fn serve(addresses: &[&str], options: ServerOptions) -> Result<Server, Error
         return Err(AddressError::Form(String::new()).into());
     };
     let names: Vec<&str> = addresses.iter().map(Address::name).collect();
-    Ok(Server::start(first.provider()?, &names, options)?)
+    let provider = first.provider()?;
+    if options.profile.is_none() {
+        provider.calibrate()?;
+    }
+    Ok(Server::start(provider, &names, options)?)
 }
 
 /// Connects to a table server.

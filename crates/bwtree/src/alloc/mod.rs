@@ -234,7 +234,9 @@ mod tests {
                 let extent = a.take(size + round, false).unwrap();
                 assert!(extent.bytes >= size + round && extent.offset.is_multiple_of(64));
                 for t in &taken {
-                    assert!(extent.offset >= t.offset + t.bytes as u64 || extent.offset + extent.bytes as u64 <= t.offset);
+                    assert!(
+                        extent.offset >= t.offset + t.bytes as u64 || extent.offset + extent.bytes as u64 <= t.offset
+                    );
                 }
                 taken.push(extent);
             }

@@ -145,9 +145,7 @@ fn tail_bytes(piece: &Piece<'_>, common: usize) -> usize {
     match piece {
         Piece::Row { key, .. } => key.len().saturating_sub(common + 8),
         Piece::Run { leaf, from, to } if same_variable(leaf, common) => leaf.key_slot(*to).1 - leaf.key_slot(*from).1,
-        Piece::Run { leaf, from, to } => {
-            (*from..*to).map(|i| leaf.key_parts(i).len().saturating_sub(common + 8)).sum()
-        }
+        Piece::Run { leaf, from, to } => (*from..*to).map(|i| leaf.key_parts(i).len().saturating_sub(common + 8)).sum(),
     }
 }
 
@@ -302,7 +300,9 @@ fn write_keys(out: &mut [u8], layout: &Layout, pieces: &[Piece<'_>]) {
     let mut scratch = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::Run { leaf, from, to } if layout.fixed.is_some() && leaf.is_fixed() && leaf.common_len == layout.common => {
+            Piece::Run { leaf, from, to }
+                if layout.fixed.is_some() && leaf.is_fixed() && leaf.common_len == layout.common =>
+            {
                 heads[row..row + to - from].copy_from_slice(&leaf.heads()[*from..*to]);
                 row += to - from;
                 continue;

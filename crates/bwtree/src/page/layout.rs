@@ -35,7 +35,9 @@ pub const HINT_STRIDE: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// Fewer bytes than the header or than the header announces.
-    #[error("truncated: {have} bytes where {need} are needed; the sender or the framing is broken, drop the connection")]
+    #[error(
+        "truncated: {have} bytes where {need} are needed; the sender or the framing is broken, drop the connection"
+    )]
     Truncated {
         /// Bytes there.
         have: usize,

@@ -12,12 +12,12 @@ mod leaf;
 pub(crate) mod prefetch;
 mod search;
 
-pub(crate) use build::{Fences, Layout, MAX_KEY, Piece, row_of, split_point, split_pieces, write_page};
 pub use build::{BuildError, LeafBuilder};
+pub(crate) use build::{Fences, Layout, MAX_KEY, Piece, row_of, split_pieces, split_point, write_page};
 pub use delta::{DELTA_HEADER, DeltaRecord, Op};
 pub(crate) use delta::{Draft, POSITION_EXACT, record_len};
-pub(crate) use key::{head_of, order};
 pub use key::KeyParts;
+pub(crate) use key::{head_of, order};
 pub use layout::{HEADER_BYTES, HINT_STRIDE, Malformed};
-pub use leaf::{Leaf, OverflowRef, Rest};
 pub(crate) use layout::{NO_PAGE, page_len, set_link};
+pub use leaf::{Leaf, OverflowRef, Rest};

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use super::key::head_of;
-use crate::inner::Target;
 use super::layout::HINT_STRIDE;
 use super::leaf::Leaf;
+use crate::inner::Target;
 
 impl Leaf<'_> {
     /// Whether `target` lies right of this page.
@@ -64,7 +64,8 @@ impl Leaf<'_> {
         while low < high {
             let middle = low + (high - low) / 2;
             let row = self.key_parts(middle);
-            let order = row.head.len().cmp(&suffix.len().min(8)).then_with(|| row.tail.cmp(suffix.get(8..).unwrap_or(&[])));
+            let order =
+                row.head.len().cmp(&suffix.len().min(8)).then_with(|| row.tail.cmp(suffix.get(8..).unwrap_or(&[])));
             match order {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Ok(middle),
@@ -83,14 +84,17 @@ impl Leaf<'_> {
         let block = &heads[start..heads.len().min(start + HINT_STRIDE)];
         super::prefetch::lines(block.as_flattened());
         if VALUE && self.prefix_len * HINT_STRIDE <= 512 {
-            super::prefetch::lines(self.part(self.prefixes_at + start * self.prefix_len, block.len() * self.prefix_len));
+            super::prefetch::lines(
+                self.part(self.prefixes_at + start * self.prefix_len, block.len() * self.prefix_len),
+            );
         }
         let mut base = 0;
         let mut size = block.len();
         while size > 1 {
             let half = size / 2;
             // A conditional move, not a branch: the outcome is a coin toss and a mispredicted one costs more than it all.
-            base = std::hint::select_unpredictable(u64::from_be_bytes(block[base + half - 1]) < head, base + half, base);
+            base =
+                std::hint::select_unpredictable(u64::from_be_bytes(block[base + half - 1]) < head, base + half, base);
             size -= half;
         }
         start + base + usize::from(size == 1 && u64::from_be_bytes(block[base]) < head)

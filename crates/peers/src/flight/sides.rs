@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, bail, ensure};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
+use arrow_flight::Ticket;
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::Ticket;
 use arrow_schema::DataType;
 use futures_util::stream::{StreamExt, TryStreamExt};
 use overside_bench::limits::{Touched, touch};
@@ -154,9 +154,10 @@ pub fn digest(batch: &RecordBatch) -> Result<Touched> {
                 let width = fixed.primitive_width().unwrap_or(1);
                 let values = data.buffers().first().context("a column of fixed width has values")?;
                 let values = &values[data.offset() * width..][..data.len() * width];
-                sum = values.iter().zip((0..width).cycle()).fold(sum, |sum, (byte, at)| {
-                    sum.wrapping_add(u64::from(*byte) << (8 * (at % 8)))
-                });
+                sum = values
+                    .iter()
+                    .zip((0..width).cycle())
+                    .fold(sum, |sum, (byte, at)| sum.wrapping_add(u64::from(*byte) << (8 * (at % 8))));
             }
             other => bail!("a column of lineitem has type {other}"),
         }

@@ -59,13 +59,17 @@ pub fn main(measure: Measure) -> Result<()> {
             if threads == 1 {
                 // One thread is told the same by everybody.
                 let sums: Vec<u64> = all[at].iter().filter_map(|rounds| rounds.last()).map(|m| m.checksum).collect();
-                ensure!(sums.windows(2).all(|two| two[0] == two[1]), "the maps disagree about what was read: {sums:x?}");
+                ensure!(
+                    sums.windows(2).all(|two| two[0] == two[1]),
+                    "the maps disagree about what was read: {sums:x?}"
+                );
             }
         }
     }
-    let maps = THREADS.into_iter().zip(&all).flat_map(|(threads, maps)| {
-        MAPS.iter().zip(maps).map(move |(map, rounds)| summary(map.name, threads, rounds))
-    });
+    let maps = THREADS
+        .into_iter()
+        .zip(&all)
+        .flat_map(|(threads, maps)| MAPS.iter().zip(maps).map(move |(map, rounds)| summary(map.name, threads, rounds)));
     let maps: Vec<Map> = maps.collect();
     let report = Report { keys, operations_a_column: operations, rounds, maps, bars: bars(&all) };
     if measure.json {
@@ -86,7 +90,8 @@ const fn entry<P: Peer>() -> Entry {
 }
 
 /// Ours first, the locked map last.
-const MAPS: [Entry; 5] = [entry::<BwTree>(), entry::<SkipList>(), entry::<SccTree>(), entry::<Concurrent>(), entry::<Locked>()];
+const MAPS: [Entry; 5] =
+    [entry::<BwTree>(), entry::<SkipList>(), entry::<SccTree>(), entry::<Concurrent>(), entry::<Locked>()];
 const LOCKED: usize = 4;
 const THREADS: [usize; 2] = [1, 2];
 
@@ -104,9 +109,8 @@ fn summary(name: &'static str, threads: usize, rounds: &[Measured]) -> Map {
         .map(|name| ColumnReport { name, m_per_s: Spread::of(&column(rounds, name)) })
         .collect();
     let bytes: Vec<(f64, f64)> = rounds.iter().filter_map(|m| m.bytes_a_record).collect();
-    let mid = |pick: fn(&(f64, f64)) -> f64| {
-        (!bytes.is_empty()).then(|| median(&bytes.iter().map(pick).collect::<Vec<_>>()))
-    };
+    let mid =
+        |pick: fn(&(f64, f64)) -> f64| (!bytes.is_empty()).then(|| median(&bytes.iter().map(pick).collect::<Vec<_>>()));
     let put = |at: usize| median(&rounds.iter().map(|m| m.put_ns[at] as f64).collect::<Vec<_>>());
     Map {
         name,
@@ -148,7 +152,10 @@ fn bars(all: &[Vec<Vec<Measured>>]) -> Vec<Bar> {
 }
 
 fn print(report: &Report) {
-    println!("{} random u64 -> u64, {} rounds; M operations (scan: rows) a second, medians", report.keys, report.rounds);
+    println!(
+        "{} random u64 -> u64, {} rounds; M operations (scan: rows) a second, medians",
+        report.keys, report.rounds
+    );
     for threads in THREADS {
         println!("\n{threads} thread(s)");
         let maps: Vec<&Map> = report.maps.iter().filter(|map| map.threads == threads).collect();
@@ -164,10 +171,15 @@ fn print(report: &Report) {
             println!("{:>9}{:>9}{:>10}", map.put_p50_ns, map.put_p99_ns, map.put_p999_ns);
         }
     }
-    println!("\nBytes a record count what the global allocator gave and, for the Bw-tree, the chunks of its arena (room for");
+    println!(
+        "\nBytes a record count what the global allocator gave and, for the Bw-tree, the chunks of its arena (room for"
+    );
     println!("deltas, replaced pages not yet let go and side tables included); `at end` is after A, B and E.");
     for map in report.maps.iter().filter(|map| map.missed_reads > 0) {
-        println!("{} replaces by removing and inserting: {} reads did not find a key that is there.", map.name, map.missed_reads);
+        println!(
+            "{} replaces by removing and inserting: {} reads did not find a key that is there.",
+            map.name, map.missed_reads
+        );
     }
     crate::bars::print(&report.bars);
     let missed = report.bars.iter().filter(|bar| bar.verdict == Verdict::Missed).count();

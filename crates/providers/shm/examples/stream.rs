@@ -41,8 +41,9 @@ fn send(name: &str, message: usize, fragments: usize) {
     let piece = message / fragments;
     let shapes: Vec<Shape> = (0..SOURCE_BYTES / message)
         .map(|i| {
-            let runs: Vec<Run> =
-                (0..fragments).map(|f| Run::new((i * message + f * piece) as u64, piece as u64 - u64::from(fragments > 1) * 8)).collect();
+            let runs: Vec<Run> = (0..fragments)
+                .map(|f| Run::new((i * message + f * piece) as u64, piece as u64 - u64::from(fragments > 1) * 8))
+                .collect();
             Shape::list(&runs).unwrap()
         })
         .collect();
@@ -65,7 +66,8 @@ fn send(name: &str, message: usize, fragments: usize) {
         let (mut batch, mut next) = (VecDeque::new(), 0);
         while next < shapes.len() || !batch.is_empty() {
             while next < shapes.len() && batch.len() < 32 {
-                batch.push_back(WorkRequest::send(next as u64, View::of(&buffer, &shapes[next]).unwrap()).unsignalled());
+                batch
+                    .push_back(WorkRequest::send(next as u64, View::of(&buffer, &shapes[next]).unwrap()).unsignalled());
                 next += 1;
             }
             if queue.post(qp, &mut batch).unwrap() == 0 {
@@ -142,7 +144,11 @@ fn receive(message: usize) {
         at(&mut ratios, 0.75)
     );
     let per_message = |rate: f64| message as f64 / rate;
-    println!("a message: {:.0} ns, of it {:.0} ns beyond the copy", per_message(at(&mut rates, 0.5)), per_message(at(&mut rates, 0.5)) - per_message(at(&mut limits, 0.5)));
+    println!(
+        "a message: {:.0} ns, of it {:.0} ns beyond the copy",
+        per_message(at(&mut rates, 0.5)),
+        per_message(at(&mut rates, 0.5)) - per_message(at(&mut limits, 0.5))
+    );
 }
 
 /// The same bytes, copied in the same chunks into the same kind of ring by this process alone, in GB/s: the best

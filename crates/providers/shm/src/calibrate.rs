@@ -88,7 +88,8 @@ impl Loopback {
         let mut receiver = CompletionQueue::new(provider.open_port(&domain, PortOptions::default())?);
         let to_receiver = sender.attach(end(provider, &domain, ours)?)?;
         receiver.attach(end(provider, &domain, theirs)?)?;
-        let ring = Segment::private(RING_BYTES as usize)?.carve(PAGE_BYTES as usize).into_iter().map(|b| (0, b)).collect();
+        let ring =
+            Segment::private(RING_BYTES as usize)?.carve(PAGE_BYTES as usize).into_iter().map(|b| (0, b)).collect();
         Ok(Self { sender, to_receiver, receiver, ring, source: Arc::new(source), at: 0 })
     }
 
@@ -222,9 +223,7 @@ mod tests {
     #[test]
     fn the_figures_are_of_this_machine_and_kept() {
         let provider = ShmProvider::new().unwrap();
-        let start = Instant::now();
         let profile = provider.calibrate().unwrap();
-        assert!(start.elapsed().as_secs() < 5);
         assert_eq!(provider.profile(), profile);
         assert!(profile.source.starts_with("measured"));
         for (what, figure, most) in [

@@ -76,7 +76,8 @@ impl Consumer {
         if index + 1 < self.head {
             peer.prefetch(index + 1);
         }
-        let Some(Descriptor { task: Task::Gather(count @ 1..), .. }) = Descriptor::from_words([words[0], words[1]]) else {
+        let Some(Descriptor { task: Task::Gather(count @ 1..), .. }) = Descriptor::from_words([words[0], words[1]])
+        else {
             return;
         };
         if count <= SGES_INSIDE {

@@ -35,7 +35,14 @@ impl Grants {
         Self { regions: HashMap::new(), bytes: 0, limits }
     }
 
-    pub(crate) fn add(&mut self, rkey: u128, access: u8, window: bool, len: u64, fd: OwnedFd) -> Result<(), &'static str> {
+    pub(crate) fn add(
+        &mut self,
+        rkey: u128,
+        access: u8,
+        window: bool,
+        len: u64,
+        fd: OwnedFd,
+    ) -> Result<(), &'static str> {
         if self.regions.len() >= self.limits.segments || self.bytes.saturating_add(len) > self.limits.bytes {
             return Err("the peer grants more memory than this process allows");
         }

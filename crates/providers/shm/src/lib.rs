@@ -36,6 +36,8 @@ mod grants;
 mod handshake;
 mod listener;
 mod local;
+#[cfg(test)]
+mod mangled;
 mod messages;
 mod one_sided;
 mod pair;

@@ -59,12 +59,7 @@ pub(crate) enum Place {
 impl LocalSegments {
     /// Finds a fragment, and checks that it lies where it says.
     #[inline]
-    pub(crate) fn place(
-        &mut self,
-        fragment: &Fragment,
-        registry: &Registry,
-        domain: u64,
-    ) -> Result<Place, VerbsError> {
+    pub(crate) fn place(&mut self, fragment: &Fragment, registry: &Registry, domain: u64) -> Result<Place, VerbsError> {
         if fragment.segment == SegmentId::FOREIGN {
             return Ok(Place::Hidden);
         }

@@ -35,11 +35,9 @@ impl Message {
                 writer.put(&[2]).put(&geometry.depth().to_le_bytes()).put(&geometry.cells().to_le_bytes())
             }
             Message::Segment { id, len } => writer.put(&[3]).put(&id.to_le_bytes()).put(&len.to_le_bytes()),
-            Message::Grant { rkey, access, window, len } => writer
-                .put(&[4])
-                .put(&rkey.to_le_bytes())
-                .put(&[*access, u8::from(*window)])
-                .put(&len.to_le_bytes()),
+            Message::Grant { rkey, access, window, len } => {
+                writer.put(&[4]).put(&rkey.to_le_bytes()).put(&[*access, u8::from(*window)]).put(&len.to_le_bytes())
+            }
             Message::Revoke { rkey } => writer.put(&[5]).put(&rkey.to_le_bytes()),
             Message::Forget(ids) => {
                 writer.put(&[6]);

@@ -185,10 +185,7 @@ impl Pair {
             return false;
         }
         let Some(Link { control, consumer }) = &self.link else { return true };
-        let seen = Seen {
-            head: (!self.starved).then_some(consumer.next()),
-            consumed: self.send.producer.consumed(),
-        };
+        let seen = Seen { head: (!self.starved).then_some(consumer.next()), consumed: self.send.producer.consumed() };
         self.sleep.arm(&self.own, control, seen)
     }
 

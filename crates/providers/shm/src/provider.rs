@@ -112,6 +112,10 @@ impl Provider for ShmProvider {
         }
     }
 
+    fn calibrate(&self) -> Result<Profile, VerbsError> {
+        ShmProvider::calibrate(self)
+    }
+
     fn profile(&self) -> Profile {
         self.shared.profile.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -121,12 +125,7 @@ impl Provider for ShmProvider {
         Ok(ProtectionDomain::new(self.shared.registry.allocate_domain()))
     }
 
-    fn register(
-        &self,
-        domain: &ProtectionDomain,
-        memory: &Memory,
-        access: Access,
-    ) -> Result<MemoryRegion, VerbsError> {
+    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         self.check_fork()?;
         self.shared.registry.register(domain.id(), memory, access)
     }

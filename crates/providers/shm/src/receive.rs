@@ -69,7 +69,11 @@ impl Pair {
                 consumer.advance(&message);
             }
         }
-        if own { self.receives.pop_front() } else { shared.pop_front() };
+        if own {
+            self.receives.pop_front()
+        } else {
+            shared.pop_front()
+        };
         Ok(Some(RawCompletion {
             slot: receive.slot,
             qp: Some(self.index),

@@ -252,10 +252,8 @@ impl SendQueue {
         if consumed == self.producer.consumed() {
             return Ok(false);
         }
-        let done = self
-            .producer
-            .observe(consumed)
-            .ok_or(Fate::Malformed("the peer's consumed index is out of range"))?;
+        let done =
+            self.producer.observe(consumed).ok_or(Fate::Malformed("the peer's consumed index is out of range"))?;
         self.ripe += done;
         self.bounce.release_large(consumed, channel);
         Ok(true)

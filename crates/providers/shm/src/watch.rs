@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overside_verbs::{Peer, VerbsError};
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
@@ -80,8 +80,9 @@ pub(crate) fn vouched_peer(socket: impl AsFd) -> Result<(Peer, OwnedFd), VerbsEr
         )));
     }
     let pid: Pid = credentials.pid;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|errno| VerbsError::Handshake(format!("its process {} cannot be watched: {errno}", pid.as_raw_pid())))?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| {
+        VerbsError::Handshake(format!("its process {} cannot be watched: {errno}", pid.as_raw_pid()))
+    })?;
     let peer = Peer {
         pid: u32::try_from(pid.as_raw_pid()).ok(),
         uid: Some(credentials.uid.as_raw()),

@@ -285,10 +285,32 @@ fn words_that_move_while_they_are_read_harm_nobody_else() {
 fn descriptors_that_lie_close_their_connection() {
     let lies: &[(&str, &[(usize, u64)])] = &[
         ("an unknown segment", &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 8), (DESCRIPTORS + 24, 99 | 8 << 32)]),
-        ("past the segment", &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 8), (DESCRIPTORS + 16, 8185), (DESCRIPTORS + 24, 7 | 8 << 32)]),
-        ("offset overflow", &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 8), (DESCRIPTORS + 16, u64::MAX - 3), (DESCRIPTORS + 24, 7 | 8 << 32)]),
-        ("fragments longer than the message", &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 8), (DESCRIPTORS + 24, 7 | 9 << 32)]),
-        ("fragments longer than the buffer", &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 4096), (DESCRIPTORS + 24, 7 | 4097 << 32)]),
+        (
+            "past the segment",
+            &[
+                (DESCRIPTORS, 1 | 1 << 16),
+                (DESCRIPTORS + 8, 8),
+                (DESCRIPTORS + 16, 8185),
+                (DESCRIPTORS + 24, 7 | 8 << 32),
+            ],
+        ),
+        (
+            "offset overflow",
+            &[
+                (DESCRIPTORS, 1 | 1 << 16),
+                (DESCRIPTORS + 8, 8),
+                (DESCRIPTORS + 16, u64::MAX - 3),
+                (DESCRIPTORS + 24, 7 | 8 << 32),
+            ],
+        ),
+        (
+            "fragments longer than the message",
+            &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 8), (DESCRIPTORS + 24, 7 | 9 << 32)],
+        ),
+        (
+            "fragments longer than the buffer",
+            &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 4096), (DESCRIPTORS + 24, 7 | 4097 << 32)],
+        ),
         ("fragments shorter", &[(DESCRIPTORS, 1 | 1 << 16), (DESCRIPTORS + 8, 8), (DESCRIPTORS + 24, 7 | 7 << 32)]),
         ("a count past the limit", &[(DESCRIPTORS, 1 | 257 << 16), (DESCRIPTORS + 8, 8)]),
         ("inline past the limit", &[(DESCRIPTORS, 2), (DESCRIPTORS + 8, 257)]),
@@ -376,7 +398,9 @@ fn messages_that_are_cut_replayed_or_out_of_place_close_their_connection() {
         (vec![6, 1, 2], 0),
         ([attach_message(), vec![0]].concat(), 1),
     ];
-    for whole in [attach_message(), segment_message(3, length), grant_message(1, 2, 0, length), [vec![5], vec![0; 16]].concat()] {
+    for whole in
+        [attach_message(), segment_message(3, length), grant_message(1, 2, 0, length), [vec![5], vec![0; 16]].concat()]
+    {
         cases.extend((1..whole.len()).map(|cut| (whole[..cut].to_vec(), usize::from(whole[0] != 5))));
     }
     let mut scene = Scene::new();

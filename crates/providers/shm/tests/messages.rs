@@ -158,7 +158,8 @@ fn closing_flushes_both_ends_and_the_index_serves_again() {
 fn full_queues_accept_fewer_and_lose_nothing() {
     let options = PortOptions { depth: 32, sges: 256, shared_receives: 16 };
     let (mut a, to_b, mut b, _) = pair_with(options);
-    let mut batch: std::collections::VecDeque<_> = (0..1000u64).map(|i| WorkRequest::send_inline(i, &i.to_le_bytes())).collect();
+    let mut batch: std::collections::VecDeque<_> =
+        (0..1000u64).map(|i| WorkRequest::send_inline(i, &i.to_le_bytes())).collect();
     let (mut sent, mut received, mut next) = (Vec::new(), Vec::new(), 0u64);
     let mut spare: Vec<_> = Segment::private(64 * 20).unwrap().carve(64).into_iter().take(20).map(|b| (0, b)).collect();
     while next < 1000 || sent.len() < 1000 {

@@ -43,14 +43,17 @@ fn one_sided_operations_complete_though_the_target_never_calls_in() {
     // Granted after the connection stood.
     let (window, token) = grant(&b, Access::from_bits(ALL));
     let at = |at, len| RemoteToken { at, len, ..token };
-    a.post(to_b, vec![
-        WorkRequest::write(0, foreign(b"left").then(foreign(b" and right")), Remote::new(at(13, 100))),
-        WorkRequest::fetch_add(1, Remote::new(at(64, 8)), 5),
-        WorkRequest::fetch_add(2, Remote::new(at(64, 8)), 6),
-        WorkRequest::compare_swap(3, Remote::new(at(64, 8)), 11, 99),
-        WorkRequest::compare_swap(4, Remote::new(at(64, 8)), 11, 100).fenced(),
-        WorkRequest::read(5, sink(64), Remote::new(at(13, 14))).fenced(),
-    ]);
+    a.post(
+        to_b,
+        vec![
+            WorkRequest::write(0, foreign(b"left").then(foreign(b" and right")), Remote::new(at(13, 100))),
+            WorkRequest::fetch_add(1, Remote::new(at(64, 8)), 5),
+            WorkRequest::fetch_add(2, Remote::new(at(64, 8)), 6),
+            WorkRequest::compare_swap(3, Remote::new(at(64, 8)), 11, 99),
+            WorkRequest::compare_swap(4, Remote::new(at(64, 8)), 11, 100).fenced(),
+            WorkRequest::read(5, sink(64), Remote::new(at(13, 14))).fenced(),
+        ],
+    );
     let done = a.completions(6);
     assert!(done.iter().enumerate().all(|(i, c)| c.id == i as u64 && c.status == Status::Success), "{done:?}");
     assert_eq!(done.iter().map(|c| c.value).collect::<Vec<_>>(), [0, 0, 5, 11, 99, 0]);
@@ -139,15 +142,20 @@ fn completions_keep_the_order_of_posting_and_an_immediate_consumes_a_receive() {
     let (mut a, to_b, mut b, from_a) = attached();
     let (window, token) = grant(&b, Access::from_bits(ALL));
     b.post_receives(Some(from_a), 1, 64);
-    a.post(to_b, vec![
-        WorkRequest::send_inline(0, b"first"),
-        WorkRequest::write(1, foreign(&[1; 20]), Remote::new(token)),
-        WorkRequest::write(2, foreign(&[2; 10]), Remote::new(token)).with_immediate(77),
-        WorkRequest::fetch_add(3, Remote::new(RemoteToken { at: 64, ..token }), 1),
-    ]);
+    a.post(
+        to_b,
+        vec![
+            WorkRequest::send_inline(0, b"first"),
+            WorkRequest::write(1, foreign(&[1; 20]), Remote::new(token)),
+            WorkRequest::write(2, foreign(&[2; 10]), Remote::new(token)).with_immediate(77),
+            WorkRequest::fetch_add(3, Remote::new(RemoteToken { at: 64, ..token }), 1),
+        ],
+    );
     // Nothing is reported before the SEND has arrived, though the WRITE is long done.
     let mut early = Vec::new();
-    (0..200).for_each(|_| { a.queue.poll(&mut early); });
+    (0..200).for_each(|_| {
+        a.queue.poll(&mut early);
+    });
     assert!(early.is_empty());
     assert_eq!(read(&window, 0, 20)[9..11], [2, 1]);
     let (done, received) = both(&mut a, 2, &mut b, 1);
@@ -158,7 +166,10 @@ fn completions_keep_the_order_of_posting_and_an_immediate_consumes_a_receive() {
     b.queue.post_receive(Some(from_a), &mut vec![(9, untouched)]).unwrap();
     let (done, received) = both(&mut a, 2, &mut b, 1);
     assert_eq!(done.iter().map(|c| (c.id, c.status)).collect::<Vec<_>>(), [(2, Status::Success), (3, Status::Success)]);
-    assert_eq!((received[0].opcode, received[0].immediate, received[0].bytes), (Opcode::ReceiveImmediate, Some(77), 10));
+    assert_eq!(
+        (received[0].opcode, received[0].immediate, received[0].bytes),
+        (Opcode::ReceiveImmediate, Some(77), 10)
+    );
     assert!(received[0].buffer.as_ref().unwrap().iter().all(|b| *b == 0xAB));
 }
 
@@ -167,9 +178,11 @@ fn atomics_of_two_processes_worth_of_threads_lose_no_addition() {
     let (mut a, to_b, b, _) = attached();
     let (window, token) = grant(&b, Access::from_bits(ALL));
     let target = window.clone();
-    let local = std::thread::spawn(move || (0..20_000).for_each(|_| {
-        target.word(8).unwrap().fetch_add(1, Ordering::Relaxed);
-    }));
+    let local = std::thread::spawn(move || {
+        (0..20_000).for_each(|_| {
+            target.word(8).unwrap().fetch_add(1, Ordering::Relaxed);
+        })
+    });
     let word = RemoteToken { at: 8, len: 8, ..token };
     for _ in 0..200 {
         a.post(to_b, (0..100).map(|i| WorkRequest::fetch_add(i, Remote::new(word), 1)).collect());

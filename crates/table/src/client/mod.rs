@@ -42,7 +42,7 @@ use link::Link;
 pub struct ClientOptions {
     /// Bytes of each receive buffer; rows that do not fit travel in parts.
     pub block_bytes: usize,
-    /// Receive buffers. Together with `block_bytes` they should stay within a core's cache.
+    /// Receive buffers. What is used of them, a page each, should stay within a core's second-level cache.
     pub blocks: usize,
     /// How long a server may take for an answer or the next block of one.
     pub timeout: Duration,
@@ -50,7 +50,7 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { block_bytes: 64 << 10, blocks: 16, timeout: Duration::from_secs(30) }
+        Self { block_bytes: 64 << 10, blocks: 32, timeout: Duration::from_secs(30) }
     }
 }
 

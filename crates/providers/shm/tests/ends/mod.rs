@@ -68,7 +68,8 @@ impl End {
 
     pub fn post_receives(&mut self, qp: Option<QueuePair>, count: usize, size: usize) {
         let buffers = Segment::private(count * size.next_multiple_of(64)).unwrap().carve(size);
-        let mut numbered: Vec<(u64, Buffer)> = buffers.into_iter().take(count).enumerate().map(|(i, b)| (i as u64, b)).rev().collect();
+        let mut numbered: Vec<(u64, Buffer)> =
+            buffers.into_iter().take(count).enumerate().map(|(i, b)| (i as u64, b)).rev().collect();
         assert_eq!(self.queue.post_receive(qp, &mut numbered).unwrap(), count);
     }
 
