@@ -36,6 +36,8 @@ pub fn parts(mut data: &[u8]) -> bool {
         data = after;
         // The connection closes at the first error.
         let Ok(whole) = assembly.add(part) else { return false };
+        let at = u32::from_le_bytes(std::array::from_fn(|i| part[8 + i]));
+        assert_eq!(at as usize, payload.len(), "a part lies where it says");
         payload.extend_from_slice(&part[PART_HEADER..]);
         assert!(wire::kind(part) == Kind::Part && payload.len() <= ASSEMBLY_BYTES_MAX);
         if let Some(whole) = whole {
