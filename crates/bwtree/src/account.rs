@@ -67,7 +67,9 @@ impl PinAccount {
     }
 
     pub(crate) fn leave(&self, at: u32) {
-        if let Some(place) = self.places().nth(at as usize) {
+        let n = at as usize + FIRST;
+        let block = (n.ilog2() - FIRST.ilog2()) as usize;
+        if let Some(place) = self.blocks[block].get().and_then(|places| places.get(n - (FIRST << block))) {
             place.unit.store(0, Ordering::Release);
         }
     }

@@ -77,8 +77,11 @@ impl Core {
         let pid = parent.pid(child);
         let word = self.read(guard, pid);
         let Node::Leaf(state) = word.node(&self.store) else { return None };
-        if !word.frozen() || state.leaf.beyond(target) {
+        if !word.frozen() {
             return None;
+        }
+        if state.leaf.beyond(target) {
+            return self.along_leaves(guard, state.leaf.right(), target);
         }
         let mut left = parent.pid(child.checked_sub(1)?);
         loop {
@@ -115,9 +118,9 @@ impl Core {
                     return (pid, node);
                 }
                 let child = node.pid(node.child(target));
-                if node.merging == child && node.level > 1 {
-                    // Inner nodes need no arena memory, so this cannot fail for lack of it.
-                    let _ = self.finish_merge(guard, pid);
+                // Joining inner nodes needs no arena memory. If a merge further down does, the child is not frozen yet and leads
+                // on as ever.
+                if node.merging == child && node.level > 1 && self.finish_merge(guard, pid).is_ok() {
                     continue 'restart;
                 }
                 pid = child;

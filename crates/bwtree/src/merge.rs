@@ -68,7 +68,7 @@ impl Core {
                 return Ok(());
             }
             let Some(at) = node.index_of(node.merging) else { return Ok(()) };
-            if !self.freeze(guard, node.merging) || !self.absorb(guard, parent, node, at)? {
+            if !self.freeze(guard, node.merging)? || !self.absorb(guard, parent, node, at)? {
                 continue;
             }
             let mut entries = node.entries();
@@ -87,19 +87,19 @@ impl Core {
         }
     }
 
-    /// Step 2. False: look again.
-    fn freeze(&self, guard: &Guard<'_>, pid: u32) -> bool {
+    /// Step 2. False: look again. Fails when the child is an inner node under which a merge lacks memory; it is not frozen then.
+    fn freeze(&self, guard: &Guard<'_>, pid: u32) -> Result<bool, Error> {
         let word = self.read(guard, pid);
         if word.frozen() {
-            return true;
+            return Ok(true);
         }
-        if let Some(inner) = word.inner()
-            && inner.merging != NO_PAGE
-        {
-            let _ = self.finish_merge(guard, pid);
-            return false;
+        if let Some(inner) = word.inner() {
+            if inner.merging != NO_PAGE {
+                self.finish_merge(guard, pid)?;
+                return Ok(false);
+            }
         }
-        self.install(pid, word.raw, word.raw | FROZEN)
+        Ok(self.install(pid, word.raw, word.raw | FROZEN))
     }
 
     /// Step 3. True when the left neighbour has the child's rows; false: the parent changed, look again.

@@ -148,6 +148,44 @@ fn an_exhausted_tree_is_intact() {
     tree.insert(b"large", &[1; 300_000]).unwrap();
 }
 
+/// Splits and merges of a deep tree, in an arena that is always about full: calls fail or work, nothing is lost, nothing hangs.
+#[test]
+fn at_the_edge_of_memory_nothing_is_lost() {
+    let arena = Arc::new(HeapArena::with_chunks(1 << 20, 1).unwrap());
+    let options = Options { prefix_len: 8, page_bytes: 512, fan_out: 4, value_max: 1 << 17, ..Options::default() };
+    let tree = Tree::new(arena, options).unwrap();
+    let mut model = std::collections::BTreeMap::new();
+    let (mut rng, mut refused, mut out) = (1u64, 0, Vec::new());
+    for round in 0..300_000u64 {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let k = key((rng >> 33) % 30_000);
+        let value = vec![round as u8; 8 + (rng >> 50) as usize % 40];
+        // Phases that fill up and phases that empty.
+        let filling = round / 30_000 % 2 == 0;
+        let done = match (rng >> 60, filling) {
+            (0..2, _) => {
+                assert_eq!(tree.get(&k, &mut out).unwrap(), model.contains_key(&k));
+                assert_eq!(model.get(&k).unwrap_or(&Vec::new()), &out);
+                Ok(())
+            }
+            (2..12, true) | (2..4, false) => {
+                tree.upsert(&k, &value).map(|there| assert_eq!(there, model.insert(k, value).is_some()))
+            }
+            _ => tree.delete(&k).map(|there| assert_eq!(there, model.remove(&k).is_some())),
+        };
+        if let Err(error) = done {
+            assert_eq!(error, Error::Exhausted);
+            refused += 1;
+        }
+        if round % 50_000 == 0 {
+            let rows: Vec<_> = tree.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward).collect();
+            assert!(rows.iter().map(|(k, v)| (&k[..], v)).eq(model.iter().map(|(k, v)| (&k[..], v))));
+        }
+    }
+    let stats = tree.stats();
+    assert!(refused > 200 && stats.merges > 100 && stats.splits > 100, "{refused} {stats:?}");
+}
+
 /// Deleting 99 % gives the memory back while readers run. (The 10 M row version is the `throughput` example's last column.)
 #[test]
 fn deleting_most_rows_returns_memory() {
