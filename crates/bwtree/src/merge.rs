@@ -93,11 +93,11 @@ impl Core {
         if word.frozen() {
             return Ok(true);
         }
-        if let Some(inner) = word.inner() {
-            if inner.merging != NO_PAGE {
-                self.finish_merge(guard, pid)?;
-                return Ok(false);
-            }
+        if let Some(inner) = word.inner()
+            && inner.merging != NO_PAGE
+        {
+            self.finish_merge(guard, pid)?;
+            return Ok(false);
         }
         Ok(self.install(pid, word.raw, word.raw | FROZEN))
     }
