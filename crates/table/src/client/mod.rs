@@ -50,7 +50,7 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { block_bytes: 64 << 10, blocks: 32, timeout: Duration::from_secs(30) }
+        Self { block_bytes: BLOCK_BYTES, blocks: 24, timeout: Duration::from_secs(30) }
     }
 }
 
@@ -191,3 +191,7 @@ impl Client {
         }
     }
 }
+
+/// A page, its deltas and room. No power of two: buffers at such a distance fall into the same sets of a cache, and
+/// a ring far smaller than the cache then evicts itself.
+const BLOCK_BYTES: usize = 36 << 10;

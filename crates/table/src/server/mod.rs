@@ -62,8 +62,7 @@ impl Default for ServerOptions {
             workers: (processors / 2).max(1),
             memory_max: 64 << 30,
             segment_bytes: 8 << 20,
-            // Fewer, and the two sides wait for each other; measured in docs/figures.md.
-            window: 48,
+            window: 24,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,

@@ -68,9 +68,10 @@ impl Transmit {
     }
 }
 
-/// A packed answer: at least a page's rows and their header.
-pub(crate) const LARGE_BYTES: usize = 64 << 10;
-const LARGE_COUNT: usize = 64;
+/// A packed answer: at least a page's rows and their header. No power of two, so that the buffers do not fall into the
+/// same sets of a cache.
+pub(crate) const LARGE_BYTES: usize = 36 << 10;
+const LARGE_COUNT: usize = 32;
 /// Header, run table and delta table of a page with a long chain.
 const SMALL_BYTES: usize = 2 << 10;
 const SMALL_COUNT: usize = 512;
