@@ -190,8 +190,8 @@ pub(crate) enum Trouble {
     Malformed(&'static str),
 }
 
-/// How much of the next message is fetched ahead; the processor's own prefetcher follows. 16 KiB messages
-/// reached 0.77 of the chunked limit with none, 0.84 with 2 lines, 0.76 with 8 (two runs each).
+/// How much of the next message is fetched ahead; the processor's own prefetcher follows. Of none, 2 and 8 lines, 2
+/// did best in two noisy runs each (docs/figures.md).
 const PREFETCH_LINES: u64 = 2;
 /// How far ahead the fragments of a list are fetched.
 const PREFETCH_CELLS: usize = 8;
