@@ -238,7 +238,7 @@ impl Pair {
         if self.bell.wanted(&self.own, &control) {
             self.channel.ring();
         }
-        self.tell_every = u64::from(geometry.depth()) / 8;
+        self.tell_every = (u64::from(geometry.depth()) / 8).min(TELL_EVERY_MAX);
         self.link = Some(Link { control, consumer: Consumer::new(geometry) });
         Ok(())
     }
@@ -287,3 +287,7 @@ pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
 };
 /// Messages taken from a socket in one go; the rest stays readable.
 const HEAR_MAX: usize = 4096;
+
+/// Messages after which the peer is told at the latest. Its window may be much smaller than the ring, and then it runs
+/// dry while it waits to be told.
+const TELL_EVERY_MAX: u64 = 4;

@@ -271,7 +271,8 @@ impl Connection {
             spent: self.held_bytes() > shared.options.pinned_max,
             meter: &shared.meter,
         };
-        while self.in_flight + self.outbox.len() < shared.options.window {
+        let until = shared.options.window.min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);
+        while self.in_flight + self.outbox.len() < until {
             produced = true;
             match scan.turn(&terms, transmit) {
                 Turn::Message(view) => self.send(view),
@@ -298,3 +299,6 @@ fn bound(bound: Option<(&[u8], bool)>) -> Bound<&[u8]> {
         Some((key, false)) => Bound::Excluded(key),
     }
 }
+
+/// Messages produced before they are posted: the client shall not wait for a whole window.
+const PRODUCE_AT_ONCE: usize = 4;
