@@ -150,7 +150,8 @@ pub unsafe trait Port: Send {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError>;
 
     /// Posts to the send queue; returns how many of `batch` were accepted. Fewer than all
-    /// without an error means that the queue is full for now.
+    /// without an error means that the queue is full for now, or that what the next request needs of the peer (news of a
+    /// registration) is still under way: poll, then post the rest.
     ///
     /// # Errors
     /// Of the first request that can never be accepted; then the ones before it were accepted and
