@@ -1,23 +1,17 @@
 //! A peer's memory, mapped read-only here.
 
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::{MemoryError, kernels, sys};
+use crate::racing::Racing;
+use crate::{MemoryError, kernels};
 
 /// A peer's segment. The peer may change it at any moment, so it gives copies and single
 /// aligned words only; whoever reads validates after the copy.
 #[derive(Debug)]
 pub struct Foreign {
-    base: NonNull<u8>,
-    len: usize,
+    mapped: Racing,
 }
-
-// SAFETY: [foreign] only racing copies and atomic loads reach the bytes.
-unsafe impl Send for Foreign {}
-// SAFETY: [foreign] as above.
-unsafe impl Sync for Foreign {}
 
 impl Foreign {
     /// Verifies size and seals of what a peer passed, then maps it.
@@ -25,23 +19,17 @@ impl Foreign {
     /// # Errors
     /// [`MemoryError::Untrusted`] when the descriptor is not a sealed, allocated memfd of `len` bytes.
     pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
-        if len == 0 || len > isize::MAX as u64 {
-            return Err(MemoryError::Untrusted("the segment's size is absurd"));
-        }
-        sys::verify(&fd, len)?;
-        // SAFETY: [mapping] a new mapping at an address of the system's choice.
-        let base = unsafe { sys::map(&fd, None, len as usize, false) }?;
-        Ok(Self { base, len: len as usize })
+        Ok(Self { mapped: Racing::passed(fd, len, false, "the segment's size is absurd")? })
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.mapped.len()
     }
 
     /// Never: an empty one is refused.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Copies `out.len()` bytes from offset `at`.
@@ -49,10 +37,7 @@ impl Foreign {
     /// # Errors
     /// [`MemoryError::Escapes`]; nothing is copied then.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        let source = self.checked(at, out.len())?;
-        // SAFETY: [foreign] in bounds of the mapping; `out` is ours.
-        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, out.len()) };
-        Ok(())
+        self.mapped.read(at, out)
     }
 
     /// The aligned word at offset `at`, with acquire ordering.
@@ -60,41 +45,21 @@ impl Foreign {
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
     pub fn load(&self, at: u64) -> Result<u64, MemoryError> {
-        let source = self.checked(at, 8)?;
-        if !at.is_multiple_of(8) {
-            return Err(MemoryError::Escapes { at, len: 8, of: self.len as u64 });
-        }
-        // SAFETY: [foreign] aligned and in bounds; an atomic load may race with the peer's stores.
-        Ok(unsafe { AtomicU64::from_ptr(source.cast_mut().cast()) }.load(Ordering::Acquire))
+        Ok(self.mapped.word(at)?.load(Ordering::Acquire))
     }
 
     /// Asks the processor to fetch the cache line at `at`; nothing happens for a bad offset.
     pub fn prefetch(&self, at: u64) {
-        if let Ok(source) = self.checked(at, 1) {
+        if let Ok(source) = self.mapped.checked(at, 1) {
             kernels::prefetch(source);
         }
-    }
-
-    fn checked(&self, at: u64, len: usize) -> Result<*const u8, MemoryError> {
-        match at.checked_add(len as u64) {
-            // SAFETY: [foreign] the offset is within the mapping.
-            Some(end) if end <= self.len as u64 => Ok(unsafe { self.base.as_ptr().add(at as usize) }),
-            _ => Err(MemoryError::Escapes { at, len: len as u64, of: self.len as u64 }),
-        }
-    }
-}
-
-impl Drop for Foreign {
-    fn drop(&mut self) {
-        // SAFETY: [mapping] nobody else has the address.
-        unsafe { sys::unmap(self.base, self.len) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Segment;
+    use crate::{Segment, sys};
 
     fn passed(segment: &Segment) -> OwnedFd {
         segment.fd().unwrap().try_clone_to_owned().unwrap()

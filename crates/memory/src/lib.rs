@@ -20,6 +20,7 @@ mod foreign;
 mod hold;
 pub mod kernels;
 mod pool;
+mod racing;
 mod reservation;
 mod segment;
 mod sys;

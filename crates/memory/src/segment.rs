@@ -65,7 +65,7 @@ impl Segment {
     /// # Errors
     /// [`MemoryError::Exhausted`] when the memory is not there.
     pub fn shared(len: usize) -> Result<Self, MemoryError> {
-        let len = rounded(len)?;
+        let len = sys::rounded(len)?;
         let fd = sys::memfd("overside-segment", len)?;
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map(&fd, None, len, true) }?;
@@ -78,7 +78,7 @@ impl Segment {
     /// # Errors
     /// [`MemoryError::Exhausted`] when the address space is not there.
     pub fn private(len: usize) -> Result<Self, MemoryError> {
-        let len = rounded(len)?;
+        let len = sys::rounded(len)?;
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map_anonymous(None, len, true) }?;
         sys::advise_huge(base, len);
@@ -146,13 +146,6 @@ impl Drop for Segment {
             Place::Reserved(place) => place.vacate(self.len),
         }
     }
-}
-
-fn rounded(len: usize) -> Result<usize, MemoryError> {
-    len.max(1)
-        .checked_next_multiple_of(sys::PAGE_BYTES)
-        .filter(|l| *l <= isize::MAX as usize)
-        .ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })
 }
 
 #[cfg(test)]

@@ -135,6 +135,14 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
+/// `len` in whole pages, at least one; an absurd length is an error.
+pub(crate) fn rounded(len: usize) -> Result<usize, MemoryError> {
+    len.max(1)
+        .checked_next_multiple_of(PAGE_BYTES)
+        .filter(|l| *l <= isize::MAX as usize)
+        .ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })
+}
+
 /// Left to everybody else.
 const RESERVE_BYTES: u64 = 64 << 20;
 

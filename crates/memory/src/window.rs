@@ -1,9 +1,9 @@
 //! Memory that a peer may write at any moment.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::racing::Racing;
 use crate::{MemoryError, kernels, sys};
 
 /// The target of one-sided writes and atomics: ours for a peer to write, or a peer's for us.
@@ -11,15 +11,9 @@ use crate::{MemoryError, kernels, sys};
 /// It gives copies and atomic words, never `&[u8]`; whoever reads validates after the copy.
 #[derive(Debug)]
 pub struct Window {
-    base: NonNull<u8>,
-    len: usize,
+    mapped: Racing,
     fd: Option<OwnedFd>,
 }
-
-// SAFETY: [window] only racing copies and atomics reach the bytes.
-unsafe impl Send for Window {}
-// SAFETY: [window] as above.
-unsafe impl Sync for Window {}
 
 impl Window {
     /// A window of our own, peer-writable from birth; its size is sealed. `len` is rounded up to pages.
@@ -27,16 +21,10 @@ impl Window {
     /// # Errors
     /// [`MemoryError::Exhausted`] when the memory is not there.
     pub fn new(len: usize) -> Result<Self, MemoryError> {
-        let len = len
-            .max(1)
-            .checked_next_multiple_of(sys::PAGE_BYTES)
-            .filter(|l| *l <= isize::MAX as usize)
-            .ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })?;
+        let len = sys::rounded(len)?;
         let fd = sys::memfd("overside-window", len)?;
         sys::seal(&fd, false)?;
-        // SAFETY: [mapping] a new mapping at an address of the system's choice.
-        let base = unsafe { sys::map(&fd, None, len, true) }?;
-        Ok(Self { base, len, fd: Some(fd) })
+        Ok(Self { mapped: Racing::own(&fd, len, true)?, fd: Some(fd) })
     }
 
     /// A peer's window, verified and mapped here.
@@ -44,13 +32,7 @@ impl Window {
     /// # Errors
     /// [`MemoryError::Untrusted`] when the descriptor is not what the peer says.
     pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
-        if len == 0 || len > isize::MAX as u64 {
-            return Err(MemoryError::Untrusted("the window's size is absurd"));
-        }
-        sys::verify(&fd, len)?;
-        // SAFETY: [mapping] a new mapping at an address of the system's choice.
-        let base = unsafe { sys::map(&fd, None, len as usize, true) }?;
-        Ok(Self { base, len: len as usize, fd: None })
+        Ok(Self { mapped: Racing::passed(fd, len, true, "the window's size is absurd")?, fd: None })
     }
 
     /// The descriptor to pass to a peer; none for a peer's window.
@@ -60,12 +42,12 @@ impl Window {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.mapped.len()
     }
 
     /// Never: a window has at least a page.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Copies `out.len()` bytes from offset `at`.
@@ -73,10 +55,7 @@ impl Window {
     /// # Errors
     /// [`MemoryError::Escapes`]; nothing is copied then.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        let source = self.checked(at, out.len())?;
-        // SAFETY: [window] in bounds; `out` is ours.
-        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, out.len()) };
-        Ok(())
+        self.mapped.read(at, out)
     }
 
     /// Copies `bytes` to offset `at`; its last aligned word becomes visible last (release).
@@ -84,7 +63,7 @@ impl Window {
     /// # Errors
     /// [`MemoryError::Escapes`]; nothing is copied then.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), MemoryError> {
-        let target = self.checked(at, bytes.len())?;
+        let target = self.mapped.checked(at, bytes.len())?;
         let end = at + bytes.len() as u64;
         let word = (end & !7).saturating_sub(8);
         if bytes.len() < 8 || word < at {
@@ -110,27 +89,7 @@ impl Window {
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
     pub fn word(&self, at: u64) -> Result<&AtomicU64, MemoryError> {
-        let target = self.checked(at, 8)?;
-        if !at.is_multiple_of(8) {
-            return Err(MemoryError::Escapes { at, len: 8, of: self.len as u64 });
-        }
-        // SAFETY: [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
-        Ok(unsafe { AtomicU64::from_ptr(target.cast()) })
-    }
-
-    fn checked(&self, at: u64, len: usize) -> Result<*mut u8, MemoryError> {
-        match at.checked_add(len as u64) {
-            // SAFETY: [window] the offset is within the mapping.
-            Some(end) if end <= self.len as u64 => Ok(unsafe { self.base.as_ptr().add(at as usize) }),
-            _ => Err(MemoryError::Escapes { at, len: len as u64, of: self.len as u64 }),
-        }
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: [mapping] nobody else has the address.
-        unsafe { sys::unmap(self.base, self.len) };
+        self.mapped.word(at)
     }
 }
 

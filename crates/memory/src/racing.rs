@@ -1,0 +1,79 @@
+//! A shared mapping whose bytes another process may change at any moment: what `Foreign` and `Window` stand on.
+
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use crate::{MemoryError, kernels, sys};
+
+/// A mapping that ends with it. It gives copies and aligned atomic words, never a slice.
+#[derive(Debug)]
+pub(crate) struct Racing {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: [foreign] [window] only racing copies and atomics reach the bytes.
+unsafe impl Send for Racing {}
+// SAFETY: [foreign] [window] as above.
+unsafe impl Sync for Racing {}
+
+impl Racing {
+    /// Maps `len` bytes of a descriptor of our own.
+    pub(crate) fn own(fd: impl AsFd, len: usize, write: bool) -> Result<Self, MemoryError> {
+        // SAFETY: [mapping] a new mapping at an address of the system's choice.
+        let base = unsafe { sys::map(fd, None, len, write) }?;
+        Ok(Self { base, len })
+    }
+
+    /// Verifies size and seals of what a peer passed, then maps it. An absurd size is refused in the words of `absurd`.
+    pub(crate) fn passed(fd: impl AsFd, len: u64, write: bool, absurd: &'static str) -> Result<Self, MemoryError> {
+        if len == 0 || len > isize::MAX as u64 {
+            return Err(MemoryError::Untrusted(absurd));
+        }
+        sys::verify(&fd, len)?;
+        Self::own(fd, len as usize, write)
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies `out.len()` bytes from offset `at`.
+    #[inline]
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let source = self.checked(at, out.len())?;
+        // SAFETY: [foreign] [window] in bounds of the mapping; `out` is ours.
+        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, out.len()) };
+        Ok(())
+    }
+
+    /// The aligned word at offset `at`.
+    #[inline]
+    pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, MemoryError> {
+        let target = self.checked(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(MemoryError::Escapes { at, len: 8, of: self.len as u64 });
+        }
+        // SAFETY: [foreign] [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
+        Ok(unsafe { AtomicU64::from_ptr(target.cast()) })
+    }
+
+    /// The address of `len` bytes at offset `at`, if they lie within.
+    #[inline]
+    pub(crate) fn checked(&self, at: u64, len: usize) -> Result<*mut u8, MemoryError> {
+        match at.checked_add(len as u64) {
+            // SAFETY: [foreign] [window] the offset is within the mapping.
+            Some(end) if end <= self.len as u64 => Ok(unsafe { self.base.as_ptr().add(at as usize) }),
+            _ => Err(MemoryError::Escapes { at, len: len as u64, of: self.len as u64 }),
+        }
+    }
+}
+
+impl Drop for Racing {
+    fn drop(&mut self) {
+        // SAFETY: [mapping] nobody else has the address.
+        unsafe { sys::unmap(self.base, self.len) };
+    }
+}
