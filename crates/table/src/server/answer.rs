@@ -52,14 +52,13 @@ impl Draft<'_> {
 }
 
 impl Ways {
-    /// Prices all ways for a page; none when not even copying can be priced.
+    /// Prices all ways for the page that [`next_page`](Self::next_page) announced; none when not even copying can be priced.
     pub(crate) fn plan(
         &mut self,
         state: &PageState<'_>,
         projection: &Projection,
         terms: &Terms<'_>,
     ) -> Option<Plan<3>> {
-        self.drafted = [false; 2];
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()?;
         let copy = Some(terms.meter.corrected(Mode::Copy, copy_work(state, projection, copied)));
         let [gather, delta] = [Mode::Gather, Mode::Delta].map(|way| {

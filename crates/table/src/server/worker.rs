@@ -100,7 +100,6 @@ impl Worker {
         }
         let open: Vec<QueuePair> = self.connections.keys().copied().collect();
         open.into_iter().for_each(|qp| self.forget(qp));
-        self.transmit.close(&self.shared);
     }
 
     fn take_links(&mut self) {
