@@ -1,7 +1,7 @@
 //! Messages between two programs: declare what to send, receive whole messages.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Pool, Segment};
@@ -32,7 +32,8 @@ pub struct Channel {
     queue: CompletionQueue,
     queue_pair: QueuePair,
     capabilities: Capabilities,
-    profile: Profile,
+    /// Calibrated when the first region is declared: who only receives needs no prices.
+    profile: OnceLock<Profile>,
     regions: Vec<MemoryRegion>,
     /// Transmit buffers for what is copied; made with the first.
     transmit: Option<Pool>,
@@ -112,14 +113,14 @@ impl Channel {
         let queue_pair = queue.attach(link(&*provider, &domain)?)?;
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES).map_err(VerbsError::from)?.carve(RECEIVE_BYTES);
         queue.post_receive(Some(queue_pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
-        let (capabilities, profile) = (provider.capabilities(), provider.calibrate()?);
+        let capabilities = provider.capabilities();
         Ok(Channel {
             provider,
             domain,
             queue,
             queue_pair,
             capabilities,
-            profile,
+            profile: OnceLock::new(),
             regions: Vec::new(),
             transmit: None,
             arrived: VecDeque::new(),
@@ -141,12 +142,19 @@ impl Channel {
         Ok(buffer)
     }
 
-    /// Plans the sending of a shape of `buffer`, at the prices of this device.
+    /// Plans the sending of a shape of `buffer`, at the prices of this device, which the first call measures.
     ///
     /// # Errors
-    /// When the shape does not lie in the buffer.
+    /// When the shape does not lie in the buffer, or there is no room to measure in.
     pub fn declare(&self, buffer: &Arc<Buffer>, shape: &Shape) -> Result<Declared, Error> {
-        let declared = Declared::new(buffer, shape, &self.capabilities, &self.profile, Goal::Throughput);
+        let profile = match self.profile.get() {
+            Some(profile) => profile,
+            None => {
+                let measured = self.provider.calibrate()?;
+                self.profile.get_or_init(|| measured)
+            }
+        };
+        let declared = Declared::new(buffer, shape, &self.capabilities, profile, Goal::Throughput);
         Ok(declared.map_err(VerbsError::from)?)
     }
 
