@@ -10,10 +10,12 @@
 //! sizes) is in [`Profile`]'s steps.
 #![forbid(unsafe_code)]
 
+mod boxes;
 mod capabilities;
 mod plan;
 mod profile;
 
+pub use boxes::{Boxes, PerByte, PerLine, Separable, bottleneck, capped, separable};
 pub use capabilities::{AtomicScope, Capabilities, ForeignMemory};
 pub use plan::{Alternative, Goal, Plan, Price, plan};
 pub use profile::{Profile, Work};
