@@ -12,10 +12,14 @@
 
 mod boxes;
 mod capabilities;
+mod curve;
 mod plan;
 mod profile;
+mod text;
 
 pub use boxes::{Boxes, PerByte, PerLine, Separable, bottleneck, capped, separable};
 pub use capabilities::{AtomicScope, Capabilities, ForeignMemory};
+pub use curve::{Curve, CurveError, Line};
 pub use plan::{Alternative, Goal, Plan, Price, plan};
-pub use profile::{Profile, Work};
+pub use profile::{Bends, Profile, Work};
+pub use text::ProfileError;

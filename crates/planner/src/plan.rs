@@ -119,6 +119,7 @@ mod tests {
             receive_fragment_ns: 0.0,
             receive_byte_ns: 0.0,
             wire_byte_ns: 1.0 / 5.8,
+            bends: crate::Bends::default(),
             source: "fitted to to-copy".into(),
         }
     }

@@ -1,5 +1,7 @@
 //! What things cost on a device.
 
+use crate::curve::{Curve, Line};
+
 /// The work that one way of sending causes at one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
@@ -19,7 +21,7 @@ pub struct Work {
     pub other_ns: f64,
 }
 
-/// Linear costs in nanoseconds, calibrated on the device.
+/// Costs in nanoseconds, calibrated on the device: straight lines, and [`Bends`] where measurement bends.
 ///
 /// On a NIC the receiver's part is near zero; on a provider where the receiver plays the NIC
 /// the bytes are the receiver's.
@@ -45,12 +47,31 @@ pub struct Profile {
     pub receive_byte_ns: f64,
     /// What the link itself takes for a byte, overlapping with both (0 where memory is the link).
     pub wire_byte_ns: f64,
+    /// Costs by length, where they were measured.
+    pub bends: Bends,
     /// Where the figures come from: `"default"` or the calibration's date and machine.
     pub source: String,
 }
 
+/// Costs of a piece by its length; where a curve is empty, the profile's straight lines hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bends {
+    /// Packing a piece that no cache holds, by the kernel for any runs.
+    pub pack: Curve,
+    /// Packing a piece that is in the cache, likewise.
+    pub pack_warm: Curve,
+    /// Packing an element of a regular region (periods, row pointers, several columns row by row), by its width.
+    pub pack_regular: Curve,
+    /// Packing a set row's value of a bitmapped region, by its width.
+    pub pack_bitmapped: Curve,
+    /// Receiving a gathered fragment from where it lay.
+    pub receive: Curve,
+    /// Receiving an entry that the sender has just packed.
+    pub receive_packed: Curve,
+}
+
 impl Profile {
-    /// Nanoseconds of the sender's processor.
+    /// Nanoseconds of the sender's processor, by straight lines.
     pub fn sender_ns(&self, work: &Work) -> f64 {
         work.requests * self.send_request_ns
             + work.fragments * self.send_fragment_ns
@@ -61,12 +82,31 @@ impl Profile {
             + work.other_ns
     }
 
-    /// Nanoseconds of the receiver's processor.
+    /// Nanoseconds of the receiver's processor, by straight lines.
     pub fn receiver_ns(&self, work: &Work) -> f64 {
         work.requests * self.receive_request_ns
             + work.fragments * self.receive_fragment_ns
             + work.bytes * self.receive_byte_ns
             + work.rows * self.row_ns
             + work.other_ns
+    }
+
+    /// Packing pieces of about this length.
+    pub fn pack(&self, bytes: u64, warm: bool) -> Line {
+        let straight = Line { fixed_ns: self.pack_piece_ns, byte_ns: self.pack_byte_ns };
+        let cold = || self.bends.pack.line(bytes).unwrap_or(straight);
+        if warm { self.bends.pack_warm.line(bytes).unwrap_or_else(cold) } else { cold() }
+    }
+
+    /// Receiving gathered fragments of about this length.
+    pub fn receive(&self, bytes: u64) -> Line {
+        let straight = Line { fixed_ns: self.receive_fragment_ns, byte_ns: self.receive_byte_ns };
+        self.bends.receive.line(bytes).unwrap_or(straight)
+    }
+
+    /// Receiving entries of about this length that the sender has just packed.
+    pub fn receive_packed(&self, bytes: u64) -> Line {
+        let straight = Line { fixed_ns: self.receive_fragment_ns, byte_ns: self.receive_byte_ns };
+        self.bends.receive_packed.line(bytes).unwrap_or(straight)
     }
 }

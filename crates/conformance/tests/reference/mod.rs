@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overside_conformance::{Doomed, Harness, peer_until_killed};
-use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
+use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
 use overside_verbs::port::Port;
 use overside_verbs::{
     Access, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider, RemoteToken,
@@ -138,6 +138,7 @@ impl Provider for Reference {
             receive_fragment_ns: 1.0,
             receive_byte_ns: 1.0,
             wire_byte_ns: 0.0,
+            bends: Bends::default(),
             source: "none".into(),
         }
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use overside_memory::kernels::{self, Kernel};
 use overside_memory::{Buffer, Segment, View};
-use overside_planner::Profile;
+use overside_planner::{Bends, Profile};
 use overside_shape::{Run, Shape};
 use overside_verbs::{
     Access, CompletionQueue, Link, Memory, PortOptions, ProtectionDomain, Provider, QueuePair, VerbsError,
@@ -193,6 +193,7 @@ pub(crate) fn default_profile() -> Profile {
         receive_fragment_ns: 12.0,
         receive_byte_ns: 0.08,
         wire_byte_ns: 0.0,
+        bends: Bends::default(),
         source: "default".to_owned(),
     }
 }

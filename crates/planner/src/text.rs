@@ -1,0 +1,212 @@
+//! A profile as text: one `key = value` a line, for files and for people.
+//!
+//! The first line is the version. Every figure is checked: whatever is not a cost is refused by its name, and so
+//! is a key that is missing, unknown or there twice. `#` begins a comment line.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::curve::{Curve, is_cost};
+use crate::profile::{Bends, Profile};
+
+/// Why a text is no profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// The first line names no version.
+    #[error("no profile: the first line must be \"{VERSION_KEY} = {VERSION}\"; run `overside calibrate` again")]
+    NoVersion,
+    /// Another version.
+    #[error("{VERSION_KEY} is {found:?}, this build reads {VERSION}; run `overside calibrate` again")]
+    Version {
+        /// What stands there.
+        found: String,
+    },
+    /// A line that is not `key = value`.
+    #[error("line {0} is not `key = value`; run `overside calibrate` again")]
+    Line(usize),
+    /// A key that this version does not have, or has once only.
+    #[error("{field} is {what}; run `overside calibrate` again")]
+    Field {
+        /// The key.
+        field: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{VERSION_KEY} = {VERSION}")?;
+        writeln!(f, "source = {}", self.source.replace(['\n', '\r'], " "))?;
+        for (key, ns) in costs(self) {
+            writeln!(f, "{key} = {ns}")?;
+        }
+        for (key, curve) in curves(&self.bends) {
+            for (bytes, ns) in curve.points() {
+                writeln!(f, "{key}.{bytes} = {ns}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Profile {
+    type Err = ProfileError;
+
+    fn from_str(text: &str) -> Result<Self, ProfileError> {
+        let mut fields = fields(text)?;
+        let mut take = |key: &'static str| {
+            let value = fields.remove(key).ok_or(ProfileError::Field { field: key.into(), what: "missing" })?;
+            cost(key, value)
+        };
+        let mut profile = Profile {
+            send_request_ns: take("send_request_ns")?,
+            send_fragment_ns: take("send_fragment_ns")?,
+            send_byte_ns: take("send_byte_ns")?,
+            pack_byte_ns: take("pack_byte_ns")?,
+            pack_piece_ns: take("pack_piece_ns")?,
+            row_ns: take("row_ns")?,
+            receive_request_ns: take("receive_request_ns")?,
+            receive_fragment_ns: take("receive_fragment_ns")?,
+            receive_byte_ns: take("receive_byte_ns")?,
+            wire_byte_ns: take("wire_byte_ns")?,
+            bends: Bends::default(),
+            source: fields.remove("source").unwrap_or("a file").to_owned(),
+        };
+        let mut points: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
+        for (key, value) in fields {
+            let unknown = || ProfileError::Field { field: key.into(), what: "no field of this version" };
+            let (curve, bytes) = key.split_once('.').ok_or_else(unknown)?;
+            if !CURVES.contains(&curve) {
+                return Err(unknown());
+            }
+            let bytes = bytes.parse().map_err(|_| unknown())?;
+            points.entry(curve).or_default().insert(bytes, cost(key, value)?);
+        }
+        for (key, curve) in CURVES.into_iter().zip(curves_mut(&mut profile.bends)) {
+            let what = "no curve: its points must be powers of two up to 1 GiB";
+            let points = points.remove(key).unwrap_or_default();
+            *curve = Curve::new(points).map_err(|_| ProfileError::Field { field: key.into(), what })?;
+        }
+        Ok(profile)
+    }
+}
+
+fn fields(text: &str) -> Result<BTreeMap<&str, &str>, ProfileError> {
+    let lines = text.lines().map(str::trim).enumerate();
+    let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let version = lines.next().and_then(|(_, line)| key_and_value(line)).filter(|(key, _)| *key == VERSION_KEY);
+    let (_, found) = version.ok_or(ProfileError::NoVersion)?;
+    if found != VERSION {
+        return Err(ProfileError::Version { found: found.chars().take(SHOWN_CHARS).collect() });
+    }
+    let mut fields = BTreeMap::new();
+    for (index, line) in lines {
+        let (key, value) = key_and_value(line).ok_or(ProfileError::Line(index + 1))?;
+        if fields.insert(key, value).is_some() {
+            return Err(ProfileError::Field { field: key.into(), what: "there twice" });
+        }
+    }
+    Ok(fields)
+}
+
+fn key_and_value(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.split_once('=')?;
+    Some((key.trim(), value.trim()))
+}
+
+fn cost(key: &str, value: &str) -> Result<f64, ProfileError> {
+    let what = "no cost: a number of nanoseconds from 0 to 1e12";
+    let parsed = value.parse().ok().filter(|ns| is_cost(*ns));
+    parsed.ok_or(ProfileError::Field { field: key.into(), what })
+}
+
+fn costs(profile: &Profile) -> [(&'static str, f64); 10] {
+    [
+        ("send_request_ns", profile.send_request_ns),
+        ("send_fragment_ns", profile.send_fragment_ns),
+        ("send_byte_ns", profile.send_byte_ns),
+        ("pack_byte_ns", profile.pack_byte_ns),
+        ("pack_piece_ns", profile.pack_piece_ns),
+        ("row_ns", profile.row_ns),
+        ("receive_request_ns", profile.receive_request_ns),
+        ("receive_fragment_ns", profile.receive_fragment_ns),
+        ("receive_byte_ns", profile.receive_byte_ns),
+        ("wire_byte_ns", profile.wire_byte_ns),
+    ]
+}
+
+fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
+    let Bends { pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed } = bends;
+    CURVES.into_iter().zip([pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed])
+}
+
+fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
+    let Bends { pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed } = bends;
+    [pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed]
+}
+
+const VERSION_KEY: &str = "overside profile";
+const VERSION: &str = "1";
+const CURVES: [&str; 6] =
+    ["pack_ns", "pack_warm_ns", "pack_regular_ns", "pack_bitmapped_ns", "receive_ns", "receive_packed_ns"];
+/// Of a version that is not ours, no more is repeated.
+const SHOWN_CHARS: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn profile() -> Profile {
+        let curve = |by| Curve::new((0..17).map(|k| (1 << k, by + 0.1 * f64::from(1 << k)))).unwrap();
+        Profile {
+            send_request_ns: 61.5,
+            send_fragment_ns: 6.0,
+            send_byte_ns: 0.0,
+            pack_byte_ns: 0.08,
+            pack_piece_ns: 1.0 / 3.0,
+            row_ns: 4.0,
+            receive_request_ns: 80.0,
+            receive_fragment_ns: 12.0,
+            receive_byte_ns: 0.08,
+            wire_byte_ns: 0.0,
+            bends: Bends { pack: curve(1.0), receive: curve(5.0), ..Bends::default() },
+            source: "measured, somewhere = here".into(),
+        }
+    }
+
+    #[test]
+    fn a_profile_reads_what_it_wrote() {
+        let text = profile().to_string();
+        assert_eq!(text.parse::<Profile>(), Ok(profile()));
+        let spaced = format!("# mine\n\n  {}", text.replacen(" = ", "=", 1).replace("_ns = ", "_ns="));
+        assert_eq!(spaced.parse::<Profile>(), Ok(profile()), "comments and spaces do not matter");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let good = profile().to_string();
+        let says = |text: String| text.parse::<Profile>().unwrap_err().to_string();
+        assert!(says(String::new()).contains("first line"));
+        assert!(says("\u{7f}ELF nonsense".into()).contains("first line"));
+        assert!(says(good.replacen("profile = 1", "profile = 2", 1)).contains("\"2\", this build reads 1"));
+        assert!(says(good.replace("row_ns = 4", "row_ns = NaN")).starts_with("row_ns is no cost"));
+        assert!(says(good.replace("row_ns = 4", "row_ns = -4")).starts_with("row_ns is no cost"));
+        assert!(says(good.replace("row_ns = 4", "row_ns = inf")).starts_with("row_ns is no cost"));
+        assert!(says(good.replace("row_ns = 4\n", "")).starts_with("row_ns is missing"));
+        assert!(says(good.replace("row_ns = 4", "row_ns = 4\nrow_ns = 4")).starts_with("row_ns is there twice"));
+        assert!(says(format!("{good}speed = 9")).starts_with("speed is no field"));
+        assert!(says(format!("{good}pack_ns.3 = 9")).starts_with("pack_ns is no curve"));
+        assert!(says(format!("{good}pack_warm_ns.4 = x")).starts_with("pack_warm_ns.4 is no cost"));
+        assert!(says(format!("{good}what?")).contains("is not `key = value`"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(overside profile = 1\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
+            let _ = text.parse::<Profile>();
+        }
+    }
+}
