@@ -2,12 +2,14 @@
 //!
 //! - `cargo xtask tidy` holds the tree against the rules of docs/ARCHITECTURE.md and
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
+//! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
 //! - `cargo xtask check` formats, lints, tidies and tests: what to run before a commit.
 //!
 //! The same rules run as a test of this crate, so that the test command alone guards them.
 
 #![forbid(unsafe_code)]
 
+mod instructions;
 mod rules;
 mod source;
 mod syntax;
@@ -20,13 +22,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree::Tree;
 
-const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check";
+const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy(),
         ["check"] => check(),
+        ["instructions"] => instructions::run(&root(), false),
+        ["instructions", "--record"] => instructions::run(&root(), true),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

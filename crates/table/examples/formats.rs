@@ -1,7 +1,7 @@
 //! What the formats cost, alone: no server, no connection. Run on a quiet machine:
-//! `cargo run --release -p overside-table --example formats`
+//! `cargo run --release -p overside-table --example formats -- [PART OF A NAME [ROUNDS [PAGES]]]`
 //!
-//! Rows are like TPC-H's lineitem (16 columns, about 150 bytes), pages of 16 KiB, 64 MiB of them; every message is copied
+//! Rows are like TPC-H's lineitem (16 columns, about 150 bytes), pages of 16 KiB, 4,096 of them; every message is copied
 //! into one of a ring of buffers of 1 MiB together, as a receive does, and read there.
 
 use std::hint::black_box;
@@ -54,7 +54,8 @@ impl Bench {
         let mut bench = Bench { pages: Vec::new(), rows: 0, row_bytes: 0 };
         let mut random = 88172645463325252u64;
         let (mut leaf, mut bytes, mut key) = (LeafBuilder::new(layout.prefix_len()), 0, Vec::new());
-        while bench.pages.len() < 4096 {
+        let pages = std::env::args().nth(3).map_or(4096, |n| n.parse().unwrap_or(4096));
+        while bench.pages.len() < pages {
             let value = builder.encode(&values(bench.rows as i64, &mut random)).expect("a row of lineitem");
             let row = RowView::of_value(value, &layout).expect("a row of lineitem");
             key.clear();
@@ -128,6 +129,7 @@ impl Bench {
         })
     }
 
+    #[inline(never)]
     fn views(&self, messages: &[Vec<u8>], projection: &Projection) -> f64 {
         let mut ring = Ring::new(messages);
         self.rate(|| {
@@ -156,6 +158,7 @@ impl Bench {
         })
     }
 
+    #[inline(never)]
     fn parse(&self, messages: &[Vec<u8>], projection: &Projection) -> f64 {
         self.rate(|| {
             let mut rows = 0;
@@ -166,6 +169,7 @@ impl Bench {
         })
     }
 
+    #[inline(never)]
     fn batches(&self, schema: &Schema, messages: &[Vec<u8>], projection: &Projection) -> f64 {
         let mut ring = Ring::new(messages);
         let mut builder = BatchBuilder::new(schema, projection);
@@ -182,6 +186,7 @@ impl Bench {
         })
     }
 
+    #[inline(never)]
     fn pack(&self, projection: &Projection) -> f64 {
         let mut out = vec![0; 32 << 10];
         self.rate(|| {
@@ -197,6 +202,7 @@ impl Bench {
         })
     }
 
+    #[inline(never)]
     fn heads(&self, projection: &Projection) -> f64 {
         let (mut gather, mut delta, mut head) = (GatherAnswer::new(), DeltaAnswer::new(), vec![0; 4096]);
         self.rate(|| {

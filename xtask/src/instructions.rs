@@ -1,0 +1,160 @@
+//! `cargo xtask instructions`: what the hot paths cost, counted under callgrind.
+//!
+//! Time on a shared machine says little about a change; the number of instructions says the same on every run. Each scenario of
+//! [`SCENARIOS`] is an example that does its work inside of one function, and only that function is counted. The
+//! recorded counts lie in `xtask/instructions.txt`; a scenario that needs more than they allow fails, and so does one that needs so much less
+//! that the record no longer guards anything. `--record` writes what was counted.
+//!
+//! Callgrind knows neither AVX-512 nor `pidfd_open`, so kernels are counted on their AVX2 path and nothing here
+//! opens a connection.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+struct Scenario {
+    name: &'static str,
+    example: &'static str,
+    arguments: &'static [&'static str],
+    /// Part of the mangled name of the function that is counted.
+    counted: &'static str,
+}
+
+const fn tree(name: &'static str, arguments: &'static [&'static str]) -> Scenario {
+    let counted = "17tree_instructions8measured17h";
+    Scenario { name, example: "tree_instructions", arguments, counted }
+}
+
+const fn table(name: &'static str, counted: &'static str, arguments: &'static [&'static str]) -> Scenario {
+    Scenario { name, example: "formats", arguments, counted }
+}
+
+const SCENARIOS: [Scenario; 10] = [
+    tree("tree-get", &["get"]),
+    tree("tree-insert", &["insert"]),
+    tree("tree-upsert", &["upsert"]),
+    tree("tree-range", &["range"]),
+    tree("tree-scan", &["scan"]),
+    table("row-views", "7formats5Bench5views17h", &["row views, gathered", "1", "64"]),
+    table("parse-message", "7formats5Bench5parse17h", &["parsing one message", "1", "64"]),
+    table("pack-rows", "7formats5Bench4pack17h", &["packing whole rows", "1", "64"]),
+    table("answer-heads", "7formats5Bench5heads17h", &["heads of gather", "1", "64"]),
+    table("arrow-batches", "7formats5Bench7batches17h", &["Arrow batches", "1", "64"]),
+];
+
+/// Counts every scenario and compares with the record, or writes the record.
+pub fn run(root: &Path, record: bool) -> Result<()> {
+    let path = root.join("xtask/instructions.txt");
+    let recorded = if record { BTreeMap::new() } else { parse(&std::fs::read_to_string(&path)?)? };
+    build(root)?;
+    let mut counted = Vec::new();
+    for scenario in &SCENARIOS {
+        let count = count(root, scenario).with_context(|| format!("counting {}", scenario.name))?;
+        counted.push((scenario.name, count));
+        if record {
+            println!("{:16} {count:>12}", scenario.name);
+        }
+    }
+    if record {
+        return Ok(std::fs::write(path, render(&counted))?);
+    }
+    let verdicts: Vec<(String, bool)> = counted.iter().map(|(name, count)| judge(name, *count, &recorded)).collect();
+    verdicts.iter().for_each(|(line, _)| println!("{line}"));
+    let broken = verdicts.iter().filter(|(_, kept)| !kept).count();
+    if broken > 0 {
+        bail!("{broken} instruction counts left their record; if that is meant: cargo xtask instructions --record");
+    }
+    Ok(())
+}
+
+fn build(root: &Path) -> Result<()> {
+    for (package, example) in [("overside-bwtree", "tree_instructions"), ("overside-table", "formats")] {
+        let arguments = ["build", "--release", "--quiet", "--package", package, "--example", example];
+        let status = Command::new(env!("CARGO")).args(arguments).current_dir(root).status()?;
+        if !status.success() {
+            bail!("example {example} does not build");
+        }
+    }
+    Ok(())
+}
+
+fn count(root: &Path, scenario: &Scenario) -> Result<u64> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--demangle=no", "--callgrind-out-file=/dev/null"])
+        .arg(format!("--toggle-collect=*{}*", scenario.counted))
+        .arg(target.join("release/examples").join(scenario.example))
+        .args(scenario.arguments)
+        .output()
+        .context("cannot start valgrind: apt-get install valgrind")?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{} ended with {}:\n{report}", scenario.example, output.status);
+    }
+    collected(&report).filter(|&count| count > 0).with_context(|| format!("nothing was counted:\n{report}"))
+}
+
+/// The number behind `Collected :`.
+fn collected(report: &str) -> Option<u64> {
+    let line = report.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+fn parse(text: &str) -> Result<BTreeMap<String, u64>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    lines
+        .map(|line| {
+            let (name, count) = line.split_once(' ').with_context(|| format!("not `name count`: {line}"))?;
+            Ok((name.to_owned(), count.trim().parse().with_context(|| format!("not a number: {line}"))?))
+        })
+        .collect()
+}
+
+fn render(counted: &[(&str, u64)]) -> String {
+    let mut out = String::from("# Instructions of each scenario; written by `cargo xtask instructions --record`.\n");
+    counted.iter().for_each(|(name, count)| out.push_str(&format!("{name} {count}\n")));
+    out
+}
+
+/// A line for people, and whether the count keeps to its record.
+fn judge(name: &str, count: u64, recorded: &BTreeMap<String, u64>) -> (String, bool) {
+    let Some(&record) = recorded.get(name) else {
+        return (format!("{name:16} {count:>12}  has no record"), false);
+    };
+    let ratio = count as f64 / record as f64;
+    let (verdict, kept) = match ratio {
+        r if r > MORE_MAX => ("MORE than recorded", false),
+        r if r < LESS_MAX => ("so much less that the record guards nothing", false),
+        _ => ("ok", true),
+    };
+    (format!("{name:16} {count:>12}  {ratio:.3} x the record  {verdict}"), kept)
+}
+
+/// Compilers differ by a few in a hundred.
+const MORE_MAX: f64 = 1.08;
+const LESS_MAX: f64 = 0.80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_found_in_the_report() {
+        let report = "==1== Events    : Ir\n==1== Collected : 22318443\n==1== \n";
+        assert_eq!(collected(report), Some(22_318_443));
+        assert_eq!(collected("valgrind: no such file"), None);
+    }
+
+    #[test]
+    fn more_much_less_and_unrecorded_fail() {
+        let record = parse(&render(&[("a", 1000)])).unwrap();
+        assert!(judge("a", 1000, &record).1);
+        assert!(judge("a", 1079, &record).1);
+        assert!(!judge("a", 1081, &record).1);
+        assert!(!judge("a", 799, &record).1);
+        assert!(!judge("b", 1000, &record).1);
+        assert!(parse("a b").is_err());
+    }
+}
