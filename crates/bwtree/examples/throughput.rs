@@ -196,7 +196,7 @@ fn main() {
         let fresh = AtomicU64::new(n);
         let sum = AtomicU64::new(0);
         let rate = timed(threads, ops / 2, |t, part| {
-            let mut rng = Rng(t + 99);
+            let (mut rng, mut reader) = (Rng(t + 99), tree.reader());
             let mut local = 0u64;
             for _ in part {
                 if rng.next() % 100 < 5 {
@@ -206,14 +206,12 @@ fn main() {
                 }
                 let k = key(mix(zipf.rank(&mut rng)) % n);
                 let rows = (rng.next() % 100 + 1) as usize;
-                let mut left = rows;
-                for page in tree.pages(Bound::Included(&k), Bound::Unbounded, Direction::Forward) {
-                    for row in page.merged().take(left) {
-                        local = local.wrapping_add(u64::from(row.prefix[0]));
-                        left -= 1;
-                    }
-                    if left == 0 {
-                        break;
+                reader.seek(Bound::Included(&k), Bound::Unbounded, rows);
+                while let Some(copied) = reader.next_rows() {
+                    let leaf = copied.leaf();
+                    let values = leaf.prefixes().as_chunks::<8>().0;
+                    for (key, value) in leaf.heads().iter().zip(values) {
+                        local = local.wrapping_add(u64::from_be_bytes(*key) ^ u64::from_le_bytes(*value));
                     }
                 }
             }

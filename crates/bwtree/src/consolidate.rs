@@ -4,15 +4,18 @@
 //! page first (nobody knows it yet), then replaces the left one by a page that ends at the separator and links to the right
 //! one, then tells the parent; whoever comes between follows the link and tells the parent himself.
 
+use std::ops::{Bound, Range};
+
 use crate::core::Core;
 use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::separator;
 use crate::options::Error;
 use crate::page::{
-    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, row_of, split_pieces,
+    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, prefetch, row_of, split_pieces,
     split_point,
 };
+use crate::pinned::{clip_rows, within};
 use crate::stats::Counter;
 use crate::store::LeafState;
 
@@ -46,32 +49,69 @@ pub(crate) fn pieces_of<'a>(state: &LeafState<'a>, last: Option<(&Draft<'a>, u32
         let row = Piece::Row { key: draft.key, prefix: draft.prefix, rest: draft.rest };
         edits.push(Edit { position, key: draft.key, row: (draft.op == Op::Put).then_some(row) });
     }
+    newest_edits(state, &mut edits, |_| true);
+    merge_edits(state.leaf, 0..state.leaf.count(), &edits, usize::MAX)
+}
+
+/// The first `rows_max` rows of a leaf's state within the bounds, as pieces.
+pub(crate) fn pieces_within<'a>(
+    state: &LeafState<'a>,
+    bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    rows_max: usize,
+) -> Vec<Piece<'a>> {
+    let leaf = state.leaf;
+    let rows = clip_rows(&leaf, bounds);
+    // Each delta takes away one row at most, so base rows beyond these and changes to them will not be asked for.
+    let last = rows.start.saturating_add(rows_max).saturating_add(state.chain());
+    let asked = rows.start..rows.end.min(last);
+    prefetch::lines(&leaf.bytes()[leaf.heads_at(asked.clone())]);
+    prefetch::lines(&leaf.bytes()[leaf.prefixes_at(asked)]);
+    let mut edits: Vec<Edit<'a>> = Vec::new();
+    newest_edits(state, &mut edits, |record| {
+        (rows.start..=last).contains(&record.position()) && within(record.key(), bounds)
+    });
+    merge_edits(leaf, rows, &edits, rows_max)
+}
+
+/// Adds the newest record of each key that passes and is not there yet, and sorts.
+fn newest_edits<'a>(state: &LeafState<'a>, edits: &mut Vec<Edit<'a>>, passes: impl Fn(&DeltaRecord<'a>) -> bool) {
     for (_, record) in state.records() {
+        if !passes(&record) {
+            continue;
+        }
         let edit = Edit::of_record(record);
         if edits.iter().all(|newer| newer.position != edit.position || newer.key != edit.key) {
             edits.push(edit);
         }
     }
     edits.sort_unstable_by(Edit::order);
-    merge_edits(state.leaf, &edits)
 }
 
-fn merge_edits<'a>(leaf: Leaf<'a>, edits: &[Edit<'a>]) -> Vec<Piece<'a>> {
+/// The first `rows_max` of the base page's `rows` and the edits among them.
+fn merge_edits<'a>(leaf: Leaf<'a>, rows: Range<usize>, edits: &[Edit<'a>], rows_max: usize) -> Vec<Piece<'a>> {
     let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
-    let mut from = 0;
+    let (mut from, mut left) = (rows.start, rows_max);
     for edit in edits {
-        let to = (edit.position & !POSITION_EXACT) as usize;
+        let to = ((edit.position & !POSITION_EXACT) as usize).min(from.saturating_add(left));
         if from < to {
             pieces.push(Piece::Run { leaf, from, to });
+            left -= to - from;
             from = to;
         }
-        pieces.extend(edit.row);
+        if left == 0 {
+            return pieces;
+        }
+        if let Some(row) = edit.row {
+            pieces.push(row);
+            left -= 1;
+        }
         if edit.position & POSITION_EXACT != 0 {
             from += 1;
         }
     }
-    if from < leaf.count() {
-        pieces.push(Piece::Run { leaf, from, to: leaf.count() });
+    let to = rows.end.min(from.saturating_add(left));
+    if from < to {
+        pieces.push(Piece::Run { leaf, from, to });
     }
     pieces
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::account::PinAccount;
 use crate::core::Core;
 use crate::inner::Target;
+use crate::page::Leaf;
 use crate::pinned::PinnedPage;
 
 /// Which way a scan goes.
@@ -63,16 +64,7 @@ impl Pages {
         };
         let found = self.core.find_leaf(&guard, target);
         let leaf = found.state.leaf;
-        // Bounds at or beyond the fences clip nothing.
-        let clip_from = match from {
-            Bound::Included(key) if key <= leaf.low_fence() => Bound::Unbounded,
-            Bound::Excluded(key) if key < leaf.low_fence() => Bound::Unbounded,
-            bound => bound,
-        };
-        let clip_to = match (to, leaf.high_fence()) {
-            (Bound::Included(key) | Bound::Excluded(key), Some(high)) if key >= high => Bound::Unbounded,
-            (bound, _) => bound,
-        };
+        let (clip_from, clip_to) = clip(&leaf, from, to);
         let page = PinnedPage::new(&self.core, &guard, &found.state, self.account.as_ref(), (clip_from, clip_to));
         let next = match self.direction {
             Direction::Forward => leaf.high_fence().filter(|_| clip_to == Bound::Unbounded),
@@ -104,6 +96,25 @@ impl Iterator for Pages {
         }
         None
     }
+}
+
+/// The bounds as they concern `leaf`: at or beyond its fences they clip nothing.
+#[inline]
+pub(crate) fn clip<'a>(
+    leaf: &Leaf<'_>,
+    from: Bound<&'a [u8]>,
+    to: Bound<&'a [u8]>,
+) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    let clip_from = match from {
+        Bound::Included(key) if key <= leaf.low_fence() => Bound::Unbounded,
+        Bound::Excluded(key) if key < leaf.low_fence() => Bound::Unbounded,
+        bound => bound,
+    };
+    let clip_to = match (to, leaf.high_fence()) {
+        (Bound::Included(key) | Bound::Excluded(key), Some(high)) if key >= high => Bound::Unbounded,
+        (bound, _) => bound,
+    };
+    (clip_from, clip_to)
 }
 
 fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {

@@ -178,7 +178,8 @@ pub struct Row<'a> {
     pub rest: Rest<'a>,
 }
 
-fn within(key: &[u8], bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+#[inline]
+pub(crate) fn within(key: &[u8], bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
     let above = match bounds.0 {
         Bound::Unbounded => true,
         Bound::Included(from) => key >= from,
@@ -192,7 +193,7 @@ fn within(key: &[u8], bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
         }
 }
 
-fn clip_rows(leaf: &Leaf<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Range<usize> {
+pub(crate) fn clip_rows(leaf: &Leaf<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Range<usize> {
     let place = |key: &[u8], past: bool| match leaf.search(key) {
         Ok(i) => i + usize::from(past),
         Err(i) => i,

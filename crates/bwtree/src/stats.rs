@@ -31,7 +31,7 @@ pub struct Stats {
     pub merges: u64,
     /// Attempts lost to a faster writer.
     pub retries: u64,
-    /// Pages given to cursors.
+    /// Pages given to cursors, and read by readers.
     pub pages_scanned: u64,
     /// Bytes of chunks committed in the arena.
     pub committed_bytes: u64,

@@ -8,6 +8,7 @@ use crate::arena::Arena;
 use crate::core::Core;
 use crate::cursor::{Direction, Pages};
 use crate::options::{Error, Options};
+use crate::reader::Reader;
 use crate::rows::Range;
 use crate::stats::Stats;
 use crate::store::Store;
@@ -71,6 +72,11 @@ impl Tree {
     /// The rows of a key range.
     pub fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, direction: Direction) -> Range {
         Range::new(self.pages(from, to, direction))
+    }
+
+    /// For short ranges, whose rows it copies: see [`Reader`].
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.core.clone())
     }
 
     /// An account to take pins on, for [`Pages::on_account`].

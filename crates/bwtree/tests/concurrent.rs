@@ -110,10 +110,38 @@ fn scans_see_what_stays_exactly_once() {
                 seen.reverse();
             }
             assert_eq!(seen, stay);
+            read_in_steps(&tree, &stay);
         }
         stop.store(true, Ordering::Relaxed);
     });
     assert!(tree.stats().merges > 10, "{:?}", tree.stats());
+}
+
+/// The same by a reader, some rows at a time.
+fn read_in_steps(tree: &Tree, stay: &[[u8; 8]]) {
+    let (mut reader, mut seen, mut from) = (tree.reader(), Vec::new(), Bound::Unbounded);
+    loop {
+        let mut last: Option<[u8; 8]> = None;
+        reader.seek(from.as_ref().map(|key: &[u8; 8]| &key[..]), Bound::Unbounded, 100);
+        let mut rows = 0;
+        while let Some(copied) = reader.next_rows() {
+            let (_, head_bytes) = copied.leaf().fixed_keys().expect("all keys have 8 bytes");
+            for row in copied.rows() {
+                let key = <[u8; 8]>::try_from(row.key.to_vec()).unwrap();
+                assert!(last.is_none_or(|last| last < key) && head_bytes <= 8, "order");
+                if row.prefix != [1; 8] {
+                    seen.push(key);
+                }
+                last = Some(key);
+                rows += 1;
+            }
+        }
+        match last {
+            Some(last) if rows == 100 => from = Bound::Excluded(last),
+            _ => break,
+        }
+    }
+    assert_eq!(seen, stay);
 }
 
 /// A counter per key, raised by compare-and-swap from many threads: no increment is lost.

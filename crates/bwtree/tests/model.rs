@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Error, HeapArena, Options, Tree};
+use overside_bwtree::{Direction, Error, HeapArena, Options, Row, Tree};
 use proptest::prelude::*;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -139,6 +139,18 @@ fn scan(tree: &Tree, model: &Model, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) 
     for page in tree.pages(as_ref(from), as_ref(to), Direction::Forward) {
         check_page(&page);
     }
+    let mut reader = tree.reader();
+    for rows_max in [0, 1, 2, 5, 17, usize::MAX] {
+        let mut rows = Vec::new();
+        reader.seek(as_ref(from), as_ref(to), rows_max);
+        while let Some(copied) = reader.next_rows() {
+            assert!(copied.rows().len() > 0, "no rows are no answer");
+            overside_bwtree::Leaf::parse(copied.leaf().bytes()).unwrap();
+            let value = |row: &Row<'_>| [row.prefix, copied.rest_bytes(row.rest)].concat();
+            rows.extend(copied.rows().map(|row| (row.key.to_vec(), value(&row))));
+        }
+        assert_eq!(rows, expected[..expected.len().min(rows_max)], "{rows_max} rows of {from:?} {to:?}");
+    }
     expected.reverse();
     let rows: Vec<_> = tree.range(as_ref(from), as_ref(to), Direction::Backward).collect();
     assert_eq!(rows, expected, "backward {from:?} {to:?}");
@@ -238,6 +250,18 @@ fn a_mebibyte_and_an_empty_key() {
     let row = page.merged().next().unwrap();
     assert_eq!([row.prefix, page.rest_bytes(row.rest)].concat(), large);
     drop(page);
+    // Rows that lie apart are copied some at a time.
+    (0..6u8).for_each(|i| tree.insert(&[b'l', i], &large[..100_000 + usize::from(i)]).unwrap());
+    let mut reader = tree.reader();
+    reader.seek(Bound::Included(b"l"), all, 5);
+    let mut lengths = Vec::new();
+    while let Some(copied) = reader.next_rows() {
+        let values = copied.rows().map(|row| [row.prefix, copied.rest_bytes(row.rest)].concat());
+        let values: Vec<Vec<u8>> = values.inspect(|value| assert_eq!(*value, large[..value.len()])).collect();
+        lengths.push(values.iter().map(Vec::len).collect::<Vec<_>>());
+    }
+    assert_eq!(lengths, [vec![100_000, 100_001], vec![100_002, 100_003], vec![100_004]]);
+    (0..6u8).for_each(|i| assert!(tree.delete(&[b'l', i]).unwrap()));
     assert_eq!(tree.range(all, all, Direction::Backward).count(), 1);
     assert!(matches!(tree.insert(b"x", &vec![0; (1 << 20) + 1]), Err(Error::ValueTooLong { .. })));
     assert!(matches!(tree.insert(b"x", &[0; 7]), Err(Error::ValueTooShort { .. })));

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::delta::OVERFLOW_BYTES;
 use super::key::head_of;
 use super::layout::*;
-use super::leaf::{KEY_SLOT_AT, KEY_SLOT_SHIFT, Leaf, Rest, SLOT_AT, SLOT_OVERFLOW};
+use super::leaf::{KEY_SLOT_AT, KEY_SLOT_SHIFT, Leaf, OverflowRef, Rest, SLOT_AT, SLOT_OVERFLOW};
 
 /// Longest key, in bytes: key, prefix and fence lengths are kept in 16 bits.
 pub(crate) const MAX_KEY: usize = 1 << 14;
@@ -398,6 +398,19 @@ fn write_values(out: &mut [u8], layout: &Layout, pieces: &[Piece<'_>]) {
     }
 }
 
+/// Replaces the references to overflow extents in a page of one's own.
+pub(crate) fn rebase_overflow(page: &mut [u8], mut replace: impl FnMut(OverflowRef) -> OverflowRef) {
+    let rows = Leaf::open(page);
+    let rows = if rows.has_overflow() { rows.count() } else { 0 };
+    for i in 0..rows {
+        let leaf = Leaf::open(page);
+        let at = leaf.heap_at(i..i + 1);
+        if let Rest::Overflow(reference) = leaf.rest(i) {
+            page[at].copy_from_slice(&replace(reference).to_bytes());
+        }
+    }
+}
+
 /// Why rows make no page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BuildError {
@@ -413,7 +426,7 @@ pub enum BuildError {
 }
 
 /// Key, prefix, and the rest or where it lies.
-type BuilderRow = (Vec<u8>, Vec<u8>, Result<Vec<u8>, super::OverflowRef>);
+type BuilderRow = (Vec<u8>, Vec<u8>, Result<Vec<u8>, OverflowRef>);
 
 /// Makes a leaf page in private memory: what tests and tools feed to clients.
 #[derive(Debug, Default)]

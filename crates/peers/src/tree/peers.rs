@@ -1,12 +1,12 @@
 //! Five ordered maps from `u64` to `u64` behind one small trait, so that all do the same work.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use concurrent_map::ConcurrentMap;
 use crossbeam_skiplist::SkipMap;
-use overside_bench::overside::bwtree::{Direction, HeapArena, Options, PinnedPage, Run, Tree};
+use overside_bench::overside::bwtree::{Direction, HeapArena, Leaf, Options, PinnedPage, Reader, Run, Tree};
 use parking_lot::RwLock;
 use scc::{Guard, TreeIndex};
 
@@ -48,8 +48,8 @@ fn sum<'a>(rows: impl Iterator<Item = (&'a u64, &'a u64)>) -> (usize, u64) {
 /// Overside's tree over anonymous memory.
 pub struct BwTree(Arc<Tree>);
 
-/// With a buffer for the value that `get` copies out.
-pub struct BwTreeHandle(Arc<Tree>, Vec<u8>);
+/// With a buffer for the value that `get` copies out, and one for the rows of short ranges.
+pub struct BwTreeHandle(Arc<Tree>, Vec<u8>, Reader);
 
 impl Peer for BwTree {
     const NAME: &'static str = "overside bwtree";
@@ -62,7 +62,7 @@ impl Peer for BwTree {
     }
 
     fn handle(&self) -> BwTreeHandle {
-        BwTreeHandle(self.0.clone(), Vec::with_capacity(8))
+        BwTreeHandle(self.0.clone(), Vec::with_capacity(8), self.0.reader())
     }
 
     fn bytes_of_its_own(&self) -> u64 {
@@ -87,6 +87,14 @@ impl Handle for BwTreeHandle {
     fn scan(&mut self, key: u64, rows: usize) -> (usize, u64) {
         let (mut count, mut sum) = (0, 0);
         let from = key.to_be_bytes();
+        if rows <= SHORT {
+            self.2.seek(Bound::Included(&from), Bound::Unbounded, rows);
+            while let Some(copied) = self.2.next_rows() {
+                let leaf = copied.leaf();
+                count += rows_sum(&leaf, KeyForm::of(&leaf), 0..leaf.count(), &mut sum);
+            }
+            return (count, sum);
+        }
         for page in self.0.pages(Bound::Included(&from), Bound::Unbounded, Direction::Forward) {
             count += page_sum(&page, rows - count, &mut sum);
             if count == rows {
@@ -97,33 +105,53 @@ impl Handle for BwTreeHandle {
     }
 }
 
-/// Sums up to `rows` rows of a page by slices; returns how many there were.
+/// How 8-byte keys are kept in a page: a common prefix and, after it, heads that are padded at their end.
+#[derive(Clone, Copy)]
+struct KeyForm {
+    whole: bool,
+    top: u64,
+    down: u32,
+}
+
+impl KeyForm {
+    fn of(leaf: &Leaf<'_>) -> KeyForm {
+        let (common, head_bytes) = leaf.fixed_keys().unwrap_or_default();
+        let top = common.iter().fold(0, |top: u64, byte| top << 8 | u64::from(*byte));
+        let (top, down) = match head_bytes {
+            8 => (0, 0),
+            _ => (top.checked_shl(8 * head_bytes as u32).unwrap_or(0), 8 * common.len() as u32),
+        };
+        KeyForm { whole: common.len() + head_bytes == 8, top, down }
+    }
+}
+
+/// Sums rows of a page by slices; returns how many there are.
+#[inline]
+fn rows_sum(leaf: &Leaf<'_>, form: KeyForm, rows: Range<usize>, sum: &mut u64) -> usize {
+    let count = rows.len();
+    if !form.whole {
+        let keys = rows.map(|i| big(&leaf.key_parts(i).to_vec()) ^ word(leaf.prefix(i)));
+        *sum = keys.fold(*sum, u64::wrapping_add);
+        return count;
+    }
+    let values = leaf.prefixes()[8 * rows.start..8 * rows.end].as_chunks::<8>().0;
+    for (key, value) in leaf.heads()[rows].iter().zip(values) {
+        let key = form.top | u64::from_be_bytes(*key).checked_shr(form.down).unwrap_or(0);
+        *sum = sum.wrapping_add(key ^ u64::from_le_bytes(*value));
+    }
+    count
+}
+
+/// Sums up to `rows` rows of a page, deltas applied; returns how many there were.
 fn page_sum(page: &PinnedPage, rows: usize, sum: &mut u64) -> usize {
     let leaf = page.leaf();
-    let (common, head_bytes) = leaf.fixed_keys().unwrap_or_default();
-    // Eight-byte keys are the page's common prefix and, after it, heads that are padded at their end.
-    let top = common.iter().fold(0, |top: u64, byte| top << 8 | u64::from(*byte));
-    let (top, down) = match head_bytes {
-        8 => (0, 0),
-        _ => (top.checked_shl(8 * head_bytes as u32).unwrap_or(0), 8 * common.len() as u32),
-    };
+    let form = KeyForm::of(&leaf);
     let mut count = 0;
     for run in page.runs() {
         match run {
-            Run::Base(mut at) if common.len() + head_bytes == 8 => {
+            Run::Base(mut at) => {
                 at.end = at.end.min(at.start + rows - count);
-                let values = leaf.prefixes()[8 * at.start..8 * at.end].as_chunks::<8>().0;
-                count += at.len();
-                for (key, value) in leaf.heads()[at].iter().zip(values) {
-                    let key = top | u64::from_be_bytes(*key).checked_shr(down).unwrap_or(0);
-                    *sum = sum.wrapping_add(key ^ u64::from_le_bytes(*value));
-                }
-            }
-            Run::Base(at) => {
-                for i in at.take(rows - count) {
-                    *sum = sum.wrapping_add(big(&leaf.key_parts(i).to_vec()) ^ word(leaf.prefix(i)));
-                    count += 1;
-                }
+                count += rows_sum(&leaf, form, at, sum);
             }
             Run::Delta(delta) => {
                 *sum = sum.wrapping_add(big(delta.key()) ^ word(delta.prefix()));
@@ -291,6 +319,8 @@ impl Handle for Arc<RwLock<BTreeMap<u64, u64>>> {
     }
 }
 
+/// Up to so many rows are copied rather than pinned.
+const SHORT: usize = 1000;
 /// Address space, not memory: pages half full, deltas and everything replaced but not yet let go fit.
 const ARENA_BYTES_A_RECORD: usize = 400;
 
