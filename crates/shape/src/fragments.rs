@@ -1,60 +1,52 @@
 //! Iteration over a shape's fragments, without storing them.
 
-use crate::shape::{Form, Run, wraps};
+use crate::run::Run;
+use crate::walk::Walk;
 
-/// The fragments of a [`Shape`](crate::Shape) in message order.
+/// Fragments in message order, each as large as it can be. See [`Shape::fragments`](crate::Shape::fragments).
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
-    form: &'a Form,
-    period: u64,
-    run: usize,
-    wraps: bool,
+    walk: Walk<'a>,
+    /// Bytes still to come, `held` not among them.
+    left: u64,
+    held: Option<Run>,
 }
 
 impl<'a> Fragments<'a> {
-    pub(crate) fn new(form: &'a Form) -> Self {
-        let wraps = match form {
-            Form::Strided { period, runs, .. } => wraps(*period, runs),
-            _ => false,
-        };
-        Self { form, period: 0, run: 0, wraps }
+    /// `bytes` bytes from where `walk` stands.
+    pub(crate) fn new(walk: Walk<'a>, bytes: u64) -> Self {
+        Self { walk, left: bytes, held: None }
     }
 
-    fn next_strided(&mut self, base: u64, period: u64, count: u64, runs: &[Run]) -> Option<Run> {
-        if self.period == count {
+    #[inline]
+    fn pull(&mut self) -> Option<Run> {
+        if self.left == 0 {
             return None;
         }
-        let start = base + self.period * period;
-        let run = runs[self.run];
-        let mut out = Run::new(start + run.at, run.len);
-        self.run += 1;
-        if self.run == runs.len() {
-            (self.run, self.period) = (0, self.period + 1);
-            if self.wraps && self.period < count {
-                // The last run of this period touches the first of the next.
-                out.len += runs[0].len;
-                self.run = 1;
-            }
-        }
-        Some(out)
+        let run = self.walk.take(self.left)?;
+        self.left -= run.len;
+        Some(run)
     }
 }
 
 impl Iterator for Fragments<'_> {
     type Item = Run;
 
+    #[inline]
     fn next(&mut self) -> Option<Run> {
-        match self.form {
-            Form::Contiguous(run) => {
-                let first = self.run == 0 && run.len > 0;
-                self.run = 1;
-                first.then_some(*run)
-            }
-            Form::Strided { base, period, count, runs } => self.next_strided(*base, *period, *count, runs),
-            Form::List(runs) => {
-                self.run += 1;
-                runs.get(self.run - 1).copied()
+        let mut out = match self.held.take() {
+            Some(run) => run,
+            None => self.pull()?,
+        };
+        if self.walk.folds() {
+            while let Some(run) = self.pull() {
+                if out.at + out.len != run.at {
+                    self.held = Some(run);
+                    break;
+                }
+                out.len += run.len;
             }
         }
+        Some(out)
     }
 }

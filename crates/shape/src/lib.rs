@@ -1,14 +1,28 @@
 //! Which bytes: pure geometry of a transfer, without memory, device or I/O.
 //!
-//! A [`Shape`] says which bytes of some memory belong to a message, as offsets
-//! from that memory's start. It is canonicalised at construction, so two
-//! descriptions of the same bytes in the same order and of the same regularity
-//! compare equal: dense runs are folded, a stride without gaps becomes one
-//! range, a single period loses its stride.
+//! A [`Shape`] says which bytes of some memory are sent, as offsets from that memory's start, in which order, and
+//! where messages end. It takes the place of a gather list (d-rdma §3 DR-M01): periods, bitmaps, row offsets and
+//! sets of them say by rule what a list would spell out, so a shape stays small whatever it describes, and its
+//! fragments are produced by iteration and never stored.
 //!
-//! The regular kinds stay small whatever they describe (d-rdma §3: a strided
-//! region is one control structure, the equivalent gather list grows with the
-//! rows); fragments are produced by iteration and never stored.
+//! | kind | declared by | a message is |
+//! |---|---|---|
+//! | contiguous | [`Shape::contiguous`], [`Shape::column`] | all of it; a value of the column |
+//! | strided | [`Shape::strided`], [`Shape::nested`], [`Shape::every`] | a period (DR-M07) |
+//! | listed | [`Shape::list`] | all of it |
+//! | bitmapped | [`Shape::bitmapped`] | a set row across all columns (DR-M18) |
+//! | mapped | [`Shape::mapped`] | a row (DR-M17) |
+//! | variable | [`Shape::variable`] | a value |
+//! | set | [`Shape::set`] | element i of every region, or each region's messages in turn (DR-M12, M13) |
+//!
+//! # Canonical form
+//!
+//! Shapes are canonicalised at construction. Two descriptions of the same bytes in the same order, with the same
+//! messages and elements, are equal if a rule describes them: dense runs are folded, periods that continue each
+//! other are one level, a level of one period is dropped, runs that repeat are a level, a list that is a stride is
+//! one, equidistant set rows and row offsets are a stride, columns of one bitmap or of the same periods are one
+//! region, values of equal length are a column. What has no rule (lists, bitmaps, row offsets, offsets of values)
+//! is compared with its own kind, bitmaps from their first set row to their last.
 //!
 //! ```
 //! use overside_shape::{Run, Shape};
@@ -21,8 +35,29 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bitmap;
+mod bitmapped;
+mod cursor;
+mod cut;
+mod error;
+mod form;
 mod fragments;
+mod mapped;
+mod messages;
+mod offsets;
+mod run;
+mod set;
 mod shape;
+mod strided;
+mod variable;
+mod walk;
 
+pub use bitmap::{Bitmap, Ones};
+pub use bitmapped::{Column, Order};
+pub use error::ShapeError;
+pub use form::{Kind, Mask};
 pub use fragments::Fragments;
-pub use shape::{Run, Shape, ShapeError};
+pub use messages::{Messages, Piece, Pieces};
+pub use run::Run;
+pub use shape::Shape;
+pub use strided::{Frequency, Level};

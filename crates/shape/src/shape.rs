@@ -1,70 +1,34 @@
-//! The kinds of shape, their checks at construction and their canonical forms.
+//! The shape itself: how each kind is declared, and what all of them answer.
 
+use std::sync::Arc;
+
+use crate::bitmap::Bitmap;
+use crate::bitmapped::{Column, Order, column, trimmed};
+use crate::cut::Cut;
+use crate::error::ShapeError;
+use crate::form::{Form, Kind, Mask};
 use crate::fragments::Fragments;
+use crate::mapped::mapped;
+use crate::messages::Messages;
+use crate::run::Run;
+use crate::set::set;
+use crate::strided::{Frequency, Level, listed, regular};
+use crate::variable::variable;
+use crate::walk::Walk;
 
-/// `len` bytes from offset `at`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Run {
-    /// Offset of the first byte.
-    pub at: u64,
-    /// Length in bytes.
-    pub len: u64,
-}
-
-impl Run {
-    /// `len` bytes from offset `at`.
-    pub const fn new(at: u64, len: u64) -> Self {
-        Self { at, len }
-    }
-
-    /// Offset one past the last byte, unless that overflows.
-    pub fn end(self) -> Option<u64> {
-        self.at.checked_add(self.len)
-    }
-}
-
-/// Which bytes, in message order. See the crate's documentation.
+/// Which bytes, in message order, and where messages end. See the crate's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    form: Form,
-    bytes: u64,
-    end: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Form {
-    /// One range (an SGE in the language of verbs; d-rdma §3.1 DR-M05).
-    Contiguous(Run),
-    /// `count` periods of `period` bytes from `base`; `runs` of each belong (d-rdma §3.1 DR-M04).
-    Strided { base: u64, period: u64, count: u64, runs: Box<[Run]> },
-    /// Ranges without a rule.
-    List(Box<[Run]>),
-}
-
-/// Why a description is not a shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ShapeError {
-    /// An offset or a length leaves 64 bits.
-    #[error("the shape's offsets exceed 64 bits; check base, period and count")]
-    Overflow,
-    /// Runs of a period overlap, are out of order or stick out of it.
-    #[error("the runs of a period must be in order, disjoint and inside the period of {period} bytes")]
-    Runs {
-        /// The period in bytes.
-        period: u64,
-    },
-    /// The shape needs bytes that the memory does not have.
-    #[error("the shape ends at byte {end} but its memory has {len}")]
-    Escapes {
-        /// One past the shape's last byte.
-        end: u64,
-        /// The memory's length in bytes.
-        len: u64,
-    },
+    pub(crate) form: Form,
+    pub(crate) message: Cut,
+    pub(crate) element: Cut,
+    pub(crate) bytes: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
 impl Shape {
-    /// `len` bytes from `at`.
+    /// `len` bytes from `at`: one message.
     ///
     /// # Errors
     /// [`ShapeError::Overflow`] when the end exceeds 64 bits.
@@ -72,71 +36,182 @@ impl Shape {
         Self::list(&[Run::new(at, len)])
     }
 
-    /// `count` periods of `period` bytes, the first at `base`; of each period the
-    /// bytes of `runs` (offsets from the period's start, ascending, disjoint).
+    /// `rows` values of `width` bytes without space between them, a message each: a dense column.
+    ///
+    /// # Errors
+    /// [`ShapeError::Overflow`] when the end exceeds 64 bits.
+    pub fn column(at: u64, width: u64, rows: u64) -> Result<Self, ShapeError> {
+        let bytes = width.checked_mul(rows).ok_or(ShapeError::Overflow)?;
+        Ok(Self { message: Cut::Every(width), element: Cut::Every(width), ..Self::contiguous(at, bytes)? })
+    }
+
+    /// `count` periods of `period` bytes, the first at `base`; of each period the bytes of `runs` (offsets from the
+    /// period's start, ascending, disjoint). A message a period (d-rdma §3.1 DR-M07).
     ///
     /// # Errors
     /// [`ShapeError::Runs`] for runs out of order or outside of the period,
     /// [`ShapeError::Overflow`] when the last period exceeds 64 bits.
     pub fn strided(base: u64, period: u64, count: u64, runs: &[Run]) -> Result<Self, ShapeError> {
-        let runs = folded(runs, ShapeError::Runs { period })?;
-        let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
-            return Self::list(&[]);
-        };
-        // Folding proved that every end fits in 64 bits.
-        let reach = last.at + last.len;
-        if reach > period {
-            return Err(ShapeError::Runs { period });
-        }
-        if count == 0 {
-            return Self::list(&[]);
-        }
-        let end = (count - 1)
-            .checked_mul(period)
-            .and_then(|steps| steps.checked_add(base)?.checked_add(reach))
-            .ok_or(ShapeError::Overflow)?;
-        let per_period: u64 = runs.iter().map(|r| r.len).sum();
-        let bytes = per_period.checked_mul(count).ok_or(ShapeError::Overflow)?;
-        let dense = runs.len() == 1 && first.len == period;
-        let form = if dense {
-            Form::Contiguous(Run::new(base, bytes))
-        } else if count == 1 {
-            return Self::list(&runs.iter().map(|r| Run::new(base + r.at, r.len)).collect::<Vec<_>>());
-        } else {
-            // Equal descriptions meet in one form: the first run starts its period.
-            let lead = first.at;
-            let runs = runs.iter().map(|r| Run::new(r.at - lead, r.len)).collect();
-            Form::Strided { base: base + lead, period, count, runs }
-        };
-        Ok(Self { form, bytes, end })
+        Self::nested(base, &[Level::new(period, count)], runs)
     }
 
-    /// The given ranges in the given order; touching neighbours are folded and empty ones dropped.
+    /// Periods within periods, the outermost first, and the runs of each innermost one. A message an innermost
+    /// period.
+    ///
+    /// # Errors
+    /// As [`strided`](Self::strided); [`ShapeError::Level`] when what lies within a period does not fit into it,
+    /// [`ShapeError::Levels`] when more than six remain in the canonical form.
+    pub fn nested(base: u64, levels: &[Level], runs: &[Run]) -> Result<Self, ShapeError> {
+        let region = regular(base, levels, runs)?;
+        let period = Cut::Every(region.period_bytes);
+        Ok(Self::of(region.form, period, period))
+    }
+
+    /// Of each `of` elements `take`, `count` times (d-rdma §3.1 DR-M04). A message a period, elements of `width`.
+    ///
+    /// # Errors
+    /// As [`strided`](Self::strided).
+    pub fn every(frequency: Frequency) -> Result<Self, ShapeError> {
+        let Frequency { base, width, take, of, start, count } = frequency;
+        let bytes = |elements: u64| elements.checked_mul(width).ok_or(ShapeError::Overflow);
+        let run = Run::new(bytes(start)?, bytes(take)?);
+        Self::strided(base, bytes(of)?, count, &[run])?.elements_of(width)
+    }
+
+    /// The given ranges in the given order; touching neighbours are folded and empty ones dropped. One message.
     ///
     /// # Errors
     /// [`ShapeError::Overflow`] when a range or the sum exceeds 64 bits.
     pub fn list(ranges: &[Run]) -> Result<Self, ShapeError> {
         let mut out: Vec<Run> = Vec::with_capacity(ranges.len());
-        let (mut bytes, mut end) = (0u64, 0u64);
+        let mut bytes = 0u64;
         for range in ranges.iter().filter(|r| r.len > 0) {
-            end = end.max(range.end().ok_or(ShapeError::Overflow)?);
+            range.end().ok_or(ShapeError::Overflow)?;
             bytes = bytes.checked_add(range.len).ok_or(ShapeError::Overflow)?;
             match out.last_mut() {
                 Some(previous) if previous.at + previous.len == range.at => previous.len += range.len,
                 _ => out.push(*range),
             }
         }
-        let form = match out.as_slice() {
-            [] => Form::Contiguous(Run::new(0, 0)),
-            [one] => Form::Contiguous(*one),
-            _ => Form::List(out.into()),
-        };
-        Ok(Self { form, bytes, end })
+        Ok(Self::whole(listed(out)?))
     }
 
-    /// Bytes in the message.
+    /// The set rows of a bitmap across columns (d-rdma §3.3 DR-M18). In the order of [`Order::Rows`] a message is a
+    /// row; column by column it is a value.
+    ///
+    /// # Errors
+    /// [`ShapeError::Column`] for a width of 0 or above the stride, [`ShapeError::Overflow`].
+    pub fn bitmapped(columns: &[Column], rows: &Bitmap, order: Order) -> Result<Self, ShapeError> {
+        let Some((columns, rows)) = trimmed(columns, rows)?.filter(|(columns, _)| !columns.is_empty()) else {
+            return Ok(Self::whole(Form::empty()));
+        };
+        let step = rows.step();
+        let mut regions = Vec::with_capacity(columns.len());
+        for of in &columns {
+            let width = Cut::Every(of.width);
+            of.width.checked_mul(rows.ones()).ok_or(ShapeError::Overflow)?;
+            regions.push(Self::of(column(*of, &rows, step)?, width, width));
+        }
+        set(regions, if order == Order::Rows { Mask::Rows } else { Mask::Periods })
+    }
+
+    /// The bytes of `runs` (offsets from the row's start, ascending, disjoint) of the rows at the given offsets.
+    /// A message a row (d-rdma §3.3 DR-M17).
+    ///
+    /// # Errors
+    /// [`ShapeError::Runs`] for runs out of order, [`ShapeError::Overflow`].
+    pub fn mapped(rows: impl Into<Arc<[u64]>>, runs: &[Run]) -> Result<Self, ShapeError> {
+        let (form, row_bytes) = mapped(rows.into(), runs)?;
+        Ok(Self::of(form, Cut::Every(row_bytes), Cut::Every(row_bytes)))
+    }
+
+    /// Values of any length: value i is bytes `offsets[i]..offsets[i + 1]` from `data`; all of them, or those of a
+    /// bitmap. A message a value.
+    ///
+    /// # Errors
+    /// [`ShapeError::Offsets`] when they descend or are missing, [`ShapeError::Selection`] when the bitmap has not
+    /// a bit for each value, [`ShapeError::Overflow`].
+    pub fn variable(data: u64, offsets: impl Into<Arc<[u64]>>, rows: Option<&Bitmap>) -> Result<Self, ShapeError> {
+        let offsets = offsets.into();
+        let width = offsets.windows(2).next().map_or(0, |w| w[1].saturating_sub(w[0]));
+        let form = variable(data, offsets, rows.cloned())?;
+        let cut = if matches!(form, Form::Variable(_)) { Cut::Natural } else { Cut::Every(width) };
+        Ok(Self::of(form, cut, cut))
+    }
+
+    /// Several regions of one memory under a row mask.
+    ///
+    /// # Errors
+    /// [`ShapeError::Elements`] when one has more elements than another (d-rdma §3.2 DR-M14),
+    /// [`ShapeError::Nested`] for a set within a set, [`ShapeError::Overflow`].
+    pub fn set(regions: Vec<Shape>, mask: Mask) -> Result<Self, ShapeError> {
+        set(regions, mask)
+    }
+
+    /// The same bytes with elements of `bytes` each: what [`Mask::Rows`] takes of this region at a time.
+    ///
+    /// # Errors
+    /// [`ShapeError::Divide`] when a run is not so many whole elements; values of any length and sets never are.
+    pub fn elements_of(self, bytes: u64) -> Result<Self, ShapeError> {
+        let odd = |run: u64| bytes == 0 || !run.is_multiple_of(bytes);
+        let fault = match &self.form {
+            Form::Contiguous(run) => Some(run.len).filter(|len| odd(*len)),
+            Form::Strided(s) => s.runs.iter().map(|r| r.len).find(|len| odd(*len)),
+            Form::List(runs) => runs.iter().map(|r| r.len).find(|len| odd(*len)),
+            Form::Bitmapped(b) => b.columns.iter().map(|c| c.width).find(|len| odd(*len)),
+            Form::Mapped(m) => m.runs.iter().map(|r| r.len).find(|len| odd(*len)),
+            Form::Variable(_) | Form::Set { .. } => Some(self.bytes),
+        };
+        match fault {
+            Some(run) => Err(ShapeError::Divide { what: "element bytes", bytes, run }),
+            None => Ok(Self { element: Cut::Every(bytes), ..self }),
+        }
+    }
+
+    /// The same bytes in messages of `bytes` each.
+    ///
+    /// # Errors
+    /// [`ShapeError::Divide`] when the last message would be shorter.
+    pub fn messages_of(self, bytes: u64) -> Result<Self, ShapeError> {
+        if self.bytes > 0 && (bytes == 0 || !self.bytes.is_multiple_of(bytes)) {
+            return Err(ShapeError::Divide { what: "message bytes", bytes, run: self.bytes });
+        }
+        Ok(Self { message: Cut::Every(bytes), ..self })
+    }
+
+    /// The same bytes as one message of one element.
+    pub fn one_message(self) -> Self {
+        Self { message: Cut::Every(self.bytes), element: Cut::Every(self.bytes), ..self }
+    }
+
+    /// A form as one message of one element.
+    pub(crate) fn whole(form: Form) -> Self {
+        let all = Self::of(form, Cut::Every(0), Cut::Every(0));
+        let bytes = Cut::Every(all.bytes);
+        Self { message: bytes, element: bytes, ..all }
+    }
+
+    /// A checked form.
+    pub(crate) fn of(form: Form, message: Cut, element: Cut) -> Self {
+        let (bytes, start, end) = form.extent();
+        // What is empty is equal, however it was to be cut.
+        let cut = |cut: Cut| if bytes == 0 && cut != Cut::Natural { Cut::Every(0) } else { cut };
+        Self { form, message: cut(message), element: cut(element), bytes, start, end }
+    }
+
+    /// What it is made of.
+    pub fn kind(&self) -> Kind<'_> {
+        self.form.kind()
+    }
+
+    /// Bytes in all.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The lowest byte; 0 for an empty shape.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// One past the highest byte; 0 for an empty shape.
@@ -144,20 +219,62 @@ impl Shape {
         self.end
     }
 
-    /// The fragments in message order, each as large as it can be within the shape's rule.
+    /// The fragments in message order, each as large as it can be. Under [`Mask::Rows`] each element of each region
+    /// is a fragment of its own.
     pub fn fragments(&self) -> Fragments<'_> {
-        Fragments::new(&self.form)
+        Fragments::new(Walk::at_byte(self, 0), self.bytes)
     }
 
-    /// How many fragments [`fragments`](Self::fragments) yields.
+    /// How many fragments [`fragments`](Self::fragments) yields. Constant time but for several bitmapped columns.
     pub fn fragment_count(&self) -> u64 {
         match &self.form {
             Form::Contiguous(run) => u64::from(run.len > 0),
-            Form::Strided { period, count, runs, .. } => {
-                let wraps = wraps(*period, runs);
-                runs.len() as u64 * count - if wraps { count - 1 } else { 0 }
-            }
+            Form::Strided(s) => s.fragment_count(),
             Form::List(runs) => runs.len() as u64,
+            Form::Bitmapped(b) => b.fragment_count(),
+            Form::Mapped(m) => m.fragments,
+            Form::Variable(v) => v.fragments,
+            Form::Set { regions, mask: Mask::Periods } => {
+                let (mut count, mut reach) = (0, None);
+                for region in regions.iter().filter(|r| r.bytes > 0) {
+                    let first = Walk::at_byte(region, 0).take(1).map(|byte| byte.at);
+                    count += region.fragment_count() - u64::from(first == reach);
+                    reach = Walk::at_byte(region, region.bytes - 1).take(1).map(|byte| byte.at + 1);
+                }
+                count
+            }
+            Form::Set { regions, mask: Mask::Rows } => regions.iter().map(Self::element_pieces).sum(),
+        }
+    }
+
+    /// The messages: where the row mask cuts (d-rdma §3.1 DR-M06).
+    pub fn messages(&self) -> Messages<'_> {
+        Messages::new(self)
+    }
+
+    /// Elements: what [`Mask::Rows`] counts.
+    pub fn elements(&self) -> u64 {
+        self.unit_count(self.element)
+    }
+
+    /// Bytes of an element, if all have as many.
+    pub fn element_bytes(&self) -> Option<u64> {
+        match self.element {
+            Cut::Every(bytes) => Some(bytes),
+            Cut::Natural => None,
+        }
+    }
+
+    /// Pieces of all elements, none folded with the next element's.
+    fn element_pieces(&self) -> u64 {
+        match &self.form {
+            // An empty value has no piece.
+            Form::Variable(v) => v.nonempty,
+            // Every element has as many pieces as the first.
+            _ => {
+                let bytes = self.element_bytes().unwrap_or(0).min(self.bytes);
+                self.elements() * walk_pieces(Walk::at_byte(self, 0), bytes)
+            }
         }
     }
 
@@ -173,94 +290,11 @@ impl Shape {
     }
 }
 
-/// Whether the last run of a period touches the first of the next.
-pub(crate) fn wraps(period: u64, runs: &[Run]) -> bool {
-    match (runs.first(), runs.last()) {
-        (Some(first), Some(last)) => runs.len() > 1 && last.at + last.len == period + first.at,
-        _ => false,
+fn walk_pieces(mut walk: Walk<'_>, mut bytes: u64) -> u64 {
+    let mut pieces = 0;
+    while bytes > 0 {
+        let Some(run) = walk.take(bytes) else { break };
+        (bytes, pieces) = (bytes - run.len, pieces + 1);
     }
-}
-
-/// Ascending, disjoint runs with touching neighbours folded and empty ones dropped.
-fn folded(runs: &[Run], fault: ShapeError) -> Result<Vec<Run>, ShapeError> {
-    let mut out: Vec<Run> = Vec::with_capacity(runs.len());
-    for run in runs.iter().filter(|r| r.len > 0) {
-        run.end().ok_or(ShapeError::Overflow)?;
-        match out.last_mut() {
-            Some(previous) if previous.at + previous.len > run.at => return Err(fault),
-            Some(previous) if previous.at + previous.len == run.at => previous.len += run.len,
-            _ => out.push(*run),
-        }
-    }
-    Ok(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn bytes_of(shape: &Shape) -> Vec<u64> {
-        shape.fragments().flat_map(|r| r.at..r.at + r.len).collect()
-    }
-
-    #[test]
-    fn a_dense_stride_is_one_range() {
-        let dense = Shape::strided(8, 4, 5, &[Run::new(0, 1), Run::new(1, 3)]);
-        assert_eq!(dense, Shape::contiguous(8, 20));
-    }
-
-    #[test]
-    fn a_single_period_loses_its_stride() {
-        let one = Shape::strided(8, 100, 1, &[Run::new(4, 4)]);
-        assert_eq!(one, Shape::contiguous(12, 4));
-    }
-
-    #[test]
-    fn two_rows_without_column_c() {
-        // d-rdma Fig. 5 DR-M08: four 4-byte columns, C dropped.
-        let shape = Shape::strided(0, 16, 2, &[Run::new(0, 8), Run::new(12, 4)]).unwrap();
-        let fragments: Vec<_> = shape.fragments().collect();
-        assert_eq!(fragments, [Run::new(0, 8), Run::new(12, 12), Run::new(28, 4)], "D of row 1 and A,B of row 2 touch");
-        assert_eq!(shape.fragment_count(), 3);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused() {
-        assert_eq!(Shape::contiguous(u64::MAX, 2), Err(ShapeError::Overflow));
-        assert_eq!(Shape::strided(0, u64::MAX / 2, 4, &[Run::new(0, 1)]), Err(ShapeError::Overflow));
-        let overlap = Shape::strided(0, 8, 2, &[Run::new(0, 4), Run::new(3, 2)]);
-        assert_eq!(overlap, Err(ShapeError::Runs { period: 8 }));
-        let outside = Shape::strided(0, 8, 2, &[Run::new(6, 4)]);
-        assert_eq!(outside, Err(ShapeError::Runs { period: 8 }));
-        let escapes = Shape::contiguous(10, 10).unwrap().within(19);
-        assert_eq!(escapes, Err(ShapeError::Escapes { end: 20, len: 19 }));
-    }
-
-    proptest! {
-        #[test]
-        fn a_stride_names_the_bytes_its_rule_names(
-            base in 0u64..50, gap in 0u64..9, count in 0u64..9,
-            lens in proptest::collection::vec((0u64..4, 0u64..5), 0..5),
-        ) {
-            let mut at = 0;
-            let mut runs = Vec::new();
-            for (skip, len) in lens { at += skip; runs.push(Run::new(at, len)); at += len; }
-            let period = at + gap;
-            let shape = Shape::strided(base, period, count, &runs).unwrap();
-            let expected: Vec<u64> = (0..count)
-                .flat_map(|i| runs.iter().flat_map(move |r| {
-                    let start = base + i * period + r.at;
-                    start..start + r.len
-                }))
-                .collect();
-            prop_assert_eq!(bytes_of(&shape), expected.clone());
-            prop_assert_eq!(shape.bytes(), expected.len() as u64);
-            prop_assert_eq!(shape.fragment_count(), shape.fragments().count() as u64);
-            prop_assert_eq!(shape.end(), expected.iter().max().map_or(0, |m| m + 1));
-            // Fragments are as large as they can be.
-            let fragments: Vec<_> = shape.fragments().collect();
-            prop_assert!(fragments.windows(2).all(|w| w[0].at + w[0].len != w[1].at));
-        }
-    }
+    pieces
 }

@@ -1,0 +1,170 @@
+//! A place in the bytes of one region, in message order.
+
+use crate::bitmap::{Bitmap, Ones};
+use crate::bitmapped::Bitmapped;
+use crate::form::Form;
+use crate::mapped::Mapped;
+use crate::run::Run;
+use crate::strided::{LEVELS_MAX, Strided};
+use crate::variable::Variable;
+
+/// Yields the runs of a region that is no set. Constant size, whatever the region.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    place: Place<'a>,
+    /// What is left of the current run.
+    rest: Run,
+}
+
+#[derive(Clone, Debug)]
+enum Place<'a> {
+    End,
+    Strided { region: &'a Strided, digits: [u64; LEVELS_MAX], period_at: u64, run: usize },
+    List { runs: &'a [Run], next: usize },
+    Bitmapped { region: &'a Bitmapped, ones: Ones<'a>, row: u64, column: usize },
+    Dense { base: u64, width: u64, ones: Ones<'a> },
+    Mapped { region: &'a Mapped, row: usize, run: usize },
+    Variable { region: &'a Variable, ones: Ones<'a> },
+}
+
+impl<'a> Cursor<'a> {
+    /// At byte `at` of the region's bytes in message order.
+    pub(crate) fn new(form: &'a Form, at: u64) -> Self {
+        let end = |run: Run| Self { place: Place::End, rest: Run::new(run.at + at, run.len - at) };
+        match form {
+            Form::Contiguous(run) if at < run.len => end(*run),
+            Form::Variable(v) if v.rows.is_none() && at < v.bytes => end(Run::new(v.data + v.offsets[0], v.bytes)),
+            Form::Strided(s) => Self::strided(s, at),
+            Form::List(runs) => Self::list(runs, at),
+            Form::Bitmapped(b) if at < b.rows.ones() * b.row_bytes => Self::bitmapped(b, at),
+            Form::Mapped(m) => Self::mapped(m, at),
+            Form::Variable(v) if at < v.bytes => Self::variable(v, at),
+            // Behind the last byte; a set's regions have cursors of their own.
+            _ => Self { place: Place::End, rest: Run::new(0, 0) },
+        }
+    }
+
+    fn strided(region: &'a Strided, at: u64) -> Self {
+        let (mut index, left) = (at / region.period_bytes, at % region.period_bytes);
+        let past = index >= region.periods();
+        let period_at = region.base + region.period_at(if past { 0 } else { index });
+        let mut digits = [0; LEVELS_MAX];
+        for (i, level) in region.levels.iter().enumerate().rev() {
+            digits[i] = index % level.count;
+            index /= level.count;
+        }
+        let run = if past { usize::MAX } else { 0 };
+        let place = Place::Strided { region, digits, period_at, run };
+        Self { place, rest: Run::new(0, 0) }.skip(left)
+    }
+
+    fn list(runs: &'a [Run], at: u64) -> Self {
+        Self { place: Place::List { runs, next: 0 }, rest: Run::new(0, 0) }.skip(at)
+    }
+
+    fn bitmapped(region: &'a Bitmapped, at: u64) -> Self {
+        let mut ones = region.rows.ones_from(at / region.row_bytes);
+        let place = match &*region.columns {
+            [one] if one.stride == one.width => Place::Dense { base: one.base, width: one.width, ones },
+            _ => match ones.next() {
+                Some(row) => Place::Bitmapped { region, ones, row, column: 0 },
+                None => Place::End,
+            },
+        };
+        Self { place, rest: Run::new(0, 0) }.skip(at % region.row_bytes)
+    }
+
+    fn mapped(region: &'a Mapped, at: u64) -> Self {
+        let place = Place::Mapped { region, row: (at / region.row_bytes) as usize, run: 0 };
+        Self { place, rest: Run::new(0, 0) }.skip(at % region.row_bytes)
+    }
+
+    fn variable(region: &'a Variable, at: u64) -> Self {
+        let (k, left) = region.locate(at);
+        let Some(rows) = &region.rows else { return Self { place: Place::End, rest: Run::new(0, 0) } };
+        Self { place: Place::Variable { region, ones: Bitmap::ones_from(rows, k) }, rest: Run::new(0, 0) }.skip(left)
+    }
+
+    fn skip(mut self, mut bytes: u64) -> Self {
+        while bytes > 0 {
+            match self.take(bytes) {
+                Some(run) => bytes -= run.len,
+                None => break,
+            }
+        }
+        self
+    }
+
+    /// The next bytes that lie together, `most` at most (and at least one).
+    #[inline]
+    pub(crate) fn take(&mut self, most: u64) -> Option<Run> {
+        while self.rest.len == 0 {
+            self.rest = self.place.next_run()?;
+        }
+        let len = most.min(self.rest.len);
+        let out = Run::new(self.rest.at, len);
+        self.rest = Run::new(out.at + len, self.rest.len - len);
+        Some(out)
+    }
+}
+
+impl Place<'_> {
+    #[inline]
+    fn next_run(&mut self) -> Option<Run> {
+        match self {
+            Place::End => None,
+            Place::Strided { region, digits, period_at, run } => {
+                if *run == region.runs.len() {
+                    *run = 0;
+                    if !advance(region, digits, period_at) {
+                        *run = usize::MAX;
+                    }
+                }
+                let next = region.runs.get(*run)?;
+                *run += 1;
+                Some(Run::new(*period_at + next.at, next.len))
+            }
+            Place::List { runs, next } => {
+                let run = runs.get(*next)?;
+                *next += 1;
+                Some(*run)
+            }
+            Place::Bitmapped { region, ones, row, column } => {
+                if *column == region.columns.len() {
+                    (*row, *column) = (ones.next()?, 0);
+                }
+                let of = region.columns[*column];
+                *column += 1;
+                Some(Run::new(of.base + *row * of.stride, of.width))
+            }
+            Place::Dense { base, width, ones } => {
+                let (row, len) = ones.next_span()?;
+                Some(Run::new(*base + row * *width, len * *width))
+            }
+            Place::Mapped { region, row, run } => {
+                if *run == region.runs.len() {
+                    (*row, *run) = (*row + 1, 0);
+                }
+                let (at, next) = (region.rows.get(*row)?, region.runs[*run]);
+                *run += 1;
+                Some(Run::new(*at + next.at, next.len))
+            }
+            Place::Variable { region, ones } => ones.next().map(|row| region.run(row)),
+        }
+    }
+}
+
+/// The next innermost period; false behind the last.
+#[inline]
+fn advance(region: &Strided, digits: &mut [u64; LEVELS_MAX], period_at: &mut u64) -> bool {
+    for (i, level) in region.levels.iter().enumerate().rev() {
+        digits[i] += 1;
+        if digits[i] < level.count {
+            *period_at += level.period;
+            return true;
+        }
+        *period_at -= (level.count - 1) * level.period;
+        digits[i] = 0;
+    }
+    false
+}
