@@ -6,10 +6,16 @@
 pub use overside;
 
 pub mod baseline;
+mod children;
 pub mod demo;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;
+mod process;
+mod progress;
 pub mod report;
 pub mod svg;
 pub mod verify;
+
+pub use children::child_main;
+pub use process::SUBCOMMAND;

@@ -1,7 +1,10 @@
 //! The demo from end to end, with its processes, on a small table. No harness: this executable is also the demo's
 //! children, as the command is.
 
-use overside_bench::demo::{self, Options, SUBCOMMAND};
+use overside_bench::{
+    SUBCOMMAND, child_main,
+    demo::{self, Options},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::OsString,
@@ -15,7 +18,7 @@ fn main() {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match arguments.first().and_then(|first| first.to_str()) {
         Some(SUBCOMMAND) => {
-            if let Err(error) = demo::child_main(&arguments[1..]) {
+            if let Err(error) = child_main(&arguments[1..]) {
                 eprintln!("{error:#}");
                 std::process::exit(1);
             }

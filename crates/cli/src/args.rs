@@ -44,9 +44,9 @@ pub enum Command {
     /// Delete one row.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(Delete),
-    /// A process of the demo.
-    #[command(name = overside_bench::demo::SUBCOMMAND, hide = true)]
-    DemoChild {
+    /// A process of the demo or of a figure.
+    #[command(name = overside_bench::SUBCOMMAND, hide = true)]
+    BenchChild {
         /// Its role and what goes with it.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,

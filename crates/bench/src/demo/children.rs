@@ -1,34 +1,27 @@
 //! What the demo's other processes do.
 
 use super::{
-    process::{child_input, child_socket, die_with},
     table::Table,
     updates::{self, Sink},
 };
-use crate::{baseline, lineitem::PackedRows};
-use anyhow::{Context, Result, bail};
+use crate::{
+    baseline,
+    lineitem::PackedRows,
+    process::{child_input, child_socket},
+};
+use anyhow::{Context, Result};
 use overside::table::server::ServerOptions;
 use std::{ffi::OsString, io::Read};
 
-/// Runs a process of the demo; `arguments` are those after the hidden subcommand ([`super::SUBCOMMAND`]).
-///
-/// # Errors
-///
-/// The arguments are not the demo's own, or the process cannot do its part.
-pub fn child_main(arguments: &[OsString]) -> Result<()> {
-    let [role, parent, arguments @ ..] = arguments else {
-        bail!("`{}` is for the demo itself; run `overside demo`", super::SUBCOMMAND);
-    };
-    die_with(parent)?;
-    let address = arguments.first().and_then(|address| address.to_str());
-    match role.to_str() {
-        Some(SERVER) => serve(address.context("no address to serve at")?),
-        Some(UPDATER) => update(address.context("no address to update at")?),
-        Some(BASELINE) => {
-            let rows = PackedRows::from_bytes(child_input()?)?;
-            Ok(baseline::serve(&rows, &mut child_socket()?)?)
-        }
-        _ => bail!("the demo has no such process; run `overside demo`"),
+/// Runs a process of the demo; `None` when `role` is not one of the demo's.
+pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
+    let address = || arguments.first().and_then(|address| address.to_str()).context("no address");
+    let baseline = || Ok(baseline::serve(&PackedRows::from_bytes(child_input()?)?, &mut child_socket()?)?);
+    match role {
+        SERVER => Some(address().and_then(serve)),
+        UPDATER => Some(address().and_then(update)),
+        BASELINE => Some(baseline()),
+        _ => None,
     }
 }
 

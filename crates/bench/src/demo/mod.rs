@@ -1,15 +1,13 @@
 //! The demo: TPC-H `lineitem` in a server process, scanned by this one in every mode, updated by a third, compared with
 //! what hand-written code reaches over a socket, verified row by row, and written up.
 //!
-//! Its course is [`run`]; what runs beside it are processes of this same executable ([`child_main`]), which end when it
+//! Its course is [`run`]; what runs beside it are processes of this same executable ([`crate::child_main`]), which end when it
 //! does, whatever it ends of.
 
 mod children;
 mod disturbed;
 mod expected;
 mod hot;
-mod process;
-mod progress;
 mod quiet;
 mod stage;
 mod summary;
@@ -17,22 +15,21 @@ mod table;
 mod updates;
 mod workload;
 
-pub use children::child_main;
-pub use process::SUBCOMMAND;
+pub(crate) use children::child;
 
 use crate::{
     baseline::Baseline,
     limits::{Chunks, ping_pong},
     lineitem::{Lineitem, PackedRows},
     measure::{HostTime, Split, median, now_ns},
+    process::{Process, memory_file},
+    progress::Progress,
     report::{self, Machine, Prices, Report, Run},
     verify::History,
 };
 use anyhow::{Context, Result};
 use children::{BASELINE, SERVER, UPDATER};
 use expected::Expected;
-use process::{Process, memory_file};
-use progress::Progress;
 use stage::{Checked, Stage};
 use std::{
     fs,

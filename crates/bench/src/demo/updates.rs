@@ -4,7 +4,7 @@
 //! child's socket: a command is three words, a reply is a status, a length, and the log of the writes since the last one
 //! (or the words of an error).
 
-use super::process::{Process, read_word, write_words};
+use crate::process::{Process, read_word, write_words};
 use crate::{
     measure::{Split, now_ns},
     verify::Write,

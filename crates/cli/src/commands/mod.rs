@@ -19,7 +19,7 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         // The demo's processes end with it, so it leaves signals to the system.
         Command::Demo(options) => demo::run(&options),
-        Command::DemoChild { arguments } => overside_bench::demo::child_main(&arguments),
+        Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
         Command::Load(options) => load::run(&options, &Signals::take()?),
         Command::Scan(options) => scan::run(&options, &Signals::take()?),

@@ -12,7 +12,7 @@ fn companions(demo: u32) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
-    lines.filter(|line| line.contains("\0demo-child\0") && line.contains(&told)).count()
+    lines.filter(|line| line.contains("\0bench-child\0") && line.contains(&told)).count()
 }
 
 #[test]

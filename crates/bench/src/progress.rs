@@ -4,17 +4,17 @@ use std::io::{IsTerminal, Write, stderr};
 
 /// A line that is written over as things go on.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     shown: bool,
 }
 
 impl Progress {
-    pub(super) fn new() -> Progress {
+    pub(crate) fn new() -> Progress {
         Progress { shown: stderr().is_terminal() }
     }
 
     /// Shows what is done now.
-    pub(super) fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         if self.shown {
             // A terminal that went away is no reason to stop.
             let _ = write!(stderr(), "\r\x1b[2K{what} …");
@@ -23,7 +23,7 @@ impl Progress {
     }
 
     /// Shows how much of it is done.
-    pub(super) fn part(&self, what: &str, done: usize, all: usize) {
+    pub(crate) fn part(&self, what: &str, done: usize, all: usize) {
         if self.shown {
             let filled = WIDTH * done.min(all) / all.max(1);
             let bar = "█".repeat(filled) + &"·".repeat(WIDTH - filled);

@@ -1,6 +1,6 @@
-//! The demo's other processes: this executable again, with hidden arguments.
+//! Other processes of a measurement: this executable again, with hidden arguments.
 //!
-//! None outlives the demo. A child asks the kernel to be killed when its parent dies, whatever the
+//! None outlives the one that measures. A child asks the kernel to be killed when its parent dies, whatever the
 //! parent dies of; the parent kills and reaps by pid what it started when it is done or fails.
 //! Nothing has a name in a file system: data goes over as a memory file and a socket pair.
 
@@ -21,10 +21,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// The hidden subcommand under which an executable runs [`super::child_main`].
-pub const SUBCOMMAND: &str = "demo-child";
+/// The hidden subcommand under which an executable runs [`crate::child_main`].
+pub const SUBCOMMAND: &str = "bench-child";
 
-/// A process of the demo, killed and reaped when dropped.
+/// A process beside the one that measures, killed and reaped when dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -32,7 +32,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts this executable as `demo-child ROLE PARENT ARGUMENTS…`, with `input` as its standard
+    /// Starts this executable as `bench-child ROLE PARENT ARGUMENTS…`, with `input` as its standard
     /// input; its standard output is the other end of the returned socket.
     ///
     /// Call it from the thread that lives longest: the kernel takes the death of the thread that
@@ -61,7 +61,7 @@ impl Process {
 
     /// Takes care of a child that was started otherwise.
     #[cfg(test)]
-    pub(super) fn of(child: Child, name: &'static str) -> Process {
+    pub(crate) fn of(child: Child, name: &'static str) -> Process {
         Process { child, name }
     }
 
@@ -100,26 +100,28 @@ impl Drop for Process {
 /// # Errors
 ///
 /// The parent, of process id `parent`, is gone already, or the kernel refuses.
-pub(super) fn die_with(parent: &OsStr) -> Result<()> {
+pub(crate) fn die_with(parent: &OsStr) -> Result<()> {
     let parent = parent.to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
-    let parent = parent.context("the parent's process id is missing; this command is for the demo itself")?;
+    let parent = parent.context(
+        "the parent's process id is missing; this command is for `overside demo` and `overside bench` themselves",
+    )?;
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("the kernel does not tie this process to its parent")?;
     // It may have died before the kernel knew.
     if getppid() != Some(parent) {
-        bail!("the demo that started this process is gone");
+        bail!("the process that started this one is gone");
     }
     Ok(())
 }
 
 /// The socket that a child has as standard output.
-pub(super) fn child_socket() -> Result<UnixStream> {
+pub(crate) fn child_socket() -> Result<UnixStream> {
     Ok(UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
 
 /// A memory file that holds `bytes`, to be given to a child.
-pub(super) fn memory_file(bytes: &[u8]) -> Result<File> {
-    let file = memfd_create("overside-demo", MemfdFlags::CLOEXEC).context("no memory file could be made")?;
+pub(crate) fn memory_file(bytes: &[u8]) -> Result<File> {
+    let file = memfd_create("overside-bench", MemfdFlags::CLOEXEC).context("no memory file could be made")?;
     let mut file = File::from(file);
     file.write_all(bytes).context("memory ran out while rows were handed to another process")?;
     file.rewind()?;
@@ -127,7 +129,7 @@ pub(super) fn memory_file(bytes: &[u8]) -> Result<File> {
 }
 
 /// All of a child's standard input, which is a memory file that others may read at the same time.
-pub(super) fn child_input() -> Result<Vec<u8>> {
+pub(crate) fn child_input() -> Result<Vec<u8>> {
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut bytes = vec![0; file.metadata()?.len() as usize];
     file.read_exact_at(&mut bytes, 0)?;
@@ -135,14 +137,14 @@ pub(super) fn child_input() -> Result<Vec<u8>> {
 }
 
 /// Reads one little-endian word.
-pub(super) fn read_word(socket: &mut UnixStream) -> io::Result<u64> {
+pub(crate) fn read_word(socket: &mut UnixStream) -> io::Result<u64> {
     let mut word = [0; 8];
     socket.read_exact(&mut word)?;
     Ok(u64::from_le_bytes(word))
 }
 
 /// Writes little-endian words.
-pub(super) fn write_words(socket: &mut UnixStream, words: &[u64]) -> io::Result<()> {
+pub(crate) fn write_words(socket: &mut UnixStream, words: &[u64]) -> io::Result<()> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     socket.write_all(&bytes)
 }
