@@ -1,6 +1,6 @@
 //! What this executable does when it is started as a process of a measurement.
 
-use crate::{demo, process};
+use crate::{demo, figures, process};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 
@@ -15,6 +15,6 @@ pub fn child_main(arguments: &[OsString]) -> Result<()> {
     };
     process::die_with(parent)?;
     let role = role.to_str().context("the role is no text")?;
-    let done = demo::child(role, arguments);
+    let done = demo::child(role, arguments).or_else(|| figures::child(role, arguments));
     done.unwrap_or_else(|| bail!("there is no process {role:?}; run `overside demo` or `overside bench`"))
 }

@@ -8,6 +8,7 @@ pub use overside;
 pub mod baseline;
 mod children;
 pub mod demo;
+pub mod figures;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;

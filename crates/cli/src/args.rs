@@ -1,6 +1,8 @@
 //! The command line: what can be said, and what `--help` says about it.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use overside::Address;
 use overside::table::wire::Mode;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,6 +28,9 @@ pub enum Command {
     /// Generate TPC-H data, serve it, change it and scan it in every way, and check every row.
     #[command(long_about = DEMO, after_long_help = DEMO_EXAMPLES)]
     Demo(Demo),
+    /// Measure a figure of the papers on this machine, or all of them.
+    #[command(long_about = BENCH, after_long_help = BENCH_EXAMPLES)]
+    Bench(Bench),
     /// Serve tables until Ctrl-C.
     #[command(long_about = SERVE, after_long_help = SERVE_EXAMPLES)]
     Serve(Serve),
@@ -68,6 +73,30 @@ pub struct Demo {
     /// Few rounds: to see that it works, not for figures.
     #[arg(long)]
     pub quick: bool,
+}
+
+/// `overside bench`
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Which figure, or all.
+    #[arg(value_name = "FIGURE|all", value_parser = figure())]
+    pub figure: String,
+    /// Fewer places, fewer and shorter rounds: to see the shapes, not for figures to quote.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// Which provider to go over.
+    #[arg(long, value_name = "TRANSPORT", default_value = Address::TRANSPORTS[0], value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
+    pub over: String,
+}
+
+fn figure() -> PossibleValuesParser {
+    PossibleValuesParser::new(overside_bench::figures::NAMES.into_iter().chain(["all"]))
 }
 
 /// `overside serve`
@@ -236,6 +265,21 @@ Examples:
   overside demo --scale 1 --report big.html
   overside demo --json > demo.json";
 
+const BENCH: &str = "\
+Measure a figure of the papers on this machine: between processes, sides alternating within one
+run, with the limit for copies beside it and the papers' own points where their texts state them.
+Prints a table and what of the papers' claims holds here, and writes a report that opens offline.
+A full run takes some minutes a figure; --quick all of them a few. Other programs disturb it.
+Ctrl-C leaves no process and no memory behind.
+
+Figures: verbs (rate by opcode and gather length), transmit (copied out, gathered, or as planned),
+delta (a page with deltas), consolidate (chains of deltas: updates, sending, what is held back).";
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  overside bench transmit --quick
+  overside bench all --quick --report figures.html
+  overside bench delta --json > delta.json";
+
 const SERVE: &str = "\
 Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Any
 process of the same user may connect, read and change every table. Tables live in memory: they are
@@ -327,7 +371,8 @@ mod tests {
 
     #[test]
     fn every_example_in_the_help_parses() {
-        let texts = [OVERVIEW, DEMO_EXAMPLES, SERVE_EXAMPLES, LOAD_EXAMPLES, SCAN_EXAMPLES, GET_EXAMPLES];
+        let texts =
+            [OVERVIEW, DEMO_EXAMPLES, BENCH_EXAMPLES, SERVE_EXAMPLES, LOAD_EXAMPLES, SCAN_EXAMPLES, GET_EXAMPLES];
         let mut parsed = 0;
         for line in texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).flat_map(|text| text.lines()) {
             let Some(line) = line.strip_prefix("  overside ") else { continue };

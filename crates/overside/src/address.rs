@@ -35,6 +35,20 @@ pub enum AddressError {
 }
 
 impl Address {
+    /// The transports that this version has, as addresses begin.
+    pub const TRANSPORTS: [&'static str; 1] = ["shm"];
+
+    /// An address on this host, for a measurement or a test that needs one; nobody else uses it if nobody uses `name`.
+    ///
+    /// # Errors
+    /// When this version does not have the transport.
+    pub fn here(transport: &str, name: &str) -> Result<Address, AddressError> {
+        if !Self::TRANSPORTS.contains(&transport) {
+            return Err(AddressError::Transport(transport.into()));
+        }
+        format!("{transport}:{name}").parse()
+    }
+
     /// The provider's part: `NAME` of `shm:NAME`.
     pub fn name(&self) -> &str {
         &self.name
@@ -99,5 +113,9 @@ mod tests {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
+        for transport in Address::TRANSPORTS {
+            assert!(Address::here(transport, "a-1").is_ok(), "{transport}");
+        }
+        assert!(Address::here("tcp", "a").unwrap_err().to_string().contains("not built yet"));
     }
 }

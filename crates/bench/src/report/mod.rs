@@ -11,5 +11,6 @@ mod text;
 
 pub use machine::Machine;
 pub use model::{Chosen, Prices, Report, Run, Sample, Spreads, Verification};
-pub use page::html;
+pub use page::{html, page};
+pub use tables::machine_table;
 pub use text::text;

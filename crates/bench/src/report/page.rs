@@ -5,13 +5,17 @@ use crate::svg;
 
 /// The report as one HTML file that needs nothing else.
 pub fn html(report: &Report) -> String {
+    page("Overside: a table in memory, scanned by another process", &sections::body(report))
+}
+
+/// A page around `body` that needs nothing else.
+pub fn page(title: &str, body: &str) -> String {
     let style = STYLE.replace("/*svg*/", svg::STYLE);
-    let body = sections::body(report);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>Overside: a table in memory, scanned by another process</title>\
+         <title>{title}</title>\
          <style>{style}</style></head><body><main>{body}</main></body></html>\n"
     )
 }
@@ -53,6 +57,9 @@ pre{background:var(--box);border:1px solid var(--rule);border-radius:3px;padding
 font:.8rem/1.55 var(--mono);hyphens:none;margin:.6rem 0 1rem}
 code{font:.86em var(--mono);hyphens:none}
 ul{margin:0 0 .8rem;padding-left:1.2rem}li{margin:.15rem 0}
+table.claims td{white-space:normal;text-align:left;vertical-align:top}table.claims td:first-child{white-space:nowrap}
+table.claims th{text-align:left}
+details{margin:.6rem 0 1.4rem;font-size:.9rem}summary{cursor:pointer;color:var(--faint)}
 .bad{color:var(--bad);font-weight:600}.good{color:var(--good);font-weight:600}
 .end{margin-top:2.6rem;border-top:.8px solid var(--rule);padding-top:.7rem;font-size:.84rem;color:var(--faint)}
 @media print{body{font-size:10.5pt}main{max-width:none;padding:0}}

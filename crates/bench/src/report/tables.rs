@@ -1,27 +1,36 @@
 //! The tables of the page, ruled as in print.
 
+use super::Machine;
 use super::model::{MODES, Report, Run, WORKLOADS};
 use super::text::grouped;
 use crate::{limits::CopyLimit, measure::Spread, svg::escape};
 
-/// Where it was measured.
+/// Where it was measured, and how fast two of its cores talk.
 pub(super) fn machine(report: &Report) -> String {
-    let machine = &report.machine;
-    let memory = format!("{:.0} GiB", machine.memory_bytes as f64 / (1u64 << 30) as f64);
-    let cores = format!("{} ({} cores used)", machine.processor, machine.cores);
     let ping = report.ping_pong.as_ref().map_or("not measured".into(), |ping| {
         format!("{:.0} ns a spinning round trip between two cores", ping.round_trip_ns.median)
     });
+    let mut rows = machine_rows(&report.machine);
+    rows.push(vec!["Latency limit".to_owned(), ping]);
+    table(&["", ""], &rows, "machine")
+}
+
+/// Where it was measured.
+pub fn machine_table(machine: &Machine) -> String {
+    table(&["", ""], &machine_rows(machine), "machine")
+}
+
+fn machine_rows(machine: &Machine) -> Vec<Vec<String>> {
+    let memory = format!("{:.0} GiB", machine.memory_bytes as f64 / (1u64 << 30) as f64);
+    let cores = format!("{} ({} cores used)", machine.processor, machine.cores);
     let rows = [
         ("CPU", cores),
         ("Caches", machine.caches.clone()),
         ("RAM", memory),
         ("Kernel", format!("Linux {}", machine.kernel)),
         ("Huge pages for shared memory", machine.shared_huge_pages.clone()),
-        ("Latency limit", ping),
     ];
-    let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);
-    table(&["", ""], &rows, "machine")
+    rows.map(|(name, value)| vec![name.to_owned(), value]).to_vec()
 }
 
 /// Every run, with its spread.

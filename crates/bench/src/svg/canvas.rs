@@ -47,6 +47,27 @@ impl Canvas {
         ));
     }
 
+    /// A square on its corner with a text that shows when pointed at.
+    pub(super) fn diamond(&mut self, class: &str, (x, y): (f64, f64), half: f64, hint: &str) {
+        let (left, right, top, bottom) = (x - half, x + half, y - half, y + half);
+        self.push(format_args!(
+            r#"<path class="{class}" d="M{x:.1} {top:.1}L{right:.1} {y:.1}L{x:.1} {bottom:.1}L{left:.1} {y:.1}Z"><title>{}</title></path>"#,
+            escape(hint)
+        ));
+    }
+
+    /// An entry of a legend: a square for a series, a dashed line for a limit, a diamond for others' points.
+    pub(super) fn key(&mut self, class: &str, at: (f64, f64), name: &str) {
+        match class.as_bytes().first() {
+            Some(b'l') => {
+                self.path(&format!("line {class} dashed"), &[(at.0 - 2.0, at.1 - 3.5), (at.0 + 10.0, at.1 - 3.5)])
+            }
+            Some(b'm') => self.diamond(class, (at.0 + 4.5, at.1 - 3.5), 4.6, name),
+            _ => self.rect(class, (at.0, at.1 - 8.0), (9.0, 9.0), ""),
+        }
+        self.text("", (at.0 + 13.0, at.1), Anchor::Start, name);
+    }
+
     pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         let mut data = String::new();
         for (at, (x, y)) in points.iter().enumerate() {

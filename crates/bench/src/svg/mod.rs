@@ -6,12 +6,14 @@
 mod axis;
 mod bars;
 mod canvas;
+mod curves;
 mod lines;
 mod shares;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, Bars, Group, Reference};
 pub use canvas::escape;
+pub use curves::{Curve, Curves, Mark};
 pub use lines::{Line, Lines};
 pub use shares::{ShareBar, Shares};
 
@@ -26,6 +28,9 @@ svg .grid{stroke:var(--rule);stroke-width:.6;fill:none}
 svg .whisker{stroke:var(--ink);stroke-width:1;fill:none}
 svg .reference{stroke:var(--ink);stroke-width:1;stroke-dasharray:5 3;fill:none}
 svg .line{fill:none;stroke-width:1.8}
+svg .dashed{stroke-width:1.2;stroke-dasharray:5 3}
+svg .mark{fill:var(--paper);stroke:var(--ink);stroke-width:1.4}
+svg .marked{fill:var(--faint);font-size:10px}
 svg .s0{fill:var(--s0)} svg .s1{fill:var(--s1)} svg .s2{fill:var(--s2)}
 svg .s3{fill:var(--s3)} svg .s4{fill:var(--s4)} svg .s5{fill:var(--s5)}
 svg .l0{stroke:var(--s0)} svg .l1{stroke:var(--s1)} svg .l2{stroke:var(--s2)}

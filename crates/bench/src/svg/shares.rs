@@ -26,7 +26,10 @@ impl Shares {
     /// The chart as SVG.
     pub fn draw(&self) -> String {
         let height = TOP + STEP * self.bars.len() as f64;
-        let (left, right) = (70.0, self.width - REMARK);
+        let longest = self.bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
+        let remarks = self.bars.iter().any(|bar| !bar.remark.is_empty());
+        let left = (longest as f64 * 6.2 + 14.0).max(70.0);
+        let right = self.width - if remarks { REMARK } else { 4.0 };
         let mut canvas = Canvas::new(self.width, height);
         let entries = self.series.iter().enumerate();
         let entries: Vec<_> = entries.map(|(at, name)| (format!("s{at}"), name.clone())).collect();

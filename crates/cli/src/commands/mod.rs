@@ -1,5 +1,6 @@
 //! The commands, one to a file.
 
+mod bench;
 mod demo;
 mod load;
 mod point;
@@ -17,8 +18,9 @@ use overside::table::client::{Client, RemoteTable};
 /// One line for people: what failed, where, and what to do.
 pub fn run(command: Command) -> Result<()> {
     match command {
-        // The demo's processes end with it, so it leaves signals to the system.
+        // The processes of the demo and of figures end with it, so both leave signals to the system.
         Command::Demo(options) => demo::run(&options),
+        Command::Bench(options) => bench::run(options),
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
         Command::Load(options) => load::run(&options, &Signals::take()?),

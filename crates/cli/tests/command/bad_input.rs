@@ -22,6 +22,8 @@ fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
         (&["serve"], "--listen"),
         (&["load", "shm:x", "t"], "FILE"),
         (&["demo", "--scale", "-1"], "scale factor"),
+        (&["bench", "weather"], "verbs, transmit, delta"),
+        (&["bench", "delta", "--over", "rdma"], "shm"),
         (&["nothing"], "nothing"),
     ] {
         let output = overside(arguments).output().unwrap();

@@ -1,0 +1,431 @@
+//! `consolidate`: what chains of deltas save and cost (to-copy §5.4), and what a client that stalls holds back (§5.5).
+
+use super::{
+    Setting,
+    charts::{Curve, Curves, curves},
+    figure::{Figure, Point, shown},
+    papers,
+    records::{Records, Ring},
+    sender::{Next, Sample, Sender, Side, Signals, Until},
+};
+use crate::{
+    measure::{Cpu, Spread, alternate, elapsed_ns, now_ns},
+    svg::Scale,
+};
+use anyhow::{Context, Result, ensure};
+use overside::{
+    bwtree::{Direction, Exhausted, Options, PinnedPage, SegmentArena, SegmentObserver, Tree},
+    memory::{Pool, Segment, SegmentId},
+    verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, WorkRequest},
+};
+use serde_json::json;
+use std::{
+    collections::HashMap,
+    ops::Bound,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Registers the segments of a tree as they come.
+#[derive(Debug)]
+struct Registrar {
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    regions: Mutex<HashMap<SegmentId, MemoryRegion>>,
+}
+
+impl SegmentObserver for Registrar {
+    fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted> {
+        let memory = Memory::Segment(segment.clone());
+        let region = self.provider.register(&self.domain, &memory, Access::LOCAL).map_err(|_| Exhausted)?;
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).insert(segment.id(), region);
+        Ok(())
+    }
+
+    fn decommitted(&self, segment: SegmentId) {
+        let region = self.regions.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
+        if let Some(region) = region {
+            // The domain goes with this process anyway.
+            let _ = self.provider.deregister(region);
+        }
+    }
+}
+
+/// A tree of records, changed at random.
+struct Table {
+    tree: Tree,
+    rows: u64,
+    /// Where each page begins: a cursor that starts within a page clips it, and updates of one size split none.
+    fences: Vec<Vec<u8>>,
+    random: u64,
+    value: [u8; VALUE_BYTES],
+}
+
+impl Table {
+    fn new(sender: &Sender, rows: u64, chain_max: usize) -> Result<Table> {
+        let (provider, domain) = sender.device();
+        let observer = Registrar { provider: provider.clone(), domain: domain.clone(), regions: Mutex::default() };
+        let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, Arc::new(observer))?;
+        let options = Options { prefix_len: VALUE_BYTES, chain_max, ..Options::default() };
+        let tree = Tree::new(Arc::new(arena), options)?;
+        let value = [7; VALUE_BYTES];
+        for row in 0..rows {
+            tree.insert(&row.to_be_bytes(), &value)?;
+        }
+        tree.reclaim();
+        let fences = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+        let fences = fences.map(|page| page.low_fence().to_vec()).collect();
+        Ok(Table { tree, rows, fences, random: 1, value })
+    }
+
+    fn key(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((u128::from(self.random) * u128::from(below)) >> 64) as u64
+    }
+
+    /// Updates a random row of the first `below`.
+    fn update(&mut self, below: u64) -> Result<()> {
+        let key = self.key(below);
+        self.value[..8].copy_from_slice(&self.random.to_le_bytes());
+        self.tree.upsert(&key.to_be_bytes(), &self.value)?;
+        Ok(())
+    }
+
+    /// A page at random, whole.
+    fn page(&mut self) -> Result<PinnedPage> {
+        let index = self.key(self.fences.len() as u64) as usize;
+        let from = Bound::Included(&self.fences[index][..]);
+        self.tree.pages(from, Bound::Unbounded, Direction::Forward).next().context("the tree has lost a page")
+    }
+
+    /// Updates a second over `ns`, of rows below; and what they took: processor time each, consolidations each.
+    fn updates(&mut self, below: u64, ns: u64) -> Result<Updates> {
+        let (start, cpu, before) = (now_ns(), Cpu::own(), self.tree.stats().consolidations);
+        let mut done = 0u64;
+        while elapsed_ns(start) < ns {
+            for _ in 0..64 {
+                self.update(below)?;
+            }
+            done += 64;
+        }
+        let (wall, cpu) = (elapsed_ns(start), Cpu::own() - cpu);
+        let consolidated = self.tree.stats().consolidations - before;
+        Ok(Updates { count: done, wall, cpu, consolidated })
+    }
+}
+
+/// What a stretch of updates came to.
+struct Updates {
+    count: u64,
+    wall: u64,
+    cpu: u64,
+    consolidated: u64,
+}
+
+impl Updates {
+    fn per_s(&self) -> f64 {
+        self.count as f64 * 1e9 / self.wall as f64
+    }
+
+    /// As a sample: an update carries one record.
+    fn sample(&self) -> Sample {
+        let bytes = self.count * RECORD_BYTES;
+        Sample { bytes, requests: self.count, wall_ns: self.wall, sender_ns: self.cpu, ..Sample::default() }
+    }
+}
+
+/// How a page travels after the updates before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Page and deltas as they lie.
+    Delta,
+    /// The merged rows packed.
+    CopyOut,
+}
+
+impl Way {
+    const ALL: [Way; 2] = [Way::Delta, Way::CopyOut];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Delta => "page and deltas",
+            Way::CopyOut => "copy-out",
+        }
+    }
+}
+
+/// Some updates, then a page, again and again: consolidation and transmission together.
+struct Mixed<'a> {
+    table: &'a mut Table,
+    way: Way,
+    updates: usize,
+    pool: Pool,
+    signals: Signals,
+    sent: u64,
+}
+
+impl Side for Mixed<'_> {
+    fn next(&mut self, _to: usize) -> Result<Next> {
+        let buffer = match self.way {
+            Way::CopyOut => match self.pool.take() {
+                Some(buffer) => Some(buffer),
+                None => return Ok(Next::Wait),
+            },
+            Way::Delta => None,
+        };
+        for _ in 0..self.updates {
+            self.table.update(self.table.rows)?;
+        }
+        let page = self.table.page()?;
+        let view = match buffer {
+            None => {
+                let base = (page.offset_of(page.base()), page.base().len() as u64);
+                let deltas = page.deltas().map(|delta| (page.offset_of(delta.record()), delta.record().len() as u64));
+                page.view(std::iter::once(base).chain(deltas)).context("a page's own bytes are not its own")?
+            }
+            Some(mut buffer) => {
+                let mut at = 0;
+                for row in page.merged() {
+                    for part in [row.key.common, row.key.head, row.key.tail, row.prefix] {
+                        buffer[at..at + part.len()].copy_from_slice(part);
+                        at += part.len();
+                    }
+                }
+                self.pool.view(buffer, at)
+            }
+        };
+        self.sent = view.bytes();
+        Ok(Next::Request(self.signals.mark(WorkRequest::send(0, view))))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sent
+    }
+}
+
+/// Measures the figure.
+pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure =
+        Figure::new("consolidate", setting.over.name(), "Chains of deltas: updates, sending, and what is held back");
+    let mut sender = Sender::start(setting.over, 1)?;
+    let rows = if setting.quick { 100_000 } else { 1_000_000 };
+    let region = Records::region(&mut sender, ((rows * RECORD_BYTES) as usize).next_power_of_two())?;
+    let pool = sender.pool(BUFFER_BYTES, POOL_BUFFERS)?;
+    sender.connect(1, BUFFER_BYTES)?;
+    let mut pages = Records::new(&region, PAGE_BYTES);
+    let mut ring = Ring::new(PAGE_BYTES, &mut pages, 1)?;
+    let chains: &[usize] = if setting.quick { &[1, 2, 4, 8, 16] } else { &[1, 2, 3, 4, 6, 8, 12, 16, 32] };
+    for (at, chain) in chains.iter().enumerate() {
+        setting.progress.part("consolidate", at, chains.len());
+        let mut table = Table::new(&sender, rows, *chain)?;
+        updates(setting, &mut figure, &mut table, *chain)?;
+        let mut limit = |ns| ring.limit(&mut pages, 1, ns);
+        mixed(setting, &mut figure, &mut sender, &mut table, *chain, &pool, &mut limit)?;
+    }
+    let held = stalled(&sender, rows)?;
+    figure.more.insert("stalled".into(), json!(held));
+    tell(&mut figure, rows, &held);
+    Ok(figure)
+}
+
+/// Updates alone: of all rows, and of one page's.
+fn updates(setting: &Setting<'_>, figure: &mut Figure, table: &mut Table, chain: usize) -> Result<()> {
+    let rows = table.rows;
+    let of = [("updates", rows), ("updates of one page", ONE_PAGE)];
+    for (_, below) in of {
+        table.updates(below, setting.slice_ns() / 2)?;
+    }
+    let samples = alternate(of.len(), setting.rounds(), |side, _| table.updates(of[side].1, setting.slice_ns()))?;
+    for ((name, _), rounds) in of.into_iter().zip(samples) {
+        let per_s = Spread::of(&rounds.iter().map(Updates::per_s).collect::<Vec<_>>());
+        let (count, consolidated) = rounds.iter().fold((0, 0), |(n, c), r| (n + r.count, c + r.consolidated));
+        let point = Point::of(name, chain as u64, rounds.iter().map(Updates::sample).collect(), &[]);
+        figure.points.push(
+            point
+                .with("updates_per_s", per_s.median)
+                .with("updates_per_s_spread", serde_json::to_value(per_s)?)
+                .with("consolidations_per_update", consolidated as f64 / count.max(1) as f64),
+        );
+    }
+    Ok(())
+}
+
+/// Updates and transmissions together, in both ways.
+fn mixed(
+    setting: &Setting<'_>,
+    figure: &mut Figure,
+    sender: &mut Sender,
+    table: &mut Table,
+    chain: usize,
+    pool: &Pool,
+    limit: &mut dyn FnMut(u64) -> f64,
+) -> Result<()> {
+    for updates in UPDATES_PER_PAGE {
+        let mut limits = Vec::new();
+        let samples = alternate(Way::ALL.len() + 1, setting.rounds() + 1, |side, _| -> Result<Sample> {
+            let Some(way) = Way::ALL.get(side) else {
+                limits.push(limit(setting.slice_ns() / 2));
+                return Ok(Sample::default());
+            };
+            let signals = Signals::sharing(pool.capacity(), 1);
+            let mut side = Mixed { table, way: *way, updates, pool: pool.clone(), signals, sent: 0 };
+            Ok(sender.run(&mut side, Until::Elapsed(setting.slice_ns()), None)?.0)
+        })?;
+        for (way, mut rounds) in Way::ALL.into_iter().zip(samples) {
+            // The first fills chains and caches.
+            rounds.remove(0);
+            let pages: u64 = rounds.iter().map(|sample| sample.requests).sum();
+            let work: u64 = rounds.iter().map(|sample| sample.sender_ns - sample.sender_poll_ns).sum();
+            let point = Point::of(series(way, updates), chain as u64, rounds, &limits);
+            let per_page = work as f64 / pages.max(1) as f64;
+            figure.points.push(point.with("updates_per_page_sent", updates).with("sender_work_ns_per_page", per_page));
+        }
+    }
+    Ok(())
+}
+
+fn series(way: Way, updates: usize) -> String {
+    let plural = if updates == 1 { "" } else { "s" };
+    format!("{}, {updates} update{plural} a page", way.name())
+}
+
+/// What a client that takes nothing holds back while every page is replaced under it.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct Held {
+    /// Pages whose transmission does not end.
+    pages: usize,
+    /// Bytes the tree has replaced and cannot let go.
+    held_bytes: u64,
+    /// Bytes of the transmit buffers that copy-out would have them in.
+    buffer_bytes: u64,
+}
+
+fn stalled(sender: &Sender, rows: u64) -> Result<Vec<Held>> {
+    let mut table = Table::new(sender, rows.min(200_000), 4)?;
+    let mut held = Vec::new();
+    for pages in [1, 4, 16, 64, 256] {
+        let account = table.tree.pin_account();
+        let all = table.tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+        let pinned: Vec<PinnedPage> = all.on_account(account.clone()).take(pages).collect();
+        ensure!(pinned.len() == pages, "the table has fewer than {pages} pages");
+        // Everything is replaced, several times over.
+        for _ in 0..table.rows {
+            table.update(table.rows)?;
+        }
+        table.tree.reclaim();
+        let bytes = account.held_bytes();
+        held.push(Held { pages, held_bytes: bytes, buffer_bytes: (pages * BUFFER_BYTES) as u64 });
+        drop(pinned);
+        ensure!(account.held_bytes() == 0, "released pins still hold memory");
+    }
+    Ok(held)
+}
+
+fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
+    figure.text = format!(
+        "A Bw-tree of {rows} records of {RECORD_BYTES} bytes in pages of 16 KiB, with chains of 1 to 16 or more deltas before a page is          consolidated. One thread updates random records and sends random pages; its processor time is that of consolidation and          transmission together. Page and deltas are sent as they lie; copy-out packs the merged rows."
+    );
+    let mut updates = Curves::new("million updates a second", "deltas before a page is consolidated", Scale::Log);
+    for (colour, name) in ["updates", "updates of one page"].into_iter().enumerate() {
+        let points = figure.curve(name);
+        updates.add(Curve::values(
+            name,
+            colour,
+            points.iter().map(|p| (p.x, p.label("updates_per_s") / 1e6)).collect(),
+        ));
+    }
+    updates.marks(papers::marks("consolidate", "updates"));
+    let mut work =
+        Curves::new("CPU of the sender (µs a page sent)", "deltas before a page is consolidated", Scale::Log);
+    let list = UPDATES_PER_PAGE.into_iter().flat_map(|n| Way::ALL.into_iter().map(move |way| (way, n)));
+    for (colour, (way, n)) in list.enumerate() {
+        let name = series(way, n);
+        let points = figure.curve(&name);
+        let points = points.iter().map(|p| (p.x, p.label("sender_work_ns_per_page") / 1e3)).collect();
+        work.add(Curve::values(&name, colour, points));
+    }
+    let mut stall = Curves::new("MiB", "pages whose transmission does not end", Scale::Log).logarithmic();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let of = |figure: &dyn Fn(&Held) -> u64| held.iter().map(|h| (h.pages as u64, mib(figure(h)))).collect();
+    stall.add(Curve::values("held back by the stalled client", 0, of(&|h| h.held_bytes)));
+    stall.add(Curve::values("transmit buffers that copy-out would need", 1, of(&|h| h.buffer_bytes)));
+    figure.charts.push((
+        curves(&updates),
+        "Updates a second against the length of chains (§5.4). The diamond is the paper's.".into(),
+    ));
+    figure.charts.push((
+        curves(&work),
+        "Work of the sender's processor, updates, consolidation and sending together (§5.4).".into(),
+    ));
+    figure
+        .charts
+        .push((curves(&stall), "What a client that stalls holds back while every page is replaced (§5.5).".into()));
+    claims(figure, held);
+}
+
+fn claims(figure: &mut Figure, held: &[Held]) {
+    let mut told = Vec::new();
+    let rate = |x| figure.point("updates", x).map(|p| p.label("consolidations_per_update"));
+    if let (Some(one), Some(four)) = (rate(1), rate(4)) {
+        let here = format!(
+            "{one:.3} consolidations an update at d = 1, {four:.3} at d = 4: {:.0} % of updates consolidate nothing",
+            (1.0 - four) * 100.0
+        );
+        told.push(("TC-C37", here, four < one && four < 0.3));
+    }
+    for (claim, name) in [("TC-C51", "updates"), ("TC-C41", "updates of one page")] {
+        if let Some(point) = figure.point(name, 4) {
+            let per_s = point.label("updates_per_s") / 1e6;
+            told.push((claim, format!("{name}: {per_s:.2} million a second on one processor at d = 4"), per_s > 1.0));
+        }
+    }
+    let pair =
+        |n: usize, x| Some((figure.point(&series(Way::Delta, n), x)?, figure.point(&series(Way::CopyOut, n), x)?));
+    if let Some((delta, copy)) = pair(1, 4) {
+        let ratio = delta.ratio(copy, Sample::bytes_per_s);
+        told.push((
+            "TC-C38",
+            format!("d = 4, an update a page: {} of copy-out's throughput", shown(ratio)),
+            ratio.is_some_and(|r| r.high > 1.0),
+        ));
+        let saved = 1.0 - delta.label("sender_work_ns_per_page") / copy.label("sender_work_ns_per_page");
+        told.push((
+            "TC-C39",
+            format!("d = 4: {:.0} % less work of the sender for a page, updates included", saved * 100.0),
+            saved > 0.0,
+        ));
+    }
+    if let Some((delta, copy)) = pair(1, 1) {
+        let (delta, copy) = (delta.label("sender_work_ns_per_page"), copy.label("sender_work_ns_per_page"));
+        let here = format!(
+            "an update for each page sent, d = 1: {:.1} µs a page as it lies, {:.1} µs copied out",
+            delta / 1e3,
+            copy / 1e3
+        );
+        told.push(("TC-C36", here, delta < copy));
+    }
+    if let Some(last) = held.last() {
+        let here = format!(
+            "{} pages: {:.2} MiB held back, {:.2} MiB of buffers",
+            last.pages,
+            last.held_bytes as f64 / 1048576.0,
+            last.buffer_bytes as f64 / 1048576.0
+        );
+        told.push(("TC-C43", here, last.held_bytes <= last.buffer_bytes));
+    }
+    for (claim, here, agrees) in told {
+        figure.compare(claim, papers::says(claim), here, agrees);
+    }
+}
+
+/// With its key a record of 128 bytes, as the papers' small ones.
+const VALUE_BYTES: usize = 120;
+const RECORD_BYTES: u64 = 128;
+const PAGE_BYTES: usize = 16 << 10;
+/// A page, merged or with its deltas, has room in it.
+const BUFFER_BYTES: usize = 24 << 10;
+const POOL_BUFFERS: usize = 32;
+/// Rows that surely lie in one page.
+const ONE_PAGE: u64 = 32;
+const UPDATES_PER_PAGE: [usize; 2] = [1, 4];
+const SEGMENT_BYTES: usize = 16 << 20;
+const ARENA_BYTES: usize = 1 << 30;

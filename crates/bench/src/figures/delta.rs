@@ -1,0 +1,219 @@
+//! `delta`: a base page with a varying number of delta records behind it, as one message (to-copy figure 6).
+
+use super::{
+    Setting,
+    charts::{Curve, Curves, curves},
+    figure::{Figure, Point, shown},
+    papers,
+    records::{Records, Ring},
+    sender::{Next, Sample, Sender, Side, Signals, Until},
+};
+use crate::{measure::alternate, svg::Scale};
+use anyhow::{Result, ensure};
+use overside::{
+    memory::{Pool, View},
+    shape::{Run, Shape},
+    verbs::WorkRequest,
+};
+
+/// How a page and its deltas travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As they lie: the page one gather entry, each delta one.
+    Gather,
+    /// Packed first.
+    CopyOut,
+    /// The same bytes as records of the deltas' size, scattered.
+    Scattered,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Gather, Way::CopyOut, Way::Scattered];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Gather => "page and deltas",
+            Way::CopyOut => "copied out",
+            Way::Scattered => "scattered",
+        }
+    }
+}
+
+struct Pages {
+    way: Way,
+    pages: Records,
+    deltas: Records,
+    count: usize,
+    pool: Pool,
+    signals: Signals,
+    runs: Vec<Run>,
+    sge_max: usize,
+}
+
+impl Pages {
+    /// Records a message of `Scattered` has: as many as make up the page and its deltas, as far as a list goes.
+    fn scattered(&self) -> usize {
+        (PAGE_BYTES / self.deltas.record_bytes() + self.count).min(self.sge_max)
+    }
+}
+
+impl Side for Pages {
+    fn next(&mut self, _to: usize) -> Result<Next> {
+        let view = match self.way {
+            Way::CopyOut => {
+                let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
+                self.pages.pack(1, &mut buffer);
+                let deltas = self.deltas.pack(self.count, &mut buffer[PAGE_BYTES..]);
+                self.pool.view(buffer, PAGE_BYTES + deltas)
+            }
+            Way::Gather => {
+                let place = Shape::list(&[self.pages.take()])?;
+                let page = View::of(self.pages.memory(), &place)?;
+                self.runs.clear();
+                self.runs.extend((0..self.count).map(|_| self.deltas.take()));
+                match self.count {
+                    0 => page,
+                    _ => page.then(View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?),
+                }
+            }
+            Way::Scattered => {
+                let count = self.scattered();
+                self.runs.clear();
+                self.runs.extend((0..count).map(|_| self.deltas.take()));
+                View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?
+            }
+        };
+        Ok(Next::Request(self.signals.mark(WorkRequest::send(0, view))))
+    }
+
+    fn bytes(&self) -> u64 {
+        let records = if self.way == Way::Scattered { self.scattered() } else { self.count };
+        let page = if self.way == Way::Scattered { 0 } else { PAGE_BYTES };
+        (page + records * self.deltas.record_bytes()) as u64
+    }
+}
+
+/// Measures the figure.
+pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure = Figure::new("delta", setting.over.name(), "A base page and its deltas");
+    let mut sender = Sender::start(setting.over, 1)?;
+    let pages = Records::region(&mut sender, setting.region_bytes())?;
+    let deltas = Records::region(&mut sender, setting.region_bytes())?;
+    let counts: &[usize] = if setting.quick { &[0, 1, 4, 16, 32] } else { &[0, 1, 2, 4, 8, 12, 16, 24, 32] };
+    for (at, count) in counts.iter().enumerate() {
+        for (of, size) in SIZES.into_iter().enumerate() {
+            setting.progress.part("delta", at * SIZES.len() + of, counts.len() * SIZES.len());
+            let message_bytes = PAGE_BYTES + count * size;
+            let pool = sender.pool(message_bytes, POOL_BYTES / message_bytes)?;
+            sender.connect(1, message_bytes)?;
+            let side = |way| Pages {
+                way,
+                pages: Records::new(&pages, PAGE_BYTES),
+                deltas: Records::new(&deltas, size),
+                count: *count,
+                pool: pool.clone(),
+                signals: Signals::sharing(pool.capacity(), 1),
+                runs: Vec::new(),
+                sge_max: sender.capabilities.sge_max,
+            };
+            let sides = Way::ALL.map(side);
+            one(setting, &mut sender, &mut figure, *count, size, sides)?;
+        }
+    }
+    tell(&mut figure, setting);
+    Ok(figure)
+}
+
+fn one(
+    setting: &Setting<'_>,
+    sender: &mut Sender,
+    figure: &mut Figure,
+    count: usize,
+    size: usize,
+    mut sides: [Pages; 3],
+) -> Result<()> {
+    let mut digests = Vec::new();
+    for side in &mut sides {
+        let answers = sender.run(side, Until::Requests(CHECKED), Some(0))?.1;
+        digests.push((answers[0].digest, answers[0].messages));
+    }
+    ensure!(digests[0] == digests[1], "gathered and copied pages differ");
+    let mut whole = sides[0].pages.clone();
+    let mut ring = Ring::new(PAGE_BYTES, &mut whole, 1)?;
+    let mut limits = Vec::new();
+    let samples = alternate(sides.len() + 1, setting.rounds(), |side, _| -> Result<Sample> {
+        let Some(side) = sides.get_mut(side) else {
+            limits.push(ring.limit(&mut whole, 1, setting.slice_ns()));
+            return Ok(Sample::default());
+        };
+        Ok(sender.run(side, Until::Elapsed(setting.slice_ns()), None)?.0)
+    })?;
+    for (way, rounds) in Way::ALL.into_iter().zip(samples) {
+        let point = Point::of(format!("{} {size} B", way.name()), count as u64, rounds, &limits);
+        figure.points.push(point.with("delta_bytes", size).with("way", way.name()));
+    }
+    Ok(())
+}
+
+fn tell(figure: &mut Figure, setting: &Setting<'_>) {
+    figure.text = format!(
+        "Each message is one base page of 16 KiB with 0 to 32 delta records of 128 or 1024 bytes, pages and deltas scattered \
+         over {} MiB each. <i>Scattered</i> sends about the same bytes as records of the deltas' size, which is what a store \
+         without pages would do. The limit copies pages of 16 KiB.",
+        setting.region_bytes() >> 20
+    );
+    let mut throughput = Curves::new("throughput (GB/s)", "deltas behind the page", Scale::Linear);
+    let mut cpu = Curves::new("CPU of the sender (ns per byte)", "deltas behind the page", Scale::Linear).logarithmic();
+    let list = SIZES.into_iter().flat_map(|size| Way::ALL.into_iter().map(move |way| (way, size)));
+    for (colour, (way, size)) in list.enumerate() {
+        let name = format!("{} {size} B", way.name());
+        throughput.add(Curve::of(&name, colour, figure.curve(&name), |p| p.spread.bytes_per_s, 1e-9));
+        let work = figure.curve(&name).iter().map(|p| (p.x, p.sender_work_ns_per_byte)).collect();
+        cpu.add(Curve::values(&name, colour, work));
+    }
+    throughput.add(Curve::limit("memcpy of pages", 0, &figure.curve("page and deltas 128 B")));
+    throughput.marks(papers::marks("delta", "throughput"));
+    figure.charts.push((
+        curves(&throughput),
+        "Throughput of a page with its deltas, as figure 6 of <i>To Copy or Not to Copy</i>. Diamonds are the paper's."
+            .into(),
+    ));
+    figure.charts.push((curves(&cpu), "Work of the sender's processor for a byte, without empty polling.".into()));
+    claims(figure);
+}
+
+fn claims(figure: &mut Figure) {
+    let at = |name: &str, x| figure.point(name, x).cloned();
+    let mut told = Vec::new();
+    if let (Some(page), Some(scattered)) = (at("page and deltas 128 B", 4), at("scattered 128 B", 4)) {
+        let rate = page.ratio(&scattered, Sample::bytes_per_s);
+        let here = format!("with 4 deltas of 128 B: {} × scattered records", shown(rate));
+        told.push(("TC-C01", here, rate.is_some_and(|r| r.median > 1.2)));
+        let saved = page.ratio(&scattered, Sample::work_per_byte);
+        let here = format!("{} of the scattered gather's work of the sender for a byte", shown(saved));
+        told.push(("TC-C02", here, saved.is_some_and(|r| r.median < 0.5)));
+    }
+    for size in SIZES {
+        let curve = figure.curve(&format!("page and deltas {size} B"));
+        let rates: Vec<f64> = curve.iter().map(|p| p.bytes_per_s / p.limit_bytes_per_s).collect();
+        let (low, high) = rates.iter().fold((f64::INFINITY, 0.0f64), |(l, h), r| (r.min(l), r.max(h)));
+        told.push((
+            "TC-C32",
+            format!("deltas of {size} B: {low:.2} to {high:.2} of the limit for copies"),
+            low > 0.6 * high,
+        ));
+    }
+    let share = |x| at("page and deltas 128 B", x).map(|p| p.sender_work_ns_per_byte * p.bytes_per_s / 1e7);
+    if let (Some(few), Some(many)) = (share(1), share(32)) {
+        let here = format!("the sender works {few:.1} % of the time with one delta of 128 B, {many:.1} % with 32");
+        told.push(("TC-C33", here, many < 15.0 && few < many));
+    }
+    for (claim, here, agrees) in told {
+        figure.compare(claim, papers::says(claim), here, agrees);
+    }
+}
+
+const PAGE_BYTES: usize = 16 << 10;
+const SIZES: [usize; 2] = [128, 1024];
+const POOL_BYTES: usize = 1 << 20;
+const CHECKED: u64 = 40;

@@ -1,0 +1,172 @@
+//! The papers' figures for this machine: `overside bench FIGURE`.
+//!
+//! Sender and receivers are processes of their own; sides alternate within one run; what is delivered is checked outside of
+//! the timing; every figure has the limit for copies of equally cold memory beside it, and the papers' own points where their
+//! text states them (`data/papers.json`).
+
+mod charts;
+mod consolidate;
+mod delta;
+mod digest;
+mod figure;
+mod page;
+mod papers;
+mod receiver;
+mod records;
+mod sender;
+mod text;
+mod transmit;
+mod verbs;
+
+pub use figure::{Comparison, Figure, Point, PointSpread};
+
+use crate::{progress::Progress, report::Machine};
+use anyhow::{Context, Result};
+use overside::Address;
+use serde::Serialize;
+use std::{
+    ffi::OsString,
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+
+/// What to measure, and where to write it up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// One of [`NAMES`], or `all`.
+    pub figure: String,
+    /// Fewer places and rounds.
+    pub quick: bool,
+    /// One JSON object on standard output instead of tables.
+    pub json: bool,
+    /// The page to write; one named for the figure when none is given.
+    pub report: Option<PathBuf>,
+    /// The provider's part of an address.
+    pub over: String,
+}
+
+/// All figures of a run.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    /// In the order of [`NAMES`].
+    pub figures: Vec<Figure>,
+    /// Where.
+    pub machine: Machine,
+    /// From start to the report, in seconds.
+    pub took_s: f64,
+}
+
+/// What [`Options::figure`] may be, besides `all`.
+pub const NAMES: [&str; 4] = ["verbs", "transmit", "delta", "consolidate"];
+
+/// Measures, prints what was found, writes the page.
+///
+/// Call it from the main thread, which must outlive it: the processes it starts are killed when the thread that started them
+/// ends.
+///
+/// # Errors
+///
+/// There is no such figure or provider; a process could not be started or ended early; memory ran out; two ways of sending
+/// delivered different bytes; the page could not be written.
+pub fn run(options: &Options) -> Result<Figures> {
+    let start = Instant::now();
+    let names: Vec<&str> = match options.figure.as_str() {
+        "all" => NAMES.to_vec(),
+        name => vec![name],
+    };
+    let over = Over::new(&options.over)?;
+    let progress = Progress::new();
+    let setting = Setting { over: &over, quick: options.quick, progress: &progress };
+    let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
+    let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
+    let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
+    fs::write(&report, page::html(&figures, options))
+        .with_context(|| format!("{} could not be written; choose another --report", report.display()))?;
+    drop(progress);
+    match (options.json, &figures.figures[..]) {
+        (true, [one]) => println!("{}", serde_json::to_string(one)?),
+        (true, _) => println!("{}", serde_json::to_string(&figures)?),
+        (false, _) => {
+            print!("{}", text::text(&figures));
+            println!("The report is {}: open it in a browser.", report.display());
+        }
+    }
+    Ok(figures)
+}
+
+fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
+    setting.progress.say(name);
+    match name {
+        "verbs" => verbs::measure(setting),
+        "transmit" => transmit::measure(setting),
+        "delta" => delta::measure(setting),
+        "consolidate" => consolidate::measure(setting),
+        other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
+    }
+    .with_context(|| format!("figure {name}"))
+}
+
+/// A process of a figure; `None` when `role` is not one of theirs.
+pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
+    let address = || arguments.first().and_then(|address| address.to_str()).context("no address");
+    (role == receiver::ROLE).then(|| address().and_then(receiver::serve))
+}
+
+fn default_report(figure: &str) -> PathBuf {
+    match figure {
+        "all" => PathBuf::from("overside-figures.html"),
+        one => PathBuf::from(format!("overside-figure-{one}.html")),
+    }
+}
+
+/// Which provider to go over.
+#[derive(Debug)]
+struct Over {
+    transport: String,
+    given: AtomicU64,
+}
+
+impl Over {
+    fn new(transport: &str) -> Result<Over> {
+        let over = Over { transport: transport.to_owned(), given: AtomicU64::new(0) };
+        // Refused now rather than after the first process has started.
+        over.address()?;
+        Ok(over)
+    }
+
+    fn name(&self) -> &str {
+        &self.transport
+    }
+
+    /// An address on this host that nobody else has.
+    fn address(&self) -> Result<Address> {
+        let number = self.given.fetch_add(1, Ordering::Relaxed);
+        Ok(Address::here(&self.transport, &format!("overside-figure-{}-{number}", std::process::id()))?)
+    }
+}
+
+/// What every figure is told.
+struct Setting<'a> {
+    over: &'a Over,
+    quick: bool,
+    progress: &'a Progress,
+}
+
+impl Setting<'_> {
+    /// Rounds in which sides alternate.
+    fn rounds(&self) -> usize {
+        if self.quick { 5 } else { 11 }
+    }
+
+    /// How long a side sends in a round.
+    fn slice_ns(&self) -> u64 {
+        if self.quick { 8_000_000 } else { 40_000_000 }
+    }
+
+    /// Bytes that records are scattered over: a power of two.
+    fn region_bytes(&self) -> usize {
+        if self.quick { 64 << 20 } else { 512 << 20 }
+    }
+}

@@ -1,0 +1,100 @@
+//! The figures as one page that needs nothing from elsewhere.
+
+use super::{Comparison, Figure, Figures, Options, Point};
+use crate::{report, svg::escape};
+use std::fmt::Write;
+
+/// The page.
+pub(super) fn html(figures: &Figures, options: &Options) -> String {
+    let mut body = head(figures, options);
+    let mut number = 0;
+    for (at, figure) in figures.figures.iter().enumerate() {
+        body.push_str(&section(at + 1, figure, &mut number));
+    }
+    let machine = report::machine_table(&figures.machine);
+    let _ = write!(
+        body,
+        "<h2>The machine</h2><div class=\"scroll\">{machine}</div><p class=\"end\">overside bench {} · took {:.0} s</p>",
+        escape(&options.figure),
+        figures.took_s
+    );
+    report::page("Overside: the papers' figures on this machine", &body)
+}
+
+fn head(figures: &Figures, options: &Options) -> String {
+    let quick = if options.quick {
+        "This is a <b>quick</b> run: few places, few and short rounds. It shows shapes; take figures from a full one. "
+    } else {
+        ""
+    };
+    let over = figures.figures.first().map_or("", |figure| figure.provider.as_str());
+    format!(
+        "<h1>The Papers' Figures on This Machine</h1><p class=\"by\">overside bench · over {}</p>\
+         <p class=\"abstract\"><b>How to read this.</b> {quick}Sender and receivers are processes of their own. Sides alternate \
+         within one run; figures are medians, whiskers and ranges are quartiles, ratios are taken round by round and come with \
+         95&nbsp;% intervals. CPU time is the scheduler's account in nanoseconds, of each process on its own; what was delivered \
+         is checked outside of the timing. Dashed lines are the limit: one processor copying equally cold memory. Diamonds are \
+         points that the papers' texts state, of the papers' machines: compare shapes and ratios with them, not heights. Over \
+         shared memory there is no DMA engine: the receiver's processor does what a NIC would do, so what gathering saves the \
+         sender it costs the receiver.</p>",
+        escape(over)
+    )
+}
+
+fn section(at: usize, figure: &Figure, number: &mut usize) -> String {
+    let mut out =
+        format!("<h2>{at}&ensp;{} <code>{}</code></h2><p>{}</p>", escape(&figure.title), figure.figure, figure.text);
+    for (svg, caption) in &figure.charts {
+        *number += 1;
+        let _ = write!(out, "<figure>{svg}<figcaption><b>Fig. {number}.</b> {caption}</figcaption></figure>");
+    }
+    if !figure.claims.is_empty() {
+        out.push_str(&claims(&figure.claims));
+    }
+    let _ = write!(
+        out,
+        "<details><summary>{} points</summary><div class=\"scroll\">{}</div></details>",
+        figure.points.len(),
+        points(&figure.points)
+    );
+    out
+}
+
+fn claims(claims: &[Comparison]) -> String {
+    let row = |claim: &Comparison| {
+        let (class, word) = if claim.agrees { ("good", "agrees") } else { ("bad", "differs") };
+        format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{word}</td></tr>",
+            escape(&claim.claim),
+            escape(&claim.paper),
+            escape(&claim.here)
+        )
+    };
+    let rows: String = claims.iter().map(row).collect();
+    format!(
+        "<table class=\"claims\"><thead><tr><th>claim</th><th>the paper</th><th>here</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+}
+
+fn points(points: &[Point]) -> String {
+    let row = |point: &Point| {
+        let spread = point.spread.bytes_per_s;
+        format!(
+            "<tr><td>{}</td><td>{}</td><td>{:.2} ({:.2}–{:.2})</td><td>{:.4}</td><td>{:.4}</td><td>{:.4}</td><td>{}</td></tr>",
+            escape(&point.series),
+            point.x,
+            spread.median / 1e9,
+            spread.quarter_low / 1e9,
+            spread.quarter_high / 1e9,
+            point.sender_cpu_ns_per_byte,
+            point.sender_work_ns_per_byte,
+            point.receiver_cpu_ns_per_byte,
+            if point.limit_bytes_per_s > 0.0 { format!("{:.2}", point.limit_bytes_per_s / 1e9) } else { "–".into() }
+        )
+    };
+    let rows: String = points.iter().map(row).collect();
+    format!(
+        "<table class=\"one\"><thead><tr><th>series</th><th>x</th><th>GB/s (quartiles)</th><th>sender ns/B</th><th>of it work</th>\
+         <th>receivers ns/B</th><th>limit GB/s</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+}

@@ -1,0 +1,297 @@
+//! The receiving side: a process of its own, which does what the sender tells it over a socket.
+
+use super::{digest::Digest, sender::port_options};
+use crate::{
+    measure::{Cpu, now_ns},
+    process::{child_socket, read_word, write_words},
+};
+use anyhow::{Context, Result, bail};
+use overside::{
+    Address,
+    memory::{Buffer, Segment, Window},
+    verbs::{
+        Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, ProtectionDomain, Provider, QueuePair,
+        RemoteToken, Status, WorkCompletion,
+    },
+};
+use std::{
+    io::{self, ErrorKind},
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::Arc,
+    time::Duration,
+};
+
+/// What a receiver is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Connect anew, with receive buffers of so many bytes.
+    Connect {
+        /// Bytes of the longest message.
+        message_bytes: u64,
+    },
+    /// Receive until the end.
+    Receive,
+    /// The same, keeping a digest of the rows of `row_bytes` that come in messages (0: of whole messages).
+    Check {
+        /// Bytes of a row.
+        row_bytes: u64,
+    },
+    /// Offer memory to be read and memory to be written.
+    Offer {
+        /// Bytes of each.
+        bytes: u64,
+    },
+}
+
+/// What a receiver says: of a stretch, or (tokens) of what it offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Payload received.
+    pub bytes: u64,
+    /// Messages received, or rows where rows were checked.
+    pub messages: u64,
+    /// Processor time in nanoseconds.
+    pub cpu_ns: u64,
+    /// Digest of what was received.
+    pub digest: u64,
+    /// Memory that may be read.
+    pub readable: Option<RemoteToken>,
+    /// Memory that may be written.
+    pub writable: Option<RemoteToken>,
+}
+
+impl Command {
+    pub(super) fn words(self) -> [u64; 2] {
+        match self {
+            Command::Connect { message_bytes } => [0, message_bytes],
+            Command::Receive => [1, 0],
+            Command::Check { row_bytes } => [2, row_bytes],
+            Command::Offer { bytes } => [3, bytes],
+        }
+    }
+
+    fn read(line: &mut UnixStream) -> io::Result<Command> {
+        let (what, of) = (read_word(line)?, read_word(line)?);
+        Ok(match what {
+            0 => Command::Connect { message_bytes: of },
+            1 => Command::Receive,
+            2 => Command::Check { row_bytes: of },
+            3 => Command::Offer { bytes: of },
+            _ => return Err(ErrorKind::InvalidData.into()),
+        })
+    }
+}
+
+impl Answer {
+    fn words(self) -> [u64; 12] {
+        let token = |token: Option<RemoteToken>| {
+            let bytes = token.map_or([0; 32], RemoteToken::to_bytes);
+            std::array::from_fn::<u64, 4, _>(|i| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j])))
+        };
+        let [a, b, c, d] = token(self.readable);
+        let [e, f, g, h] = token(self.writable);
+        [self.bytes, self.messages, self.cpu_ns, self.digest, a, b, c, d, e, f, g, h]
+    }
+
+    pub(super) fn read(line: &mut UnixStream) -> io::Result<Answer> {
+        let mut words = [0; 12];
+        for word in &mut words {
+            *word = read_word(line)?;
+        }
+        let token = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let token = RemoteToken::from_bytes(bytes.try_into().unwrap_or([0; 32]));
+            (token.len > 0).then_some(token)
+        };
+        Ok(Answer {
+            bytes: words[0],
+            messages: words[1],
+            cpu_ns: words[2],
+            digest: words[3],
+            readable: token(&words[4..8]),
+            writable: token(&words[8..12]),
+        })
+    }
+}
+
+/// A process that receives: connects to the address in `arguments` whenever it is told to.
+pub(super) fn serve(address: &str) -> Result<()> {
+    let address: Address = address.parse()?;
+    let mut line = child_socket()?;
+    let mut receiver = Receiver::open(address)?;
+    loop {
+        let command = match Command::read(&mut line) {
+            // The parent hangs up when it is done.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        };
+        let answer = match command {
+            Command::Connect { message_bytes } => receiver.connect(message_bytes as usize)?,
+            Command::Offer { bytes } => receiver.offer(bytes as usize)?,
+            Command::Receive => receiver.receive(&mut line, None)?,
+            Command::Check { row_bytes } => receiver.receive(&mut line, Some(Digest::of_rows(row_bytes)))?,
+        };
+        write_words(&mut line, &answer.words())?;
+    }
+}
+
+struct Receiver {
+    address: Address,
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    queue: CompletionQueue,
+    pair: Option<QueuePair>,
+    free: Vec<(u64, Buffer)>,
+    /// Receives given back before they are posted again: telling the sender for each one costs both.
+    repost: usize,
+    offered: Vec<MemoryRegion>,
+}
+
+impl Receiver {
+    fn open(address: Address) -> Result<Receiver> {
+        let provider = address.provider()?;
+        let domain = provider.allocate_domain()?;
+        let mut queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+        // A small batch finds what was just moved in the nearest cache.
+        queue.set_batch(16);
+        Ok(Receiver { address, provider, domain, queue, pair: None, free: Vec::new(), repost: 1, offered: Vec::new() })
+    }
+
+    fn connect(&mut self, message_bytes: usize) -> Result<Answer> {
+        if let Some(pair) = self.pair.take() {
+            self.queue.close(pair);
+            // The receives of a closed queue pair come back flushed, before anything of the next one does.
+            let (mut flushed, end) = (Vec::new(), now_ns() + PATIENCE.as_nanos() as u64);
+            while self.queue.in_flight() > 0 && now_ns() < end {
+                self.queue.poll(&mut flushed);
+            }
+        }
+        let link = self.provider.connect(&self.domain, self.address.name(), PATIENCE)?;
+        let pair = self.queue.attach(link)?;
+        let slot = message_bytes.max(64).next_multiple_of(64);
+        let count = receives(message_bytes);
+        let buffers = Segment::private(slot * count)?.carve(slot);
+        self.free = buffers.into_iter().take(count).map(|buffer| (0, buffer)).collect();
+        // Written once: the first message shall not meet pages that are not there yet.
+        self.free.iter_mut().for_each(|(_, buffer)| buffer.fill(1));
+        self.repost = (count / 8).clamp(1, 8);
+        self.queue.post_receive(Some(pair), &mut self.free)?;
+        self.pair = Some(pair);
+        Ok(Answer::default())
+    }
+
+    fn offer(&mut self, bytes: usize) -> Result<Answer> {
+        let mut readable = Segment::shared(bytes)?.carve(bytes).pop().context("nothing to offer")?;
+        readable.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 64) as u8);
+        let readable = Memory::Segment(readable.segment().clone());
+        let writable = Memory::Window(Arc::new(Window::new(bytes)?));
+        let readable = self.provider.register(&self.domain, &readable, Access::REMOTE_READ)?;
+        let writable = self.provider.register(&self.domain, &writable, Access::REMOTE_WRITE)?;
+        let answer = Answer { readable: Some(readable.token()), writable: Some(writable.token()), ..Answer::default() };
+        self.offered.extend([readable, writable]);
+        Ok(answer)
+    }
+
+    /// Says that it is ready, then receives until the end.
+    fn receive(&mut self, line: &mut UnixStream, mut digest: Option<Digest>) -> Result<Answer> {
+        let pair = self.pair.context("not connected")?;
+        let mut answer = Answer::default();
+        let before = Cpu::own();
+        write_words(line, &answer.words())?;
+        let mut done = Vec::new();
+        loop {
+            // The line becomes readable when the parent has gone.
+            self.queue.poll_wait_or(&mut done, Some(LOOK), Some(line.as_fd()))?;
+            if done.is_empty() {
+                self.watch(pair)?;
+            }
+            let mut ended = false;
+            for completion in done.drain(..) {
+                ended |= self.take(completion, &mut answer, digest.as_mut())?;
+            }
+            if ended || self.free.len() >= self.repost {
+                self.queue.post_receive(Some(pair), &mut self.free)?;
+            }
+            if ended {
+                answer.cpu_ns = Cpu::own() - before;
+                if let Some(digest) = digest {
+                    (answer.messages, answer.digest) = (digest.messages(), digest.value());
+                }
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// An error if the sender has gone; of connections before this one the end is no news.
+    fn watch(&mut self, pair: QueuePair) -> Result<()> {
+        while let Some(PortEvent::Disconnected { queue_pair, reason, .. }) = self.queue.next_event() {
+            if queue_pair == pair {
+                bail!("the sender has gone: {reason}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was the end.
+    fn take(&mut self, done: WorkCompletion, answer: &mut Answer, digest: Option<&mut Digest>) -> Result<bool> {
+        if done.status != Status::Success {
+            bail!("a receive ended as {:?}", done.status);
+        }
+        let buffer = done.buffer.context("a receive without its buffer")?;
+        let end = done.immediate == Some(END);
+        if !end && done.opcode == Opcode::Receive {
+            answer.bytes += done.bytes;
+            answer.messages += 1;
+            if let Some(digest) = digest {
+                digest.message(&buffer[..done.bytes as usize]);
+            }
+        }
+        self.free.push((0, buffer));
+        Ok(end)
+    }
+}
+
+/// Receive buffers for messages of `message_bytes`: a ring of a mebibyte, which stays in the cache; not fewer than 4, and no
+/// more than a port's depth is good for.
+pub fn receives(message_bytes: usize) -> usize {
+    (RING_BYTES / message_bytes.max(64).next_multiple_of(64)).clamp(4, 128)
+}
+
+/// The role under which a process receives.
+pub const ROLE: &str = "figure-receiver";
+/// Immediate data of the message that ends a stretch.
+pub const END: u32 = 0x0E4D;
+const RING_BYTES: usize = 1 << 20;
+const LOOK: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_answers_travel() {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let token = RemoteToken { at: 3, len: 9, rkey: u128::MAX - 7 };
+        let answer = Answer { bytes: 1, messages: 2, cpu_ns: 3, digest: 4, readable: None, writable: Some(token) };
+        write_words(&mut here, &answer.words()).unwrap();
+        assert_eq!(Answer::read(&mut there).unwrap(), answer);
+        for command in [
+            Command::Connect { message_bytes: 5 },
+            Command::Receive,
+            Command::Check { row_bytes: 20 },
+            Command::Offer { bytes: 6 },
+        ] {
+            write_words(&mut here, &command.words()).unwrap();
+            assert_eq!(Command::read(&mut there).unwrap(), command);
+        }
+        write_words(&mut here, &[99, 0]).unwrap();
+        assert!(Command::read(&mut there).is_err());
+    }
+
+    #[test]
+    fn rings_are_small_and_never_empty() {
+        assert_eq!(receives(16 << 10), 64);
+        assert_eq!((receives(1), receives(1 << 20), receives(100)), (128, 4, 128));
+    }
+}

@@ -1,0 +1,382 @@
+//! The sending side: this process, its receivers, and one stretch of sending at a time.
+
+use super::{
+    Over,
+    receiver::{self, Answer, Command},
+};
+use crate::{
+    measure::{Cpu, elapsed_ns, now_ns},
+    process::{Process, write_words},
+};
+use anyhow::{Context, Result, bail};
+use overside::{
+    memory::{Buffer, Pool, Segment},
+    planner::{Capabilities, Profile},
+    verbs::{
+        Access, CompletionQueue, Listener, Memory, MemoryRegion, PortEvent, PortOptions, ProtectionDomain, Provider,
+        QueuePair, Status, WorkCompletion, WorkRequest,
+    },
+};
+use std::{collections::VecDeque, os::unix::net::UnixStream, sync::Arc, time::Duration};
+
+/// What comes next on a connection.
+pub enum Next {
+    /// This.
+    Request(WorkRequest),
+    /// Nothing until something that was sent completes.
+    Wait,
+    /// Nothing more.
+    Done,
+}
+
+/// One way of sending something.
+pub trait Side {
+    /// The next request for destination `to`.
+    ///
+    /// # Errors
+    /// What this side cannot send at all.
+    fn next(&mut self, to: usize) -> Result<Next>;
+
+    /// Bytes of the request that [`next`](Self::next) gave last.
+    fn bytes(&self) -> u64;
+
+    /// Takes back what a completion brought.
+    fn completed(&mut self, _done: WorkCompletion) {}
+}
+
+/// When a stretch ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// After so many nanoseconds.
+    Elapsed(u64),
+    /// After so many requests to each destination.
+    Requests(u64),
+}
+
+/// Which requests ask for a report. A transmit buffer comes back when a later request of its queue pair is reported; a pool
+/// that is shared by many queue pairs would be empty before the first of them is.
+#[derive(Clone, Copy, Debug)]
+pub struct Signals {
+    every: u64,
+    given: u64,
+}
+
+impl Signals {
+    /// For `destinations` that share `buffers`.
+    pub fn sharing(buffers: usize, destinations: usize) -> Signals {
+        Signals { every: (buffers / (2 * destinations.max(1))).clamp(1, 16) as u64, given: 0 }
+    }
+
+    /// The request, signalled or not.
+    pub fn mark(&mut self, request: WorkRequest) -> WorkRequest {
+        self.given += 1;
+        if self.given.is_multiple_of(self.every) { request } else { request.unsignalled() }
+    }
+}
+
+/// What one stretch of sending came to. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Payload, to all destinations.
+    pub bytes: u64,
+    /// Requests, to all destinations.
+    pub requests: u64,
+    /// From the first request to the last completion.
+    pub wall_ns: u64,
+    /// Processor time of this process.
+    pub sender_ns: u64,
+    /// Of it, polling for nothing.
+    pub sender_poll_ns: u64,
+    /// Processor time of all receivers.
+    pub receiver_ns: u64,
+}
+
+impl Sample {
+    /// Payload bytes per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 * 1e9 / self.wall_ns.max(1) as f64
+    }
+
+    /// Processor time of the sender for a byte.
+    pub fn sender_per_byte(&self) -> f64 {
+        self.sender_ns as f64 / self.bytes.max(1) as f64
+    }
+
+    /// Of it, work alone.
+    pub fn work_per_byte(&self) -> f64 {
+        self.sender_ns.saturating_sub(self.sender_poll_ns) as f64 / self.bytes.max(1) as f64
+    }
+
+    /// Processor time of the receivers for a byte.
+    pub fn receiver_per_byte(&self) -> f64 {
+        self.receiver_ns as f64 / self.bytes.max(1) as f64
+    }
+}
+
+/// This process as the sender, with its receivers.
+pub struct Sender {
+    /// Limits and promises of the provider.
+    pub capabilities: Capabilities,
+    /// What things cost on it, as calibrated now.
+    pub profile: Profile,
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    listener: Box<dyn Listener>,
+    queue: CompletionQueue,
+    pairs: Vec<QueuePair>,
+    regions: Vec<MemoryRegion>,
+    // Killed and reaped last.
+    receivers: Vec<(UnixStream, Process)>,
+}
+
+impl Sender {
+    /// Starts `receivers` processes; none is connected yet.
+    ///
+    /// # Errors
+    /// A process or a port could not be had.
+    pub fn start(over: &Over, receivers: usize) -> Result<Sender> {
+        let address = over.address()?;
+        let provider = address.provider()?;
+        let profile = provider.calibrate()?;
+        let domain = provider.allocate_domain()?;
+        let listener = provider.listen(&domain, address.name())?;
+        let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+        let name = address.to_string();
+        let process = |_| -> Result<(UnixStream, Process)> {
+            let (process, line) = Process::start("receiver", receiver::ROLE, &[&name], None)?;
+            line.set_read_timeout(Some(PATIENCE)).context("a socket refuses a deadline")?;
+            Ok((line, process))
+        };
+        let receivers = (0..receivers).map(process).collect::<Result<Vec<_>>>()?;
+        Ok(Sender {
+            capabilities: provider.capabilities(),
+            profile,
+            provider,
+            domain,
+            listener,
+            queue,
+            pairs: Vec::new(),
+            regions: Vec::new(),
+            receivers,
+        })
+    }
+
+    /// Memory to send from, registered; peers may read it.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn memory(&mut self, bytes: usize) -> Result<Buffer> {
+        let mut buffers = Segment::shared(bytes)?.carve(bytes);
+        let buffer = buffers.pop().context("no memory was asked for")?;
+        self.register(&Memory::Segment(buffer.segment().clone()))?;
+        Ok(buffer)
+    }
+
+    /// Transmit buffers of `bytes` each, registered.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn pool(&mut self, bytes: usize, count: usize) -> Result<Pool> {
+        let pool = Pool::new(Segment::shared(bytes.next_multiple_of(64) * count)?, bytes)?;
+        self.register(&Memory::Segment(pool.segment().clone()))?;
+        Ok(pool)
+    }
+
+    /// Registers memory until this sender is dropped.
+    ///
+    /// # Errors
+    /// The provider refuses.
+    pub fn register(&mut self, memory: &Memory) -> Result<()> {
+        self.regions.push(self.provider.register(&self.domain, memory, Access::LOCAL)?);
+        Ok(())
+    }
+
+    /// The provider, and the domain that everything of this sender is in.
+    pub fn device(&self) -> (&Arc<dyn Provider>, &ProtectionDomain) {
+        (&self.provider, &self.domain)
+    }
+
+    /// Connects the first `count` receivers anew, each with a ring of receive buffers of `message_bytes`.
+    ///
+    /// # Errors
+    /// A receiver has ended or does not connect.
+    pub fn connect(&mut self, count: usize, message_bytes: usize) -> Result<()> {
+        self.hang_up()?;
+        for at in 0..count {
+            self.tell(at, Command::Connect { message_bytes: message_bytes as u64 })?;
+            let link = self.listener.accept(PATIENCE)?.context("a receiver does not connect")?;
+            self.pairs.push(self.queue.attach(link)?);
+            self.answer(at)?;
+        }
+        Ok(())
+    }
+
+    /// Destinations that are connected.
+    pub fn destinations(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Asks receiver `at` for something, outside of any stretch.
+    ///
+    /// # Errors
+    /// The receiver has ended.
+    pub fn ask(&mut self, at: usize, command: Command) -> Result<Answer> {
+        self.tell(at, command)?;
+        self.answer(at)
+    }
+
+    /// One stretch: sends what `side` gives, and waits until all of it has arrived. Receivers keep a digest of what
+    /// arrives if `check` (it costs them time: nothing that is checked is timed).
+    ///
+    /// # Errors
+    /// A request was refused, failed, or a receiver has ended.
+    pub fn run(&mut self, side: &mut dyn Side, until: Until, check: Option<u64>) -> Result<(Sample, Vec<Answer>)> {
+        let command = check.map_or(Command::Receive, |row_bytes| Command::Check { row_bytes });
+        for at in 0..self.pairs.len() {
+            self.ask(at, command)?;
+        }
+        let (start, cpu, spun) = (now_ns(), Cpu::own(), self.queue.spun());
+        let mut sample = self.send_all(side, until, start)?;
+        let (mut done, mut open) = (Vec::new(), self.pairs.clone());
+        while !open.is_empty() {
+            open.retain(|pair| self.queue.sends_in_flight(*pair) > 0);
+            if !open.is_empty() {
+                self.queue.poll_wait(&mut done, Some(LOOK))?;
+                self.settle(&mut done, side)?;
+            }
+        }
+        sample.wall_ns = elapsed_ns(start);
+        sample.sender_ns = Cpu::own() - cpu;
+        let polled = (self.queue.spun() - spun).as_nanos() as u64;
+        sample.sender_poll_ns = polled.min(sample.sender_ns);
+        let answers = (0..self.pairs.len()).map(|at| self.answer(at)).collect::<Result<Vec<_>>>()?;
+        sample.receiver_ns = answers.iter().map(|answer| answer.cpu_ns).sum();
+        Ok((sample, answers))
+    }
+
+    /// Posts to each destination in turn until the end, then tells each that this was all.
+    fn send_all(&mut self, side: &mut dyn Side, until: Until, start: u64) -> Result<Sample> {
+        let mut sample = Sample::default();
+        let mut queues: Vec<Outgoing> = self.pairs.iter().map(|_| Outgoing::default()).collect();
+        let mut done = Vec::new();
+        loop {
+            let late = matches!(until, Until::Elapsed(ns) if elapsed_ns(start) >= ns);
+            let (mut posted, mut open) = (0, false);
+            for (to, out) in queues.iter_mut().enumerate() {
+                out.fill(side, to, until, late, &mut sample)?;
+                if !out.batch.is_empty() {
+                    posted += self.queue.post(self.pairs[to], &mut out.batch)?;
+                }
+                open |= !(out.ended && out.batch.is_empty());
+            }
+            if !open {
+                return Ok(sample);
+            }
+            if posted == 0 {
+                self.queue.poll_wait(&mut done, Some(LOOK))?;
+                if done.is_empty() {
+                    self.watch()?;
+                }
+            } else {
+                self.queue.poll(&mut done);
+            }
+            self.settle(&mut done, side)?;
+        }
+    }
+
+    fn settle(&mut self, done: &mut Vec<WorkCompletion>, side: &mut dyn Side) -> Result<()> {
+        for completion in done.drain(..) {
+            if completion.status != Status::Success {
+                bail!("a request ended as {:?}; its receiver's last words are above", completion.status);
+            }
+            side.completed(completion);
+        }
+        Ok(())
+    }
+
+    /// An error if a receiver has gone.
+    fn watch(&mut self) -> Result<()> {
+        while let Some(PortEvent::Disconnected { queue_pair, reason, .. }) = self.queue.next_event() {
+            if self.pairs.contains(&queue_pair) {
+                bail!("a receiver has gone ({reason}); its last words are above");
+            }
+        }
+        self.receivers.iter_mut().try_for_each(|(_, process)| process.alive())
+    }
+
+    fn hang_up(&mut self) -> Result<()> {
+        for pair in self.pairs.drain(..) {
+            self.queue.close(pair);
+        }
+        // Closed queue pairs leave when what was pending on them is told.
+        let mut done = Vec::new();
+        self.queue.poll(&mut done);
+        while self.queue.next_event().is_some() {}
+        Ok(())
+    }
+
+    fn tell(&mut self, at: usize, command: Command) -> Result<()> {
+        let (line, _) = self.receivers.get_mut(at).context("there is no such receiver")?;
+        write_words(line, &command.words()).context("a receiver does not listen")
+    }
+
+    fn answer(&mut self, at: usize) -> Result<Answer> {
+        let (line, process) = self.receivers.get_mut(at).context("there is no such receiver")?;
+        let answer = Answer::read(line);
+        if answer.is_err() {
+            process.alive()?;
+        }
+        answer.context("a receiver does not answer")
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // Whatever is pending belongs to receivers that go now.
+        let _ = self.hang_up();
+        for region in self.regions.drain(..) {
+            let _ = self.provider.deregister(region);
+        }
+    }
+}
+
+/// What waits to be posted to one destination.
+#[derive(Default)]
+struct Outgoing {
+    batch: VecDeque<WorkRequest>,
+    given: u64,
+    ended: bool,
+}
+
+impl Outgoing {
+    fn fill(&mut self, side: &mut dyn Side, to: usize, until: Until, late: bool, sample: &mut Sample) -> Result<()> {
+        while !self.ended && self.batch.len() < BATCH {
+            let enough = late || matches!(until, Until::Requests(most) if self.given >= most);
+            match if enough { Next::Done } else { side.next(to)? } {
+                Next::Request(request) => {
+                    sample.bytes += side.bytes();
+                    sample.requests += 1;
+                    self.given += 1;
+                    self.batch.push_back(request);
+                }
+                Next::Wait => return Ok(()),
+                Next::Done => {
+                    self.ended = true;
+                    // The one message with immediate data: that was all. It is signalled, so all before it are settled.
+                    self.batch.push_back(WorkRequest::send_inline(0, &[0]).with_immediate(receiver::END));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How large the ports of both ends are.
+pub fn port_options() -> PortOptions {
+    PortOptions { depth: 128, sges: 4096, shared_receives: 0 }
+}
+
+/// Requests made ready before they are posted.
+const BATCH: usize = 16;
+const LOOK: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,397 @@
+//! `transmit`: records packed first (copy-out), gathered from where they lie (zero-copy), or as the planner chooses, by
+//! record size and records a send (to-copy figures 3, 4 and 5).
+
+use super::{
+    Setting,
+    charts::{Curve, Curves, breakdown, curves},
+    figure::{Figure, Point},
+    papers,
+    records::{Records, Ring},
+    sender::{Next, Sample, Sender, Side, Signals, Until},
+};
+use crate::{
+    measure::{Split, alternate},
+    svg::Scale,
+};
+use anyhow::{Result, ensure};
+use overside::{
+    memory::{Pool, View},
+    planner::{Alternative, Capabilities, Goal, Profile, Work, plan},
+    shape::{Run, Shape},
+    verbs::WorkRequest,
+};
+
+/// How the records of a send travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Packed into a transmit buffer.
+    CopyOut,
+    /// One gather entry a record.
+    ZeroCopy,
+    /// Whichever the planner's price says.
+    Auto,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 3] = [Way::CopyOut, Way::ZeroCopy, Way::Auto];
+
+    /// As series are named.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Way::CopyOut => "copy-out",
+            Way::ZeroCopy => "zero-copy",
+            Way::Auto => "auto",
+        }
+    }
+}
+
+/// `per_send` records of a region a request.
+pub(super) struct Transmit {
+    way: Way,
+    /// One cursor a destination.
+    records: Vec<Records>,
+    record_bytes: usize,
+    per_send: usize,
+    pool: Pool,
+    signals: Vec<Signals>,
+    runs: Vec<Run>,
+    profile: Profile,
+    capabilities: Capabilities,
+    copies: u64,
+    gathers: u64,
+}
+
+impl Transmit {
+    pub(super) fn new(way: Way, records: &Records, per_send: usize, pool: &Pool, sender: &Sender) -> Transmit {
+        let (profile, capabilities) = (sender.profile.clone(), sender.capabilities.clone());
+        let parts = sender.destinations();
+        Transmit {
+            way,
+            records: (0..parts).map(|part| records.part(part, parts)).collect(),
+            record_bytes: records.record_bytes(),
+            per_send,
+            pool: pool.clone(),
+            signals: vec![Signals::sharing(pool.capacity(), parts); parts],
+            runs: Vec::with_capacity(per_send),
+            profile,
+            capabilities,
+            copies: 0,
+            gathers: 0,
+        }
+    }
+
+    /// The share of sends that were packed.
+    pub(super) fn copied_share(&self) -> f64 {
+        self.copies as f64 / (self.copies + self.gathers).max(1) as f64
+    }
+
+    /// Prices this very send, as a user of the planner would.
+    fn chosen(&self) -> Way {
+        let (records, bytes) = (self.per_send as f64, self.bytes() as f64);
+        let one = Work { requests: 1.0, fragments: 1.0, bytes, ..Work::default() };
+        let packed = Work { packed_bytes: bytes, packed_pieces: records, ..one };
+        let gathered = Work { fragments: records, ..one };
+        let way = |name, sender, receiver| Alternative { name, sender, receiver, wire_bytes: bytes };
+        let gather = (self.per_send <= self.capabilities.sge_max).then(|| way("zero-copy", gathered, gathered));
+        let alternatives = [Some(way("copy-out", packed, one)), gather];
+        match plan(&self.profile, Goal::Throughput, &alternatives).map(|plan| plan.chosen) {
+            Some(1) => Way::ZeroCopy,
+            _ => Way::CopyOut,
+        }
+    }
+}
+
+impl Side for Transmit {
+    fn next(&mut self, to: usize) -> Result<Next> {
+        let way = if self.way == Way::Auto { self.chosen() } else { self.way };
+        let view = if way == Way::CopyOut {
+            let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
+            let len = self.records[to].pack(self.per_send, &mut buffer);
+            self.copies += 1;
+            self.pool.view(buffer, len)
+        } else {
+            self.runs.clear();
+            self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
+            self.gathers += 1;
+            View::of(self.records[to].memory(), &Shape::list(&self.runs)?)?
+        };
+        Ok(Next::Request(self.signals[to].mark(WorkRequest::send(0, view))))
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.per_send * self.record_bytes) as u64
+    }
+}
+
+/// Records of one size, so many a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    record_bytes: usize,
+    per_send: usize,
+}
+
+impl Cell {
+    fn message_bytes(self) -> usize {
+        self.record_bytes * self.per_send
+    }
+}
+
+/// Measures the figure.
+pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure = Figure::new("transmit", setting.over.name(), "Copy-out, zero-copy and auto");
+    let cells = cells(setting.quick);
+    let mut sender = Sender::start(setting.over, CLIENTS[1])?;
+    let region = Records::region(&mut sender, setting.region_bytes())?;
+    let mut kernel_shares = Vec::new();
+    let messages = distinct(cells.iter().map(|cell| cell.message_bytes()));
+    let all = messages.len() * CLIENTS.len();
+    for (at, message_bytes) in messages.iter().enumerate() {
+        let pool = sender.pool(*message_bytes, (POOL_BYTES / message_bytes).clamp(8, 2048))?;
+        for (of, clients) in CLIENTS.into_iter().enumerate() {
+            setting.progress.part("transmit", at * CLIENTS.len() + of, all);
+            sender.connect(clients, *message_bytes)?;
+            for cell in cells.iter().filter(|cell| cell.message_bytes() == *message_bytes) {
+                let records = Records::new(&region, cell.record_bytes);
+                one(setting, &mut sender, &mut figure, *cell, clients, &records, &pool, &mut kernel_shares)?;
+            }
+        }
+    }
+    tell(&mut figure, setting, &kernel_shares);
+    Ok(figure)
+}
+
+/// Checks and measures one cell: every way, and the limit, in turn.
+#[allow(clippy::too_many_arguments)]
+fn one(
+    setting: &Setting<'_>,
+    sender: &mut Sender,
+    figure: &mut Figure,
+    cell: Cell,
+    clients: usize,
+    records: &Records,
+    pool: &Pool,
+    kernel_shares: &mut Vec<KernelShare>,
+) -> Result<()> {
+    let Cell { record_bytes, per_send } = cell;
+    let ways = Way::ALL.into_iter();
+    let ways: Vec<Way> = ways.filter(|way| *way != Way::ZeroCopy || per_send <= sender.capabilities.sge_max).collect();
+    let mut sides: Vec<Transmit> =
+        ways.iter().map(|way| Transmit::new(*way, records, per_send, pool, sender)).collect();
+    let digests = sides.iter_mut().map(|side| check(sender, side)).collect::<Result<Vec<_>>>()?;
+    ensure!(digests.windows(2).all(|pair| pair[0] == pair[1]), "two ways of sending delivered different bytes");
+    let mut limit_records = records.clone();
+    let mut ring = Ring::new(cell.message_bytes(), &mut limit_records, per_send)?;
+    let mut limits = Vec::new();
+    let mut ticks = vec![Split::default(); sides.len()];
+    let samples = alternate(sides.len() + 1, setting.rounds(), |side, _| -> Result<Sample> {
+        let Some(way) = sides.get_mut(side) else {
+            limits.push(ring.limit(&mut limit_records, per_send, setting.slice_ns() / 2));
+            return Ok(Sample::default());
+        };
+        let before = Split::of(std::process::id())?;
+        let sample = sender.run(way, Until::Elapsed(setting.slice_ns()), None)?.0;
+        let used = Split::of(std::process::id())?.since(before);
+        ticks[side].user += used.user;
+        ticks[side].system += used.system;
+        Ok(sample)
+    })?;
+    for (at, (way, rounds)) in ways.iter().zip(samples).enumerate() {
+        kernel_shares.push(KernelShare { way: *way, record_bytes, clients, ticks: ticks[at] });
+        let point = Point::of(series(*way, record_bytes, clients), cell.message_bytes() as u64, rounds, &limits);
+        let traffic = if sides[at].copied_share() > 0.5 { 4.0 } else { 2.0 };
+        let traffic = traffic * point.bytes_per_s;
+        figure.points.push(
+            point
+                .with("way", way.name())
+                .with("record_bytes", record_bytes)
+                .with("records_per_send", per_send)
+                .with("clients", clients)
+                .with("copied_share", sides[at].copied_share())
+                .with(TRAFFIC, traffic),
+        );
+    }
+    Ok(())
+}
+
+/// What the first messages came to at every receiver, outside of any timing: digest and messages.
+fn check(sender: &mut Sender, side: &mut Transmit) -> Result<Vec<(u64, u64)>> {
+    let (_, answers) = sender.run(side, Until::Requests(CHECKED), Some(0))?;
+    Ok(answers.iter().map(|answer| (answer.digest, answer.messages)).collect())
+}
+
+fn series(way: Way, record_bytes: usize, clients: usize) -> String {
+    match clients {
+        1 => format!("{} {record_bytes} B", way.name()),
+        _ => format!("{} {record_bytes} B, {clients} clients", way.name()),
+    }
+}
+
+/// Ticks of one way over all rounds of a cell: they are too coarse for less.
+struct KernelShare {
+    way: Way,
+    record_bytes: usize,
+    clients: usize,
+    ticks: Split,
+}
+
+/// Charts, text and claims.
+fn tell(figure: &mut Figure, setting: &Setting<'_>, kernel_shares: &[KernelShare]) {
+    figure.text = format!(
+        "Records lie scattered over {} MiB; a send takes the next of an order in which neighbours lie far apart. Copy-out packs \
+         them into a transmit buffer, zero-copy posts a gather list of them (the curve ends at this provider's longest list), \
+         auto prices each send. Receivers are processes of their own; over shared memory it is the receiver who copies, so its \
+         processor plays the NIC. The limit copies the same records in the same order into a ring of the same size, by the \
+         fastest kernel, on one processor.",
+        setting.region_bytes() >> 20
+    );
+    for clients in CLIENTS {
+        let who = if clients == 1 { "one client".to_owned() } else { format!("{clients} clients") };
+        throughput_charts(figure, clients, &who);
+        let bars = breakdown_rows(figure, kernel_shares, clients);
+        figure.charts.push((
+            breakdown("CPU of the sender (shares of one processor's time)", &["work", "kernel", "empty polling", "idle"], &bars),
+            format!(
+                "What the sender's processor did at the peak of each curve with {who}, as figure 4. The kernel's share is sampled in \
+                 ticks of 10 ms over all rounds and taken from work."
+            ),
+        ));
+    }
+    claims(figure);
+}
+
+fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
+    let chart = |value: &str| Curves::new(value, "bytes a send", Scale::Log);
+    let mut throughput = chart("throughput (GB/s)");
+    let mut sender = chart("CPU of the sender (ns per byte)").logarithmic();
+    let mut both = chart("CPU of both ends (ns per byte)").logarithmic();
+    let mut traffic = chart("memory traffic, computed (GB/s)");
+    for (colour, (way, record_bytes)) in curve_list().enumerate() {
+        let points = figure.curve(&series(way, record_bytes, clients));
+        let label = format!("{} {record_bytes} B", way.name());
+        let values = |of: &dyn Fn(&Point) -> f64| points.iter().map(|p| (p.x, of(p))).collect::<Vec<_>>();
+        throughput.add(Curve::of(&label, colour, points.clone(), |p| p.spread.bytes_per_s, 1e-9));
+        sender.add(Curve::values(&label, colour, values(&|p| p.sender_work_ns_per_byte)));
+        both.add(Curve::of(&label, colour, points.clone(), |p| p.spread.both_cpu_ns_per_byte, 1.0));
+        traffic.add(Curve::values(&label, colour, values(&|p| p.label(TRAFFIC) / 1e9)));
+    }
+    for (colour, record_bytes) in DRAWN.into_iter().enumerate() {
+        let points = figure.curve(&series(Way::CopyOut, record_bytes, clients));
+        throughput.add(Curve::limit(&format!("memcpy {record_bytes} B"), 3 * colour, &points));
+    }
+    throughput.marks(papers::marks("transmit", "throughput"));
+    let caption = format!(
+        "Transmission throughput with {who}, as figure 3 of <i>To Copy or Not to Copy</i>. Diamonds are the paper's."
+    );
+    figure.charts.push((curves(&throughput), caption));
+    let caption =
+        format!("Work of the sender's processor for a byte with {who}, as figure 5; without empty polling, log axes.");
+    figure.charts.push((curves(&sender), caption));
+    let caption = format!("Processor time of both ends for a byte with {who}, empty polling included; log axes.");
+    figure.charts.push((curves(&both), caption));
+    if clients == 1 {
+        let caption = "Memory traffic, <b>computed</b> and not measured (this needs hardware counters): each copy reads and writes \
+                       every byte once, caches not considered. Copy-out copies once more than gathering."
+            .to_owned();
+        figure.charts.push((curves(&traffic), caption));
+    }
+}
+
+fn curve_list() -> impl Iterator<Item = (Way, usize)> {
+    DRAWN.into_iter().flat_map(|size| Way::ALL.into_iter().map(move |way| (way, size)))
+}
+
+/// Name and shares: work in user mode, kernel, empty polling, idle.
+fn breakdown_rows(figure: &Figure, kernel_shares: &[KernelShare], clients: usize) -> Vec<(String, Vec<f64>)> {
+    let mut rows = Vec::new();
+    for (way, record_bytes) in curve_list().filter(|(way, _)| *way != Way::Auto) {
+        let name = series(way, record_bytes, clients);
+        let Some(point) = figure.peak(&name, |point| point.bytes_per_s) else { continue };
+        let (mut user, mut system) = (0, 0);
+        let own =
+            |share: &&KernelShare| share.way == way && share.record_bytes == record_bytes && share.clients == clients;
+        for share in kernel_shares.iter().filter(own) {
+            (user, system) = (user + share.ticks.user, system + share.ticks.system);
+        }
+        let kernel = system as f64 / (user + system).max(1) as f64;
+        let busy = point.sender_cpu_ns_per_byte * point.bytes_per_s / 1e9;
+        let work = point.sender_work_ns_per_byte * point.bytes_per_s / 1e9;
+        let kernel = (busy * kernel).min(work);
+        let name = format!("{} {record_bytes} B", way.name());
+        rows.push((name, vec![work - kernel, kernel, busy - work, (1.0 - busy).max(0.0)]));
+    }
+    rows
+}
+
+/// The papers' ratios, within this run.
+fn claims(figure: &mut Figure) {
+    let peak = |way, size| figure.peak(&series(way, size, 1), |p| p.bytes_per_s).cloned();
+    let rate = |p: &Point| p.bytes_per_s / 1e9;
+    let mut told = Vec::new();
+    if let (Some(copy), Some(zero)) = (peak(Way::CopyOut, 128), peak(Way::ZeroCopy, 128)) {
+        let ratio = rate(&copy) / rate(&zero);
+        let here =
+            format!("{:.2} and {:.2} GB/s at the peaks: copy-out {:.2} × zero-copy", rate(&copy), rate(&zero), ratio);
+        told.push(("TC-C19", here, ratio > 1.05));
+        let here =
+            format!("zero-copy of 128 B ends at {} bytes a send with {:.2} GB/s", last(figure, 128), rate(&zero));
+        told.push(("TC-C17", here, ratio > 1.05));
+    }
+    if let (Some(small), Some(large)) = (peak(Way::CopyOut, 128), peak(Way::CopyOut, 1024)) {
+        let ratio = rate(&small) / rate(&large);
+        told.push(("TC-C18", format!("copy-out of 128 B reaches {ratio:.2} of copy-out of 1024 B"), ratio > 0.9));
+    }
+    if let (Some(copy), Some(zero)) = (peak(Way::CopyOut, 1024), peak(Way::ZeroCopy, 1024)) {
+        let here = format!("1024 B: {:.2} GB/s copy-out, {:.2} GB/s zero-copy", rate(&copy), rate(&zero));
+        told.push(("TC-C20", here, (0.8..1.1).contains(&(rate(&copy) / rate(&zero)))));
+    }
+    for (claim, size) in [("TC-C29", 1024), ("TC-C30", 128)] {
+        let saving = figure.curve(&series(Way::ZeroCopy, size, 1)).into_iter().filter_map(|zero| {
+            let copy = figure.point(&series(Way::CopyOut, size, 1), zero.x)?;
+            Some((1.0 - zero.sender_work_ns_per_byte / copy.sender_work_ns_per_byte, zero.x))
+        });
+        if let Some((saving, x)) = saving.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            let here = format!(
+                "{size} B: zero-copy saves up to {:.0} % of the sender's work for a byte (at {x} B a send)",
+                saving * 100.0
+            );
+            told.push((claim, here, if size == 1024 { saving > 0.5 } else { saving > 0.0 }));
+        }
+    }
+    for (claim, here, agrees) in told {
+        figure.compare(claim, papers::says(claim), here, agrees);
+    }
+}
+
+fn last(figure: &Figure, size: usize) -> u64 {
+    figure.curve(&series(Way::ZeroCopy, size, 1)).last().map_or(0, |point| point.x)
+}
+
+fn cells(quick: bool) -> Vec<Cell> {
+    let (sizes, counts): (&[usize], &[usize]) = if quick {
+        (&[64, 128, 1024, 16 << 10, 64 << 10], &[1, 4, 16, 64, 256, 1024])
+    } else {
+        (&[64, 128, 256, 512, 1024, 4096, 16 << 10, 64 << 10], &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
+    };
+    let cells =
+        sizes.iter().flat_map(|size| counts.iter().map(move |count| Cell { record_bytes: *size, per_send: *count }));
+    cells.filter(|cell| cell.message_bytes() <= MESSAGE_MAX).collect()
+}
+
+/// Each once, ascending.
+pub(super) fn distinct(values: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut values: Vec<usize> = values.collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+const TRAFFIC: &str = "memory_traffic_bytes_per_s_computed";
+const CLIENTS: [usize; 2] = [1, 15];
+/// Record sizes that are drawn, as the paper's.
+const DRAWN: [usize; 2] = [128, 1024];
+/// Longer messages would not leave a receiver's ring in the cache.
+const MESSAGE_MAX: usize = 1 << 20;
+/// Transmit buffers together: no more than stays in the cache.
+const POOL_BYTES: usize = 1 << 20;
+/// Messages to each receiver that are checked.
+const CHECKED: u64 = 40;

@@ -1,0 +1,123 @@
+//! Figures from end to end, with their processes. No harness: this executable is also the figures' receivers, as the command is.
+
+use overside_bench::{
+    SUBCOMMAND, child_main,
+    figures::{self, Figures, Options},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    ffi::OsString,
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+fn main() {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match arguments.first().and_then(|first| first.to_str()) {
+        Some(SUBCOMMAND) => {
+            if let Err(error) = child_main(&arguments[1..]) {
+                eprintln!("{error:#}");
+                std::process::exit(1);
+            }
+        }
+        Some(RUN) => drop(run("transmit")),
+        // What a harness would be asked, so that `cargo test NAME` and `--list` do no harm.
+        Some(other) if !other.starts_with("--") || other == "--list" => {}
+        _ => {
+            a_figure_has_its_points_and_its_page();
+            what_there_is_not_is_said();
+            for after in [50, 300, 900] {
+                nothing_outlives_a_figure_that_is_stopped(after);
+            }
+            println!("test result: ok. 3 passed");
+        }
+    }
+}
+
+fn a_figure_has_its_points_and_its_page() {
+    let figures = run("delta");
+    let json = serde_json::to_value(&figures.figures[0]).expect("figures are plain data");
+    assert_eq!((json["figure"].as_str(), json["provider"].as_str()), (Some("delta"), Some("shm")));
+    let points = json["points"].as_array().expect("a list");
+    assert_eq!(points.len(), 5 * 2 * 3);
+    for point in points {
+        for figure in ["bytes_per_s", "sender_cpu_ns_per_byte", "limit_bytes_per_s"] {
+            assert!(point[figure].as_f64().is_some_and(|value| value > 0.0), "{figure} of {point}");
+        }
+        assert!(point["series"].is_string() && point["x"].is_u64(), "{point}");
+    }
+    assert!(json["claims"].as_array().is_some_and(|claims| claims.len() >= 4));
+    let page = fs::read_to_string(report("delta")).expect("the report is written");
+    assert!(page.contains("</html>") && page.contains("the paper&#39;s") && page.contains("TC-C32"));
+    for loader in ["<script", "<link", "@import", "url(", "src="] {
+        assert!(!page.contains(loader), "{loader}");
+    }
+    for tag in ["figure", "svg", "table", "details", "p", "tr", "td"] {
+        let open = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+    let _ = fs::remove_file(report("delta"));
+    assert_eq!(children_of(std::process::id()), [0; 0]);
+}
+
+fn what_there_is_not_is_said() {
+    let error = figures::run(&options("weather")).expect_err("there is no such figure");
+    assert!(format!("{error:#}").contains("choose one of verbs, transmit"), "{error:#}");
+    let error = figures::run(&Options { over: "rdma".into(), ..options("delta") }).expect_err("no such provider");
+    assert!(format!("{error:#}").contains("not built yet"), "{error:#}");
+}
+
+fn nothing_outlives_a_figure_that_is_stopped(after: u64) {
+    let executable = std::env::current_exe().expect("this executable has a path");
+    let mut run = Command::new(&executable).arg(RUN).stdout(Stdio::null()).spawn().expect("it starts");
+    thread::sleep(Duration::from_millis(after));
+    let children = children_of(run.id());
+    if let Some(pid) = Pid::from_raw(run.id() as i32) {
+        // It may have finished already.
+        let _ = kill_process(pid, Signal::INT);
+    }
+    run.wait().expect("a child can be waited for");
+    let deadline = Instant::now() + Duration::from_secs(1);
+    for child in children {
+        while alive(child) {
+            assert!(Instant::now() < deadline, "process {child} outlives a figure stopped after {after} ms");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    assert!(!sockets.contains(&format!("overside-figure-{}-", run.id())), "a socket is left");
+}
+
+fn run(figure: &str) -> Figures {
+    figures::run(&options(figure)).expect("a figure that nobody disturbs works")
+}
+
+fn options(figure: &str) -> Options {
+    let report = Some(report(figure));
+    Options { figure: figure.into(), quick: true, json: true, report, over: "shm".into() }
+}
+
+fn report(figure: &str) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("overside-figure-test-{figure}-{}.html", std::process::id()))
+}
+
+/// Processes whose parent is `parent`.
+fn children_of(parent: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.filter(|id| field_after_name(*id, 1).and_then(|field| field.parse().ok()) == Some(parent)).collect()
+}
+
+/// Whether the process exists and is more than a zombie that nobody has reaped.
+fn alive(id: u32) -> bool {
+    field_after_name(id, 0).is_some_and(|state| state != "Z" && state != "X")
+}
+
+fn field_after_name(id: u32, field: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(field).map(str::to_owned)
+}
+
+const RUN: &str = "run-a-figure";

@@ -1,0 +1,15 @@
+//! `overside bench`
+
+use crate::args::Bench;
+use anyhow::Result;
+use overside_bench::figures::{self, Options};
+
+/// Measures figures, which print their results themselves.
+///
+/// # Errors
+/// A figure could not be measured, or two ways of sending delivered different bytes.
+pub fn run(options: Bench) -> Result<()> {
+    let Bench { figure, quick, json, report, over } = options;
+    figures::run(&Options { figure, quick, json, report, over })?;
+    Ok(())
+}
