@@ -37,7 +37,8 @@ pub(crate) struct LocalSegments {
     index: ById<u32>,
     slots: Vec<Option<Local>>,
     free: Vec<u32>,
-    last: (u32, u32),
+    /// Found of late, by the name's low bits.
+    recent: [(u32, u32); RECENT],
 }
 
 #[derive(Debug)]
@@ -64,7 +65,10 @@ impl LocalSegments {
             return Ok(Place::Hidden);
         }
         let id = fragment.segment.get();
-        let slot = if self.last.0 == id { self.last.1 } else { self.find(fragment.segment, registry, domain)? };
+        let slot = match self.recent[id as usize % RECENT] {
+            (recent, slot) if recent == id => slot,
+            _ => self.find(fragment.segment, registry, domain)?,
+        };
         let Some(local) = &self.slots[slot as usize] else { return Err(VerbsError::NotRegistered(id)) };
         let at = (fragment.address as usize).wrapping_sub(local.base);
         if at > local.len || fragment.len as usize > local.len - at {
@@ -93,7 +97,7 @@ impl LocalSegments {
                 slot
             }
         };
-        self.last = (id.get(), slot);
+        self.recent[id.get() as usize % RECENT] = (id.get(), slot);
         Ok(slot)
     }
 
@@ -106,7 +110,9 @@ impl LocalSegments {
         let slot = self.index.remove(&id.get())?;
         self.slots[slot as usize] = None;
         self.free.push(slot);
-        self.last = (0, 0);
+        self.recent[id.get() as usize % RECENT] = (0, 0);
         Some(slot)
     }
 }
+
+const RECENT: usize = 8;

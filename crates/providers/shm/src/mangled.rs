@@ -131,7 +131,7 @@ impl Ring {
         if message.descriptor.task != Task::Written && message.descriptor.len > ROOM as u64 {
             return None;
         }
-        consumer.prefetch(&self.peer, &mut self.memory);
+        consumer.prefetch(&message, &self.peer, &mut self.memory);
         let mut out = vec![CANARY; ROOM + 64];
         // SAFETY: [shm-posted] ROOM bytes are there, and the message is not longer.
         let copied = unsafe { consumer.copy(&message, &self.peer, &mut self.memory, out.as_mut_ptr(), ROOM) };

@@ -19,14 +19,15 @@ pub(crate) struct PeerMemory {
     index: ById<u32>,
     slots: Vec<Option<Foreign>>,
     free: Vec<u32>,
-    last: (u32, u32),
+    /// Found of late, by the name's low bits: a message's head and its pages lie in different segments.
+    recent: [(u32, u32); RECENT],
     bytes: u64,
     limits: Limits,
 }
 
 impl PeerMemory {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { index: ById::default(), slots: Vec::new(), free: Vec::new(), last: (0, 0), bytes: 0, limits }
+        Self { index: ById::default(), slots: Vec::new(), free: Vec::new(), recent: [(0, 0); RECENT], bytes: 0, limits }
     }
 
     /// Verifies and maps.
@@ -62,16 +63,19 @@ impl PeerMemory {
         {
             self.bytes -= gone.len() as u64;
             self.free.push(slot);
-            self.last = (0, 0);
+            self.recent[id as usize % RECENT] = (0, 0);
         }
     }
 
     /// The segment of that name, if it was passed.
     #[inline]
     pub(crate) fn find(&mut self, id: u32) -> Option<&Foreign> {
-        if self.last.0 != id || id == 0 {
-            self.last = (id, *self.index.get(&id)?);
+        let recent = &mut self.recent[id as usize % RECENT];
+        if recent.0 != id || id == 0 {
+            *recent = (id, *self.index.get(&id)?);
         }
-        self.slots.get(self.last.1 as usize)?.as_ref()
+        self.slots.get(recent.1 as usize)?.as_ref()
     }
 }
+
+const RECENT: usize = 8;

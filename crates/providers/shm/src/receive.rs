@@ -57,7 +57,7 @@ impl Pair {
         if copies && message.descriptor.len > receive.buffer.len as u64 {
             status = Status::TooLong;
         } else if copies {
-            consumer.prefetch(control, &mut self.memory);
+            consumer.prefetch(&message, control, &mut self.memory);
             self.copy(&message, &receive)?;
         }
         if status == Status::Success {

@@ -81,12 +81,14 @@ impl Worker {
             let _ = self.queue.post_receive(None, &mut self.spare);
             let waits = self.feed();
             if waits {
-                let before = self.queue.spun();
+                let (spun, slept) = (self.queue.spun(), self.queue.sleeps());
                 // Only a failing system call ends the wait with an error; the next turn tries again.
                 let _ = self.queue.poll_wait_or(&mut done, self.patience(), Some(self.waker.0.as_fd()));
-                let spun = self.queue.spun() - before;
+                let spun = self.queue.spun() - spun;
                 self.shared.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
-                self.waker.quiet();
+                if self.queue.sleeps() > slept {
+                    self.waker.quiet();
+                }
             } else {
                 self.queue.poll(&mut done);
             }
