@@ -76,9 +76,8 @@ impl<'b, 'p> Copier<'b, 'p> {
         rows: Range<usize>,
         extent: &dyn Fn(OverflowRef) -> Option<&'e [u8]>,
     ) -> Result<usize, Malformed> {
-        let room = self.out.len() - self.at - self.runs.len() * RUN_BYTES;
         let rows = rows.start..rows.end.min(state.rows());
-        let taken = self.fitting(state, rows.clone(), room)?;
+        let taken = self.fitting(state, rows.clone(), self.room())?;
         if taken == 0 {
             return Ok(0);
         }
@@ -95,6 +94,25 @@ impl<'b, 'p> Copier<'b, 'p> {
         self.runs.push(run);
         self.rows += taken as u64;
         Ok(taken)
+    }
+
+    /// Adds all delivered rows of a state; whether there was room for all of them, else nothing is added.
+    ///
+    /// # Errors
+    /// A stored row is broken.
+    pub fn push_whole<'e>(
+        &mut self,
+        state: &PageState<'_>,
+        extent: &dyn Fn(OverflowRef) -> Option<&'e [u8]>,
+    ) -> Result<bool, Malformed> {
+        let all = 0..state.rows();
+        let fits = Copier::bytes_of(state, all.clone(), self.projection)? <= self.room();
+        Ok(fits && self.push(state, all, extent)? == state.rows())
+    }
+
+    /// Bytes that may still be added.
+    pub fn room(&self) -> usize {
+        self.out.len() - self.at - self.runs.len() * RUN_BYTES
     }
 
     /// Rows packed so far.

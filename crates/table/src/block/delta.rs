@@ -32,6 +32,14 @@ pub struct DeltaAnswer {
     by_address: Vec<usize>,
 }
 
+/// Where a [`DeltaAnswer`] stood.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeltaMark {
+    tables: [usize; 3],
+    fragments: (usize, u64),
+    rows: u64,
+}
+
 impl DeltaAnswer {
     /// An answer without rows.
     pub fn new() -> DeltaAnswer {
@@ -45,6 +53,22 @@ impl DeltaAnswer {
         self.extents.clear();
         self.fragments.clear();
         self.rows = 0;
+    }
+
+    /// Where the answer stands, to [`rewind`](DeltaAnswer::rewind) to.
+    pub fn mark(&self) -> DeltaMark {
+        let tables = [self.pages.len(), self.deltas.len(), self.extents.len()];
+        DeltaMark { tables, fragments: self.fragments.mark(), rows: self.rows }
+    }
+
+    /// Forgets what was pushed since the mark was made.
+    pub fn rewind(&mut self, mark: &DeltaMark) {
+        let [pages, deltas, extents] = mark.tables;
+        self.pages.truncate(pages);
+        self.deltas.truncate(deltas);
+        self.extents.truncate(extents);
+        self.fragments.rewind(mark.fragments);
+        self.rows = mark.rows;
     }
 
     /// Adds a page's state whole: base page, records, and the extents that the projection wants.

@@ -50,6 +50,17 @@ impl Fragments {
         self.bytes = 0;
     }
 
+    /// Takes everything back that was pushed since there were `list` fragments of `bytes` bytes in all. Of a page that began
+    /// with a fragment of its own, that leaves nothing.
+    pub(super) fn rewind(&mut self, (list, bytes): (usize, u64)) {
+        self.list.truncate(list);
+        self.bytes = bytes;
+    }
+
+    pub(super) fn mark(&self) -> (usize, u64) {
+        (self.list.len(), self.bytes)
+    }
+
     pub(super) fn list(&self) -> &[Fragment] {
         &self.list
     }

@@ -26,6 +26,14 @@ pub struct GatherAnswer {
     by_address: Vec<(usize, usize)>,
 }
 
+/// Where a [`GatherAnswer`] stood.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GatherMark {
+    runs: usize,
+    fragments: (usize, u64),
+    rows: u64,
+}
+
 /// A run whose offsets count from the head's end, which is not known yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Draft {
@@ -44,6 +52,18 @@ impl GatherAnswer {
         self.runs.clear();
         self.fragments.clear();
         self.rows = 0;
+    }
+
+    /// Where the answer stands, to [`rewind`](GatherAnswer::rewind) to.
+    pub fn mark(&self) -> GatherMark {
+        GatherMark { runs: self.runs.len(), fragments: self.fragments.mark(), rows: self.rows }
+    }
+
+    /// Forgets what was pushed since the mark was made.
+    pub fn rewind(&mut self, mark: &GatherMark) {
+        self.runs.truncate(mark.runs);
+        self.fragments.rewind(mark.fragments);
+        self.rows = mark.rows;
     }
 
     /// Adds the delivered rows `rows` of a page's state. Gaps of up to `gap_bytes_max` bytes are sent along rather than
@@ -174,8 +194,14 @@ struct Adder<'f> {
 impl Adder<'_> {
     fn page(&mut self, range: Range<usize>) -> u32 {
         let range = self.at + range.start as u64..self.at + range.end as u64;
-        let gap = std::mem::replace(&mut self.started, true).then_some(self.gap_bytes_max);
-        self.fragments.push(range, gap) as u32
+        if std::mem::replace(&mut self.started, true) {
+            return self.fragments.push(range, Some(self.gap_bytes_max)) as u32;
+        }
+        // Begins some bytes early where that makes source and destination lie alike in their cache lines: copies that are
+        // askew take longer, on some machines many times as long.
+        let askew = range.start.wrapping_sub(self.fragments.bytes()) % LINE_BYTES as u64;
+        let lead = if range.start < self.at + askew || range.is_empty() { 0 } else { askew };
+        (self.fragments.push(range.start - lead..range.end, None) + lead) as u32
     }
 }
 

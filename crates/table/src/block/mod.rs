@@ -19,9 +19,9 @@ mod state;
 mod view;
 
 pub use copy::Copier;
-pub use delta::DeltaAnswer;
+pub use delta::{DeltaAnswer, DeltaMark};
 pub use fragments::Fragment;
-pub use gather::GatherAnswer;
+pub use gather::{GatherAnswer, GatherMark};
 pub use header::{BlockHeader, HEADER_BYTES, Mode};
 pub use rows::Rows;
 pub use state::{DeltaAt, PageState};

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use overside_bwtree::{DeltaRecord, Leaf, Op, OverflowRef, Rest};
+use smallvec::SmallVec;
 
 /// A delta record and where it lies.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,8 @@ pub struct PageState<'a> {
     pub(super) at: u64,
     pub(super) base_rows: Range<usize>,
     pub(super) deltas: &'a [DeltaAt<'a>],
-    pieces: Vec<Piece>,
+    /// One in a page without deltas, so that such a page allocates nothing.
+    pieces: SmallVec<[Piece; 1]>,
     rows: usize,
 }
 
@@ -57,7 +59,7 @@ impl<'a> PageState<'a> {
             at,
             base_rows: base_rows.clone(),
             deltas,
-            pieces: Vec::with_capacity(2 * deltas.len() + 1),
+            pieces: SmallVec::with_capacity(2 * deltas.len() + 1),
             rows: 0,
         };
         let mut from = base_rows.start;

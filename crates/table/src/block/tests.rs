@@ -164,6 +164,10 @@ impl World {
         let deltas = self.deltas();
         let mut answer = GatherAnswer::new();
         answer.push(&self.state(&deltas), rows, &self.projection, gap);
+        self.message(&answer)
+    }
+
+    fn message(&self, answer: &GatherAnswer) -> Vec<u8> {
         let mut head = vec![0; answer.head_len()];
         answer.write_head(&mut head, &self.projection, 3, 4, false);
         let message = self.assemble(head, answer.fragments());
@@ -283,6 +287,30 @@ proptest! {
         let rows = a.min(b)..a.max(b);
         let message = world.gathered(rows.clone(), gap);
         prop_assert_eq!(world.read(&message), &world.expected[rows]);
+    }
+
+    #[test]
+    fn a_page_that_is_taken_back_leaves_no_trace(world in any_world(), gap in 0u64..200) {
+        let deltas = world.deltas();
+        let (state, projection) = (world.state(&deltas), &world.projection);
+        let (mut gather, mut delta) = (GatherAnswer::new(), DeltaAnswer::new());
+        let push = |gather: &mut GatherAnswer, delta: &mut DeltaAnswer| {
+            gather.push(&state, 0..state.rows(), projection, gap);
+            delta.push(&state, projection);
+        };
+        push(&mut gather, &mut delta);
+        let (gathered, pages) = (format!("{gather:?}"), format!("{delta:?}"));
+        let marks = (gather.mark(), delta.mark());
+        push(&mut gather, &mut delta);
+        let twice = world.message(&gather);
+        prop_assert_eq!(world.read(&twice), [world.expected.clone(), world.expected.clone()].concat());
+        gather.rewind(&marks.0);
+        delta.rewind(&marks.1);
+        // Scratch space aside.
+        let known = |text: &str| text.split("by_address").next().map(str::to_owned);
+        prop_assert_eq!(known(&format!("{gather:?}")), known(&gathered));
+        prop_assert_eq!(known(&format!("{delta:?}")), known(&pages));
+        prop_assert_eq!(world.read(&world.message(&gather)), world.expected);
     }
 
     #[test]

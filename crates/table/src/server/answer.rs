@@ -3,26 +3,38 @@
 use overside_planner::{Alternative, Plan, Profile, Work, plan};
 
 use super::scan::Terms;
-use crate::block::{Copier, DeltaAnswer, Fragment, GatherAnswer, PageState};
+use crate::block::{Copier, DeltaAnswer, DeltaMark, Fragment, GatherAnswer, GatherMark, PageState};
 use crate::projection::Projection;
 use crate::wire::{MODES, Mode};
 
-/// Drafts of an answer, used again page after page.
+/// Drafts of a message of some pages, used again message after message. The last page of a draft is the one in hand: it
+/// may still turn out to travel otherwise, or in the next message.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     gather: GatherAnswer,
     delta: DeltaAnswer,
+    marks: (GatherMark, DeltaMark),
+    /// Fragments and bytes of the drafts before the page in hand.
+    before: [Size; 2],
     drafted: [bool; 2],
 }
 
+/// How large a draft is, or what a page adds to it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    fragments: usize,
+    bytes: u64,
+}
+
 /// A draft that is sent from where its bytes lie.
+#[derive(Clone, Copy)]
 pub(crate) enum Draft<'a> {
     Gather(&'a GatherAnswer),
     Delta(&'a DeltaAnswer),
 }
 
-impl Draft<'_> {
-    pub(crate) fn fragments(&self) -> &[Fragment] {
+impl<'a> Draft<'a> {
+    fn fragments(&self) -> &'a [Fragment] {
         match self {
             Draft::Gather(answer) => answer.fragments(),
             Draft::Delta(answer) => answer.fragments(),
@@ -43,33 +55,53 @@ impl Draft<'_> {
         }
     }
 
+    /// Whether it is one message of the client's, with a head of at most `head_max` bytes.
+    pub(crate) fn fits(&self, terms: &Terms<'_>, head_max: usize) -> bool {
+        self.fragments().len() < terms.sge_max
+            && self.message_len() <= terms.block_bytes as u64
+            && self.head_len() <= head_max
+    }
+
     pub(crate) fn write_head(&self, head: &mut [u8], projection: &Projection, scan: u64, sequence: u64) {
         match self {
             Draft::Gather(answer) => answer.write_head(head, projection, scan, sequence, false),
             Draft::Delta(answer) => answer.write_head(head, projection, scan, sequence, false),
         }
     }
+
+    /// The head, which is a fragment too, counts from the first page on.
+    fn size(&self) -> Size {
+        match self.fragments().len() {
+            0 => Size::default(),
+            fragments => Size { fragments: fragments + 1, bytes: self.message_len() },
+        }
+    }
 }
 
 impl Ways {
-    /// Prices all ways for the page that [`next_page`](Self::next_page) announced; none when not even copying can be priced.
+    /// Prices all ways for the page in hand; none when not even copying can be priced. A page that `joins` those of a
+    /// message spares a request where it travels as they do.
     pub(crate) fn plan(
         &mut self,
         state: &PageState<'_>,
         projection: &Projection,
         terms: &Terms<'_>,
+        joins: Option<Mode>,
     ) -> Option<Plan<3>> {
+        let requests = |way| if joins == Some(way) { 0.0 } else { 1.0 };
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()?;
-        let copy = Some(terms.meter.corrected(Mode::Copy, copy_work(state, projection, copied)));
+        let copy = copy_work(state, projection, copied, requests(Mode::Copy));
+        let copy = Some(terms.meter.corrected(Mode::Copy, copy));
         let [gather, delta] = [Mode::Gather, Mode::Delta].map(|way| {
-            let draft = self.draft(way, state, projection, terms);
-            let possible = draft.fragments().len() < terms.sge_max && draft.message_len() <= terms.block_bytes as u64;
-            possible.then(|| terms.meter.corrected(way, in_place_work(way, state, &draft)))
+            self.draft(way, state, projection, terms);
+            let page = self.page_in_hand(way);
+            let possible = page.fragments < terms.sge_max && page.bytes <= terms.block_bytes as u64;
+            possible.then(|| terms.meter.corrected(way, in_place_work(way, state, page, requests(way))))
         });
         plan(terms.profile, terms.goal, &[copy, gather, delta])
     }
 
-    /// The draft of a page in a way; the one that [`plan`](Self::plan) made is used again.
+    /// Sees to it that the page in hand is in the draft of a way.
     pub(crate) fn draft(
         &mut self,
         way: Mode,
@@ -77,31 +109,69 @@ impl Ways {
         projection: &Projection,
         terms: &Terms<'_>,
     ) -> Draft<'_> {
-        let made = &mut self.drafted[usize::from(way == Mode::Delta)];
-        let fresh = std::mem::replace(made, true);
-        if way == Mode::Delta {
-            if !fresh {
-                self.delta.clear();
+        if !std::mem::replace(&mut self.drafted[place(way)], true) {
+            if way == Mode::Delta {
                 self.delta.push(state, projection);
-            }
-            Draft::Delta(&self.delta)
-        } else {
-            if !fresh {
-                self.gather.clear();
+            } else {
                 self.gather.push(state, 0..state.rows(), projection, gap_bytes_max(terms.profile));
             }
-            Draft::Gather(&self.gather)
+        }
+        self.drafted(way)
+    }
+
+    /// The draft of a way as it stands.
+    pub(crate) fn drafted(&self, way: Mode) -> Draft<'_> {
+        if way == Mode::Delta { Draft::Delta(&self.delta) } else { Draft::Gather(&self.gather) }
+    }
+
+    /// The fragments of the page in hand.
+    pub(crate) fn fragments(&self, way: Mode) -> &[Fragment] {
+        // Of the size before, one is the head.
+        &self.drafted(way).fragments()[self.before[place(way)].fragments.saturating_sub(1)..]
+    }
+
+    /// Begins a message.
+    pub(crate) fn next_message(&mut self) {
+        self.gather.clear();
+        self.delta.clear();
+        self.next_page();
+    }
+
+    /// Takes the next page in hand.
+    pub(crate) fn next_page(&mut self) {
+        self.marks = (self.gather.mark(), self.delta.mark());
+        self.before = [Mode::Gather, Mode::Delta].map(|way| self.drafted(way).size());
+        self.drafted = [false; 2];
+    }
+
+    /// The page in hand travels in the message, in this way and no other.
+    pub(crate) fn keep(&mut self, way: Mode) {
+        if way == Mode::Delta {
+            self.gather.rewind(&self.marks.0);
+        } else {
+            self.delta.rewind(&self.marks.1);
         }
     }
 
-    /// Forgets the drafts of the page before.
-    pub(crate) fn next_page(&mut self) {
-        self.drafted = [false; 2];
+    /// The page in hand does not travel in the message.
+    pub(crate) fn forget(&mut self) {
+        self.gather.rewind(&self.marks.0);
+        self.delta.rewind(&self.marks.1);
+    }
+
+    fn page_in_hand(&self, way: Mode) -> Size {
+        let (now, before) = (self.drafted(way).size(), self.before[place(way)]);
+        Size { fragments: now.fragments - before.fragments, bytes: now.bytes - before.bytes }
     }
 }
 
+/// Where a way's draft stands.
+fn place(way: Mode) -> usize {
+    usize::from(way == Mode::Delta)
+}
+
 /// Packing: the bytes once on the sender's processor, then as one piece.
-fn copy_work<'a>(state: &PageState<'_>, projection: &Projection, bytes: usize) -> Alternative<'a> {
+fn copy_work<'a>(state: &PageState<'_>, projection: &Projection, bytes: usize, requests: f64) -> Alternative<'a> {
     let pieces = if projection.keeps_rests() && projection.is_whole() {
         // Prefixes, slots and rests of each piece of the page are one move each.
         3 * state.pieces_len()
@@ -109,25 +179,24 @@ fn copy_work<'a>(state: &PageState<'_>, projection: &Projection, bytes: usize) -
         state.rows()
     };
     let sender = Work {
-        requests: 1.0,
-        fragments: 1.0,
+        requests,
+        fragments: requests,
         bytes: bytes as f64,
         packed_bytes: bytes as f64,
         packed_pieces: pieces as f64,
         ..Work::default()
     };
-    let receiver = Work { requests: 1.0, fragments: 1.0, bytes: bytes as f64, ..Work::default() };
+    let receiver = Work { requests, fragments: requests, bytes: bytes as f64, ..Work::default() };
     Alternative { name: Mode::Copy.name(), sender, receiver, wire_bytes: bytes as f64 }
 }
 
 /// Sending from where it lies: a gather entry for each fragment, at both ends. A delta answer leaves
 /// the merging to the receiver.
-fn in_place_work<'a>(way: Mode, state: &PageState<'_>, draft: &Draft<'_>) -> Alternative<'a> {
-    let bytes = draft.message_len() as f64;
-    let fragments = draft.fragments().len() as f64 + 1.0;
-    let sender = Work { requests: 1.0, fragments, bytes, ..Work::default() };
+fn in_place_work<'a>(way: Mode, state: &PageState<'_>, page: Size, requests: f64) -> Alternative<'a> {
+    let (bytes, fragments) = (page.bytes as f64, page.fragments as f64);
+    let sender = Work { requests, fragments, bytes, ..Work::default() };
     let merged = if way == Mode::Delta { state.deltas() as f64 } else { 0.0 };
-    let receiver = Work { requests: 1.0, fragments, bytes, rows: merged, ..Work::default() };
+    let receiver = Work { requests, fragments, bytes, rows: merged, ..Work::default() };
     Alternative { name: way.name(), sender, receiver, wire_bytes: bytes }
 }
 

@@ -1,8 +1,8 @@
 //! Prices held against what pages really took.
 //!
 //! A profile knows the device: requests, fragments, bytes. It does not know what this store does for a page
-//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So every sixteenth page's
-//! time is taken, and what it took beyond its price is added to the price of its way from then on. A way
+//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So every sixteenth message's
+//! time is taken, and what its pages took beyond their price is added to the price of its way from then on. A way
 //! that has not been taken yet is priced with what the others have in common.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -25,7 +25,7 @@ impl Default for Meter {
     }
 }
 
-/// Runs on every sixteenth page.
+/// Runs on every sixteenth message.
 #[derive(Clone, Copy)]
 pub(crate) struct Stopwatch(Option<Instant>);
 
@@ -42,13 +42,14 @@ impl Meter {
         alternative
     }
 
-    /// Takes note of a page that was priced at `price_ns` for the sender, corrections included.
-    pub(crate) fn note(&self, way: Mode, price_ns: f64, stopwatch: Stopwatch) {
-        let Some(start) = stopwatch.0 else { return };
+    /// Takes note of `pages` pages that were priced at `price_ns` for the sender, corrections included.
+    pub(crate) fn note(&self, way: Mode, price_ns: f64, pages: u32, stopwatch: Stopwatch) {
+        let (Some(start), Some(_)) = (stopwatch.0, pages.checked_sub(1)) else { return };
         let took = start.elapsed().as_nanos() as i64;
         if took > INTERRUPTED_NS {
             return;
         }
+        let (took, price_ns) = (took / i64::from(pages), price_ns / f64::from(pages));
         let place = &self.beyond[answer::index(way)];
         let known = self.beyond(way);
         let beyond = took - (price_ns as i64 - known);
@@ -71,7 +72,7 @@ const UNKNOWN: i64 = i64::MIN;
 const SAMPLE_EVERY: u64 = 16;
 /// Samples that the running mean remembers.
 const MEAN_OF: i64 = 16;
-/// No page takes so long by itself.
+/// No message takes so long by itself.
 const INTERRUPTED_NS: i64 = 50_000;
 
 #[cfg(test)]
@@ -90,16 +91,16 @@ mod tests {
         let meter = Meter::default();
         assert_eq!(price(&meter, Mode::Copy), 0.0);
         let running = || Stopwatch(Some(Instant::now() - std::time::Duration::from_nanos(5_000)));
-        meter.note(Mode::Copy, 1000.0, running());
+        meter.note(Mode::Copy, 2000.0, 2, running());
         let first = price(&meter, Mode::Copy);
-        assert!((4_000.0..20_000.0).contains(&first), "{first}");
+        assert!((1_500.0..10_000.0).contains(&first), "half of 5 µs, less half of 2 µs: {first}");
         assert_eq!(price(&meter, Mode::Gather), first, "what is common to all, as far as known");
-        meter.note(Mode::Gather, 4_000.0 + first, running());
+        meter.note(Mode::Gather, 4_000.0 + first, 1, running());
         assert!(price(&meter, Mode::Gather) < first);
         let late = Stopwatch(Some(Instant::now() - std::time::Duration::from_millis(5)));
-        meter.note(Mode::Copy, 1000.0, late);
+        meter.note(Mode::Copy, 1000.0, 1, late);
         assert_eq!(price(&meter, Mode::Copy), first, "an interrupted page says nothing");
-        meter.note(Mode::Copy, 1000.0, Stopwatch(None));
+        meter.note(Mode::Copy, 1000.0, 1, Stopwatch(None));
         assert_eq!(price(&meter, Mode::Copy), first);
     }
 }

@@ -12,6 +12,7 @@
 mod answer;
 mod apply;
 mod connection;
+mod message;
 mod meter;
 mod scan;
 mod store;

@@ -1,37 +1,59 @@
-//! A running scan: page after page, each sent in the way that was asked for or that is cheapest.
+//! A running scan: page after page, each sent in the way that was asked for or that is cheapest. How they become messages
+//! is in [`super::message`].
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Pages, PinAccount, PinnedPage};
+use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
 use overside_memory::View;
-use overside_planner::{Goal, Profile};
+use overside_planner::{Goal, Plan, Profile};
 
 use super::Shared;
 use super::answer::{self, Ways};
 use super::connection::Connection;
 use super::meter::{Meter, Stopwatch};
 use super::store::{Table, fault};
-use super::transmit::{LARGE_BYTES, Transmit};
-use crate::block::{Copier, DeltaAt, HEADER_BYTES, PageState};
+use super::transmit::Transmit;
+use crate::block::{DeltaAt, PageState};
 use crate::projection::Projection;
 use crate::wire::{Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest};
 
 /// A scan that a connection is being fed.
 pub(crate) struct ActiveScan {
-    number: u32,
+    pub(super) number: u32,
     table: Arc<Table>,
     pages: Pages,
-    /// A page of which some rows are sent: it did not fit into one message.
-    begun: Option<(PinnedPage, usize)>,
-    projection: Projection,
+    /// A page that is to travel next: it did not fit into the message before, or not all of it.
+    pub(super) begun: Option<Part>,
+    pub(super) projection: Arc<Projection>,
     mode: Mode,
-    rows_left: u64,
-    sequence: u64,
-    reply: ScanReply,
-    ways: Ways,
-    /// The way and the sender's price of the page in hand, where the planner chose.
-    planned: Option<(Mode, f64)>,
+    pub(super) rows_left: u64,
+    pub(super) sequence: u64,
+    pub(super) reply: ScanReply,
+    pub(super) ways: Ways,
+    planned: Planned,
+}
+
+/// A page of which the rows from `from` on are still to be sent.
+pub(crate) struct Part {
+    pub(super) page: PinnedPage,
+    pub(super) from: usize,
+}
+
+/// How a page is to travel.
+pub(super) struct Choice {
+    pub(super) way: Mode,
+    /// Where the planner chose.
+    plan: Option<Plan<3>>,
+    /// Another way was wanted, and the connection's pins are spent.
+    over_budget: bool,
+}
+
+/// The pages of a message that travel as planned: how many, and their price for the sender.
+#[derive(Clone, Copy, Default)]
+struct Planned {
+    pages: u32,
+    sender_ns: f64,
 }
 
 /// What a turn brought.
@@ -62,6 +84,16 @@ impl std::fmt::Debug for ActiveScan {
     }
 }
 
+impl Part {
+    /// Calls `with` with the page's state.
+    pub(super) fn with_state<R>(&self, with: impl FnOnce(&PageState<'_>) -> R) -> R {
+        let page = &self.page;
+        let at = |record: DeltaRecord<'_>| page.offset_of(record.record());
+        let deltas: Vec<DeltaAt<'_>> = page.deltas().map(|record| DeltaAt { record, at: at(record) }).collect();
+        with(&PageState::new(page.leaf(), page.offset_of(page.base()), page.rows(), &deltas))
+    }
+}
+
 impl ActiveScan {
     pub(crate) fn new(
         number: u32,
@@ -84,13 +116,13 @@ impl ActiveScan {
             table,
             pages,
             begun: None,
-            projection,
+            projection: Arc::new(projection),
             mode: request.mode,
             rows_left: request.rows_max.unwrap_or(u64::MAX),
             sequence: 0,
             reply: ScanReply::default(),
             ways: Ways::default(),
-            planned: None,
+            planned: Planned::default(),
         })
     }
 
@@ -104,157 +136,78 @@ impl ActiveScan {
     /// The next message.
     pub(crate) fn turn(&mut self, terms: &Terms<'_>, transmit: &Transmit) -> Turn {
         let stopwatch = Stopwatch::for_turn(self.sequence);
-        loop {
-            let (page, from) = match self.begun.take() {
-                Some(begun) => begun,
-                None if self.rows_left == 0 => return Turn::End,
-                None => match self.pages.next() {
-                    Some(page) => (page, 0),
-                    None => return Turn::End,
-                },
-            };
-            let deltas: Vec<DeltaAt<'_>> =
-                page.deltas().map(|record| DeltaAt { record, at: page.offset_of(record.record()) }).collect();
-            let state = PageState::new(page.leaf(), page.offset_of(page.base()), page.rows(), &deltas);
-            if state.rows() == 0 {
-                continue;
-            }
-            self.ways.next_page();
-            let turn = self.send(&page, &state, from, terms, transmit);
-            let (turn, sent) = match turn {
-                Some(done) => done,
-                None => {
-                    drop(deltas);
-                    self.begun = Some((page, from));
-                    return Turn::Wait;
-                }
-            };
-            let rows = state.rows();
-            drop(deltas);
-            if from + sent < rows {
-                self.begun = Some((page, from + sent));
-            }
-            if let (0, Some(planned)) = (from, self.planned.take()) {
-                terms.meter.note(planned.0, planned.1, stopwatch);
-            }
-            self.rows_left = self.rows_left.saturating_sub(sent as u64);
-            self.sequence += 1;
-            self.reply.messages += 1;
-            return turn;
-        }
-    }
-
-    /// Sends rows of a page from `from` on: the message and how many rows it has; none when no buffer is free.
-    fn send(
-        &mut self,
-        page: &PinnedPage,
-        state: &PageState<'_>,
-        from: usize,
-        terms: &Terms<'_>,
-        transmit: &Transmit,
-    ) -> Option<(Turn, usize)> {
-        let way = match self.mode {
-            // The rest of a page that was begun by copying is copied.
-            _ if from > 0 => Mode::Copy,
-            Mode::Auto => self.cheapest(state, terms),
-            mode => mode,
+        self.ways.next_message();
+        self.planned = Planned::default();
+        let Some((part, choice)) = self.next_part(terms, None) else { return Turn::End };
+        let (turn, way) = match choice.way {
+            Mode::Gather | Mode::Delta => self.in_place(part, choice, terms, transmit),
+            _ => (self.copied(part, choice, terms, transmit), Mode::Copy),
         };
-        let way = if terms.spent && way != Mode::Copy {
-            self.reply.over_budget += 1;
-            Mode::Copy
-        } else {
-            way
-        };
-        let in_place = match way {
-            Mode::Gather | Mode::Delta => self.in_place(way, page, state, terms, transmit)?,
-            _ => None,
-        };
-        let (turn, rows, way) = match in_place {
-            Some(view) => (Turn::Message(view), state.rows(), way),
-            // Too long or too scattered for one message: copied, in as many as it takes.
-            None => {
-                let (turn, rows) = self.copied(page, state, from, terms, transmit)?;
-                (turn, rows, Mode::Copy)
-            }
-        };
-        if from == 0 {
-            self.reply.chosen[answer::index(way)] += 1;
-        }
         self.reply.bytes_sent += match &turn {
             Turn::Message(view) => view.bytes(),
             Turn::Long(bytes) => bytes.len() as u64,
-            Turn::Wait | Turn::End => 0,
+            Turn::Wait | Turn::End => return turn,
         };
-        Some((turn, rows))
+        terms.meter.note(way, self.planned.sender_ns, self.planned.pages, stopwatch);
+        self.sequence += 1;
+        self.reply.messages += 1;
+        turn
     }
 
-    fn cheapest(&mut self, state: &PageState<'_>, terms: &Terms<'_>) -> Mode {
-        match self.ways.plan(state, &self.projection, terms) {
-            Some(plan) => {
-                for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {
-                    *sum += price.map_or(0, |p| p.ns as u64);
-                }
-                self.planned = Some((MODES[plan.chosen], plan.price().sender_ns));
-                MODES[plan.chosen]
+    /// The next page with rows, and how it is to travel; `joins`: in the message of earlier ones, which travel so.
+    pub(super) fn next_part(&mut self, terms: &Terms<'_>, joins: Option<Mode>) -> Option<(Part, Choice)> {
+        loop {
+            let part = match self.begun.take() {
+                Some(part) => part,
+                None if self.rows_left == 0 => return None,
+                None => Part { page: self.pages.next()?, from: 0 },
+            };
+            self.ways.next_page();
+            let choice =
+                part.with_state(|state| (state.rows() > 0).then(|| self.choose(state, part.from, terms, joins)));
+            if let Some(choice) = choice {
+                return Some((part, choice));
             }
-            None => Mode::Copy,
         }
     }
 
-    /// A message of fragments; `Some(None)` when the page cannot be sent so, `None` when no buffer is free.
-    #[allow(clippy::option_option, reason = "two different reasons for having none")]
-    fn in_place(
-        &mut self,
-        way: Mode,
-        page: &PinnedPage,
-        state: &PageState<'_>,
-        terms: &Terms<'_>,
-        transmit: &Transmit,
-    ) -> Option<Option<View>> {
-        let draft = self.ways.draft(way, state, &self.projection, terms);
-        let sges = draft.fragments().len() + 1;
-        if draft.message_len() > terms.block_bytes as u64 || sges > terms.sge_max || draft.head_len() > LARGE_BYTES {
-            return Some(None);
+    fn choose(&mut self, state: &PageState<'_>, from: usize, terms: &Terms<'_>, joins: Option<Mode>) -> Choice {
+        let plan = match self.mode {
+            Mode::Auto if from == 0 => self.ways.plan(state, &self.projection, terms, joins),
+            _ => None,
+        };
+        let wanted = match (self.mode, &plan) {
+            // The rest of a page that was begun by copying is copied.
+            _ if from > 0 => Mode::Copy,
+            (Mode::Auto, Some(plan)) => MODES[plan.chosen],
+            (Mode::Auto, None) => Mode::Copy,
+            (mode, _) => mode,
+        };
+        let over_budget = terms.spent && wanted != Mode::Copy;
+        let way = if over_budget { Mode::Copy } else { wanted };
+        if way != Mode::Copy {
+            self.ways.draft(way, state, &self.projection, terms);
         }
-        let mut head = transmit.take(draft.head_len())?;
-        draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
-        let head = transmit.view(head, draft.head_len());
-        let Some(body) = page.view(draft.fragments().iter().map(|f| (f.offset, f.len))) else { return Some(None) };
-        Some(Some(head.then(body)))
+        Choice { way, plan, over_budget }
     }
 
-    /// A packed message: as many rows as fit, or one row in parts.
-    fn copied(
-        &mut self,
-        page: &PinnedPage,
-        state: &PageState<'_>,
-        from: usize,
-        terms: &Terms<'_>,
-        transmit: &Transmit,
-    ) -> Option<(Turn, usize)> {
-        let rows = from..state.rows();
-        let mut buffer = transmit.take(LARGE_BYTES.min(terms.block_bytes))?;
-        let room = buffer.len().min(terms.block_bytes);
-        let extent = |named| Some(page.overflow(named));
-        let mut copier = Copier::new(&mut buffer[..room], &self.projection);
-        let taken = copier.push(state, rows.clone(), &extent).unwrap_or(0);
-        if taken > 0 {
-            let len = copier.finish(u64::from(self.number), self.sequence, false);
-            self.reply.bytes_copied += len as u64;
-            return Some((Turn::Message(transmit.view(buffer, len)), taken));
+    /// Books `rows` rows of a page as sent `way`.
+    pub(super) fn sent(&mut self, from: usize, rows: usize, way: Mode, choice: &Choice) {
+        self.rows_left = self.rows_left.saturating_sub(rows as u64);
+        if from > 0 {
+            return;
         }
-        transmit.put(buffer);
-        let one = rows.start..rows.start + 1;
-        let needed = Copier::bytes_of(state, one.clone(), &self.projection).unwrap_or(0) + HEADER_BYTES;
-        let mut bytes = vec![0; needed];
-        let mut copier = Copier::new(&mut bytes, &self.projection);
-        let taken = copier.push(state, one, &extent).unwrap_or(0);
-        let len = copier.finish(u64::from(self.number), self.sequence, false);
-        bytes.truncate(len);
-        self.reply.bytes_copied += len as u64;
-        // A row that cannot be packed is broken in the store; skipping it would hide that.
-        debug_assert_eq!(taken, 1, "a stored row cannot be packed");
-        Some((Turn::Long(bytes), 1))
+        self.reply.chosen[answer::index(way)] += 1;
+        self.reply.over_budget += u64::from(choice.over_budget);
+        if let Some(plan) = &choice.plan {
+            for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {
+                *sum += price.map_or(0, |p| p.ns as u64);
+            }
+            if MODES[plan.chosen] == way {
+                self.planned.pages += 1;
+                self.planned.sender_ns += plan.price().sender_ns;
+            }
+        }
     }
 }
 

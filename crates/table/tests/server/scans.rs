@@ -28,6 +28,25 @@ fn every_mode_returns_the_same_rows_in_order() {
 }
 
 #[test]
+fn pages_that_travel_the_same_way_share_messages() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..20_000, 1, 60);
+    let pages = client.table("t").unwrap().info().pages;
+    // Three of four columns' bytes stay behind in a narrow scan: many pages fit.
+    for (columns, least) in [(None, 2), (Some(&[0, 1][..]), 5)] {
+        for mode in [Mode::Copy, Mode::Gather] {
+            let mut scan = client.scan(&table, &ScanOptions { mode, columns, ..ScanOptions::default() }).unwrap();
+            while scan.next_block().unwrap().is_some() {}
+            let server = scan.summary().server;
+            assert_eq!(server.chosen.iter().sum::<u64>(), pages, "{mode:?}: every page once");
+            assert!(server.messages * least <= pages + pages / 8, "{mode:?}: {} of {pages} pages", server.messages);
+        }
+    }
+}
+
+#[test]
 fn ranges_columns_and_limits() {
     let bench = Bench::new();
     let mut client = bench.client();

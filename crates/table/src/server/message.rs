@@ -1,0 +1,143 @@
+//! Pages becoming messages: as many in one as fit the client's buffers and travel the same way.
+//!
+//! What a message costs at both ends (requests, rings, completions, parsing its head) is shared by its pages. A page that is
+//! cheaper another way, or does not fit, begins the next message.
+
+use overside_bwtree::{OverflowRef, PinnedPage};
+use overside_memory::View;
+
+use super::scan::{ActiveScan, Choice, Part, Terms, Turn};
+use super::transmit::{LARGE_BYTES, Transmit};
+use crate::block::{Copier, HEADER_BYTES, PageState};
+use crate::wire::Mode;
+
+impl ActiveScan {
+    /// A message of fragments; copied where the first page is too long or too scattered for one. With the way it went.
+    pub(super) fn in_place(
+        &mut self,
+        first: Part,
+        choice: Choice,
+        terms: &Terms<'_>,
+        transmit: &Transmit,
+    ) -> (Turn, Mode) {
+        let way = choice.way;
+        let draft = self.ways.drafted(way);
+        if !draft.fits(terms, LARGE_BYTES) {
+            return (self.copied(first, choice, terms, transmit), Mode::Copy);
+        }
+        let Some(mut head) = transmit.take(draft.head_len()) else {
+            self.begun = Some(first);
+            return (Turn::Wait, way);
+        };
+        let Some(mut body) = self.view(&first.page, way) else {
+            transmit.put(head);
+            return (self.copied(first, choice, terms, transmit), Mode::Copy);
+        };
+        self.keep(&first, way, &choice);
+        let mut last_bytes = body.bytes();
+        // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain.
+        while self.ways.drafted(way).message_len() + last_bytes <= terms.block_bytes as u64 {
+            let Some((part, choice)) = self.next_part(terms, Some(way)) else { break };
+            let fits = choice.way == way && self.ways.drafted(way).fits(terms, head.len());
+            let Some(view) = fits.then(|| self.view(&part.page, way)).flatten() else {
+                self.ways.forget();
+                self.begun = Some(part);
+                break;
+            };
+            last_bytes = view.bytes();
+            body = body.then(view);
+            self.keep(&part, way, &choice);
+        }
+        let draft = self.ways.drafted(way);
+        draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
+        let head = transmit.view(head, draft.head_len());
+        (Turn::Message(head.then(body)), way)
+    }
+
+    /// A packed message: as many rows as fit of the first page and then whole pages, or one row in parts.
+    pub(super) fn copied(&mut self, first: Part, choice: Choice, terms: &Terms<'_>, transmit: &Transmit) -> Turn {
+        let Some(mut buffer) = transmit.take(LARGE_BYTES.min(terms.block_bytes)) else {
+            self.begun = Some(first);
+            return Turn::Wait;
+        };
+        let room = buffer.len().min(terms.block_bytes);
+        let projection = self.projection.clone();
+        let mut copier = Copier::new(&mut buffer[..room], &projection);
+        let (rows, taken) = first.with_state(|state| {
+            let rows = first.from..state.rows();
+            (rows.len(), copier.push(state, rows, &extent(&first.page)).unwrap_or(0))
+        });
+        if taken == 0 {
+            transmit.put(buffer);
+            return self.one_row(first, choice);
+        }
+        self.sent(first.from, taken, Mode::Copy, &choice);
+        if taken < rows {
+            self.begun = Some(Part { from: first.from + taken, page: first.page });
+        } else {
+            self.copy_more(&mut copier, terms);
+        }
+        let len = copier.finish(u64::from(self.number), self.sequence, false);
+        self.reply.bytes_copied += len as u64;
+        Turn::Message(transmit.view(buffer, len))
+    }
+
+    /// Adds whole pages while there is room for another like the last.
+    fn copy_more(&mut self, copier: &mut Copier<'_, '_>, terms: &Terms<'_>) {
+        let mut room_before = copier.room();
+        let mut last_bytes = 0;
+        while copier.room() >= last_bytes {
+            let Some((part, choice)) = self.next_part(terms, Some(Mode::Copy)) else { return };
+            let added = choice.way == Mode::Copy && part.from == 0;
+            let rows = part.with_state(|state: &PageState<'_>| {
+                let added = added && copier.push_whole(state, &extent(&part.page)).unwrap_or(false);
+                added.then(|| state.rows())
+            });
+            let Some(rows) = rows else {
+                self.begun = Some(part);
+                return;
+            };
+            self.sent(0, rows, Mode::Copy, &choice);
+            last_bytes = room_before - copier.room();
+            room_before = copier.room();
+        }
+    }
+
+    /// A row that is longer than a transmit buffer, or than the client's.
+    fn one_row(&mut self, part: Part, choice: Choice) -> Turn {
+        let (bytes, rows) = part.with_state(|state| {
+            let one = part.from..part.from + 1;
+            let needed = Copier::bytes_of(state, one.clone(), &self.projection).unwrap_or(0) + HEADER_BYTES;
+            let mut bytes = vec![0; needed];
+            let mut copier = Copier::new(&mut bytes, &self.projection);
+            let taken = copier.push(state, one, &extent(&part.page)).unwrap_or(0);
+            // A row that cannot be packed is broken in the store; skipping it would hide that.
+            debug_assert_eq!(taken, 1, "a stored row cannot be packed");
+            let len = copier.finish(u64::from(self.number), self.sequence, false);
+            bytes.truncate(len);
+            (bytes, state.rows())
+        });
+        self.reply.bytes_copied += bytes.len() as u64;
+        self.sent(part.from, 1, Mode::Copy, &choice);
+        if part.from + 1 < rows {
+            self.begun = Some(Part { from: part.from + 1, page: part.page });
+        }
+        Turn::Long(bytes)
+    }
+
+    /// The fragments of the page in hand; none when they are not all of that page.
+    fn view(&self, page: &PinnedPage, way: Mode) -> Option<View> {
+        page.view(self.ways.fragments(way).iter().map(|f| (f.offset, f.len)))
+    }
+
+    /// The page in hand is in the message.
+    fn keep(&mut self, part: &Part, way: Mode, choice: &Choice) {
+        self.ways.keep(way);
+        self.sent(0, part.with_state(|state| state.rows()), way, choice);
+    }
+}
+
+/// Finds the bytes of a rest that lies in an extent of its own.
+fn extent<'p>(page: &'p PinnedPage) -> impl Fn(OverflowRef) -> Option<&'p [u8]> {
+    |named| Some(page.overflow(named))
+}
