@@ -1,7 +1,7 @@
 //! A place in the bytes of one region, in message order.
 
 use crate::bitmap::{Bitmap, Ones};
-use crate::bitmapped::Bitmapped;
+use crate::bitmapped::{Bitmapped, Column};
 use crate::form::Form;
 use crate::mapped::Mapped;
 use crate::run::Run;
@@ -23,6 +23,7 @@ enum Place<'a> {
     List { runs: &'a [Run], next: usize },
     Bitmapped { region: &'a Bitmapped, ones: Ones<'a>, row: u64, column: usize },
     Dense { base: u64, width: u64, ones: Ones<'a> },
+    Column { column: Column, ones: Ones<'a> },
     Mapped { region: &'a Mapped, row: usize, run: usize },
     Variable { region: &'a Variable, ones: Ones<'a> },
 }
@@ -65,13 +66,23 @@ impl<'a> Cursor<'a> {
     fn bitmapped(region: &'a Bitmapped, at: u64) -> Self {
         let mut ones = region.rows.ones_from(at / region.row_bytes);
         let place = match &*region.columns {
-            [one] if one.stride == one.width => Place::Dense { base: one.base, width: one.width, ones },
+            [one] => return Self::column(*one, &region.rows, at / region.row_bytes).skip(at % region.row_bytes),
             _ => match ones.next() {
                 Some(row) => Place::Bitmapped { region, ones, row, column: 0 },
                 None => Place::End,
             },
         };
         Self { place, rest: Run::new(0, 0) }.skip(at % region.row_bytes)
+    }
+
+    /// At set row number `k` of one column.
+    pub(crate) fn column(column: Column, rows: &'a Bitmap, k: u64) -> Self {
+        let ones = rows.ones_from(k);
+        let place = match column {
+            Column { base, stride, width } if stride == width => Place::Dense { base, width, ones },
+            _ => Place::Column { column, ones },
+        };
+        Self { place, rest: Run::new(0, 0) }
     }
 
     fn mapped(region: &'a Mapped, at: u64) -> Self {
@@ -140,6 +151,9 @@ impl Place<'_> {
             Place::Dense { base, width, ones } => {
                 let (row, len) = ones.next_span()?;
                 Some(Run::new(*base + row * *width, len * *width))
+            }
+            Place::Column { column, ones } => {
+                ones.next().map(|row| Run::new(column.base + row * column.stride, column.width))
             }
             Place::Mapped { region, row, run } => {
                 if *run == region.runs.len() {

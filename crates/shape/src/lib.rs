@@ -35,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 mod bitmap;
 mod bitmapped;
 mod cursor;
@@ -42,13 +43,16 @@ mod cut;
 mod error;
 mod form;
 mod fragments;
+mod gaps;
 mod mapped;
 mod messages;
 mod offsets;
+mod overlap;
 mod run;
 mod set;
 mod shape;
 mod strided;
+mod tiles;
 mod variable;
 mod walk;
 
@@ -57,7 +61,9 @@ pub use bitmapped::{Column, Order};
 pub use error::ShapeError;
 pub use form::{Kind, Mask};
 pub use fragments::Fragments;
+pub use gaps::{Coverage, GapClass, gaps};
 pub use messages::{Messages, Piece, Pieces};
 pub use run::Run;
 pub use shape::Shape;
 pub use strided::{Frequency, Level};
+pub use tiles::{SharedTiles, shared_tiles};
