@@ -1,0 +1,126 @@
+//! Every message of the protocol, byte for byte.
+//!
+//! A change here is a change of the wire: `wire::VERSION` goes up with it, and `docs/wire.md` says what is new.
+//! Accept it with `INSTA_UPDATE=always cargo test -p overside-table --test wire_snapshot`.
+
+use std::fmt::Write;
+
+use overside_table::schema::{Column, ColumnType, Schema};
+use overside_table::wire::*;
+use serde::Serialize;
+
+#[test]
+fn requests() {
+    let mut lines = Lines::new();
+    lines.add(&Request::Hello { version: VERSION, block_bytes: 36 << 10 });
+    lines.add(&Request::Create { name: "t", schema: &schema() });
+    lines.add(&Request::Drop { name: "t" });
+    lines.add(&Request::List);
+    lines.add(&Request::Describe { name: "t" });
+    for mode in [PutMode::Upsert, PutMode::Insert, PutMode::Update] {
+        lines.add(&Request::Put { table: 3, mode, rows: b"\x02\0\0\0ab" });
+    }
+    lines.add(&Request::Get { table: 3, key: b"\x80\x01" });
+    lines.add(&Request::Delete { table: 3, keys: b"\x02\0\0\0\x80\x01" });
+    for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto] {
+        let bounds = Bounds { from: Some((b"a", true)), to: Some((b"b", false)) };
+        lines.add(&Request::Scan(ScanRequest {
+            table: 3,
+            bounds,
+            columns: Some(vec![0, 2]),
+            mode,
+            rows_max: Some(300),
+        }));
+    }
+    lines.add(&Request::Cancel);
+    lines.add(&Request::Stats);
+    insta::assert_snapshot!(lines.0);
+}
+
+#[test]
+fn replies() {
+    let mut lines = Lines::new();
+    let table = || TableInfo { id: 3, name: "t".into(), schema: schema(), rows: 600_572, pages: 7_400, bytes: 1 << 27 };
+    lines.add(&Reply::Hello { version: VERSION, request_bytes_max: REQUEST_BYTES_MAX as u32, pid: 4711 });
+    lines.add(&Reply::Table(table()));
+    lines.add(&Reply::Dropped);
+    lines.add(&Reply::Tables(vec![table()]));
+    let failed = vec![(1, FaultCode::Duplicate), (2, FaultCode::BadRow)];
+    lines.add(&Reply::Applied(Applied { rows: 5, applied: 3, replaced: 1, failed }));
+    lines.add(&Reply::Row(Some(b"row".to_vec())));
+    lines.add(&Reply::Row(None));
+    let [chosen, price_ns] = [[1, 2, 3], [400, 500, 600]];
+    lines.add(&Reply::ScanEnd(ScanReply {
+        chosen,
+        price_ns,
+        messages: 7,
+        bytes_copied: 8,
+        bytes_sent: 9,
+        over_budget: 10,
+        cancelled: true,
+    }));
+    lines.add(&Reply::Stats(ServerStats {
+        pid: 1,
+        connections: 2,
+        bytes_committed: 3,
+        bytes_allocated: 4,
+        bytes_pinned: 5,
+        cpu_ns: 6,
+        empty_poll_ns: 7,
+        closed_for_cause: 8,
+        consolidations: 9,
+    }));
+    use FaultCode::*;
+    for code in [UnknownTable, TableExists, BadRequest, BadRow, Duplicate, NotFound, TooLarge, Exhausted, Closing] {
+        lines.add(&Reply::Fault(Fault { code, text: "why".into() }));
+    }
+    insta::assert_snapshot!(lines.0);
+}
+
+/// A column of every type, keyed by two.
+fn schema() -> Vec<u8> {
+    let types = [
+        ColumnType::Int64,
+        ColumnType::Utf8,
+        ColumnType::Int8,
+        ColumnType::Int16,
+        ColumnType::Int32,
+        ColumnType::UInt8,
+        ColumnType::UInt16,
+        ColumnType::UInt32,
+        ColumnType::UInt64,
+        ColumnType::Float32,
+        ColumnType::Float64,
+        ColumnType::Decimal128 { precision: 15, scale: 2 },
+        ColumnType::Date32,
+        ColumnType::Boolean,
+        ColumnType::Binary,
+    ];
+    let columns = types.into_iter().enumerate().map(|(i, kind)| {
+        let name = format!("c{i}");
+        if i < 2 { Column::new(name, kind) } else { Column::nullable(name, kind) }
+    });
+    let mut out = Vec::new();
+    Schema::with_key(columns.collect(), &["c0", "c1"]).expect("a schema within the limits").encode(&mut out);
+    out
+}
+
+struct Lines(String);
+
+impl Lines {
+    fn new() -> Lines {
+        Lines(String::new())
+    }
+
+    /// The first word of the message for people, then its bytes.
+    fn add<T: Serialize + std::fmt::Debug>(&mut self, message: &T) {
+        let shown = format!("{message:?}");
+        let name: String = shown.chars().take_while(|c| c.is_alphanumeric()).collect();
+        let bytes = encode(9, message);
+        let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").expect("a string takes everything");
+            hex
+        });
+        writeln!(self.0, "{name} {hex}").expect("a string takes everything");
+    }
+}
