@@ -208,9 +208,8 @@ fn main() {
                 let rows = (rng.next() % 100 + 1) as usize;
                 reader.seek(Bound::Included(&k), Bound::Unbounded, rows);
                 while let Some(copied) = reader.next_rows() {
-                    let leaf = copied.leaf();
-                    let values = leaf.prefixes().as_chunks::<8>().0;
-                    for (key, value) in leaf.heads().iter().zip(values) {
+                    let values = copied.prefixes().as_chunks::<8>().0;
+                    for (key, value) in copied.heads().iter().zip(values) {
                         local = local.wrapping_add(u64::from_be_bytes(*key) ^ u64::from_le_bytes(*value));
                     }
                 }

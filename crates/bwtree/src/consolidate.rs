@@ -6,13 +6,15 @@
 
 use std::ops::{Bound, Range};
 
+use smallvec::SmallVec;
+
 use crate::core::Core;
 use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::separator;
 use crate::options::Error;
 use crate::page::{
-    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, prefetch, row_of, split_pieces,
+    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, Rest, row_of, split_pieces,
     split_point,
 };
 use crate::pinned::{clip_rows, within};
@@ -21,78 +23,99 @@ use crate::store::LeafState;
 
 /// One key's newest change, and where it goes in the base page.
 #[derive(Clone, Copy)]
-struct Edit<'a> {
+pub(crate) struct Edit<'a> {
     position: u32,
-    key: &'a [u8],
-    /// The new row; `None`: the key is deleted.
-    row: Option<Piece<'a>>,
+    pub(crate) key: &'a [u8],
+    /// The new row's value; `None`: the key is deleted.
+    pub(crate) value: Option<(&'a [u8], Rest<'a>)>,
 }
+
+pub(crate) type Edits<'a> = SmallVec<[Edit<'a>; EDITS]>;
+pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 2 * EDITS + 1]>;
 
 impl<'a> Edit<'a> {
     fn of_record(record: DeltaRecord<'a>) -> Edit<'a> {
-        let key = record.key();
-        let row = Piece::Row { key, prefix: record.prefix(), rest: record.rest() };
-        Edit { position: record.raw_position(), key, row: (record.op() == Op::Put).then_some(row) }
+        let value = (record.op() == Op::Put).then(|| (record.prefix(), record.rest()));
+        Edit { position: record.raw_position(), key: record.key(), value }
+    }
+
+    /// Base rows before this one come before the edit.
+    pub(crate) fn place(&self) -> usize {
+        (self.position & !POSITION_EXACT) as usize
+    }
+
+    /// Whether it takes the place of the base row there.
+    pub(crate) fn replaces(&self) -> bool {
+        self.position & POSITION_EXACT != 0
     }
 
     /// Edits sort by position; inserts before a row come before its replacement.
     fn order(&self, other: &Edit<'_>) -> std::cmp::Ordering {
-        let place = |e: &Edit<'_>| (e.position & !POSITION_EXACT, e.position & POSITION_EXACT);
+        let place = |e: &Edit<'_>| e.position.rotate_left(1);
         place(self).cmp(&place(other)).then_with(|| self.key.cmp(other.key))
     }
 }
 
 /// The rows of a leaf's state with `last` on top, as pieces.
-pub(crate) fn pieces_of<'a>(state: &LeafState<'a>, last: Option<(&Draft<'a>, u32)>) -> Vec<Piece<'a>> {
-    let mut edits: Vec<Edit<'a>> = Vec::with_capacity(state.chain() + 1);
+pub(crate) fn pieces_of<'a>(state: &'a LeafState<'a>, last: Option<(&Draft<'a>, u32)>) -> Pieces<'a> {
+    let mut edits = Edits::new();
     if let Some((draft, position)) = last {
-        let row = Piece::Row { key: draft.key, prefix: draft.prefix, rest: draft.rest };
-        edits.push(Edit { position, key: draft.key, row: (draft.op == Op::Put).then_some(row) });
+        let value = (draft.op == Op::Put).then_some((draft.prefix, draft.rest));
+        edits.push(Edit { position, key: draft.key, value });
     }
     newest_edits(state, &mut edits, |_| true);
-    merge_edits(state.leaf, 0..state.leaf.count(), &edits, usize::MAX)
+    merge_edits(&state.leaf, 0..state.leaf.count(), &edits, usize::MAX)
 }
 
-/// The first `rows_max` rows of a leaf's state within the bounds, as pieces.
-pub(crate) fn pieces_within<'a>(
+/// Base rows of a leaf's state within the bounds; `edits` gets those of which the first `rows_max` rows may be made.
+#[inline]
+pub(crate) fn part_of<'a>(
     state: &LeafState<'a>,
     bounds: (Bound<&[u8]>, Bound<&[u8]>),
     rows_max: usize,
-) -> Vec<Piece<'a>> {
+    edits: &mut Edits<'a>,
+) -> Range<usize> {
     let leaf = state.leaf;
     let rows = clip_rows(&leaf, bounds);
     // Each delta takes away one row at most, so base rows beyond these and changes to them will not be asked for.
     let last = rows.start.saturating_add(rows_max).saturating_add(state.chain());
-    let asked = rows.start..rows.end.min(last);
-    prefetch::lines(&leaf.bytes()[leaf.heads_at(asked.clone())]);
-    prefetch::lines(&leaf.bytes()[leaf.prefixes_at(asked)]);
-    let mut edits: Vec<Edit<'a>> = Vec::new();
-    newest_edits(state, &mut edits, |record| {
-        (rows.start..=last).contains(&record.position()) && within(record.key(), bounds)
-    });
-    merge_edits(leaf, rows, &edits, rows_max)
+    leaf.prefetch(rows.start..rows.end.min(last));
+    if state.chain() > 0 {
+        newest_edits(state, edits, |record| {
+            (rows.start..=last).contains(&record.position()) && within(record.key(), bounds)
+        });
+    }
+    rows
 }
 
 /// Adds the newest record of each key that passes and is not there yet, and sorts.
-fn newest_edits<'a>(state: &LeafState<'a>, edits: &mut Vec<Edit<'a>>, passes: impl Fn(&DeltaRecord<'a>) -> bool) {
+#[inline]
+fn newest_edits<'a>(state: &LeafState<'a>, edits: &mut Edits<'a>, passes: impl Fn(&DeltaRecord<'a>) -> bool) {
     for (_, record) in state.records() {
         if !passes(&record) {
             continue;
         }
-        let edit = Edit::of_record(record);
-        if edits.iter().all(|newer| newer.position != edit.position || newer.key != edit.key) {
-            edits.push(edit);
+        let (position, key) = (record.raw_position(), record.key());
+        if edits.iter().all(|newer| newer.position != position || newer.key != key) {
+            edits.push(Edit::of_record(record));
         }
     }
-    edits.sort_unstable_by(Edit::order);
+    if edits.len() > 1 {
+        edits.sort_unstable_by(Edit::order);
+    }
 }
 
 /// The first `rows_max` of the base page's `rows` and the edits among them.
-fn merge_edits<'a>(leaf: Leaf<'a>, rows: Range<usize>, edits: &[Edit<'a>], rows_max: usize) -> Vec<Piece<'a>> {
-    let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
+pub(crate) fn merge_edits<'a>(
+    leaf: &'a Leaf<'a>,
+    rows: Range<usize>,
+    edits: &[Edit<'a>],
+    rows_max: usize,
+) -> Pieces<'a> {
+    let mut pieces = Pieces::new();
     let (mut from, mut left) = (rows.start, rows_max);
     for edit in edits {
-        let to = ((edit.position & !POSITION_EXACT) as usize).min(from.saturating_add(left));
+        let to = edit.place().min(from.saturating_add(left));
         if from < to {
             pieces.push(Piece::Run { leaf, from, to });
             left -= to - from;
@@ -101,13 +124,11 @@ fn merge_edits<'a>(leaf: Leaf<'a>, rows: Range<usize>, edits: &[Edit<'a>], rows_
         if left == 0 {
             return pieces;
         }
-        if let Some(row) = edit.row {
-            pieces.push(row);
+        if let Some((prefix, rest)) = edit.value {
+            pieces.push(Piece::Row { key: edit.key, prefix, rest });
             left -= 1;
         }
-        if edit.position & POSITION_EXACT != 0 {
-            from += 1;
-        }
+        from += usize::from(edit.replaces());
     }
     let to = rows.end.min(from.saturating_add(left));
     if from < to {
@@ -187,3 +208,6 @@ impl Core {
         Ok(true)
     }
 }
+
+/// Edits for which no memory is allocated: a default chain, and the change that consolidates it.
+const EDITS: usize = 9;

@@ -1,19 +1,20 @@
 //! Short ranges, copied: no pin, no allocation once the buffers have grown, nothing that threads share is written.
 //!
 //! A pin is right for a page that is sent or read at leisure. A range of some dozen rows is copied in less time than a pin
-//! takes, so the rows are put together under the traversal's guard, deltas merged and the limit applied, as a small leaf page
-//! in the reader's own memory, and the guard is gone before the caller sees them.
+//! takes, so the rows are put together under the traversal's guard, deltas merged and the limit applied, in the reader's own
+//! memory, and the guard is gone before the caller sees them.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::consolidate::pieces_within;
+use crate::consolidate::{Edits, merge_edits, part_of};
+use crate::copied::{Copied, Plain};
 use crate::core::Core;
 use crate::cursor::clip;
 use crate::inner::Target;
 use crate::page::{Fences, Layout, Leaf, OverflowRef, Piece, Rest, rebase_overflow, split_pieces, write_page};
-use crate::pinned::Row;
 use crate::stats::Counter;
+use crate::store::LeafState;
 
 /// One thread's way to read short ranges, from low keys to high ones; made by [`Tree::reader`](crate::Tree::reader), used for
 /// as many ranges as one likes.
@@ -26,22 +27,23 @@ pub struct Reader {
     to: Edge,
     rows_left: usize,
     done: bool,
-    page: Vec<u8>,
-    extents: Vec<u8>,
+    buffers: Buffers,
 }
 
-/// Rows of one leaf, in key order, in the reader's memory.
-#[derive(Debug, Clone, Copy)]
-pub struct Copied<'a> {
-    leaf: Leaf<'a>,
-    extents: &'a [u8],
+/// What was copied last: plain rows, or a page.
+#[derive(Default)]
+struct Buffers {
+    plain: Plain,
+    page: Vec<u8>,
+    /// 0: the rows are plain.
+    page_len: usize,
+    extents: Vec<u8>,
 }
 
 impl Reader {
     pub(crate) fn new(core: Arc<Core>) -> Reader {
         let edge = || Edge { key: Vec::new(), kind: Bound::Unbounded };
-        let (page, extents) = (Vec::new(), Vec::new());
-        Reader { core, from: edge(), to: edge(), rows_left: 0, done: true, page, extents }
+        Reader { core, from: edge(), to: edge(), rows_left: 0, done: true, buffers: Buffers::default() }
     }
 
     /// Begins with another range: at most `rows_max` rows between the bounds, the lowest ones.
@@ -54,55 +56,82 @@ impl Reader {
 
     /// The range's next rows (at least one); `None` at its end. As many as lie in the next leaf: a range of a hundred rows is
     /// mostly one call.
+    #[inline]
     pub fn next_rows(&mut self) -> Option<Copied<'_>> {
         while !self.done {
-            let bytes = self.step();
-            if bytes > 0 {
-                return Some(Copied { leaf: Leaf::open(&self.page[..bytes]), extents: &self.extents });
+            if self.step() > 0 {
+                return Some(self.buffers.copied());
             }
         }
         None
     }
 
-    /// Copies what the leaf at `from` has; the bytes of the page that was made, 0 without a row.
+    /// Copies what the leaf at `from` has; the number of rows.
     fn step(&mut self) -> usize {
         let guard = self.core.enter();
-        let (from, to) = (self.from.get(), self.to.get());
+        let from = self.from.get();
         let target = match from {
             Bound::Included(key) | Bound::Excluded(key) => Target::At(key),
             Bound::Unbounded => Target::At(&[]),
         };
         let found = self.core.find_leaf(&guard, target);
         let (state, leaf) = (&found.state, &found.state.leaf);
-        let bounds = clip(leaf, from, to);
-        let high = leaf.high_fence().filter(|_| bounds.1 == Bound::Unbounded);
-        let mut pieces = pieces_within(state, bounds, self.rows_left);
-        let cut = within_budget(&pieces);
-        if let Some(rows) = cut {
-            pieces = split_pieces(&pieces, rows).0;
+        let bounds = match self.to.get() {
+            Bound::Unbounded => (from, Bound::Unbounded),
+            to => clip(leaf, from, to),
+        };
+        let to_the_end = bounds.1 == Bound::Unbounded;
+        let mut edits = Edits::new();
+        let rows = part_of(state, bounds, self.rows_left, &mut edits);
+        guard.count(Counter::Pages as usize, 1);
+        self.buffers.page_len = 0;
+        let (count, cut) = match self.buffers.plain.copy(leaf, rows.clone(), &edits, self.rows_left) {
+            Some(count) => (count, false),
+            None => {
+                let pieces = merge_edits(leaf, rows, &edits, self.rows_left);
+                self.buffers.copy_page(&self.core, state, &pieces)
+            }
+        };
+        self.rows_left -= count;
+        match leaf.high_fence() {
+            _ if self.rows_left == 0 => self.done = true,
+            _ if cut => self.from.set_after(&Leaf::open(&self.buffers.page[..self.buffers.page_len])),
+            Some(high) if to_the_end => self.from.set(Bound::Included(high)),
+            _ => self.done = true,
         }
-        let layout = Layout::of(&pieces, NO_FENCES, self.core.options.prefix_len);
+        count
+    }
+}
+
+impl Buffers {
+    fn copied(&self) -> Copied<'_> {
+        match self.page_len {
+            0 => Copied::plain(&self.plain),
+            len => Copied::page(Leaf::open(&self.page[..len]), &self.extents),
+        }
+    }
+
+    /// Makes a page without fences of the pieces, with a copy of what lies in overflow extents; the number of rows, and whether
+    /// those that follow were left out because of their size.
+    fn copy_page(&mut self, core: &Core, state: &LeafState<'_>, pieces: &[Piece<'_>]) -> (usize, bool) {
+        let cut = within_budget(pieces);
+        let parts = cut.map(|rows| split_pieces(pieces, rows).0);
+        let pieces = parts.as_deref().unwrap_or(pieces);
+        let fences = Fences { low: &[], high: None };
+        let layout = Layout::of(pieces, fences, core.options.prefix_len);
         if self.page.len() < layout.page_len {
             self.page.resize(layout.page_len.next_power_of_two(), 0);
         }
+        self.page_len = layout.page_len;
         let page = &mut self.page[..layout.page_len];
-        write_page(page, &layout, NO_FENCES, &pieces);
+        write_page(page, &layout, fences, pieces);
         self.extents.clear();
-        let (core, extents) = (&self.core, &mut self.extents);
         rebase_overflow(page, |reference| {
-            let at = extents.len() as u64;
-            extents.extend_from_slice(core.store.overflow_bytes(reference, state));
-            OverflowRef { offset: at, extent: 0, ..reference }
+            let offset = self.extents.len() as u64;
+            self.extents.extend_from_slice(core.store.overflow_bytes(reference, state));
+            OverflowRef { offset, extent: 0, ..reference }
         });
-        guard.count(Counter::Pages as usize, 1);
-        self.rows_left -= layout.count;
-        match (cut, high) {
-            _ if self.rows_left == 0 => self.done = true,
-            (Some(_), _) => self.from.set_after(&Leaf::open(page)),
-            (None, Some(high)) => self.from.set(Bound::Included(high)),
-            (None, None) => self.done = true,
-        }
-        if layout.count > 0 { layout.page_len } else { 0 }
+        (layout.count, cut.is_some())
     }
 }
 
@@ -130,34 +159,10 @@ fn within_budget(pieces: &[Piece<'_>]) -> Option<usize> {
     let fit = fit.count().max(1);
     (fit < rows).then_some(fit)
 }
+
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader").field("rows_left", &self.rows_left).field("done", &self.done).finish()
-    }
-}
-
-impl<'a> Copied<'a> {
-    /// The rows as a leaf page of their own: without fences, deltas merged in; keys and prefixes can be had as slices.
-    #[inline]
-    pub fn leaf(&self) -> Leaf<'a> {
-        self.leaf
-    }
-
-    /// The rows, one by one.
-    pub fn rows(&self) -> impl ExactSizeIterator<Item = Row<'a>> + DoubleEndedIterator + use<'a> {
-        let leaf = self.leaf;
-        (0..leaf.count()).map(move |i| Row { key: leaf.key_parts(i), prefix: leaf.prefix(i), rest: leaf.rest(i) })
-    }
-
-    /// A rest's bytes, wherever they lie.
-    #[inline]
-    pub fn rest_bytes(&self, rest: Rest<'a>) -> &'a [u8] {
-        match rest {
-            Rest::Inline(bytes) => bytes,
-            Rest::Overflow(o) => {
-                self.extents.get(o.offset as usize..).and_then(|b| b.get(..o.len as usize)).unwrap_or(&[])
-            }
-        }
     }
 }
 
@@ -168,9 +173,10 @@ struct Edge {
 }
 
 impl Edge {
+    #[inline]
     fn set(&mut self, bound: Bound<&[u8]>) {
-        self.key.clear();
         if let Bound::Included(key) | Bound::Excluded(key) = bound {
+            self.key.clear();
             self.key.extend_from_slice(key);
         }
         self.kind = bound.map(|_| ());
@@ -183,11 +189,11 @@ impl Edge {
         self.kind = Bound::Excluded(());
     }
 
+    #[inline]
     fn get(&self) -> Bound<&[u8]> {
         self.kind.map(|()| self.key.as_slice())
     }
 }
 
-const NO_FENCES: Fences<'static> = Fences { low: &[], high: None };
 /// Bytes of overflow extents copied at a time, unless one row alone has more: a guard is not for megabytes.
 const EXTENT_BYTES_MAX: usize = 256 << 10;

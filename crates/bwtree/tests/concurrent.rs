@@ -125,7 +125,7 @@ fn read_in_steps(tree: &Tree, stay: &[[u8; 8]]) {
         reader.seek(from.as_ref().map(|key: &[u8; 8]| &key[..]), Bound::Unbounded, 100);
         let mut rows = 0;
         while let Some(copied) = reader.next_rows() {
-            let (_, head_bytes) = copied.leaf().fixed_keys().expect("all keys have 8 bytes");
+            let (_, head_bytes) = copied.fixed_keys().expect("all keys have 8 bytes");
             for row in copied.rows() {
                 let key = <[u8; 8]>::try_from(row.key.to_vec()).unwrap();
                 assert!(last.is_none_or(|last| last < key) && head_bytes <= 8, "order");

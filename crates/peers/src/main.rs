@@ -1,7 +1,7 @@
 //! Overside against its competitors, side by side in one run.
 //!
 //! ```text
-//! cargo run --release -p overside-peers -- tree   [--quick] [--json]
+//! cargo run --release -p overside-peers -- tree   [--quick] [--json] [--only E,insert] [--peers bwtree,concurrent-map] [--keep FILE]
 //! cargo run --release -p overside-peers -- flight [--quick] [--json]
 //! ```
 //!
@@ -25,7 +25,7 @@ struct Command {
 #[derive(Subcommand)]
 enum What {
     /// The Bw-tree against a skip list, two concurrent trees and a locked BTreeMap.
-    Tree(Measure),
+    Tree(tree::TreeMeasure),
     /// Scans over shared memory against Arrow Flight over loopback.
     Flight(Measure),
     /// A process of `flight`; not to be called by hand.

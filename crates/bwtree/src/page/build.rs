@@ -17,7 +17,7 @@ pub(crate) const MAX_KEY: usize = 1 << 14;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Piece<'a> {
     /// Rows `from..to` of an older page.
-    Run { leaf: Leaf<'a>, from: usize, to: usize },
+    Run { leaf: &'a Leaf<'a>, from: usize, to: usize },
     /// One row.
     Row { key: &'a [u8], prefix: &'a [u8], rest: Rest<'a> },
 }

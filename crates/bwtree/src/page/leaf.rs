@@ -161,6 +161,12 @@ impl<'a> Leaf<'a> {
         (self.flags & FLAG_HIGH != 0).then(|| self.part(HEADER_BYTES + self.low_len, self.high_len))
     }
 
+    /// Whether some value has a variable part.
+    #[inline]
+    pub(crate) fn has_rests(&self) -> bool {
+        self.slots_at != 0
+    }
+
     /// Whether some row's rest lies in an overflow extent.
     pub fn has_overflow(&self) -> bool {
         self.flags & FLAG_OVERFLOW != 0

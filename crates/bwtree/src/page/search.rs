@@ -57,6 +57,14 @@ impl Leaf<'_> {
         self.search_ties(suffix, head, heads, at)
     }
 
+    /// Asks for the keys' heads and the prefixes of `rows`.
+    #[inline]
+    pub(crate) fn prefetch(&self, rows: std::ops::Range<usize>) {
+        super::prefetch::lines(self.part(self.heads_at + 8 * rows.start, 8 * rows.len()));
+        let prefixes = self.part(self.prefixes_at + self.prefix_len * rows.start, self.prefix_len * rows.len());
+        super::prefetch::lines(prefixes);
+    }
+
     /// Among the rows from `from` on whose head is `head`, decides by length and tail.
     fn search_ties(&self, suffix: &[u8], head: u64, heads: &[[u8; 8]], from: usize) -> Result<usize, usize> {
         let tied = heads.get(from..).unwrap_or(&[]).partition_point(|h| u64::from_be_bytes(*h) == head);

@@ -1,12 +1,12 @@
 //! Five ordered maps from `u64` to `u64` behind one small trait, so that all do the same work.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use concurrent_map::ConcurrentMap;
 use crossbeam_skiplist::SkipMap;
-use overside_bench::overside::bwtree::{Direction, HeapArena, Leaf, Options, PinnedPage, Reader, Run, Tree};
+use overside_bench::overside::bwtree::{Direction, HeapArena, Options, PinnedPage, Reader, Row, Run, Tree};
 use parking_lot::RwLock;
 use scc::{Guard, TreeIndex};
 
@@ -90,8 +90,11 @@ impl Handle for BwTreeHandle {
         if rows <= SHORT {
             self.2.seek(Bound::Included(&from), Bound::Unbounded, rows);
             while let Some(copied) = self.2.next_rows() {
-                let leaf = copied.leaf();
-                count += rows_sum(&leaf, KeyForm::of(&leaf), 0..leaf.count(), &mut sum);
+                count += copied.count();
+                match KeyForm::of(copied.fixed_keys()) {
+                    Some(form) => form.sum(copied.heads(), copied.prefixes(), &mut sum),
+                    None => copied.rows().for_each(|row| add(&row, &mut sum)),
+                }
             }
             return (count, sum);
         }
@@ -108,50 +111,46 @@ impl Handle for BwTreeHandle {
 /// How 8-byte keys are kept in a page: a common prefix and, after it, heads that are padded at their end.
 #[derive(Clone, Copy)]
 struct KeyForm {
-    whole: bool,
     top: u64,
     down: u32,
 }
 
 impl KeyForm {
-    fn of(leaf: &Leaf<'_>) -> KeyForm {
-        let (common, head_bytes) = leaf.fixed_keys().unwrap_or_default();
+    /// `None`: keys of the page differ in length, or have another one than 8.
+    fn of(fixed_keys: Option<(&[u8], usize)>) -> Option<KeyForm> {
+        let (common, head_bytes) = fixed_keys.filter(|(common, head_bytes)| common.len() + head_bytes == 8)?;
         let top = common.iter().fold(0, |top: u64, byte| top << 8 | u64::from(*byte));
-        let (top, down) = match head_bytes {
-            8 => (0, 0),
-            _ => (top.checked_shl(8 * head_bytes as u32).unwrap_or(0), 8 * common.len() as u32),
-        };
-        KeyForm { whole: common.len() + head_bytes == 8, top, down }
+        let top = if head_bytes == 8 { 0 } else { top.checked_shl(8 * head_bytes as u32).unwrap_or(0) };
+        Some(KeyForm { top, down: 8 * common.len() as u32 })
+    }
+
+    /// Sums rows by slices.
+    #[inline]
+    fn sum(self, heads: &[[u8; 8]], values: &[u8], sum: &mut u64) {
+        for (key, value) in heads.iter().zip(values.as_chunks::<8>().0) {
+            let key = self.top | u64::from_be_bytes(*key).checked_shr(self.down).unwrap_or(0);
+            *sum = sum.wrapping_add(key ^ u64::from_le_bytes(*value));
+        }
     }
 }
 
-/// Sums rows of a page by slices; returns how many there are.
-#[inline]
-fn rows_sum(leaf: &Leaf<'_>, form: KeyForm, rows: Range<usize>, sum: &mut u64) -> usize {
-    let count = rows.len();
-    if !form.whole {
-        let keys = rows.map(|i| big(&leaf.key_parts(i).to_vec()) ^ word(leaf.prefix(i)));
-        *sum = keys.fold(*sum, u64::wrapping_add);
-        return count;
-    }
-    let values = leaf.prefixes()[8 * rows.start..8 * rows.end].as_chunks::<8>().0;
-    for (key, value) in leaf.heads()[rows].iter().zip(values) {
-        let key = form.top | u64::from_be_bytes(*key).checked_shr(form.down).unwrap_or(0);
-        *sum = sum.wrapping_add(key ^ u64::from_le_bytes(*value));
-    }
-    count
+fn add(row: &Row<'_>, sum: &mut u64) {
+    *sum = sum.wrapping_add(big(&row.key.to_vec()) ^ word(row.prefix));
 }
 
 /// Sums up to `rows` rows of a page, deltas applied; returns how many there were.
 fn page_sum(page: &PinnedPage, rows: usize, sum: &mut u64) -> usize {
     let leaf = page.leaf();
-    let form = KeyForm::of(&leaf);
+    let Some(form) = KeyForm::of(leaf.fixed_keys()) else {
+        return page.merged().take(rows).inspect(|row| add(row, sum)).count();
+    };
     let mut count = 0;
     for run in page.runs() {
         match run {
             Run::Base(mut at) => {
                 at.end = at.end.min(at.start + rows - count);
-                count += rows_sum(&leaf, form, at, sum);
+                count += at.len();
+                form.sum(&leaf.heads()[at.clone()], &leaf.prefixes()[8 * at.start..8 * at.end], sum);
             }
             Run::Delta(delta) => {
                 *sum = sum.wrapping_add(big(delta.key()) ^ word(delta.prefix()));

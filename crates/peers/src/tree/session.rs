@@ -9,57 +9,60 @@ use hdrhistogram::Histogram;
 use super::peers::{Handle, Peer};
 use super::workload::{Column, Kind, Op, Zipf};
 
-/// The operations of all columns.
+/// The operations of all columns that are measured.
 pub struct Work {
     records: usize,
     fill: Vec<Op>,
+    /// Whether filling is measured; if not, all processors do it.
+    fill_counts: bool,
     columns: Vec<(&'static str, Vec<Op>)>,
+    scans: bool,
     puts: Vec<Op>,
 }
 
 impl Work {
-    /// For `records` keys and `count` operations a column (a tenth of them scans).
-    pub fn new(records: usize, count: usize) -> Work {
+    /// For `records` keys and `count` operations a column (a quarter of them for scans), of which `only` some are wanted.
+    pub fn new(records: usize, count: usize, only: &[&'static str]) -> Work {
         let (zipf, mut fresh) = (Zipf::new(records as u64), 0);
         let mut ops = |column: Column, count| column.ops(records as u64, count, &mut fresh, &zipf);
+        let wanted = |name: &str| only.contains(&name);
         let fill = ops(Column::Insert, records);
-        let columns = vec![
-            ("read", ops(Column::Read, count)),
-            ("C", ops(Column::C, count)),
-            ("B", ops(Column::B, count)),
-            ("A", ops(Column::A, count)),
-            ("E", ops(Column::E, count / 10)),
+        let columns = [
+            ("read", Column::Read, count),
+            ("C", Column::C, count),
+            ("B", Column::B, count),
+            ("A", Column::A, count),
+            ("E", Column::E, count / 4),
         ];
-        let puts = ops(Column::Puts, count / 2);
-        Work { records, fill, columns, puts }
+        let columns = columns.into_iter().filter(|(name, ..)| wanted(name));
+        let columns = columns.map(|(name, column, count)| (name, ops(column, count))).collect();
+        let puts = if wanted(PUT) { ops(Column::Puts, count / 2) } else { Vec::new() };
+        Work { records, fill, fill_counts: wanted("insert"), columns, scans: wanted("scan"), puts }
     }
 }
 
 /// What a session measured.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Millions of operations (rows, for `scan`) a second, by column.
-    pub rates: Vec<(&'static str, f64)>,
-    /// Bytes a record once it is filled, and at the end; by one thread only.
-    pub bytes_a_record: Option<(f64, f64)>,
-    /// Puts under splits and consolidation, in ns: median, 99th and 99.9th percentile.
-    pub put_ns: [u64; 3],
+    /// Columns in millions of operations (rows, for `scan`) a second, and the figures named below.
+    pub figures: Vec<(&'static str, f64)>,
     /// Over all that was read, the same for every map that is asked by one thread.
     pub checksum: u64,
-    /// Reads of a key that is there which did not find it: a map that replaces by removing and inserting.
-    pub missed: u64,
 }
 
 /// Fills a map by `threads` threads and asks it everything.
 pub fn run<P: Peer>(work: &Work, threads: usize) -> Result<Measured> {
-    let mut measured = Measured::default();
+    let (mut measured, mut found) = (Measured::default(), Found::default());
     let mut peer = None;
     let mut failed = Ok(());
+    let fillers = if work.fill_counts { threads } else { FILLERS };
     // One thread does all of its work here, so that its allocations can be counted.
     let filled = allocation_counter::measure(|| match P::new(work.records) {
         Ok(new) => {
-            let rate = timed(&new, &work.fill, threads, &mut measured);
-            measured.rates.push(("insert", rate));
+            let rate = timed(&new, &work.fill, fillers, &mut found);
+            if work.fill_counts {
+                measured.figures.push(("insert", rate));
+            }
             peer = Some(new);
         }
         Err(error) => failed = Err(error),
@@ -69,35 +72,44 @@ pub fn run<P: Peer>(work: &Work, threads: usize) -> Result<Measured> {
     let own = peer.bytes_of_its_own() as f64;
     let asked = allocation_counter::measure(|| {
         for (name, ops) in &work.columns {
-            let rate = timed(&peer, ops, threads, &mut measured);
-            measured.rates.push((name, rate));
+            let rate = timed(&peer, ops, threads, &mut found);
+            measured.figures.push((name, rate));
         }
     });
     let inserted = work.columns.iter().flat_map(|(_, ops)| ops).filter(|op| op.kind == Kind::Insert).count();
-    if threads == 1 {
+    if fillers == 1 {
         let (filled, asked) = (filled.bytes_current as f64, asked.bytes_current as f64);
         let end = filled + asked + peer.bytes_of_its_own() as f64;
         let records = work.records as f64;
-        measured.bytes_a_record = Some(((filled + own) / records, end / (records + inserted as f64)));
+        measured.figures.push((BYTES_FILLED, (filled + own) / records));
+        measured.figures.push((BYTES_AT_END, end / (records + inserted as f64)));
     }
-    let (rate, rows) = full_scans(&peer, threads, &mut measured.checksum);
-    measured.rates.push(("scan", rate));
-    ensure!(rows == threads * (work.records + inserted), "{}: a full scan found {rows} rows", P::NAME);
-    ensure!(threads > 1 || measured.missed == 0, "{}: {} reads missed, by one thread", P::NAME, measured.missed);
-    measured.put_ns = put_latency(&peer, &work.puts, threads)?;
+    if work.scans {
+        let (rate, rows) = full_scans(&peer, threads, &mut found.sum);
+        measured.figures.push(("scan", rate));
+        ensure!(rows == threads * (work.records + inserted), "{}: a full scan found {rows} rows", P::NAME);
+    }
+    ensure!(threads > 1 || found.missed == 0, "{}: {} reads missed, by one thread", P::NAME, found.missed);
+    measured.figures.push((MISSED, found.missed as f64));
+    if !work.puts.is_empty() {
+        let put_ns = put_latency(&peer, &work.puts, threads)?;
+        measured.figures.extend(PUT_NS.into_iter().zip(put_ns.map(|ns| ns as f64)));
+    }
+    measured.checksum = found.sum;
     Ok(measured)
 }
 
 /// Runs a column by `threads` threads, each on its part; millions of operations a second.
-fn timed<P: Peer>(peer: &P, ops: &[Op], threads: usize, measured: &mut Measured) -> f64 {
+fn timed<P: Peer>(peer: &P, ops: &[Op], threads: usize, all: &mut Found) -> f64 {
     let (seconds, found) = in_parallel(peer, ops, threads, |handle, ops| {
         let mut found = Found::default();
         ops.iter().for_each(|op| step(handle, op, &mut found));
         found
     });
     for found in found {
-        measured.checksum = measured.checksum.rotate_left(7) ^ found.sum;
-        measured.missed += found.missed;
+        all.sum = all.sum.rotate_left(7) ^ found.sum;
+        // Reads of a key that is there which did not find it: a map that replaces by removing and inserting.
+        all.missed += found.missed;
     }
     ops.len() as f64 / seconds / 1e6
 }
@@ -197,6 +209,18 @@ fn in_parallel<P: Peer, T: Send>(
     (seconds, parts.into_iter().map(|(.., done)| done).collect())
 }
 
+/// The column of put latencies.
+pub const PUT: &str = "put";
+/// Puts under splits and consolidation, in ns: median, 99th and 99.9th percentile.
+pub const PUT_NS: [&str; 3] = ["put p50 ns", "put p99 ns", "put p99.9 ns"];
+/// Bytes a record once the map is filled, by one thread.
+pub const BYTES_FILLED: &str = "bytes a record, filled";
+/// And after all columns.
+pub const BYTES_AT_END: &str = "bytes a record, at the end";
+/// Reads of a key that is there which did not find it.
+pub const MISSED: &str = "missed reads";
+/// Threads that fill a map when nobody looks at the clock.
+const FILLERS: usize = 2;
 /// Full scans of each thread.
 const SCANS: usize = 5;
 /// A put that takes a minute would be told as one of a minute.

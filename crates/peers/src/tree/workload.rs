@@ -76,6 +76,9 @@ impl Column {
     }
 }
 
+/// The columns of the table, in the order in which they are measured.
+pub const COLUMNS: [&str; 7] = ["insert", "read", "C", "B", "A", "E", "scan"];
+
 /// A bijection of 64-bit words: the n-th key.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
