@@ -179,9 +179,10 @@ impl Table {
         let mut first = 0;
         let all = Asked { rows: 0..rows.len(), projected: false };
         self.scan(rows, &all, Mode::Delta, |block| {
-            let deltas = block.header().delta_records() as usize;
-            pages.push(Page { first, rows: block.len(), deltas });
-            first += block.len();
+            for page in block.pages() {
+                pages.push(Page { first, rows: page.rows, deltas: page.deltas });
+                first += page.rows;
+            }
         })?;
         ensure!(first == rows.len(), "a scan of all pages returned {first} rows of {}", rows.len());
         Ok(pages)

@@ -185,20 +185,53 @@ impl DeltaAnswer {
     }
 }
 
+/// A page of a delta answer, as [`RowBlock::pages`](super::RowBlock::pages) tells of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnswerPage {
+    /// Rows that it delivers.
+    pub rows: usize,
+    /// Delta records on it, the newest per key.
+    pub deltas: usize,
+}
+
+/// The pages of a message that has been checked.
+pub(super) fn pages(message: &[u8], header: &BlockHeader) -> Vec<AnswerPage> {
+    let Some((pages, mut deltas, _)) = tables(message, header).filter(|_| header.mode == Mode::Delta) else {
+        return Vec::new();
+    };
+    let page = |page: &[u8; PAGE_BYTES]| {
+        let [first, end, count] = [8, 12, 16].map(|at| u32_at(page, at) as usize);
+        let (ours, later) = deltas.split_at(count.min(deltas.len()));
+        deltas = later;
+        let record =
+            |entry: &[u8; DELTA_BYTES]| DeltaRecord::parse(part(message, u32_at(entry, 0), u32_at(entry, 4))?).ok();
+        let records = ours.iter().filter_map(record);
+        let (put, gone) = records.fold((0, 0), |(put, gone), record| {
+            (put + usize::from(record.op() == Op::Put), gone + usize::from(record.replaces()))
+        });
+        AnswerPage { rows: (end - first + put).saturating_sub(gone), deltas: count }
+    };
+    pages.iter().map(page).collect()
+}
+
+/// Pages, delta records, extents.
+type Tables<'a> = (&'a [[u8; PAGE_BYTES]], &'a [[u8; DELTA_BYTES]], &'a [[u8; EXTENT_BYTES]]);
+
+fn tables<'a>(message: &'a [u8], header: &BlockHeader) -> Option<Tables<'a>> {
+    let mut rest = message.get(header.table_at as usize..)?;
+    let mut table = |entries: u32, bytes: usize| {
+        let (table, after) = rest.split_at_checked((entries as usize).checked_mul(bytes)?)?;
+        rest = after;
+        Some(table)
+    };
+    let pages = table(header.entries, PAGE_BYTES)?.as_chunks().0;
+    let deltas = table(header.deltas, DELTA_BYTES)?.as_chunks().0;
+    Some((pages, deltas, table(header.overflows, EXTENT_BYTES)?.as_chunks().0))
+}
+
 /// The runs of a delta message, checked as those of a clean one are.
 pub(super) fn runs(message: &[u8], header: &BlockHeader) -> Result<Vec<Run>, Malformed> {
-    let tables = (|| {
-        let mut rest = message.get(header.table_at as usize..)?;
-        let mut table = |entries: u32, bytes: usize| {
-            let (table, after) = rest.split_at_checked((entries as usize).checked_mul(bytes)?)?;
-            rest = after;
-            Some(table)
-        };
-        let pages = table(header.entries, PAGE_BYTES)?.as_chunks::<PAGE_BYTES>().0;
-        let deltas = table(header.deltas, DELTA_BYTES)?.as_chunks::<DELTA_BYTES>().0;
-        let extents = table(header.overflows, EXTENT_BYTES)?.as_chunks::<EXTENT_BYTES>().0;
-        Some((pages, deltas, extents))
-    })();
+    let tables = tables(message, header);
     let (pages, mut deltas, mut extents) = tables.ok_or(Malformed("the tables of a scan answer lie outside it"))?;
     let mut runs = Vec::with_capacity(pages.len() + 2 * (deltas.len() + extents.len()));
     let mut page_bytes = 0;

@@ -19,7 +19,7 @@ mod state;
 mod view;
 
 pub use copy::Copier;
-pub use delta::{DeltaAnswer, DeltaMark};
+pub use delta::{AnswerPage, DeltaAnswer, DeltaMark};
 pub use fragments::Fragment;
 pub use gather::{GatherAnswer, GatherMark};
 pub use header::{BlockHeader, HEADER_BYTES, Mode};

@@ -316,7 +316,10 @@ proptest! {
     #[test]
     fn delta_delivers_the_state(world in any_world()) {
         let twice = [world.expected.clone(), world.expected.clone()].concat();
-        prop_assert_eq!(world.read(&world.delta()), twice);
+        let message = world.delta();
+        prop_assert_eq!(world.read(&message), twice);
+        let page = AnswerPage { rows: world.expected.len(), deltas: world.records.len() };
+        prop_assert_eq!(RowBlock::parse(&message, &world.projection).unwrap().pages(), vec![page; 2]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::header::{BlockHeader, Mode};
 use super::run::{RUN_BYTES, slot_at};
-use super::{Rows, Run};
+use super::{AnswerPage, Rows, Run};
 use crate::projection::Projection;
 use crate::row::{Malformed, RowLayout, RowView};
 
@@ -51,6 +51,11 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
     /// What the message says of itself.
     pub fn header(&self) -> &BlockHeader {
         &self.header
+    }
+
+    /// The pages that a `delta` answer holds, in the order of their rows; none of other answers, which do not say.
+    pub fn pages(&self) -> Vec<AnswerPage> {
+        super::delta::pages(self.bytes.as_ref(), &self.header)
     }
 
     /// Rows in the block.
