@@ -50,13 +50,17 @@ pub trait Harness: Send + Sync {
 
     /// A name to listen at that nobody uses.
     fn name(&self) -> String {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        format!("conformance-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+        unused_name()
     }
 
     /// Starts a peer that runs [`peer_until_killed`] against `name` and can be killed; none where that
     /// is impossible, which skips `death`.
     fn doomed(&self, name: &str) -> Option<Box<dyn Doomed>>;
+}
+
+fn unused_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("conformance-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// How a check ended.
@@ -128,12 +132,19 @@ pub fn assert_kept(id: &str, harness: &Arc<dyn Harness>) {
     }
 }
 
-/// One `#[test]` for each sentence, and `second_process`. Takes a `fn() -> Arc<dyn Provider>`.
+/// One `#[test]` for each sentence, and `second_process`. Takes a `fn() -> Arc<dyn Provider>`, and a `fn() -> String`
+/// where the provider's names have another form than `NAME` of `shm:NAME`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($provider:expr) => {
+        $crate::conformance_tests!(@tests $provider, $crate::Processes::new($provider, module_path!()));
+    };
+    ($provider:expr, $name:expr) => {
+        $crate::conformance_tests!(@tests $provider, $crate::Processes::new($provider, module_path!()).named($name));
+    };
+    (@tests $provider:expr, $harness:expr) => {
         fn conformance_harness() -> ::std::sync::Arc<dyn $crate::Harness> {
-            ::std::sync::Arc::new($crate::Processes::new($provider, module_path!()))
+            ::std::sync::Arc::new($harness)
         }
 
         /// Does nothing by itself: `death` starts it as another process.

@@ -9,7 +9,7 @@ use overside_verbs::Provider;
 use overside_verbs::probe::Data;
 
 use crate::ends::End;
-use crate::{Harness, Stop};
+use crate::{Harness, Stop, unused_name};
 
 /// A peer that runs [`peer_until_killed`].
 pub trait Doomed: Send {
@@ -21,6 +21,7 @@ pub trait Doomed: Send {
 #[derive(Debug)]
 pub struct Processes {
     provider: fn() -> Arc<dyn Provider>,
+    name: Option<fn() -> String>,
     test: String,
 }
 
@@ -31,13 +32,23 @@ impl Processes {
             Some((_, inner)) => format!("{inner}::second_process"),
             None => "second_process".into(),
         };
-        Self { provider, test }
+        Self { provider, name: None, test }
+    }
+
+    /// For a provider whose names are of another form: `name` gives one that nobody uses.
+    #[must_use]
+    pub fn named(self, name: fn() -> String) -> Self {
+        Self { name: Some(name), ..self }
     }
 }
 
 impl Harness for Processes {
     fn provider(&self) -> Arc<dyn Provider> {
         (self.provider)()
+    }
+
+    fn name(&self) -> String {
+        self.name.unwrap_or(unused_name)()
     }
 
     fn doomed(&self, name: &str) -> Option<Box<dyn Doomed>> {

@@ -1,0 +1,444 @@
+//! All connections of a port, driven by whoever has the lock: the port's owner when it polls, else the port's thread.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::{Link, Opcode, PortEvent, PortOptions, VerbsError};
+use rustix::net::{RecvFlags, Shutdown};
+
+use crate::conn::{Conn, Context};
+use crate::credits::Pool;
+use crate::fate::Fate;
+use crate::frame::{MESSAGE_MAX, Op};
+use crate::handshake::Wire;
+use crate::outbound::{Outbound, Source};
+use crate::provider::{DEPTH_MAX, INLINE_MAX, SGE_MAX, Shared};
+use crate::registry::Known;
+use crate::requests::{Act, Entry};
+use crate::watch::{Bell, Watch};
+
+/// The state of a port.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) domain: u64,
+    pub(crate) watch: Arc<Watch>,
+    /// Readable when the port's thread has something for the port's owner.
+    news: Bell,
+    rung: bool,
+    /// The owner sleeps, as far as it said.
+    pub(crate) armed: bool,
+    depth: usize,
+    sources_max: usize,
+    /// By index; none where there was no queue pair or it has ended.
+    conns: Vec<Option<Box<Conn>>>,
+    /// Indexes of those that are there.
+    live: Vec<u32>,
+    pool: Pool,
+    pub(crate) done: VecDeque<RawCompletion>,
+    pub(crate) events: VecDeque<PortEvent>,
+    known: Known,
+    leaving: Vec<Leaving>,
+    ready: Vec<u64>,
+    next_look: Instant,
+}
+
+// SAFETY: [tcp-posted] the addresses of posted memory may be used on whichever thread has the engine's lock.
+unsafe impl Send for Engine {}
+
+/// A connection that has ended here: its goodbye must still reach the peer.
+#[derive(Debug)]
+struct Leaving {
+    socket: OwnedFd,
+    outbound: Outbound,
+    until: Instant,
+    said: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        domain: u64,
+        options: PortOptions,
+        watch: Arc<Watch>,
+    ) -> Result<Self, VerbsError> {
+        let news = Bell::new()?;
+        watch.add(&news, NEWS)?;
+        Ok(Self {
+            domain,
+            watch,
+            news,
+            rung: false,
+            armed: false,
+            depth: options.depth.clamp(DEPTH_MIN, DEPTH_MAX),
+            sources_max: options.sges.max(SGE_MAX),
+            conns: Vec::new(),
+            live: Vec::new(),
+            pool: Pool::new(options.shared_receives),
+            done: VecDeque::new(),
+            events: VecDeque::new(),
+            known: Known::default(),
+            leaving: Vec::new(),
+            ready: Vec::new(),
+            next_look: Instant::now(),
+            shared,
+        })
+    }
+
+    pub(crate) fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
+        let wire: Wire = link.into_inner()?;
+        if wire.provider != self.shared.id() || wire.domain != self.domain {
+            return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
+        }
+        let at = qp.0 as usize;
+        if self.conns.len() <= at {
+            self.conns.resize_with(at + 1, || None);
+        }
+        self.watch.add(&wire.socket, u64::from(qp.0))?;
+        let mut conn = Box::new(Conn::new(qp, wire, self.depth, self.sources_max));
+        self.pool.sharers += 1;
+        conn.credits.share(0, &mut self.pool);
+        self.conns[at] = Some(conn);
+        self.live.push(qp.0);
+        self.shared.open.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// One request; false when there is no room for it now.
+    ///
+    /// # Safety
+    /// As `Port::post`.
+    pub(crate) unsafe fn post_one(&mut self, qp: QpIndex, request: &RawRequest<'_>) -> Result<bool, VerbsError> {
+        let Self { conns, known, shared, domain, .. } = self;
+        let conn = open(conns, qp)?;
+        let payload = match request.work {
+            RawWork::Send(payload, _) | RawWork::Write(payload, ..) => payload,
+            _ => Payload::Inline(&[]),
+        };
+        let (mut sources, mut inline, mut bytes) = (Vec::new(), Vec::new(), 0);
+        match payload {
+            Payload::Gather(fragments) => {
+                limit("a gather list's length", fragments.len() as u64, SGE_MAX as u64)?;
+                if !conn.requests.has_room(fragments.len()) {
+                    return Ok(false);
+                }
+                for fragment in fragments {
+                    known.check(&shared.registry, *domain, fragment)?;
+                    bytes += u64::from(fragment.len);
+                }
+                limit("a message's length", bytes, MESSAGE_MAX)?;
+                sources = conn.requests.list();
+                sources.extend(fragments.iter().map(|f| Source { address: f.address, len: f.len as usize }));
+            }
+            Payload::Inline(payload) => {
+                limit("an inline message's length", payload.len() as u64, INLINE_MAX as u64)?;
+                if !conn.requests.has_room(0) {
+                    return Ok(false);
+                }
+                bytes = payload.len() as u64;
+                inline.extend_from_slice(payload);
+            }
+        }
+        let (opcode, act) = match request.work {
+            RawWork::Send(_, immediate) => (Opcode::Send, Act::Send(immediate)),
+            RawWork::Write(_, token, immediate) => (Opcode::Write, Act::Write(token, immediate, 0)),
+            RawWork::Read(sink, token) => {
+                limit("a READ's length", token.len, MESSAGE_MAX)?;
+                bytes = token.len;
+                (Opcode::Read, Act::Read(sink, token, 0))
+            }
+            RawWork::FetchAdd(token, add) => (Opcode::FetchAdd, Act::FetchAdd(token, add)),
+            RawWork::CompareSwap(token, compare, swap) => (Opcode::CompareSwap, Act::CompareSwap(token, compare, swap)),
+        };
+        let mut entry = Entry::new(request.slot, opcode, act, sources);
+        (entry.inline, entry.bytes) =
+            (inline, if matches!(act, Act::FetchAdd(..) | Act::CompareSwap(..)) { 8 } else { bytes });
+        (entry.signalled, entry.fence) = (request.signalled, request.fence);
+        conn.requests.push(entry);
+        Ok(true)
+    }
+
+    /// Before a batch: what was deregistered is forgotten.
+    pub(crate) fn refresh(&mut self) {
+        self.known.refresh(&self.shared.registry);
+    }
+
+    /// After a batch: what may go, goes.
+    pub(crate) fn push_out(&mut self, qp: QpIndex) {
+        let Ok(conn) = open(&mut self.conns, qp) else { return };
+        conn.pump();
+        if let Err(fate) = conn.flush() {
+            // What had come before the end is taken first: the next poll finds it.
+            if fate.is_ours() {
+                self.end(qp.0, fate, true);
+            } else {
+                conn.more = true;
+            }
+        }
+    }
+
+    pub(crate) fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        let Some(qp) = qp else {
+            let room = self.pool.max.saturating_sub(self.pool.receives.len()).min(batch.len());
+            self.pool.receives.extend(&batch[..room]);
+            self.serve_waiting();
+            return Ok(room);
+        };
+        let depth = self.depth;
+        let conn = open(&mut self.conns, qp)?;
+        let room = depth.saturating_sub(conn.receives.len()).min(batch.len());
+        conn.receives.extend(&batch[..room]);
+        Ok(room)
+    }
+
+    /// Shared receives go to whoever waits for them, in turn; if all are kept for others, those are asked for theirs.
+    fn serve_waiting(&mut self) {
+        for _ in 0..self.pool.waiting.len() {
+            let Some(index) = self.pool.waiting.front().copied() else { break };
+            let Some(Some(conn)) = self.conns.get_mut(index as usize) else {
+                self.pool.waiting.pop_front();
+                continue;
+            };
+            conn.credits.share(conn.receives.len(), &mut self.pool);
+            self.pool.waiting.pop_front();
+            if conn.credits.waits() {
+                self.pool.waiting.push_back(index);
+            }
+        }
+        if self.pool.is_hoarded() {
+            self.recall();
+        }
+    }
+
+    fn recall(&mut self) {
+        let now = Instant::now();
+        let mut hoarders = Vec::new();
+        for index in &self.live {
+            let Some(Some(conn)) = self.conns.get_mut(*index as usize) else { continue };
+            if conn.credits.recall(now) {
+                conn.say(Op::Recall);
+                // A socket that is broken shows at its next turn.
+                let _ = conn.flush();
+            }
+            if conn.credits.hoards(now) {
+                hoarders.push(*index);
+            }
+        }
+        for index in hoarders {
+            self.end(index, Fate::Malformed("it keeps receives that others wait for"), true);
+        }
+    }
+
+    /// Progresses all connections, until `done_max` reports wait.
+    pub(crate) fn turn(&mut self, done_max: usize) {
+        if self.rung {
+            self.news.hush();
+            self.rung = false;
+        }
+        if self.live.len() <= ALWAYS_ASKED {
+            for i in 0..self.live.len() {
+                let Some(index) = self.live.get(i).copied() else { break };
+                self.turn_one(index, done_max);
+            }
+        } else {
+            self.turn_ready(done_max);
+        }
+        if !self.pool.waiting.is_empty() {
+            self.serve_waiting();
+        }
+        if !self.leaving.is_empty() || self.live.iter().any(|i| is_timed(&self.conns, *i)) {
+            self.tick();
+        }
+        // Another one begins next time.
+        if self.live.len() > 1 {
+            self.live.rotate_left(1);
+        }
+    }
+
+    /// Many connections: epoll says which have something, and those that have bytes or acknowledgements left over need no saying.
+    fn turn_ready(&mut self, done_max: usize) {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        // An error is the system's; what it would have told shows at the next look.
+        let _ = self.watch.wait(&mut ready, Duration::ZERO);
+        ready.retain(|token| *token != NEWS);
+        for index in &self.live {
+            let left_over = |conn: &Conn| conn.more || conn.outbound.waiting() > 0 || conn.owes();
+            if matches!(self.conns.get(*index as usize), Some(Some(conn)) if left_over(conn)) {
+                ready.push(u64::from(*index));
+            }
+        }
+        ready.sort_unstable();
+        ready.dedup();
+        for token in &ready {
+            self.turn_one(*token as u32, done_max);
+        }
+        self.ready = ready;
+    }
+
+    fn turn_one(&mut self, index: u32, done_max: usize) {
+        let Self { conns, shared, domain, pool, done, .. } = self;
+        let Some(Some(conn)) = conns.get_mut(index as usize) else { return };
+        if done.len() >= done_max {
+            conn.more = true;
+            return;
+        }
+        let mut cx = Context { registry: &shared.registry, domain: *domain, pool, done, done_max };
+        if let Err(fate) = conn.turn(&mut cx) {
+            self.end(index, fate, true);
+        }
+    }
+
+    /// What time alone brings about.
+    pub(crate) fn tick(&mut self) {
+        let now = Instant::now();
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK;
+        self.leaving.retain_mut(|leaving| leaving.stays(now));
+        for i in (0..self.live.len()).rev() {
+            let index = self.live[i];
+            let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
+            if let Err(fate) = conn.check_pace(now) {
+                self.end(index, fate, true);
+            }
+        }
+    }
+
+    /// Whether the time that passes matters.
+    pub(crate) fn is_timed(&self) -> bool {
+        !self.leaving.is_empty() || self.pool.is_hoarded() || self.live.iter().any(|i| is_timed(&self.conns, *i))
+    }
+
+    /// Tells peers what they do not know and asks epoll for what is wanted, before somebody sleeps. False: something is to be done now.
+    pub(crate) fn settle(&mut self) -> bool {
+        for i in (0..self.live.len()).rev() {
+            let index = self.live[i];
+            let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
+            if let Err(fate) = conn.settle() {
+                // What came before the end is reported first.
+                if fate.is_ours() {
+                    self.end(index, fate, true);
+                } else {
+                    self.turn_one(index, usize::MAX);
+                }
+                continue;
+            }
+            let wants = conn.outbound.waiting() > 0;
+            if wants != conn.wants_room {
+                conn.wants_room = wants;
+                self.watch.want_room(&conn.socket, u64::from(index), wants);
+            }
+        }
+        !self.has_more() && self.done.is_empty() && self.events.is_empty()
+    }
+
+    /// Whether a turn would find something that no descriptor tells of.
+    pub(crate) fn has_more(&self) -> bool {
+        self.live.iter().any(|i| matches!(self.conns.get(*i as usize), Some(Some(conn)) if conn.more))
+    }
+
+    /// The owner sleeps and there is something for it.
+    pub(crate) fn ring(&mut self) {
+        if self.armed && !self.rung && (!self.done.is_empty() || !self.events.is_empty()) {
+            self.rung = true;
+            self.news.ring();
+        }
+    }
+
+    /// Ends a queue pair. What is pending on it is reported by later polls.
+    pub(crate) fn end(&mut self, index: u32, fate: Fate, announced: bool) {
+        let Some(mut conn) = self.conns.get_mut(index as usize).and_then(Option::take) else { return };
+        self.watch.remove(&conn.socket);
+        let (perhaps, not) = conn.end(fate, &mut self.pool, &mut self.done);
+        self.live.retain(|live| *live != index);
+        self.pool.sharers -= 1;
+        self.pool.waiting.retain(|waiting| *waiting != index);
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        if announced {
+            let mut reason = fate.reason();
+            if perhaps + not > 0 {
+                reason += &format!("; of what was pending, {perhaps} may have taken effect and {not} did not");
+            }
+            let queue_pair = QpIndex(index);
+            self.events.push_back(PortEvent::Disconnected { queue_pair, status: fate.status(), reason });
+        }
+        let now = Instant::now();
+        let heard = conn.heard_bye;
+        let mut leaving =
+            Leaving { socket: conn.socket, outbound: conn.outbound, until: now + LEAVE_LIMIT, said: false };
+        if !heard && fate.is_ours() && leaving.stays(now) {
+            self.leaving.push(leaving);
+        }
+    }
+
+    /// Closes a queue pair and frees its index.
+    pub(crate) fn close(&mut self, qp: QpIndex) {
+        self.end(qp.0, Fate::Closed, false);
+        self.events.retain(|PortEvent::Disconnected { queue_pair, .. }| *queue_pair != qp);
+    }
+
+    /// Ends everything, in the owner's name; nothing of what was posted is touched afterwards.
+    pub(crate) fn end_all(&mut self) {
+        for index in 0..self.conns.len() as u32 {
+            self.close(QpIndex(index));
+        }
+        // Nobody drives what is left: the system does, as far as it goes.
+        self.leaving.clear();
+        self.pool.receives.clear();
+    }
+}
+
+impl Leaving {
+    /// Sends what is left, then waits for the peer's own end, and throws away what it still says: a socket closed with bytes unread
+    /// would take the goodbye back.
+    fn stays(&mut self, now: Instant) -> bool {
+        if !self.said {
+            match self.outbound.flush(&self.socket) {
+                Ok(true) => {
+                    self.said = true;
+                    let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+                }
+                Ok(false) => {}
+                Err(_) => return false,
+            }
+        }
+        let mut sink = [0u8; 4096];
+        for _ in 0..256 {
+            match rustix::net::recv(&self.socket, &mut sink[..], RecvFlags::DONTWAIT) {
+                Ok((_, 1..)) => {}
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        now < self.until
+    }
+}
+
+fn open(conns: &mut [Option<Box<Conn>>], qp: QpIndex) -> Result<&mut Conn, VerbsError> {
+    conns.get_mut(qp.0 as usize).and_then(|conn| conn.as_deref_mut()).ok_or(VerbsError::Closed)
+}
+
+fn is_timed(conns: &[Option<Box<Conn>>], index: u32) -> bool {
+    matches!(conns.get(index as usize), Some(Some(conn)) if conn.is_timed())
+}
+
+fn limit(what: &'static str, value: u64, max: u64) -> Result<(), VerbsError> {
+    if value > max { Err(VerbsError::Limit { what, value, max }) } else { Ok(()) }
+}
+
+/// Token of the bell; connections have their index.
+const NEWS: u64 = u64::MAX;
+/// So few connections are asked without epoll.
+const ALWAYS_ASKED: usize = 4;
+/// Smallest depth: a completion queue leaves up to half of it unsignalled.
+const DEPTH_MIN: usize = 32;
+/// How often time is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a goodbye may take.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);

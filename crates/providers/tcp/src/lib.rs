@@ -1,0 +1,42 @@
+//! Queue pairs between hosts, over TCP: one connection each.
+//!
+//! The sender's gather list becomes an iovec, and a message goes into its posted buffer straight from the kernel. A message
+//! travels only when the receiver has granted it a receive (`credits`), so whoever reads a socket always has a place for what is
+//! in it: answers and acknowledgements never wait behind a message that nobody wants, and no peer makes this process
+//! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
+//!
+//! In the order in which a request meets them: `handshake`, `listener` (who is there), `port` and `engine` (completion queue, queue
+//! pairs), `conn` (one of them), `requests` → `outbound` (out), `inbound` (in) → `target` (one-sided operations,
+//! carried out here), `frame` (the wire), `seal` (key and tags), `progress` (a thread that stands in while nobody polls).
+//!
+//! **What the key gives, and what it does not.** Both sides prove that they hold the same key before anything else, and every frame
+//! carries a tag, so nobody without the key connects, injects, changes, reorders or plays back anything. There is **no
+//! secrecy**: whoever sees the wire reads everything on it. Whoever has the key may do all that any peer may. Without a key
+//! (loopback only) every user of this host may connect. With [`Options::mac`] off, whoever can write to the wire can change what
+//! travels on it after the handshake.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod address;
+mod calibrate;
+mod conn;
+mod credits;
+mod engine;
+mod fate;
+mod frame;
+mod handshake;
+mod inbound;
+mod listener;
+mod options;
+mod outbound;
+mod port;
+mod progress;
+mod provider;
+mod registry;
+mod requests;
+mod seal;
+mod target;
+mod watch;
+
+pub use options::Options;
+pub use provider::TcpProvider;
+pub use seal::{Key, KeyError};

@@ -1,0 +1,29 @@
+//! What a provider is told when it is made.
+
+use crate::seal::Key;
+
+/// How a provider behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The pre-shared key. Without one nothing is proved, so a listener must have a loopback address.
+    pub key: Option<Key>,
+    /// Whether every frame carries a tag made with the key. Without a key there is none.
+    pub mac: bool,
+    /// Whether a thread of each port carries out what peers ask while nobody polls.
+    pub progress: bool,
+    /// Connections that a listener has made and that have not ended, at most.
+    pub connections_max: usize,
+}
+
+impl Options {
+    /// Whether frames carry tags.
+    pub fn tags(&self) -> bool {
+        self.mac && self.key.is_some()
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { key: None, mac: true, progress: true, connections_max: 4096 }
+    }
+}

@@ -1,0 +1,153 @@
+//! The data side: `Port` over an engine that the port shares with its thread.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, VerbsError};
+
+use crate::engine::Engine;
+use crate::progress;
+use crate::provider::Shared;
+use crate::watch::{Bell, Watch};
+
+/// A port of the TCP provider.
+#[derive(Debug)]
+pub(crate) struct TcpPort {
+    shared: Arc<Shared>,
+    inner: Arc<Inner>,
+    has_thread: bool,
+}
+
+/// What a port shares with its thread.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    engine: Mutex<Engine>,
+    pub(crate) watch: Arc<Watch>,
+    /// How often the owner called in.
+    pub(crate) calls: AtomicU64,
+    pub(crate) ended: AtomicBool,
+    /// Wakes the thread, to end.
+    pub(crate) bell: Bell,
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The owner's lock: from here on it is here.
+    fn owner(&self) -> MutexGuard<'_, Engine> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut engine = self.lock();
+        engine.armed = false;
+        engine
+    }
+}
+
+impl TcpPort {
+    pub(crate) fn open(
+        shared: Arc<Shared>,
+        domain: &ProtectionDomain,
+        options: PortOptions,
+    ) -> Result<Self, VerbsError> {
+        let watch = Arc::new(Watch::new()?);
+        let engine = Engine::new(shared.clone(), domain.id(), options, watch.clone())?;
+        let inner = Arc::new(Inner {
+            engine: Mutex::new(engine),
+            watch,
+            calls: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            bell: Bell::new()?,
+        });
+        Ok(Self { shared, inner, has_thread: false })
+    }
+}
+
+// SAFETY: [tcp-posted] buffers are touched between post and completion only, each accepted slot is reported once, in order, and
+// a report of success follows the placing.
+unsafe impl Port for TcpPort {
+    fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
+        self.shared.check_fork()?;
+        if self.shared.options.progress && !self.has_thread {
+            progress::start(self.inner.clone())?;
+            self.has_thread = true;
+        }
+        self.inner.owner().attach(qp, link)
+    }
+
+    unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
+        if self.shared.inherited() {
+            return (0, Some(VerbsError::Forked));
+        }
+        let mut engine = self.inner.owner();
+        engine.refresh();
+        let (mut accepted, mut error) = (0, None);
+        for request in batch {
+            // SAFETY: [tcp-posted] the caller's promise.
+            match unsafe { engine.post_one(qp, request) } {
+                Ok(true) => accepted += 1,
+                Ok(false) => break,
+                Err(refused) => {
+                    error = Some(refused);
+                    break;
+                }
+            }
+        }
+        engine.push_out(qp);
+        (accepted, error)
+    }
+
+    unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        self.shared.check_fork()?;
+        self.inner.owner().post_receive(qp, batch)
+    }
+
+    fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
+        if self.shared.inherited() {
+            return 0;
+        }
+        let mut engine = self.inner.owner();
+        if engine.done.len() < out.len() {
+            engine.turn(out.len());
+        }
+        let count = engine.done.len().min(out.len());
+        for (place, done) in out.iter_mut().zip(engine.done.drain(..count)) {
+            *place = done;
+        }
+        count
+    }
+
+    fn next_event(&mut self) -> Option<PortEvent> {
+        if self.shared.inherited() { None } else { self.inner.owner().events.pop_front() }
+    }
+
+    fn arm(&mut self) -> Result<bool, VerbsError> {
+        self.shared.check_fork()?;
+        let mut engine = self.inner.owner();
+        engine.armed = engine.settle();
+        Ok(engine.armed)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.watch.as_fd()
+    }
+
+    fn close(&mut self, qp: QpIndex) {
+        if !self.shared.inherited() {
+            self.inner.owner().close(qp);
+        }
+    }
+}
+
+impl Drop for TcpPort {
+    /// Peers learn of it, and the thread ends.
+    fn drop(&mut self) {
+        if !self.shared.inherited() {
+            self.inner.owner().end_all();
+            self.inner.ended.store(true, Ordering::Release);
+            self.inner.bell.ring();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A port's thread: carries out what peers ask while the port's owner is away, and sleeps otherwise.
+//!
+//! While the owner calls in, the thread looks once every few milliseconds whether it still does. When it no longer does, the thread
+//! waits at the sockets itself. So an active port has a few wake-ups a second, an idle one none, and a target that never
+//! calls in answers all the same.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use overside_verbs::VerbsError;
+
+use crate::handshake::system;
+use crate::port::Inner;
+use crate::watch::wait_readable;
+
+/// Starts the thread of a port.
+pub(crate) fn start(inner: Arc<Inner>) -> Result<(), VerbsError> {
+    let thread = std::thread::Builder::new().name("overside-tcp".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(move || run(&inner)).map(drop).map_err(|e| system("starting the port's thread", &e))
+}
+
+fn run(inner: &Inner) {
+    let ended = || inner.ended.load(Ordering::Acquire);
+    let calls = || inner.calls.load(Ordering::Relaxed);
+    while !ended() {
+        let seen = calls();
+        wait_readable(&[inner.bell.as_fd()], Some(TICK));
+        if calls() != seen {
+            continue;
+        }
+        stand_in(inner, seen);
+    }
+}
+
+/// Until the owner calls in again.
+fn stand_in(inner: &Inner, seen: u64) {
+    let away = || inner.calls.load(Ordering::Relaxed) == seen && !inner.ended.load(Ordering::Acquire);
+    let mut sure = false;
+    while away() {
+        let (quiet, timed) = {
+            let mut engine = inner.lock();
+            engine.settle();
+            engine.ring();
+            (!engine.has_more(), engine.is_timed())
+        };
+        if quiet {
+            let limit = timed.then_some(TIMED);
+            wait_readable(&[inner.bell.as_fd(), inner.watch.as_fd()], limit);
+        }
+        // The owner may have been woken by the same: it goes first.
+        if !sure {
+            wait_readable(&[inner.bell.as_fd()], Some(GRACE));
+            sure = true;
+        }
+        if !away() {
+            return;
+        }
+        let mut engine = inner.lock();
+        engine.turn(usize::MAX);
+        engine.tick();
+        engine.ring();
+    }
+}
+
+/// Between two looks whether the owner calls in.
+const TICK: Duration = Duration::from_millis(5);
+/// How long an owner that was woken may take to call in.
+const GRACE: Duration = Duration::from_millis(1);
+/// Between two looks at deadlines.
+const TIMED: Duration = Duration::from_millis(250);
+const STACK_BYTES: usize = 256 << 10;

@@ -1,0 +1,168 @@
+//! What may be touched: protection domains with their memory.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use overside_memory::{Fragment, MemoryError, SegmentId};
+use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
+use rustix::rand::GetRandomFlags;
+
+use crate::watch::failed;
+
+/// All registrations of a provider.
+#[derive(Debug, Default)]
+pub struct Registry {
+    state: Mutex<State>,
+    /// Raised by every deregistration: what a port remembers is void then.
+    generation: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    regions: HashMap<u128, Region>,
+    /// Segments of each domain: where they lie and how often each is registered.
+    domains: Vec<HashMap<SegmentId, (Range, usize)>>,
+}
+
+#[derive(Debug)]
+struct Region {
+    domain: u64,
+    memory: Memory,
+    access: Access,
+}
+
+/// Addresses of a segment.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    base: usize,
+    len: usize,
+}
+
+impl Registry {
+    /// A new domain's number.
+    pub fn allocate_domain(&self) -> u64 {
+        let mut state = self.lock();
+        state.domains.push(HashMap::new());
+        (state.domains.len() - 1) as u64
+    }
+
+    /// Registers.
+    ///
+    /// # Errors
+    /// When the access is one that this memory does not allow.
+    pub fn register(&self, domain: u64, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
+        let writes = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
+        if matches!(memory, Memory::Segment(_)) && writes {
+            let what = "remote writes to a segment, whose bytes are its owner's to borrow; register a window";
+            return Err(VerbsError::Unsupported(what));
+        }
+        let rkey = u128::from_le_bytes(random()?);
+        let mut state = self.lock();
+        let State { regions, domains } = &mut *state;
+        let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        if let Memory::Segment(segment) = memory {
+            let range = Range { base: segment.base().as_ptr() as usize, len: segment.len() };
+            place.entry(segment.id()).or_insert((range, 0)).1 += 1;
+        }
+        regions.insert(rkey, Region { domain, memory: memory.clone(), access });
+        Ok(MemoryRegion::new(memory.clone(), access, rkey))
+    }
+
+    /// Ends a registration.
+    pub(crate) fn deregister(&self, region: &MemoryRegion) -> Result<(), VerbsError> {
+        let rkey = region.token().rkey;
+        let mut state = self.lock();
+        let State { regions, domains } = &mut *state;
+        let ended = regions.remove(&rkey).ok_or(VerbsError::Unsupported("deregistering another provider's region"))?;
+        let place = domains.get_mut(ended.domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        if let Memory::Segment(segment) = &ended.memory
+            && let Some((_, times)) = place.get_mut(&segment.id())
+        {
+            *times -= 1;
+            if *times == 0 {
+                place.remove(&segment.id());
+                self.generation.fetch_add(1, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a peer connected in `domain` may do `right` to at `at..at + len` by this key; nothing, when key, right or range is wrong.
+    pub(crate) fn reach(&self, domain: u64, rkey: u128, right: Access, at: u64, len: u64) -> Option<Memory> {
+        let state = self.lock();
+        let region = state.regions.get(&rkey)?;
+        let inside = at.checked_add(len).is_some_and(|end| end <= region.memory.len() as u64);
+        (region.domain == domain && region.access.contains(right) && inside).then(|| region.memory.clone())
+    }
+
+    fn segment(&self, domain: u64, id: SegmentId) -> Option<Range> {
+        self.lock().domains.get(domain as usize)?.get(&id).map(|(range, _)| *range)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a port remembers of its domain's segments.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    generation: u64,
+    ranges: HashMap<SegmentId, Range>,
+    last: Option<(SegmentId, Range)>,
+}
+
+impl Known {
+    /// Checks that a fragment lies in a registered segment, where it says (or on a heap, which needs no registration).
+    #[inline]
+    pub(crate) fn check(&mut self, registry: &Registry, domain: u64, fragment: &Fragment) -> Result<(), VerbsError> {
+        if fragment.segment == SegmentId::FOREIGN {
+            return Ok(());
+        }
+        let range = match self.last {
+            Some((id, range)) if id == fragment.segment => range,
+            _ => self.find(registry, domain, fragment.segment)?,
+        };
+        let at = (fragment.address as usize).wrapping_sub(range.base);
+        if at > range.len || fragment.len as usize > range.len - at {
+            let (at, len) = (at as u64, u64::from(fragment.len));
+            return Err(MemoryError::Escapes { at, len, of: range.len as u64 }.into());
+        }
+        Ok(())
+    }
+
+    /// Forgets what was deregistered since; before a batch.
+    pub(crate) fn refresh(&mut self, registry: &Registry) {
+        let generation = registry.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            *self = Self { generation, ..Self::default() };
+        }
+    }
+
+    fn find(&mut self, registry: &Registry, domain: u64, id: SegmentId) -> Result<Range, VerbsError> {
+        let range = match self.ranges.get(&id) {
+            Some(range) => *range,
+            None => {
+                let range = registry.segment(domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
+                self.ranges.insert(id, range);
+                range
+            }
+        };
+        self.last = Some((id, range));
+        Ok(range)
+    }
+}
+
+/// Bytes that nobody guesses.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], VerbsError> {
+    let mut bytes = [MaybeUninit::uninit(); N];
+    match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::empty()) {
+        Ok((filled, _)) if filled.len() == N => Ok(std::array::from_fn(|i| filled[i])),
+        Ok(_) => Err(VerbsError::System { what: "getrandom", reason: "it returned too little".to_owned() }),
+        Err(errno) => Err(failed("getrandom", errno)),
+    }
+}
+
+const UNKNOWN_DOMAIN: VerbsError = VerbsError::Unsupported("a protection domain of another provider");

@@ -1,0 +1,256 @@
+//! The send queue: what we asked of the peer, in order, until it is reported.
+
+use std::collections::VecDeque;
+
+use overside_verbs::port::{QpIndex, RawBuffer, RawCompletion};
+use overside_verbs::{Opcode, RemoteToken, Status};
+
+use crate::fate::Fate;
+use crate::outbound::Source;
+
+/// A request that was accepted and not reported.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) slot: u32,
+    pub(crate) opcode: Opcode,
+    pub(crate) signalled: bool,
+    pub(crate) fence: bool,
+    pub(crate) bytes: u64,
+    pub(crate) act: Act,
+    /// Where its payload lies; inline bytes are in `inline`.
+    pub(crate) sources: Vec<Source>,
+    pub(crate) inline: Vec<u8>,
+    state: State,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Act {
+    Send(Option<u32>),
+    /// The target, immediate data, and how many bytes were queued.
+    Write(RemoteToken, Option<u32>, u64),
+    /// The sink, and how much of it is filled.
+    Read(RawBuffer, RemoteToken, usize),
+    FetchAdd(RemoteToken, u64),
+    CompareSwap(RemoteToken, u64, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Waits,
+    /// The peer's number for it, and where its last byte is among all that were queued.
+    Queued(u64, u64),
+    Done(Status, u64),
+}
+
+impl Act {
+    /// Whether it meets a receive at the peer.
+    pub(crate) fn takes_receive(&self) -> bool {
+        matches!(self, Act::Send(_) | Act::Write(_, Some(_), _))
+    }
+
+    /// Whether a part of it was queued.
+    pub(crate) fn is_begun(&self) -> bool {
+        matches!(self, Act::Write(_, _, 1..))
+    }
+
+    /// Whether the peer answers it with more than an acknowledgement.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self, Act::Read(..) | Act::FetchAdd(..) | Act::CompareSwap(..))
+    }
+}
+
+/// Requests in the order of posting: reported ones have left, then those under way, then those that wait.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    entries: VecDeque<Entry>,
+    /// The first that waits.
+    next: usize,
+    /// The number of the next one that goes to the peer.
+    number: u64,
+    /// Under way and to be answered.
+    reading: usize,
+    /// Gather entries of all of them.
+    sources: usize,
+    depth: usize,
+    sources_max: usize,
+    spare: Vec<Vec<Source>>,
+}
+
+impl Requests {
+    pub(crate) fn new(depth: usize, sources_max: usize) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            next: 0,
+            number: 0,
+            reading: 0,
+            sources: 0,
+            depth,
+            sources_max,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Whether one more of so many gather entries may be posted now.
+    pub(crate) fn has_room(&self, sources: usize) -> bool {
+        self.entries.len() < self.depth && (self.sources == 0 || self.sources + sources <= self.sources_max)
+    }
+
+    /// An empty list for a request's sources.
+    pub(crate) fn list(&mut self) -> Vec<Source> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn push(&mut self, mut entry: Entry) {
+        self.sources += entry.sources.len();
+        // An honest caller gives a READ room; no byte is written past a sink.
+        if let Act::Read(sink, token, _) = entry.act
+            && token.len > sink.len as u64
+        {
+            entry.state = State::Done(Status::RemoteAccess, 0);
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// The next one that waits for its turn.
+    pub(crate) fn waiting(&mut self) -> Option<&Entry> {
+        while let Some(Entry { state: State::Done(..), .. }) = self.entries.get(self.next) {
+            self.next += 1;
+        }
+        self.entries.get(self.next)
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.entries.len() - self.next
+    }
+
+    /// Whether its fence must wait, or there is no room for another answer.
+    pub(crate) fn next_is_held_back(&self) -> bool {
+        let held = |e: &Entry| (e.fence && self.reading > 0) || (e.act.is_answered() && self.reading >= READING_MAX);
+        self.entries.get(self.next).is_some_and(held)
+    }
+
+    /// The one that [`waiting`](Self::waiting) found.
+    pub(crate) fn next_mut(&mut self) -> Option<&mut Entry> {
+        self.entries.get_mut(self.next)
+    }
+
+    /// The one that waited is queued up to `queued`.
+    pub(crate) fn advance(&mut self, queued: u64) {
+        let Some(entry) = self.entries.get_mut(self.next) else { return };
+        entry.state = State::Queued(self.number, queued);
+        self.reading += usize::from(entry.act.is_answered());
+        self.number += 1;
+        self.next += 1;
+    }
+
+    /// The peer has carried out everything before `acked`. Reports what has ended; false when the peer cannot have.
+    pub(crate) fn acknowledge(&mut self, acked: u64, qp: QpIndex, out: &mut VecDeque<RawCompletion>) -> bool {
+        if acked > self.number {
+            return false;
+        }
+        self.report(qp, out);
+        while let Some(Entry { state: State::Queued(number, _), act, .. }) = self.entries.front() {
+            if *number >= acked {
+                break;
+            }
+            if act.is_answered() {
+                return false;
+            }
+            self.end_front(Status::Success, 0);
+            self.report(qp, out);
+        }
+        true
+    }
+
+    /// The request with this number, if an answer to it may come now: all before it have ended.
+    pub(crate) fn answered(&mut self, number: u64) -> Option<&mut Entry> {
+        let front = self.entries.front_mut()?;
+        matches!(front.state, State::Queued(this, _) if this == number).then_some(front)
+    }
+
+    /// The first one under way has ended.
+    pub(crate) fn end_front(&mut self, status: Status, value: u64) {
+        if let Some(front) = self.entries.front_mut() {
+            self.reading -= usize::from(front.act.is_answered() && matches!(front.state, State::Queued(..)));
+            front.state = State::Done(status, value);
+        }
+    }
+
+    /// Reports what has ended, in order.
+    pub(crate) fn report(&mut self, qp: QpIndex, out: &mut VecDeque<RawCompletion>) {
+        while let Some(Entry { state: State::Done(status, value), .. }) = self.entries.front() {
+            let (status, value) = (*status, *value);
+            let Some(entry) = self.entries.pop_front() else { return };
+            self.next = self.next.saturating_sub(1);
+            self.sources -= entry.sources.len();
+            if entry.signalled || status != Status::Success {
+                out.push_back(RawCompletion {
+                    slot: entry.slot,
+                    qp: Some(qp),
+                    opcode: entry.opcode,
+                    status,
+                    bytes: entry.bytes,
+                    immediate: None,
+                    value,
+                });
+            }
+            if self.spare.len() < SPARE_MAX && entry.sources.capacity() <= SPARE_LEN_MAX {
+                let mut list = entry.sources;
+                list.clear();
+                self.spare.push(list);
+            }
+        }
+    }
+
+    /// How many had left (and may have taken effect), and how many had not, when `sent` bytes had.
+    pub(crate) fn effects(&self, sent: u64) -> (usize, usize) {
+        let open = self.entries.iter().filter(|entry| !matches!(entry.state, State::Done(..)));
+        let (mut perhaps, mut not) = (0, 0);
+        for entry in open {
+            match entry.state {
+                State::Queued(_, end) if end <= sent => perhaps += 1,
+                // A WRITE that has left in part may have changed something.
+                _ if entry.act.is_begun() => perhaps += 1,
+                _ => not += 1,
+            }
+        }
+        (perhaps, not)
+    }
+
+    /// Ends all of them. `too_long` is the one that the peer says was too long.
+    pub(crate) fn flush(&mut self, qp: QpIndex, fate: Fate, too_long: Option<u64>, out: &mut VecDeque<RawCompletion>) {
+        for entry in &mut self.entries {
+            entry.state = match entry.state {
+                State::Done(status, value) => State::Done(status, value),
+                State::Queued(number, _) if Some(number) == too_long => State::Done(Status::TooLong, 0),
+                _ => State::Done(fate.pending(), 0),
+            };
+        }
+        self.reading = 0;
+        self.report(qp, out);
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(slot: u32, opcode: Opcode, act: Act, sources: Vec<Source>) -> Self {
+        let bytes = sources.iter().map(|source| source.len as u64).sum();
+        Self {
+            slot,
+            opcode,
+            signalled: true,
+            fence: false,
+            bytes,
+            act,
+            sources,
+            inline: Vec::new(),
+            state: State::Waits,
+        }
+    }
+}
+
+/// READs and atomics under way; a peer that asks for more at a time is closed.
+pub(crate) const READING_MAX: usize = 128;
+const SPARE_MAX: usize = 32;
+const SPARE_LEN_MAX: usize = 1024;
