@@ -2,7 +2,7 @@
 
 /// Limits and promises of a provider. What differs between providers is said here and in
 /// their profiles, and nowhere else does code ask which provider it has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Capabilities {
     /// Entries of a gather list in one request (to-copy §3 TC-M06: 32 on a ConnectX-3).
     pub sge_max: usize,
@@ -25,7 +25,7 @@ pub struct Capabilities {
 }
 
 /// Among whom a provider's atomics are atomic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicScope {
     /// There are none.
     None,
@@ -36,7 +36,7 @@ pub enum AtomicScope {
 }
 
 /// What happens to a view over memory that is not registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForeignMemory {
     /// It is sent from where it lies.
     Direct,

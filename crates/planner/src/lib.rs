@@ -11,15 +11,22 @@
 #![forbid(unsafe_code)]
 
 mod boxes;
+mod cache;
 mod capabilities;
 mod curve;
 mod plan;
+mod planner;
 mod profile;
+mod tally;
 mod text;
+mod view;
 
 pub use boxes::{Boxes, PerByte, PerLine, Separable, bottleneck, capped, separable};
+pub use cache::PlanCache;
 pub use capabilities::{AtomicScope, Capabilities, ForeignMemory};
 pub use curve::{Curve, CurveError, Line};
 pub use plan::{Alternative, Goal, Plan, Price, plan};
+pub use planner::Planner;
 pub use profile::{Bends, Profile, Work};
 pub use text::ProfileError;
+pub use view::{Force, PlanError, Terms, ViewPlan, Way};

@@ -3,7 +3,7 @@
 use crate::profile::{Profile, Work};
 
 /// What is to be small.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Goal {
     /// Time per message with both ends busy at once: the slower end decides.
     #[default]
@@ -88,6 +88,11 @@ fn price(profile: &Profile, goal: Goal, alternative: &Alternative<'_>) -> Price 
     let sender_ns = profile.sender_ns(&alternative.sender);
     let receiver_ns = profile.receiver_ns(&alternative.receiver);
     let wire_ns = alternative.wire_bytes * profile.wire_byte_ns;
+    weigh(goal, sender_ns, receiver_ns, wire_ns)
+}
+
+/// What ends and wire take, as one figure by the goal.
+pub(crate) fn weigh(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) -> Price {
     let ns = match goal {
         // The sum breaks ties between alternatives whose slower end is the same.
         Goal::Throughput => sender_ns.max(receiver_ns).max(wire_ns) + (sender_ns + receiver_ns) * TIE_SHARE,

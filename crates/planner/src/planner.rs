@@ -1,0 +1,476 @@
+//! Prices every way of sending a shape and chooses.
+
+use std::hash::{Hash, Hasher};
+
+use overside_shape::{Kind, Mask, Run, Shape};
+
+use crate::boxes::{PerByte, bottleneck, separable};
+use crate::capabilities::Capabilities;
+use crate::curve::{Curve, Line};
+use crate::plan::{Goal, Price, weigh};
+use crate::profile::Profile;
+use crate::tally::{RANGES, Tally, range_of, start_of};
+use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
+
+/// A device as the planner sees it: made once, asked for every shape.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    capabilities: Capabilities,
+    profile: Profile,
+    /// What a piece costs for each range of lengths: packed by the kernel for any runs (cold, warm), for regular
+    /// and for bitmapped regions; received where it lay, or packed.
+    pack: [[Line; RANGES]; 2],
+    pack_regular: [Line; RANGES],
+    pack_bitmapped: [Line; RANGES],
+    receive: [Line; RANGES],
+    receive_packed: [Line; RANGES],
+    fingerprint: u64,
+}
+
+impl Planner {
+    /// For a device.
+    pub fn new(capabilities: Capabilities, profile: Profile) -> Self {
+        let by_range = |line: &dyn Fn(u64) -> Line| std::array::from_fn(|range| line(start_of(range)));
+        let pack = [false, true].map(|warm| by_range(&|len| profile.pack(len, warm)));
+        let special = |kernel: &Curve, len: u64| match kernel.points().last() {
+            Some((last, _)) if len <= *last => kernel.line(len),
+            _ => None,
+        };
+        let pack_regular =
+            by_range(&|len| special(&profile.bends.pack_regular, len).unwrap_or(profile.pack(len, false)));
+        let pack_bitmapped =
+            by_range(&|len| special(&profile.bends.pack_bitmapped, len).unwrap_or(profile.pack(len, false)));
+        let receive = by_range(&|len| profile.receive(len));
+        let receive_packed = by_range(&|len| profile.receive_packed(len));
+        let mut hasher = std::hash::DefaultHasher::new();
+        (&capabilities, profile.to_string()).hash(&mut hasher);
+        Self {
+            fingerprint: hasher.finish(),
+            capabilities,
+            profile,
+            pack,
+            pack_regular,
+            pack_bitmapped,
+            receive,
+            receive_packed,
+        }
+    }
+
+    /// The device's limits.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Its prices.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Tells devices apart.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Prices every way of sending `shape` and chooses the cheapest; the first of equals.
+    ///
+    /// Exact for this profile where every message is cut alike or there is one: all thresholds between
+    /// packing everything and gathering everything are priced.
+    ///
+    /// # Errors
+    /// For a message longer than a request, and a forced way that cannot carry the shape.
+    #[inline]
+    pub fn plan(&self, shape: &Shape, terms: &Terms) -> Result<ViewPlan, PlanError> {
+        let messages = shape.messages();
+        let bytes_max = terms.request_bytes_max.min(self.capabilities.message_max);
+        let longest = match messages.uniform_bytes() {
+            Some(bytes) => bytes,
+            None => messages.lengths().max().unwrap_or(0),
+        };
+        if longest > bytes_max {
+            return Err(PlanError::TooLong { bytes: longest, max: bytes_max });
+        }
+        let tally = Tally::of(shape);
+        let pieces: f64 = tally.ranges().map(|range| range.pieces).sum();
+        let load = Load {
+            bytes: shape.bytes() as f64,
+            messages: messages.count() as f64,
+            longest: longest as f64,
+            bytes_max: bytes_max as f64,
+            sge_max: self.capabilities.sge_max as f64,
+            pieces,
+        };
+        let mut plan = ViewPlan {
+            way: Way::Copy,
+            gather_from: u64::MAX,
+            prices: [None; Way::ALL.len()],
+            mixture_from: u64::MAX,
+            all_gathered: false,
+            messages: messages.count(),
+            fragments: pieces as u64,
+            bytes: shape.bytes(),
+        };
+        self.price_thresholds(&tally, &load, terms, &mut plan);
+        self.price_copy(shape, &tally, &load, terms, &mut plan);
+        self.price_inline(shape, &tally, &load, terms, &mut plan);
+        if terms.gaps_on_wire {
+            self.price_boxes(shape, &load, terms, &mut plan);
+        }
+        plan.choose(terms.force)
+    }
+
+    /// Gathering everything, and every threshold between that and packing everything.
+    fn price_thresholds(&self, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+        // A forced threshold stands at the first range that is gathered, and all others do not count.
+        let forced = match terms.force {
+            Some(Force::Threshold(from)) => Some(tally.ranges().find(|range| range.least >= from).map(|r| r.index)),
+            _ => None,
+        };
+        plan.all_gathered = forced.is_some() && forced == Some(tally.ranges().next().map(|range| range.index));
+        let pack = &self.pack[usize::from(terms.warm)];
+        let gathered = tally.ranges().map(|range| self.receive[range.index].at(range.pieces, range.bytes)).sum();
+        // Of what is packed so far: from nothing to everything, the shortest first.
+        let mut part = Part { gathered: load.pieces, gathered_ns: gathered, ..Part::default() };
+        plan.prices[Way::Gather as usize] = self.priced(load, &part, terms.goal);
+        for range in tally.ranges() {
+            let stands = forced.is_none_or(|first| first == Some(range.index));
+            if part.pieces > 0.0
+                && stands
+                && let Some(price) = self.priced(load, &part, terms.goal)
+                && plan.prices[Way::Mixture as usize].is_none_or(|known| price.ns < known.ns)
+            {
+                plan.prices[Way::Mixture as usize] = Some(price);
+                plan.mixture_from = range.least;
+            }
+            part.pieces += range.pieces;
+            part.bytes += range.bytes;
+            part.runs += range.runs;
+            part.pack_ns += pack[range.index].at(range.pieces, range.bytes);
+            part.gathered -= range.pieces;
+            part.gathered_ns -= self.receive[range.index].at(range.pieces, range.bytes);
+        }
+    }
+
+    fn price_copy(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+        let part = Part {
+            pieces: load.pieces,
+            bytes: load.bytes,
+            runs: 1.0,
+            pack_ns: self.packing(shape, tally, terms.warm),
+            ..Part::default()
+        };
+        plan.prices[Way::Copy as usize] = self.priced(load, &part, terms.goal);
+    }
+
+    fn price_inline(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+        let lengths = if shape.messages().uniform_bytes().is_none() { 4.0 * load.messages } else { 0.0 };
+        if load.bytes + lengths > self.capabilities.inline_max as f64 {
+            return;
+        }
+        let sender =
+            self.profile.send_request_ns + self.packing(shape, tally, true) + load.bytes * self.profile.send_byte_ns;
+        let receiver = self.profile.receive_request_ns + load.bytes * self.profile.receive_packed(64).byte_ns;
+        plan.prices[Way::Inline as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
+    }
+
+    /// One message as boxes over its fragments; the gaps' bytes go along.
+    fn price_boxes(&self, shape: &Shape, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+        let fragments: Vec<Run> = shape.fragments().collect();
+        let in_order = fragments.windows(2).all(|pair| pair[0].at + pair[0].len <= pair[1].at);
+        if load.messages != 1.0 || !in_order {
+            return;
+        }
+        let cost = self.box_cost();
+        let boxes = separable(&fragments, &cost);
+        let bytes = boxes.bytes(&fragments);
+        if boxes.len() > self.capabilities.sge_max || bytes as f64 > load.bytes_max {
+            return;
+        }
+        let gathered_ns = boxes.runs(&fragments).map(|run| self.profile.receive(run.len).at(1.0, run.len as f64)).sum();
+        let part = Part { gathered: boxes.len() as f64, gathered_ns, ..Part::default() };
+        let load = Load { bytes: bytes as f64, longest: bytes as f64, ..*load };
+        plan.prices[Way::Boxes as usize] = self.priced(&load, &part, terms.goal);
+    }
+
+    /// What a box costs at both ends together, the request being one more gather entry.
+    pub fn box_cost(&self) -> PerByte {
+        let receive = self.profile.receive(BOX_BYTES);
+        PerByte {
+            request_ns: self.profile.send_fragment_ns + receive.fixed_ns.max(0.0),
+            byte_ns: self.profile.send_byte_ns + receive.byte_ns + self.profile.wire_byte_ns,
+        }
+    }
+
+    /// The reads that fetch address-ordered fragments, from one region or several, for the goal: joined gap by
+    /// gap, or the smallest gaps first where requests and bytes overlap in time (d-rdma §4.1 DR-M26).
+    pub fn boxes(&self, fragments: &[Run], goal: Goal) -> crate::Boxes {
+        let cost = self.box_cost();
+        match goal {
+            Goal::Throughput => bottleneck(fragments, cost.request_ns, cost.byte_ns),
+            Goal::TotalCpu | Goal::SenderCpu | Goal::Latency => separable(fragments, &cost),
+        }
+    }
+
+    /// Packing all of a shape, with the kernel that its kind has.
+    fn packing(&self, shape: &Shape, tally: &Tally, warm: bool) -> f64 {
+        let pack = match shape.kind() {
+            Kind::Bitmapped { columns: [_], .. } => &self.pack_bitmapped,
+            Kind::Bitmapped { .. } | Kind::Strided { .. } | Kind::Mapped { .. } => &self.pack_regular,
+            Kind::Set { mask: Mask::Rows, .. } => &self.pack_regular,
+            _ => &self.pack[usize::from(warm)],
+        };
+        tally.ranges().map(|range| pack[range.index].at(range.pieces, range.bytes)).sum()
+    }
+
+    fn priced(&self, load: &Load, part: &Part, goal: Goal) -> Option<Price> {
+        let requests = load.requests(part)?;
+        let (profile, runs) = (&self.profile, if part.pieces > 0.0 { part.runs + requests - 1.0 } else { 0.0 });
+        let runs = runs.min(part.pieces.max(requests));
+        let sender = requests * profile.send_request_ns
+            + (part.gathered + runs) * profile.send_fragment_ns
+            + part.pack_ns
+            + load.bytes * profile.send_byte_ns;
+        let packed = if runs > 0.0 {
+            self.receive_packed[range_of((part.bytes / runs) as u64)].at(runs, part.bytes)
+        } else {
+            0.0
+        };
+        let receiver = requests * profile.receive_request_ns + part.gathered_ns.max(0.0) + packed;
+        Some(self.weighed(sender, receiver, load.bytes, goal))
+    }
+
+    fn weighed(&self, sender_ns: f64, receiver_ns: f64, wire_bytes: f64, goal: Goal) -> Price {
+        weigh(goal, sender_ns, receiver_ns, wire_bytes * self.profile.wire_byte_ns)
+    }
+}
+
+/// What is to be sent, whichever way.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    bytes: f64,
+    messages: f64,
+    /// Bytes of the longest message.
+    longest: f64,
+    bytes_max: f64,
+    sge_max: f64,
+    pieces: f64,
+}
+
+/// How it is divided between packing and gathering.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    /// Fragments packed, their bytes and the entries they make.
+    pieces: f64,
+    bytes: f64,
+    runs: f64,
+    pack_ns: f64,
+    /// Fragments gathered and what the receiver does for them.
+    gathered: f64,
+    gathered_ns: f64,
+}
+
+impl Load {
+    /// Requests, each of whole messages; none when one message has too many entries for a request.
+    fn requests(&self, part: &Part) -> Option<f64> {
+        let entries = part.gathered + part.runs;
+        let each = entries / self.messages.max(1.0);
+        if each > self.sge_max {
+            return None;
+        }
+        let by_bytes = if self.longest > 0.0 { (self.bytes_max / self.longest).floor().max(1.0) } else { f64::MAX };
+        let by_entries = if each > 0.0 { (self.sge_max / each).floor().max(1.0) } else { f64::MAX };
+        Some((self.messages / by_bytes.min(by_entries)).ceil().max(1.0))
+    }
+}
+
+/// A box's bytes are priced as those of a fragment of this length.
+const BOX_BYTES: u64 = 256;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::Bends;
+    use crate::capabilities::{AtomicScope, ForeignMemory};
+    use overside_shape::{Bitmap, Column, Order};
+    use proptest::prelude::*;
+
+    pub(crate) fn planner(sge_max: usize, change: impl Fn(&Profile) -> Profile) -> Planner {
+        let capabilities = Capabilities {
+            sge_max,
+            inline_max: 64,
+            message_max: 1 << 20,
+            depth_max: 64,
+            progress_by_itself: true,
+            one_sided: true,
+            atomics: AtomicScope::Cpu,
+            last_byte_last: true,
+            foreign: ForeignMemory::Direct,
+        };
+        let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
+        let profile = Profile {
+            send_request_ns: 60.0,
+            send_fragment_ns: 8.0,
+            send_byte_ns: 0.0,
+            pack_byte_ns: 0.1,
+            pack_piece_ns: 3.0,
+            row_ns: 4.0,
+            receive_request_ns: 80.0,
+            receive_fragment_ns: 14.0,
+            receive_byte_ns: 0.1,
+            wire_byte_ns: 0.01,
+            bends: Bends {
+                pack: curve(&[(4, 2.0), (64, 5.0), (1024, 90.0), (65536, 9000.0)]),
+                receive: curve(&[(8, 12.0), (128, 20.0), (4096, 300.0), (65536, 6000.0)]),
+                receive_packed: curve(&[(64, 10.0), (16384, 900.0)]),
+                ..Bends::default()
+            },
+            source: "made up".into(),
+        };
+        Planner::new(capabilities, change(&profile))
+    }
+
+    fn listed(lens: &[u64]) -> Shape {
+        let mut at = 0;
+        let runs: Vec<Run> = lens
+            .iter()
+            .map(|len| {
+                at += len + 9;
+                Run::new(at - len, *len)
+            })
+            .collect();
+        Shape::list(&runs).unwrap()
+    }
+
+    /// The price of one request in which `packed` says for each fragment whether it is packed; walks it naively.
+    fn naive(planner: &Planner, lens: &[u64], packed: &[bool], goal: Goal) -> Option<f64> {
+        let profile = planner.profile();
+        let (mut entries, mut sender, mut receiver, mut run) =
+            (0, profile.send_request_ns, profile.receive_request_ns, 0);
+        let mut runs = Vec::new();
+        for (len, is_packed) in lens.iter().zip(packed) {
+            if *is_packed {
+                entries += usize::from(run == 0);
+                run += len;
+                sender += profile.pack(*len, false).at(1.0, *len as f64);
+            } else {
+                runs.extend((run > 0).then_some(run));
+                (run, entries) = (0, entries + 1);
+                receiver += profile.receive(*len).at(1.0, *len as f64);
+            }
+        }
+        runs.extend((run > 0).then_some(run));
+        let (count, bytes) = (runs.len() as f64, runs.iter().sum::<u64>() as f64);
+        if count > 0.0 {
+            receiver += profile.receive_packed((bytes / count) as u64).at(count, bytes);
+        }
+        sender += entries as f64 * profile.send_fragment_ns;
+        let wire = lens.iter().sum::<u64>() as f64 * profile.wire_byte_ns;
+        (entries <= planner.capabilities().sge_max).then(|| weigh(goal, sender, receiver, wire).ns)
+    }
+
+    fn lengths() -> impl Strategy<Value = Vec<u64>> {
+        let any = prop_oneof![1u64..200, 1u64..6000, Just(4096), Just(64)];
+        proptest::collection::vec(any, 1..=11)
+    }
+
+    fn goals() -> impl Strategy<Value = Goal> {
+        prop_oneof![Just(Goal::Throughput), Just(Goal::TotalCpu), Just(Goal::SenderCpu), Just(Goal::Latency)]
+    }
+
+    proptest! {
+        #[test]
+        fn no_threshold_is_cheaper(lens in lengths(), sge_max in 1usize..12, goal in goals()) {
+            let planner = planner(sge_max, Profile::clone);
+            let shape = listed(&lens);
+            let plan = planner.plan(&shape, &Terms { goal, ..Terms::default() }).unwrap();
+            let by_threshold = |from: u64| {
+                let packed: Vec<bool> = lens.iter().map(|len| *len < from).collect();
+                naive(&planner, &lens, &packed, goal)
+            };
+            let least = lens.iter().copied().chain([0, u64::MAX]).filter_map(by_threshold).min_by(f64::total_cmp).unwrap();
+            let found = plan.chosen().ns;
+            if plan.way() == Way::Inline {
+                prop_assert!(found <= least + 0.01);
+            } else {
+                prop_assert!((found - by_threshold(plan.gather_from()).unwrap()).abs() < 0.01, "the price is that of the plan");
+                // Lengths within a quarter of a power of two are not told apart: only that much can be missed.
+                let told_apart = lens.iter().all(|a| lens.iter().all(|b| a == b || range_of(*a) != range_of(*b)));
+                if told_apart {
+                    prop_assert!((found - least).abs() < 0.01, "{} instead of {}", found, least);
+                }
+                prop_assert!(found >= least - 0.01);
+            }
+        }
+
+        #[test]
+        fn what_is_forced_is_done_at_its_price(lens in lengths(), from in 1u64..8000, goal in goals()) {
+            let planner = planner(16, Profile::clone);
+            let terms = |force| Terms { goal, force: Some(force), ..Terms::default() };
+            let shape = listed(&lens);
+            for way in [Way::Copy, Way::Gather] {
+                let plan = planner.plan(&shape, &terms(Force::Way(way))).unwrap();
+                prop_assert_eq!(plan.way(), way);
+                let naive = naive(&planner, &lens, &vec![way == Way::Copy; lens.len()], goal).unwrap();
+                prop_assert!((plan.chosen().ns - naive).abs() < 0.01);
+            }
+            let plan = planner.plan(&shape, &terms(Force::Threshold(from))).unwrap();
+            // Within its quarter of a power of two, a threshold may fall on either side of a length.
+            let same = |a: u64, b: u64| range_of(a) == range_of(b);
+            for len in lens.iter().filter(|len| !same(**len, from)) {
+                prop_assert_eq!(*len >= plan.gather_from(), *len >= from);
+            }
+        }
+    }
+
+    #[test]
+    fn large_and_small_in_one_request_are_mixed() {
+        let mut lens = vec![60_000];
+        lens.extend([16; 12]);
+        let plan = planner(32, Profile::clone)
+            .plan(&listed(&lens), &Terms { goal: Goal::TotalCpu, ..Terms::default() })
+            .unwrap();
+        assert_eq!((plan.way(), plan.gather_from()), (Way::Mixture, 60_000));
+        let text = plan.to_string();
+        assert!(text.starts_with("60192 bytes in 13 fragments: inline impossible, copy "), "{text}");
+        assert!(text.contains("mixture from 60000 bytes") && text.ends_with("(chosen)"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        let planner = planner(4, Profile::clone);
+        let long = Shape::contiguous(0, 5000).unwrap();
+        let terms = Terms { request_bytes_max: 4096, ..Terms::default() };
+        assert_eq!(planner.plan(&long, &terms), Err(PlanError::TooLong { bytes: 5000, max: 4096 }));
+        let messages = long.messages_of(500).unwrap();
+        assert_eq!(planner.plan(&messages, &terms).unwrap().messages(), 10, "each fits");
+        let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
+        let many = planner.plan(&listed(&[10; 5]), &forced);
+        assert_eq!(many, Err(PlanError::Impossible { way: Way::Gather, bytes: 50, fragments: 5 }));
+    }
+
+    #[test]
+    fn boxes_are_priced_where_gaps_may_travel() {
+        let planner = planner(64, Profile::clone);
+        let shape = listed(&[50; 40]);
+        let terms = Terms { goal: Goal::TotalCpu, ..Terms::default() };
+        assert_eq!(planner.plan(&shape, &terms).unwrap().price(Way::Boxes), None);
+        let allowed = planner.plan(&shape, &Terms { gaps_on_wire: true, ..terms }).unwrap();
+        assert!(allowed.price(Way::Boxes).unwrap().ns < allowed.price(Way::Gather).unwrap().ns);
+    }
+
+    #[test]
+    fn regular_shapes_are_priced_by_their_own_kernels() {
+        let cheap = |p: &Profile| {
+            let one = Curve::new([(4, 0.5), (64, 4.0)]).unwrap();
+            Profile { bends: Bends { pack_regular: one.clone(), pack_bitmapped: one, ..p.bends.clone() }, ..p.clone() }
+        };
+        let (plain, special) = (planner(256, Profile::clone), planner(256, cheap));
+        let strided = Shape::strided(0, 32, 1000, &[Run::new(0, 4)]).unwrap();
+        let rows = Bitmap::of(3000, |row| row % 3 == 0);
+        let bitmapped = Shape::bitmapped(&[Column::dense(0, 4)], &rows, Order::Rows).unwrap();
+        for shape in [strided, bitmapped] {
+            let price = |planner: &Planner| planner.plan(&shape, &Terms::default()).unwrap().price(Way::Copy).unwrap();
+            let saved = price(&plain).sender_ns - price(&special).sender_ns;
+            assert!((saved - 1500.0).abs() < 1.0, "1.5 ns a piece: {saved}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! How the bytes of a shape are to be sent.
+
+use std::fmt;
+
+use crate::plan::{Goal, Price};
+
+/// A way of sending a shape's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// The bytes ride in the descriptor.
+    Inline,
+    /// Packed into a transmit buffer first.
+    Copy,
+    /// One gather entry a fragment.
+    Gather,
+    /// Long fragments gathered, short ones packed, in one request.
+    Mixture,
+    /// Fewer, larger gather entries that span gaps; the gaps' bytes are sent as well.
+    Boxes,
+}
+
+/// What is asked of the planner beside the shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// What is to be small.
+    pub goal: Goal,
+    /// Bytes of the receiver's buffers and of a transmit buffer: no request carries more.
+    pub request_bytes_max: u64,
+    /// The bytes are in the sender's cache.
+    pub warm: bool,
+    /// The receiver knows the shape and takes its gaps' bytes as well.
+    pub gaps_on_wire: bool,
+    /// Not to be chosen by price.
+    pub force: Option<Force>,
+}
+
+/// A choice made by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// This way; a mixture at its best threshold.
+    Way(Way),
+    /// Fragments of so many bytes and more are gathered, shorter ones packed, whatever it costs.
+    Threshold(u64),
+}
+
+/// Why a shape cannot be sent so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A message longer than a request.
+    #[error(
+        "a message of {bytes} bytes is longer than a request may be ({max} bytes); cut the region into shorter messages"
+    )]
+    TooLong {
+        /// The longest message.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The forced way cannot carry it.
+    #[error(
+        "{way} cannot carry {bytes} bytes in {fragments} fragments on this device; leave the choice to the planner"
+    )]
+    Impossible {
+        /// The way.
+        way: Way,
+        /// Bytes in all.
+        bytes: u64,
+        /// Fragments in all.
+        fragments: u64,
+    },
+}
+
+/// What was chosen for a shape, at what price, and the prices turned down. Prints all of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ViewPlan {
+    pub(crate) way: Way,
+    pub(crate) gather_from: u64,
+    pub(crate) prices: [Option<Price>; Way::ALL.len()],
+    pub(crate) mixture_from: u64,
+    /// A forced threshold that no fragment stays below.
+    pub(crate) all_gathered: bool,
+    pub(crate) messages: u64,
+    pub(crate) fragments: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Way {
+    /// In the order of their prices.
+    pub const ALL: [Way; 5] = [Way::Inline, Way::Copy, Way::Gather, Way::Mixture, Way::Boxes];
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { goal: Goal::default(), request_bytes_max: 1 << 20, warm: false, gaps_on_wire: false, force: None }
+    }
+}
+
+impl ViewPlan {
+    /// The way.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Fragments of so many bytes and more are gathered, shorter ones packed: 0 gathers all, [`u64::MAX`] packs all.
+    pub fn gather_from(&self) -> u64 {
+        self.gather_from
+    }
+
+    /// The price of a way for all messages; none where it cannot be done.
+    pub fn price(&self, way: Way) -> Option<Price> {
+        self.prices[way as usize]
+    }
+
+    /// The price of what was chosen.
+    pub fn chosen(&self) -> Price {
+        self.prices[self.way as usize].unwrap_or_default()
+    }
+
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Messages in all.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+}
+
+impl ViewPlan {
+    /// The cheapest way, or the forced one.
+    pub(crate) fn choose(mut self, force: Option<Force>) -> Result<Self, PlanError> {
+        let way = match force {
+            Some(Force::Way(way)) => Some(way),
+            // A threshold below or above all fragments is one of the plain ways; so is one that no request can hold.
+            Some(Force::Threshold(_)) if self.all_gathered && self.price(Way::Gather).is_some() => Some(Way::Gather),
+            Some(Force::Threshold(_)) if self.mixture_from != u64::MAX => Some(Way::Mixture),
+            Some(Force::Threshold(_)) => Some(Way::Copy),
+            None => {
+                let priced = Way::ALL.into_iter().filter_map(|way| Some((way, self.prices[way as usize]?.ns)));
+                priced.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(way, _)| way)
+            }
+        };
+        self.way = way.unwrap_or(Way::Copy);
+        if self.prices[self.way as usize].is_none() {
+            let (way, bytes, fragments) = (self.way, self.bytes, self.fragments);
+            return Err(PlanError::Impossible { way, bytes, fragments });
+        }
+        self.gather_from = match self.way {
+            Way::Inline | Way::Copy => u64::MAX,
+            Way::Gather | Way::Boxes => 0,
+            Way::Mixture => self.mixture_from,
+        };
+        Ok(self)
+    }
+}
+
+impl fmt::Display for ViewPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes in {} fragments", self.bytes, self.fragments)?;
+        if self.messages != 1 {
+            write!(f, " of {} messages", self.messages)?;
+        }
+        for (way, separator) in Way::ALL.into_iter().zip([": ", ", ", ", ", ", ", ", "]) {
+            let name = |f: &mut fmt::Formatter<'_>| match way {
+                Way::Mixture if self.mixture_from != u64::MAX => {
+                    write!(f, "{separator}{way} from {} bytes", self.mixture_from)
+                }
+                _ => write!(f, "{separator}{way}"),
+            };
+            match self.price(way) {
+                Some(price) => {
+                    name(f)?;
+                    write!(f, " {:.2} µs", price.ns / 1000.0)?;
+                }
+                // What nobody asked for is not said to be impossible.
+                None if matches!(way, Way::Mixture | Way::Boxes) => continue,
+                None => write!(f, "{separator}{way} impossible")?,
+            }
+            if way == self.way {
+                f.write_str(" (chosen)")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Inline => "inline",
+            Way::Copy => "copy",
+            Way::Gather => "gather",
+            Way::Mixture => "mixture",
+            Way::Boxes => "boxes",
+        })
+    }
+}
