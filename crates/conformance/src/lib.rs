@@ -28,6 +28,7 @@
 //! The suite has been tested itself: `tests/mutants.rs` runs it against providers that are broken on purpose.
 #![forbid(unsafe_code)]
 
+pub mod declared;
 mod ends;
 mod second;
 mod sentences;

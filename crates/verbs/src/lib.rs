@@ -31,6 +31,7 @@
 //! [`Buffer`]: overside_memory::Buffer
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod declared;
 mod error;
 pub mod port;
 pub mod probe;

@@ -110,7 +110,7 @@ impl CompletionQueue {
         let mut posted: SmallVec<[(u32, bool); POST_CHUNK]> = SmallVec::new();
         let mut quiet = state.quiet;
         for request in batch.drain(..chunk) {
-            let reported = request.signalled || quiet + 1 >= self.signal_every;
+            let reported = request.signalled || request.prompt || quiet + 1 >= self.signal_every;
             quiet = if reported { 0 } else { quiet + 1 };
             let user = request.signalled;
             posted.push((self.slots.put(InFlight::Send { request, qp, reported: user }), reported));

@@ -17,6 +17,8 @@ pub struct WorkRequest {
     pub signalled: bool,
     /// Whether it waits until earlier READs and atomics of its queue pair are done.
     pub fence: bool,
+    /// Its end is looked for even though nobody is told: what it holds is scarce.
+    pub(crate) prompt: bool,
     pub(crate) work: Work,
 }
 
@@ -82,6 +84,13 @@ impl WorkRequest {
         self
     }
 
+    /// Without a report of success, and yet its hold ends as soon as it completes: for transmit buffers, which are few.
+    #[must_use]
+    pub fn prompt(mut self) -> Self {
+        (self.signalled, self.prompt) = (false, true);
+        self
+    }
+
     /// After earlier READs and atomics of the queue pair.
     #[must_use]
     pub fn fenced(mut self) -> Self {
@@ -111,7 +120,7 @@ impl WorkRequest {
     }
 
     fn new(id: u64, work: Work) -> Self {
-        Self { id, signalled: true, fence: false, work }
+        Self { id, signalled: true, fence: false, prompt: false, work }
     }
 }
 

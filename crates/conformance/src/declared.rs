@@ -1,0 +1,229 @@
+//! Declared sends over any provider: whatever the plan, what arrives are the messages of the region.
+//!
+//! [`Delivery`] is one sender with several destinations, each with a completion queue of its own. It sends a
+//! region in one way, or regions to all destinations at once, and answers with the messages that came, to be held
+//! against [`messages`], a naive walk.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overside_memory::{Buffer, Pool, Segment};
+use overside_planner::{Force, Planner, Terms};
+use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
+use overside_verbs::declared::{Bundle, DeclaredSend, Destination, Region, SharedSend, SharedTerms};
+use overside_verbs::{
+    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError,
+    WorkCompletion,
+};
+
+use crate::Harness;
+
+/// One sender and its destinations.
+#[derive(Debug)]
+pub struct Delivery {
+    provider: Arc<dyn Provider>,
+    planner: Planner,
+    memory: Arc<Buffer>,
+    pool: Pool,
+    queue: CompletionQueue,
+    pairs: Vec<QueuePair>,
+    receivers: Vec<Receiver>,
+    _regions: Vec<MemoryRegion>,
+}
+
+#[derive(Debug)]
+struct Receiver {
+    queue: CompletionQueue,
+    pair: QueuePair,
+    came: Vec<Vec<u8>>,
+    _provider: Arc<dyn Provider>,
+}
+
+/// What went wrong, for the test's message.
+pub type Failure = Box<dyn std::error::Error>;
+
+impl Delivery {
+    /// Connects a sender with `memory_bytes` of patterned memory to so many destinations.
+    ///
+    /// # Errors
+    /// When the provider cannot connect them.
+    pub fn open(harness: &dyn Harness, destinations: usize, memory_bytes: usize) -> Result<Self, Failure> {
+        let provider = harness.provider();
+        let domain = provider.allocate_domain()?;
+        let mut memory = Segment::shared(memory_bytes)?.carve(memory_bytes).pop().ok_or("no memory")?;
+        memory.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 31 + (i >> 8)) as u8);
+        let pool = Pool::new(Segment::shared(BUFFERS * REQUEST_BYTES)?, REQUEST_BYTES)?;
+        let register =
+            |segment: &Arc<Segment>| provider.register(&domain, &Memory::Segment(segment.clone()), Access::LOCAL);
+        let regions = vec![register(memory.segment())?, register(pool.segment())?];
+        let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default())?);
+        let (mut pairs, mut receivers) = (Vec::new(), Vec::new());
+        for _ in 0..destinations {
+            let name = harness.name();
+            let mut listener = provider.listen(&domain, &name)?;
+            let theirs = harness.provider();
+            let connecting = std::thread::spawn(move || {
+                let domain = theirs.allocate_domain()?;
+                let mut queue = CompletionQueue::new(theirs.open_port(&domain, PortOptions::default())?);
+                let pair = queue.attach(theirs.connect(&domain, &name, LIMIT)?)?;
+                let buffers = Segment::private(RECEIVES * REQUEST_BYTES)?.carve(REQUEST_BYTES);
+                let region = Memory::Segment(buffers[0].segment().clone());
+                theirs.register(&domain, &region, Access::LOCAL)?;
+                queue.post_receive(Some(pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
+                Ok::<_, VerbsError>(Receiver { queue, pair, came: Vec::new(), _provider: theirs })
+            });
+            pairs.push(queue.attach(listener.accept(LIMIT)?.ok_or("nobody connected")?)?);
+            receivers.push(connecting.join().map_err(|_| "the connecting thread panicked")??);
+        }
+        let planner = Planner::new(provider.capabilities(), provider.profile());
+        Ok(Self { provider, planner, memory: Arc::new(memory), pool, queue, pairs, receivers, _regions: regions })
+    }
+
+    /// The memory that regions are of.
+    pub fn memory(&self) -> &Arc<Buffer> {
+        &self.memory
+    }
+
+    /// Sends a region to the first destination, by a plan or as it lies; the messages that came.
+    ///
+    /// # Errors
+    /// When it cannot be sent, or does not arrive in time.
+    pub fn send(&mut self, shape: &Arc<Shape>, plan: Option<Option<Force>>) -> Result<Vec<Vec<u8>>, Failure> {
+        let plan = plan.map(|force| self.planner.plan(shape, &terms(force))).transpose()?;
+        let region = Region::new(&self.memory, shape)?;
+        let capabilities = self.provider.capabilities();
+        let mut send = DeclaredSend::new(7, region, plan.as_ref(), &capabilities, REQUEST_BYTES as u64)?;
+        let (pair, mut posted, mut done) = (self.pairs[0], false, Vec::new());
+        let end = Instant::now() + LIMIT;
+        // A region without messages posts nothing.
+        let ids: &[u64] = if shape.messages().count() > 0 { &[7] } else { &[] };
+        while !(posted && done.len() == ids.len()) {
+            posted = self.queue.post_send(pair, &mut send, &self.pool)?;
+            self.progress(&mut done, end)?;
+        }
+        check(&done, ids)?;
+        Ok(std::mem::take(&mut self.receivers[0].came))
+    }
+
+    /// Sends one region to each destination in one shared send; the messages that came to each.
+    ///
+    /// # Errors
+    /// When it is refused, or does not arrive in time.
+    pub fn send_shared(&mut self, shapes: &[Arc<Shape>], terms: &SharedTerms) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
+        let to = |(i, shape): (usize, &Arc<Shape>)| Destination {
+            queue_pair: self.pairs[i],
+            id: i as u64,
+            shape: shape.clone(),
+        };
+        let destinations: Vec<Destination> = shapes.iter().enumerate().map(to).collect();
+        let terms = SharedTerms { view: Terms { request_bytes_max: REQUEST_BYTES as u64, ..terms.view }, ..*terms };
+        let capabilities = self.provider.capabilities();
+        let mut send = SharedSend::new(&self.memory, &destinations, Some(&self.planner), &capabilities, &terms)?;
+        let (mut posted, mut done) = (false, Vec::new());
+        let end = Instant::now() + LIMIT;
+        let ids = shapes.iter().zip(0..).filter(|(shape, _)| shape.messages().count() > 0).map(|(_, id)| id);
+        let ids: Vec<u64> = ids.collect();
+        while !(posted && done.len() == ids.len()) {
+            posted = self.queue.post_shared_send(&mut send, &self.pool)?;
+            self.progress(&mut done, end)?;
+        }
+        check(&done, &ids)?;
+        Ok(self.receivers.iter_mut().take(shapes.len()).map(|receiver| std::mem::take(&mut receiver.came)).collect())
+    }
+
+    fn progress(&mut self, done: &mut Vec<WorkCompletion>, end: Instant) -> Result<(), Failure> {
+        self.queue.poll(done);
+        for receiver in &mut self.receivers {
+            receiver.progress()?;
+        }
+        if Instant::now() > end {
+            return Err(format!("not delivered in time; {} reports", done.len()).into());
+        }
+        Ok(())
+    }
+}
+
+impl Receiver {
+    fn progress(&mut self) -> Result<(), Failure> {
+        let mut done = Vec::new();
+        self.queue.poll(&mut done);
+        for completion in done {
+            let buffer = completion.buffer.ok_or("a receive without its buffer")?;
+            if (completion.opcode, completion.status) != (Opcode::Receive, Status::Success) {
+                return Err(format!("a receive ended with {:?}", completion.status).into());
+            }
+            let bundle = Bundle::new(&buffer[..completion.bytes as usize], completion.immediate)?;
+            self.came.extend(bundle.map(<[u8]>::to_vec));
+            self.queue.post_receive(Some(self.pair), &mut vec![(0, buffer)])?;
+        }
+        Ok(())
+    }
+}
+
+fn check(done: &[WorkCompletion], ids: &[u64]) -> Result<(), Failure> {
+    let mut seen: Vec<u64> = done.iter().map(|completion| completion.id).collect();
+    seen.sort_unstable();
+    let failed = done.iter().find(|completion| completion.status != Status::Success);
+    match failed {
+        Some(completion) => Err(format!("a send ended with {:?}", completion.status).into()),
+        None if seen != ids => Err(format!("reports of {seen:?} instead of {ids:?}").into()),
+        None => Ok(()),
+    }
+}
+
+fn terms(force: Option<Force>) -> Terms {
+    Terms { request_bytes_max: REQUEST_BYTES as u64, force, ..Terms::default() }
+}
+
+/// The messages of a shape, by walking it.
+pub fn messages(memory: &[u8], shape: &Shape) -> Vec<Vec<u8>> {
+    let messages = shape.messages();
+    let bytes = |run: Run| &memory[run.at as usize..][..run.len as usize];
+    (0..messages.count()).map(|i| messages.message(i).flat_map(bytes).copied().collect()).collect()
+}
+
+/// A shape of any kind in a memory of `end` bytes, from numbers: the same ones give the same shape. None where they
+/// give none.
+pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
+    let [kind, a, b, c, d, rest @ ..] = *numbers;
+    let (rows, width, base) = (1 + a % 60, 1 + b % 40, c % 97);
+    let period = width + d % 70;
+    let belongs = |row: u64| rest[0].rotate_left(row as u32 * 7) & 3 != 0;
+    let column = |i: u64| Column::new(base + i * period * rows, period, width);
+    let strided = |at: u64| Shape::strided(at, period * 2, rows, &[Run::new(d % period, width)]);
+    let shape = match kind % 9 {
+        0 => Shape::contiguous(base, a % 5000),
+        1 => strided(base),
+        2 => Shape::strided(base, 3 * period, rows, &[Run::new(0, width), Run::new(period, 1 + rest[1] % width)]),
+        3 => Shape::bitmapped(&[column(0), column(1), column(2)], &Bitmap::of(rows, belongs), Order::Rows),
+        4 => Shape::bitmapped(&[column(0)], &Bitmap::of(rows, belongs), Order::Columns),
+        5 => {
+            let at: Vec<u64> = (0..rows).map(|row| base + (row * 13 + rest[2] % 50) % 50 * 2 * period).collect();
+            Shape::mapped(at, &[Run::new(0, width), Run::new(period, 1 + rest[1] % width)])
+        }
+        6 => {
+            let lengths = (0..=rows).scan(0, |at, row| {
+                let before = *at;
+                *at += (rest[1] >> (row % 60)) % 30;
+                Some(before)
+            });
+            Shape::variable(base, lengths.collect::<Vec<u64>>(), None)
+        }
+        7 => [0, 1, 2]
+            .map(|i| Shape::column(base + i * 4000, width, rows))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()
+            .and_then(|columns| Shape::set(columns, Mask::Rows)),
+        _ => {
+            let region = |i: u64| strided(base + i * 2 * period * rows);
+            [0, 1].map(region).into_iter().collect::<Result<Vec<_>, _>>().and_then(|all| Shape::set(all, Mask::Periods))
+        }
+    };
+    shape.ok().filter(|shape| shape.end() <= end)
+}
+
+/// Longest request: several are needed for most shapes.
+const REQUEST_BYTES: usize = 1024;
+const BUFFERS: usize = 12;
+const RECEIVES: usize = 6;
+const LIMIT: Duration = Duration::from_secs(10);

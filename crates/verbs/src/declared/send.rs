@@ -1,0 +1,246 @@
+//! One region to one queue pair.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use overside_memory::{Buffer, Fragment, Hold, Pool, View};
+use overside_planner::{Capabilities, ViewPlan, Way};
+use overside_shape::{Messages, Run};
+
+use super::bundle::{Framing, LENGTH_BYTES, write_lengths};
+use super::cut::{Limits, by_bytes, by_entries};
+use super::region::{DeclareError, Region};
+use crate::VerbsError;
+use crate::queue::CompletionQueue;
+use crate::work::{QueuePair, WorkRequest};
+
+/// A region on its way. Nothing blocks: what finds no room in the queue or no transmit buffer is posted by a later
+/// [`post_send`](CompletionQueue::post_send).
+///
+/// Its last request carries the caller's number and is signalled; those before it report failures only. A region
+/// without messages posts nothing, so nothing of it is reported.
+#[derive(Debug)]
+pub struct DeclaredSend {
+    id: u64,
+    region: Region,
+    way: Way,
+    limits: Limits,
+    inline_max: usize,
+    /// The first message that is not in a request yet.
+    next: u64,
+    /// Messages beyond wait for a later tile of a shared send.
+    until: u64,
+    /// Made and not accepted yet.
+    waiting: VecDeque<WorkRequest>,
+    runs: Vec<Run>,
+}
+
+impl DeclaredSend {
+    /// Sends `region` as `plan` says; without a plan it is gathered as it lies, and what has too many
+    /// fragments for a gather list is packed. No request is longer than `request_bytes_max`, which the receiver's
+    /// buffers must hold.
+    ///
+    /// # Errors
+    /// [`DeclareError::Plan`] when a message is longer.
+    pub fn new(
+        id: u64,
+        region: Region,
+        plan: Option<&ViewPlan>,
+        capabilities: &Capabilities,
+        request_bytes_max: u64,
+    ) -> Result<Self, DeclareError> {
+        let bytes_max = request_bytes_max.min(capabilities.message_max);
+        let messages = region.shape().messages();
+        let longest = messages.uniform_bytes().or_else(|| messages.lengths().max()).unwrap_or(0);
+        if longest > bytes_max {
+            let error = overside_planner::PlanError::TooLong { bytes: longest, max: bytes_max };
+            return Err(DeclareError::Plan { field: "the region".into(), error });
+        }
+        let way = plan.map_or(Way::Gather, ViewPlan::way);
+        let gather_from = plan.map_or(0, ViewPlan::gather_from);
+        let limits = Limits { bytes_max, sge_max: capabilities.sge_max, gather_from };
+        let (inline_max, until) = (capabilities.inline_max, messages.count());
+        Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting: VecDeque::new(), runs: Vec::new() })
+    }
+
+    /// What is being sent.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether every request of it was accepted.
+    pub fn is_posted(&self) -> bool {
+        self.waiting.is_empty() && self.next == self.region.shape().messages().count()
+    }
+
+    /// Lets messages up to `until` go.
+    pub(crate) fn release(&mut self, until: u64) {
+        self.until = until.clamp(self.next, self.region.shape().messages().count());
+    }
+
+    /// Transmit buffers must hold a request, with the lengths in front of it.
+    pub(crate) fn check(&self, pool: &Pool) -> Result<(), DeclareError> {
+        let messages = self.region.shape().messages();
+        let lengths = if messages.uniform_bytes().is_none() { messages.count() * LENGTH_BYTES as u64 } else { 0 };
+        let request_bytes = self.limits.bytes_max.min(messages.bytes() + lengths);
+        let buffer_bytes = pool.buffer_bytes() as u64;
+        if buffer_bytes < request_bytes {
+            return Err(DeclareError::Pool { buffer_bytes, request_bytes });
+        }
+        Ok(())
+    }
+
+    /// Posts what was released, as far as the queue and the pool allow; whether that was all of it.
+    pub(crate) fn advance(
+        &mut self,
+        queue: &mut CompletionQueue,
+        qp: QueuePair,
+        pool: &Pool,
+    ) -> Result<bool, VerbsError> {
+        loop {
+            // Several at once, so that the provider tells the peer once.
+            while self.waiting.len() < AT_ONCE && self.next < self.until {
+                match self.prepare(pool) {
+                    Some(request) => self.waiting.push_back(request),
+                    None => break,
+                }
+            }
+            if self.waiting.is_empty() {
+                return Ok(self.next == self.until);
+            }
+            queue.post(qp, &mut self.waiting)?;
+            if !self.waiting.is_empty() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Makes the next request; none while there is no transmit buffer for it.
+    fn prepare(&mut self, pool: &Pool) -> Option<WorkRequest> {
+        let shape = self.region.shape().clone();
+        let all = shape.messages();
+        let rest = all.slice(self.next..self.until);
+        let (taken, request) = match self.way {
+            Way::Copy => self.packed(&rest, pool)?,
+            Way::Inline => self.inline(&rest, pool)?,
+            Way::Gather | Way::Mixture | Way::Boxes => match by_entries(&rest, &self.limits, &mut self.runs) {
+                Some(taken) => (taken, self.gathered(&rest.slice(0..taken), pool)?),
+                // One message has more entries than a gather list: it is packed.
+                None => self.packed(&rest.slice(0..1), pool)?,
+            },
+        };
+        self.next += taken;
+        Some(if self.next == all.count() { request } else { request.prompt() })
+    }
+
+    /// As many messages as a buffer holds, packed.
+    fn packed(&self, rest: &Messages<'_>, pool: &Pool) -> Option<(u64, WorkRequest)> {
+        let taken = by_bytes(rest, self.limits.bytes_max);
+        let mut buffer = pool.take()?;
+        let slice = rest.slice(0..taken);
+        let len = pack(self.region.memory(), &slice, &mut buffer);
+        Some((taken, framed(WorkRequest::send(self.id, pool.view(buffer, len)), &slice)))
+    }
+
+    /// All messages in the descriptor; packed into a buffer when they are not that few after all.
+    fn inline(&self, rest: &Messages<'_>, pool: &Pool) -> Option<(u64, WorkRequest)> {
+        let framing = Framing::of(rest);
+        let len = rest.bytes() as usize + framing.head_bytes();
+        if len > self.inline_max {
+            return self.packed(rest, pool);
+        }
+        let mut bytes = smallvec::SmallVec::<[u8; 512]>::from_elem(0, len);
+        pack(self.region.memory(), rest, &mut bytes);
+        Some((rest.count(), framed(WorkRequest::send_inline(self.id, &bytes), rest)))
+    }
+
+    /// The fragments in `runs`: long ones from where they lie, short ones and lengths in front from a buffer.
+    fn gathered(&self, slice: &Messages<'_>, pool: &Pool) -> Option<WorkRequest> {
+        let memory = self.region.memory();
+        let (framing, gather_from) = (Framing::of(slice), self.limits.gather_from);
+        if self.runs.is_empty() && framing.head_bytes() == 0 {
+            return Some(framed(WorkRequest::send_inline(self.id, &[]), slice));
+        }
+        if framing.head_bytes() == 0 && self.runs.iter().all(|run| run.len >= gather_from) {
+            let fragments = self.runs.iter().map(|run| fragment(memory, *run));
+            // SAFETY: [declared] the region's shape lies in its buffer, which the hold shares.
+            let view = unsafe { View::pinned(fragments, Hold::from(memory.clone())) };
+            return Some(framed(WorkRequest::send(self.id, view), slice));
+        }
+        let mut buffer = pool.take()?;
+        let mut packed = framing.head_bytes();
+        if packed > 0 {
+            write_lengths(slice, &mut buffer);
+        }
+        let start = buffer.as_ptr();
+        let segment = buffer.segment_id();
+        let mut fragments: Vec<Fragment> = Vec::with_capacity(self.limits.sge_max.min(self.runs.len() + 1));
+        // Where the packed stretch in hand begins.
+        let mut from = 0;
+        let stretch =
+            |from: usize, to: usize| Fragment { address: start.wrapping_add(from), len: (to - from) as u32, segment };
+        for run in &self.runs {
+            if run.len >= gather_from {
+                fragments.extend((packed > from).then(|| stretch(from, packed)));
+                from = packed;
+                fragments.push(fragment(memory, *run));
+            } else {
+                let len = run.len as usize;
+                buffer[packed..packed + len].copy_from_slice(&memory[run.at as usize..][..len]);
+                packed += len;
+            }
+        }
+        fragments.extend((packed > from).then(|| stretch(from, packed)));
+        let hold = Hold::from(Box::new((pool.view(buffer, packed), memory.clone())));
+        // SAFETY: [declared] gathered fragments as above; packed ones lie in the buffer whose view the hold has.
+        let view = unsafe { View::pinned(fragments, hold) };
+        Some(framed(WorkRequest::send(self.id, view), slice))
+    }
+}
+
+impl CompletionQueue {
+    /// Posts as much of a declared send to `qp` as the queue and the pool take now; true once all is posted.
+    /// Otherwise poll, then call it again.
+    ///
+    /// # Errors
+    /// [`DeclareError::Pool`] when the pool's buffers are shorter than a request may be; else as
+    /// [`post`](Self::post): the rest can never be posted.
+    pub fn post_send(&mut self, qp: QueuePair, send: &mut DeclaredSend, pool: &Pool) -> Result<bool, VerbsError> {
+        send.check(pool)?;
+        send.advance(self, qp, pool)?;
+        Ok(send.is_posted())
+    }
+}
+
+/// Packs whole messages, with lengths in front where they differ; returns how many bytes that made.
+fn pack(memory: &Buffer, slice: &Messages<'_>, out: &mut [u8]) -> usize {
+    let head = Framing::of(slice).head_bytes();
+    if head > 0 {
+        write_lengths(slice, out);
+    }
+    let mut at = head;
+    for run in slice.fragments() {
+        let len = run.len as usize;
+        out[at..at + len].copy_from_slice(&memory[run.at as usize..][..len]);
+        at += len;
+    }
+    at
+}
+
+fn framed(request: WorkRequest, slice: &Messages<'_>) -> WorkRequest {
+    match Framing::of(slice).immediate() {
+        Some(immediate) => request.with_immediate(immediate),
+        None => request,
+    }
+}
+
+fn fragment(memory: &Arc<Buffer>, run: Run) -> Fragment {
+    // In bounds: the region's shape lies within its buffer. A request's bytes are bounded far below 4 GiB.
+    Fragment {
+        address: memory.as_ptr().wrapping_add(run.at as usize),
+        len: run.len as u32,
+        segment: memory.segment_id(),
+    }
+}
+
+const AT_ONCE: usize = 4;

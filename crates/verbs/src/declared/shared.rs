@@ -1,0 +1,295 @@
+//! One post of several regions for several destinations (d-rdma §3.2 DR-M15; as a verb that takes queue pairs, §6 DR-M58).
+//!
+//! A shuffle sends every row of a table somewhere, and each destination's rows lie scattered between the
+//! others'. Sent one destination after another, the table is read as often as there are destinations, since each has
+//! something in nearly every cache line. Here all are sent tile by tile: a tile of rows, small enough to stay in the
+//! cache, is packed for every destination before the next one is touched, so the table is read once. What
+//! arrives are the messages that separate sends would have brought.
+
+use std::sync::Arc;
+
+use overside_memory::{Buffer, Pool};
+use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
+use overside_shape::{Messages, Run, Shape};
+
+use super::region::{DeclareError, Region};
+use super::send::DeclaredSend;
+use crate::VerbsError;
+use crate::queue::CompletionQueue;
+use crate::work::QueuePair;
+
+/// Who gets what.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// The queue pair to it.
+    pub queue_pair: QueuePair,
+    /// The caller's number, reported when everything for this destination has arrived; never when its region has no
+    /// message.
+    pub id: u64,
+    /// Its bytes of the common memory.
+    pub shape: Arc<Shape>,
+}
+
+/// Whether destinations may have different numbers of elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// Every region has as many elements, whatever its destination (d-rdma §3.2 DR-M14).
+    #[default]
+    Equal,
+    /// Rows go where a hash or a bitmap says, so many here and so many there.
+    Any,
+}
+
+/// How to send to several.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedTerms {
+    /// Goal, limits and a forced way, for each destination.
+    pub view: Terms,
+    /// Whether destinations may have different numbers of elements.
+    pub balance: Balance,
+    /// Bytes of a tile of the common memory, gaps included: less than the second-level cache.
+    pub tile_bytes: u64,
+}
+
+impl Default for SharedTerms {
+    fn default() -> Self {
+        Self { view: Terms::default(), balance: Balance::default(), tile_bytes: TILE_BYTES }
+    }
+}
+
+/// Regions of one memory on their way to several destinations. Nothing blocks, as with [`DeclaredSend`].
+#[derive(Debug)]
+pub struct SharedSend {
+    parts: Vec<Part>,
+    tiles: u64,
+    /// The tile in hand.
+    tile: u64,
+    /// Its share of every destination's messages is released.
+    released: bool,
+    /// Addresses of first fragments, from the lowest to the highest.
+    axis: (u64, u64),
+    shares: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    queue_pair: QueuePair,
+    send: DeclaredSend,
+    plan: Option<ViewPlan>,
+    done: bool,
+}
+
+impl SharedSend {
+    /// Declares what each destination gets of `memory`, and plans it with a planner; without one, everything is gathered
+    /// as far as gather lists reach.
+    ///
+    /// # Errors
+    /// [`DeclareError`], naming the destination, for regions that leave the memory or overlap, for
+    /// different numbers of elements, and for messages longer than a request.
+    pub fn new(
+        memory: &Arc<Buffer>,
+        destinations: &[Destination],
+        planner: Option<&Planner>,
+        capabilities: &Capabilities,
+        terms: &SharedTerms,
+    ) -> Result<Self, DeclareError> {
+        let regions = regions(memory, destinations, terms.balance)?;
+        let tiles =
+            regions.iter().map(|region| touched(region.shape())).max().unwrap_or(0).div_ceil(terms.tile_bytes.max(1));
+        let tiles = tiles.max(1);
+        let shares = shares_lines(&regions, tiles);
+        let view = Terms { warm: terms.view.warm || shares, ..terms.view };
+        let mut parts = Vec::with_capacity(regions.len());
+        for (index, (region, to)) in regions.into_iter().zip(destinations).enumerate() {
+            let named = |error| DeclareError::Plan { field: format!("destination {index}"), error };
+            let plan = planner.map(|planner| planner.plan(region.shape(), &view)).transpose().map_err(named)?;
+            let send = DeclaredSend::new(to.id, region, plan.as_ref(), capabilities, terms.view.request_bytes_max)?;
+            parts.push(Part { queue_pair: to.queue_pair, send, plan, done: false });
+        }
+        let firsts = parts.iter().filter_map(|part| ends(&part.send.region().shape().messages()));
+        let axis = firsts.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or((0, 0));
+        Ok(Self { parts, tiles, tile: 0, released: false, axis, shares })
+    }
+
+    /// Tiles in which the common memory is read.
+    pub fn tiles(&self) -> u64 {
+        self.tiles
+    }
+
+    /// Whether destinations have bytes in the same cache lines, so that reading a tile once serves several.
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// The plan of each destination, in their order; none without a planner.
+    pub fn plans(&self) -> impl Iterator<Item = Option<&ViewPlan>> {
+        self.parts.iter().map(|part| part.plan.as_ref())
+    }
+
+    /// Whether every request of it was accepted.
+    pub fn is_posted(&self) -> bool {
+        self.tile == self.tiles
+    }
+
+    fn release(&mut self) {
+        let (tile, tiles, axis) = (self.tile + 1, self.tiles, self.axis);
+        for part in &mut self.parts {
+            let shape = part.send.region().shape().clone();
+            let until = if tile == tiles { u64::MAX } else { boundary(&shape.messages(), tile, tiles, axis) };
+            part.send.release(until);
+            part.done = false;
+        }
+        self.released = true;
+    }
+}
+
+impl CompletionQueue {
+    /// Posts as much of a shared send as queues and pool take now; true once all is posted. Otherwise poll, then
+    /// call it again. A destination that takes nothing holds up the others at the end of its tile.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send), of the first destination that fails.
+    pub fn post_shared_send(&mut self, send: &mut SharedSend, pool: &Pool) -> Result<bool, VerbsError> {
+        if send.tile == 0 && !send.released {
+            send.parts.iter().try_for_each(|part| part.send.check(pool))?;
+        }
+        while send.tile < send.tiles {
+            if !send.released {
+                send.release();
+            }
+            let mut complete = true;
+            for part in send.parts.iter_mut().filter(|part| !part.done) {
+                part.done = part.send.advance(self, part.queue_pair, pool)?;
+                complete &= part.done;
+            }
+            if !complete {
+                return Ok(false);
+            }
+            (send.tile, send.released) = (send.tile + 1, false);
+        }
+        Ok(true)
+    }
+}
+
+fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance) -> Result<Vec<Region>, DeclareError> {
+    let Some(first) = destinations.first() else { return Err(DeclareError::Nobody) };
+    let expected = first.shape.elements();
+    let mut regions = Vec::with_capacity(destinations.len());
+    for (index, to) in destinations.iter().enumerate() {
+        regions.push(Region::named(&format!("destination {index}"), memory, &to.shape)?);
+        let elements = to.shape.elements();
+        if balance == Balance::Equal && elements != expected {
+            return Err(DeclareError::Elements { destination: index, elements, expected });
+        }
+    }
+    check_disjoint(destinations)?;
+    Ok(regions)
+}
+
+fn check_disjoint(destinations: &[Destination]) -> Result<(), DeclareError> {
+    for (second, to) in destinations.iter().enumerate() {
+        for (first, before) in destinations[..second].iter().enumerate() {
+            if let Some(at) = before.shape.common_byte(&to.shape) {
+                return Err(DeclareError::Overlap { first, second, at });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes between a shape's ends that a pass over it reads, column by column.
+fn touched(shape: &Shape) -> u64 {
+    match shape.kind() {
+        overside_shape::Kind::Set { regions, .. } => regions.iter().map(touched).sum(),
+        overside_shape::Kind::Bitmapped { columns, rows } => {
+            columns.iter().map(|column| column.stride.saturating_mul(rows.rows())).fold(0, u64::saturating_add)
+        }
+        _ => shape.end() - shape.start(),
+    }
+}
+
+/// Addresses of the first and the last message's first fragments.
+fn ends(messages: &Messages<'_>) -> Option<(u64, u64)> {
+    let last = messages.count().checked_sub(1)?;
+    let (first, last) = (address(messages, 0)?, address(messages, last)?);
+    Some((first.min(last), first.max(last)))
+}
+
+fn address(messages: &Messages<'_>, index: u64) -> Option<u64> {
+    messages.message(index).next().map(|run| run.at)
+}
+
+/// How many of a destination's messages belong to the first `tile` of `tiles` tiles: those whose first byte lies
+/// before the tile's end. For kinds that cannot tell, where messages are spread evenly the first guess is right; else a
+/// few steps of bisection follow. A boundary a little off costs a few lines read twice and nothing else.
+fn boundary(messages: &Messages<'_>, tile: u64, tiles: u64, axis: (u64, u64)) -> u64 {
+    let share = |of: u64| (u128::from(of) * u128::from(tile) / u128::from(tiles)) as u64;
+    let end = axis.0 + share(axis.1 - axis.0);
+    let slack = (axis.1 - axis.0) / tiles / 16;
+    let (mut low, mut high) = (0, messages.count());
+    let mut guess = share(messages.count());
+    // Most kinds know by arithmetic or by counting bits.
+    if let Some(below) = messages.beginning_below(end) {
+        return below;
+    }
+    for _ in 0..BISECTIONS {
+        if low >= high {
+            break;
+        }
+        let Some(at) = address(messages, guess.min(high - 1)) else { break };
+        if at.abs_diff(end) <= slack {
+            break;
+        }
+        if at < end {
+            low = guess.min(high - 1) + 1
+        } else {
+            high = guess.min(high - 1)
+        }
+        guess = low.midpoint(high);
+    }
+    guess
+}
+
+/// Whether reading the lines of all destinations at once saves a good part of reading them one by one: looked at in
+/// the middle of the axis, over the address-merged union (d-rdma §4.1 DR-M32).
+fn shares_lines(regions: &[Region], tiles: u64) -> bool {
+    let mut union: Vec<(u64, u64)> = Vec::new();
+    let mut apart = 0;
+    let middle = regions.iter().filter_map(|region| ends(&region.shape().messages()));
+    let Some(axis) = middle.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else { return false };
+    for region in regions {
+        let messages = region.shape().messages();
+        let from = boundary(&messages, tiles.div_ceil(2), tiles.max(2), axis).min(messages.count());
+        let to = (from + SAMPLE_MESSAGES).min(messages.count());
+        let from = to.saturating_sub(SAMPLE_MESSAGES);
+        let mut lines: Vec<(u64, u64)> =
+            messages.slice(from..to).fragments().take(SAMPLE_FRAGMENTS).map(lines).collect();
+        apart += merge(&mut lines);
+        union.extend(lines);
+    }
+    merge(&mut union) * 4 < apart * 3
+}
+
+fn lines(run: Run) -> (u64, u64) {
+    (run.at / LINE_BYTES, (run.at + run.len).div_ceil(LINE_BYTES))
+}
+
+/// Merges ranges of lines; returns how many lines they are.
+fn merge(ranges: &mut Vec<(u64, u64)>) -> u64 {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, kept| {
+        let joined = next.0 <= kept.1;
+        if joined {
+            kept.1 = kept.1.max(next.1);
+        }
+        joined
+    });
+    ranges.iter().map(|(from, to)| to - from).sum()
+}
+
+/// A quarter of the second-level cache of anything that runs this: the packed bytes lie in it as well.
+const TILE_BYTES: u64 = 256 << 10;
+const BISECTIONS: usize = 40;
+const SAMPLE_MESSAGES: u64 = 256;
+const SAMPLE_FRAGMENTS: usize = 2048;
+const LINE_BYTES: u64 = 64;
