@@ -92,7 +92,7 @@ impl Connection {
     }
 
     fn carry_out(&mut self, shared: &Shared, number: u32, request: Request<'_>) -> Result<Option<Reply>, Fault> {
-        let store = &shared.store;
+        let store = &shared.house.store;
         Ok(Some(match request {
             Request::Hello { .. } => return Err(fault(FaultCode::BadRequest, "a second Hello".into())),
             Request::Create { name, schema } => {
@@ -196,13 +196,13 @@ fn stats(shared: &Shared) -> ServerStats {
     use std::sync::atomic::Ordering::Relaxed;
     let mut stats = ServerStats {
         pid: std::process::id(),
-        connections: shared.connections.load(Relaxed),
+        connections: shared.house.connections.load(Relaxed),
         cpu_ns: process_cpu_ns(),
-        empty_poll_ns: shared.empty_poll_ns.load(Relaxed),
-        closed_for_cause: shared.closed_for_cause.load(Relaxed),
+        empty_poll_ns: shared.house.empty_poll_ns.load(Relaxed),
+        closed_for_cause: shared.house.closed_for_cause.load(Relaxed),
         ..ServerStats::default()
     };
-    for table in shared.store.all() {
+    for table in shared.house.store.all() {
         let tree = table.tree.stats();
         stats.bytes_committed += tree.committed_bytes;
         stats.bytes_allocated += tree.used_bytes;

@@ -75,21 +75,36 @@ impl Default for ServerOptions {
 /// A running server. Dropping it shuts it down.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    house: Arc<House>,
     threads: Vec<JoinHandle<()>>,
     wakers: Vec<Waker>,
 }
 
-/// What all threads of a server have.
+/// A way to reach a server: a provider, and the names it listens at.
+#[derive(Clone, Debug)]
+pub struct Front {
+    /// The provider.
+    pub provider: Arc<dyn Provider>,
+    /// The provider's part of each address.
+    pub names: Vec<String>,
+}
+
+/// What all threads of a front have.
 #[derive(Debug)]
 struct Shared {
     provider: Arc<dyn Provider>,
     domain: ProtectionDomain,
-    store: Store,
+    house: Arc<House>,
     options: ServerOptions,
     profile: Profile,
     sge_max: usize,
     meter: Meter,
+}
+
+/// What all fronts of a server have.
+#[derive(Debug)]
+struct House {
+    store: Store,
     stop: AtomicBool,
     connections: AtomicU64,
     closed_for_cause: AtomicU64,
@@ -102,40 +117,64 @@ impl Server {
     /// # Errors
     /// When an address is taken or the system has no room.
     pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, VerbsError> {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Self::start_on(vec![Front { provider, names }], options)
+    }
+
+    /// As [`start`](Self::start), by several providers at once: the same tables, each front with workers of its own.
+    ///
+    /// # Errors
+    /// When an address is taken or the system has no room.
+    pub fn start_on(fronts: Vec<Front>, options: ServerOptions) -> Result<Server, VerbsError> {
         raise_descriptor_limit();
-        let domain = provider.allocate_domain()?;
-        let registrar =
-            Arc::new(Registrar { provider: provider.clone(), domain: domain.clone(), regions: Mutex::default() });
+        let mut grounds = Vec::new();
+        for front in fronts {
+            let domain = front.provider.allocate_domain()?;
+            let listeners =
+                front.names.iter().map(|n| front.provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
+            grounds.push((front.provider, domain, listeners));
+        }
+        let places = grounds.iter().map(|(provider, domain, _)| (provider.clone(), domain.clone())).collect();
+        let registrar = Arc::new(Registrar { places, regions: Mutex::default() });
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-        let profile = options.profile.clone().unwrap_or_else(|| provider.profile());
-        let listeners = names.iter().map(|n| provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
-        let shared = Arc::new(Shared {
+        let house = Arc::new(House {
             store: Store::new(memory, registrar),
-            sge_max: provider.capabilities().sge_max,
-            provider,
-            domain,
-            options,
-            profile,
-            meter: Meter::default(),
             stop: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             closed_for_cause: AtomicU64::new(0),
             empty_poll_ns: AtomicU64::new(0),
         });
-        let mut server = Server { shared: shared.clone(), threads: Vec::new(), wakers: Vec::new() };
+        let mut server = Server { house: house.clone(), threads: Vec::new(), wakers: Vec::new() };
+        for (provider, domain, listeners) in grounds {
+            let shared = Arc::new(Shared {
+                sge_max: provider.capabilities().sge_max,
+                profile: options.profile.clone().unwrap_or_else(|| provider.profile()),
+                provider,
+                domain,
+                house: house.clone(),
+                options: options.clone(),
+                meter: Meter::default(),
+            });
+            server.open(&shared, listeners)?;
+        }
+        Ok(server)
+    }
+
+    /// Starts the threads of a front.
+    fn open(&mut self, shared: &Arc<Shared>, listeners: Vec<Box<dyn Listener>>) -> Result<(), VerbsError> {
         let mut doors = Vec::new();
         for index in 0..shared.options.workers.max(1) {
             let (sender, links) = channel();
             let worker = Worker::new(shared.clone(), links)?;
             doors.push((sender, worker.waker()));
-            server.wakers.push(worker.waker());
-            server.spawn(format!("worker-{index}"), move || worker.run())?;
+            self.wakers.push(worker.waker());
+            self.spawn(format!("worker-{index}"), move || worker.run())?;
         }
         for (index, listener) in listeners.into_iter().enumerate() {
             let (shared, doors) = (shared.clone(), doors.clone());
-            server.spawn(format!("accept-{index}"), move || accept(&shared, listener, &doors))?;
+            self.spawn(format!("accept-{index}"), move || accept(&shared, listener, &doors))?;
         }
-        Ok(server)
+        Ok(())
     }
 
     /// Stops accepting, closes every connection, frees every table.
@@ -151,7 +190,7 @@ impl Server {
     }
 
     fn stop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.house.stop.store(true, Ordering::Release);
         self.wakers.iter().for_each(Waker::wake);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -179,7 +218,7 @@ fn raise_descriptor_limit() {
 fn accept(shared: &Shared, mut listener: Box<dyn Listener>, doors: &[(Sender<Link>, Waker)]) {
     for (sender, waker) in doors.iter().cycle() {
         let link = loop {
-            if shared.stop.load(Ordering::Acquire) {
+            if shared.house.stop.load(Ordering::Acquire) {
                 return;
             }
             match listener.accept(ACCEPT_LOOK) {
@@ -195,27 +234,42 @@ fn accept(shared: &Shared, mut listener: Box<dyn Listener>, doors: &[(Sender<Lin
     }
 }
 
-/// Registers the tables' segments as they come and deregisters them as they go.
+/// Registers the tables' segments with every provider as they come and deregisters them as they go.
 #[derive(Debug)]
 struct Registrar {
-    provider: Arc<dyn Provider>,
-    domain: ProtectionDomain,
-    regions: Mutex<std::collections::HashMap<SegmentId, MemoryRegion>>,
+    places: Vec<(Arc<dyn Provider>, ProtectionDomain)>,
+    /// Of each segment, one for each place that took it.
+    regions: Mutex<std::collections::HashMap<SegmentId, Vec<MemoryRegion>>>,
+}
+
+impl Registrar {
+    fn end(&self, regions: Vec<MemoryRegion>) {
+        for (region, (provider, _)) in regions.into_iter().zip(&self.places) {
+            let _ = provider.deregister(region);
+        }
+    }
 }
 
 impl SegmentObserver for Registrar {
     fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted> {
         let memory = Memory::Segment(segment.clone());
-        let region = self.provider.register(&self.domain, &memory, Access::LOCAL).map_err(|_| Exhausted)?;
-        self.regions.lock().unwrap_or_else(|e| e.into_inner()).insert(segment.id(), region);
+        let mut regions = Vec::new();
+        for (provider, domain) in &self.places {
+            match provider.register(domain, &memory, Access::LOCAL) {
+                Ok(region) => regions.push(region),
+                Err(_) => {
+                    self.end(regions);
+                    return Err(Exhausted);
+                }
+            }
+        }
+        self.regions.lock().unwrap_or_else(|e| e.into_inner()).insert(segment.id(), regions);
         Ok(())
     }
 
     fn decommitted(&self, segment: SegmentId) {
-        let region = self.regions.lock().unwrap_or_else(|e| e.into_inner()).remove(&segment);
-        if let Some(region) = region {
-            let _ = self.provider.deregister(region);
-        }
+        let regions = self.regions.lock().unwrap_or_else(|e| e.into_inner()).remove(&segment);
+        self.end(regions.unwrap_or_default());
     }
 }
 

@@ -76,7 +76,7 @@ impl Worker {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
         let mut done = Vec::new();
-        while !self.shared.stop.load(Ordering::Acquire) {
+        while !self.shared.house.stop.load(Ordering::Acquire) {
             self.take_links();
             let _ = self.queue.post_receive(None, &mut self.spare);
             let waits = self.feed();
@@ -85,7 +85,7 @@ impl Worker {
                 // Only a failing system call ends the wait with an error; the next turn tries again.
                 let _ = self.queue.poll_wait_or(&mut done, self.patience(), Some(self.waker.0.as_fd()));
                 let spun = self.queue.spun() - spun;
-                self.shared.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
+                self.shared.house.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
                 if self.queue.sleeps() > slept {
                     self.waker.quiet();
                 }
@@ -108,7 +108,7 @@ impl Worker {
         while let Ok(link) = self.links.try_recv() {
             if let Ok(queue_pair) = self.queue.attach(link) {
                 self.connections.insert(queue_pair, Connection::new(queue_pair));
-                self.shared.connections.fetch_add(1, Ordering::Relaxed);
+                self.shared.house.connections.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -193,14 +193,14 @@ impl Worker {
 
     /// Closes a connection for cause.
     fn dismiss(&mut self, queue_pair: QueuePair) {
-        self.shared.closed_for_cause.fetch_add(1, Ordering::Relaxed);
+        self.shared.house.closed_for_cause.fetch_add(1, Ordering::Relaxed);
         self.forget(queue_pair);
     }
 
     fn forget(&mut self, queue_pair: QueuePair) {
         self.queue.close(queue_pair);
         if self.connections.remove(&queue_pair).is_some() {
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.shared.house.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
