@@ -113,7 +113,7 @@ fn field_after_name(id: u32, field: usize) -> Option<String> {
 
 fn options(name: &str) -> Options {
     let report = std::env::temp_dir().join(format!("overside-demo-test-{name}-{}.html", std::process::id()));
-    Options { scale: 0.002, json: true, report, quick: true }
+    Options { scale: 0.002, json: true, report, quick: true, ..Options::default() }
 }
 
 const RUN: &str = "run-a-demo";

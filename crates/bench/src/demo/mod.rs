@@ -30,6 +30,7 @@ use crate::{
 use anyhow::{Context, Result};
 use children::{BASELINE, SERVER, UPDATER};
 use expected::Expected;
+use overside::Address;
 use stage::{Checked, Stage};
 use std::{
     fs,
@@ -51,11 +52,19 @@ pub struct Options {
     pub report: PathBuf,
     /// Few rounds: for looking whether it works, not for figures.
     pub quick: bool,
+    /// Which provider to go over, as addresses begin.
+    pub over: String,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { scale: 0.1, json: false, report: PathBuf::from("overside-demo.html"), quick: false }
+        Options {
+            scale: 0.1,
+            json: false,
+            report: PathBuf::from("overside-demo.html"),
+            quick: false,
+            over: "shm".into(),
+        }
     }
 }
 
@@ -110,7 +119,7 @@ impl Cast<'_> {
 fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Result<Report> {
     let rows = generated.rows();
     let plan = Plan::of(options);
-    let mut cast = assemble(rows, progress)?;
+    let mut cast = assemble(rows, &options.over, progress)?;
     let before = (HostTime::now(), cast.used()?);
     let stage = &mut cast.stage;
     progress.say("consolidating pages");
@@ -171,8 +180,8 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
 }
 
 /// Starts everything and loads the table.
-fn assemble<'a>(rows: &'a PackedRows, progress: &Progress) -> Result<Cast<'a>> {
-    let address = format!("shm:overside-demo-{}", std::process::id());
+fn assemble<'a>(rows: &'a PackedRows, over: &str, progress: &Progress) -> Result<Cast<'a>> {
+    let address = Address::here(over, &format!("overside-demo-{}", std::process::id()))?.to_string();
     progress.say("starting the server");
     let (mut server, server_line) = Process::start("server", SERVER, &[&address], None)?;
     let mut table = Table::create(&address)?;
