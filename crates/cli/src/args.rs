@@ -2,8 +2,8 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
-use overside::Address;
 use overside::table::wire::Mode;
+use overside::{Address, Network};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ pub enum Command {
 }
 
 /// `overside demo`
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Demo {
     /// TPC-H scale factor: 0.1 is 600,572 rows.
     #[arg(long, value_name = "SF", default_value = "0.1", value_parser = scale, allow_hyphen_values = true)]
@@ -73,6 +73,9 @@ pub struct Demo {
     /// Few rounds: to see that it works, not for figures.
     #[arg(long)]
     pub quick: bool,
+    /// Which provider to go over.
+    #[arg(long, value_name = "TRANSPORT", default_value = Address::TRANSPORTS[0], value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
+    pub over: String,
 }
 
 /// `overside bench`
@@ -99,10 +102,28 @@ fn figure() -> PossibleValuesParser {
     PossibleValuesParser::new(overside_bench::figures::NAMES.into_iter().chain(["all"]))
 }
 
+/// What every command that may go over a network takes.
+#[derive(Debug, Args)]
+pub struct Wire {
+    /// A file with the key that both sides have: 16 to 4096 bytes, readable by its owner alone (tcp: only).
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// No tag on every frame: whoever can write to the wire may change what travels on it (tcp: only, on both sides).
+    #[arg(long)]
+    pub no_mac: bool,
+}
+
+impl Wire {
+    /// As the library takes it.
+    pub fn network(&self) -> Network {
+        Network { key_file: self.key_file.clone(), no_mac: self.no_mac }
+    }
+}
+
 /// `overside serve`
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Where to listen: shm:NAME. May be given several times.
+    /// Where to listen: shm:NAME or tcp:HOST:PORT. May be given several times.
     #[arg(long, value_name = "ADDR", required = true)]
     pub listen: Vec<String>,
     /// Memory that one table may take, as 512M or 8G.
@@ -114,12 +135,15 @@ pub struct Serve {
     /// Print one JSON object once it listens.
     #[arg(long)]
     pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 /// `overside load`
 #[derive(Debug, Args)]
 pub struct Load {
-    /// Where the server listens: shm:NAME.
+    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
     pub addr: String,
     /// The table; it is created if it is not there.
     pub table: String,
@@ -138,12 +162,15 @@ pub struct Load {
     /// Print one JSON object instead of a line.
     #[arg(long)]
     pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 /// `overside scan`
 #[derive(Debug, Args)]
 pub struct Scan {
-    /// Where the server listens: shm:NAME.
+    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -168,12 +195,15 @@ pub struct Scan {
     /// Print one JSON object; with --out without the rows.
     #[arg(long)]
     pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 /// `overside get`
 #[derive(Debug, Args)]
 pub struct Get {
-    /// Where the server listens: shm:NAME.
+    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -183,12 +213,15 @@ pub struct Get {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 /// `overside put`
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Where the server listens: shm:NAME.
+    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -201,12 +234,15 @@ pub struct Put {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 /// `overside delete`
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// Where the server listens: shm:NAME.
+    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -216,6 +252,9 @@ pub struct Delete {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
@@ -250,7 +289,8 @@ Your own file, from another process, in three lines:
   overside load shm:mine trips trips.parquet --key id
   overside scan shm:mine trips --from 1000 --to 2000 --out part.csv
 
-Addresses: shm:NAME reaches processes of the same host and user.
+Addresses: shm:NAME reaches processes of the same host and user, tcp:HOST:PORT processes of any host
+that have the same key (head -c 32 /dev/urandom > key; chmod 600 key). Nothing on the wire is secret.
 Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted.";
 
 const DEMO: &str = "\
@@ -281,13 +321,16 @@ Examples:
   overside bench delta --json > delta.json";
 
 const SERVE: &str = "\
-Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Any
-process of the same user may connect, read and change every table. Tables live in memory: they are
-gone when the server ends.";
+Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Over
+shm: any process of the same user may connect, read and change every table; over tcp: whoever has the
+key, and without a key, which is for this host alone, anybody on it. Both sides of a connection prove the
+key, and every frame carries a tag made with it, but nothing on the wire is secret. Tables live in
+memory: they are gone when the server ends.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside serve --listen shm:mine
-  overside serve --listen shm:mine --memory 8G --workers 2";
+  overside serve --listen shm:mine --memory 8G --workers 2
+  overside serve --listen shm:mine --listen tcp:0.0.0.0:7070 --key-file key";
 
 const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key

@@ -1,14 +1,19 @@
 //! Where somebody is, and which provider gets there.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use overside_shm::ShmProvider;
-use overside_verbs::{Provider, VerbsError};
+use overside_tcp::{Key, KeyError, Options, TcpProvider};
+use overside_verbs::Provider;
 
-/// `shm:NAME`, for processes of one host and user. `tcp:HOST:PORT` and `rdma:HOST:PORT` are read, and
-/// refused as long as their providers are not built.
+use crate::Error;
+
+/// `shm:NAME`, for processes of one host and user, or `tcp:HOST:PORT`, for processes anywhere. `rdma:HOST:PORT` is read, and
+/// refused as long as its provider is not built.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     transport: Transport,
@@ -16,52 +21,100 @@ pub struct Address {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Transport {
+pub(crate) enum Transport {
     Shm,
+    Tcp,
+}
+
+/// What connections over a network need besides an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// A file with the key that both sides have (16 to 4,096 bytes, readable by its owner alone). Without one, only
+    /// this host can be listened on.
+    pub key_file: Option<PathBuf>,
+    /// Frames carry no tags: whoever can write to the wire can change what travels on it.
+    pub no_mac: bool,
 }
 
 /// An address that leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not of the form `TRANSPORT:NAME`.
-    #[error("{0:?} is no address; write shm:NAME, for example shm:demo")]
+    #[error("{0:?} is no address; write shm:NAME or tcp:HOST:PORT, for example shm:demo or tcp:127.0.0.1:7070")]
     Form(String),
     /// A transport that this version does not have.
-    #[error("{0}: is not built yet; this version has shm:NAME, for processes of one host and user")]
+    #[error("{0}: is not built yet; this version has shm:NAME and tcp:HOST:PORT")]
     Transport(String),
     /// A name that a provider cannot use.
     #[error("{0:?} is no name for shm:; use 1 to 64 letters, digits, '-', '_' or '.'")]
     Name(String),
+    /// No host or no port.
+    #[error("{0:?} is no HOST:PORT; write for example tcp:127.0.0.1:7070 or tcp:[::1]:7070")]
+    Host(String),
 }
 
 impl Address {
     /// The transports that this version has, as addresses begin.
-    pub const TRANSPORTS: [&'static str; 1] = ["shm"];
+    pub const TRANSPORTS: [&'static str; 2] = ["shm", "tcp"];
 
     /// An address on this host, for a measurement or a test that needs one; nobody else uses it if nobody uses `name`.
     ///
     /// # Errors
     /// When this version does not have the transport.
     pub fn here(transport: &str, name: &str) -> Result<Address, AddressError> {
-        if !Self::TRANSPORTS.contains(&transport) {
-            return Err(AddressError::Transport(transport.into()));
+        match transport {
+            "shm" => format!("shm:{name}").parse(),
+            "tcp" => {
+                // All of 127.0.0.0/8 is this host: room for as many names, at ports that the system gives to nobody.
+                let mut hasher = DefaultHasher::new();
+                name.hash(&mut hasher);
+                let [a, b, c, d, e, ..] = hasher.finish().to_le_bytes();
+                let port = 10_000 + u16::from_le_bytes([d, e]) % 20_000;
+                format!("tcp:127.{}.{b}.{}:{port}", a.max(1), c.clamp(1, 254)).parse()
+            }
+            _ => Err(AddressError::Transport(transport.into())),
         }
-        format!("{transport}:{name}").parse()
     }
 
-    /// The provider's part: `NAME` of `shm:NAME`.
+    /// The provider's part: `NAME` of `shm:NAME`, `HOST:PORT` of `tcp:HOST:PORT`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A provider that gets there, without a key.
+    ///
+    /// # Errors
+    /// When the provider cannot be had on this system.
+    pub fn provider(&self) -> Result<Arc<dyn Provider>, Error> {
+        self.provider_over(&Network::default())
     }
 
     /// A provider that gets there.
     ///
     /// # Errors
-    /// When the provider cannot be had on this system.
-    pub fn provider(&self) -> Result<Arc<dyn Provider>, VerbsError> {
-        match self.transport {
+    /// When the provider cannot be had on this system, or the key file is refused.
+    pub fn provider_over(&self, network: &Network) -> Result<Arc<dyn Provider>, Error> {
+        self.transport.provider(network)
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+}
+
+impl Transport {
+    pub(crate) fn provider(self, network: &Network) -> Result<Arc<dyn Provider>, Error> {
+        match self {
             Transport::Shm => Ok(ShmProvider::new()?),
+            Transport::Tcp => Ok(TcpProvider::with_options(network.options()?)),
         }
+    }
+}
+
+impl Network {
+    fn options(&self) -> Result<Options, KeyError> {
+        let key = self.key_file.as_deref().map(Key::from_file).transpose()?;
+        Ok(Options { key, mac: !self.no_mac, ..Options::default() })
     }
 }
 
@@ -77,7 +130,13 @@ impl FromStr for Address {
                 }
                 Ok(Address { transport: Transport::Shm, name: name.into() })
             }
-            Some((transport @ ("tcp" | "rdma"), _)) => Err(AddressError::Transport(transport.into())),
+            Some(("tcp", name)) => match name.rsplit_once(':') {
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+                    Ok(Address { transport: Transport::Tcp, name: name.into() })
+                }
+                _ => Err(AddressError::Host(name.into())),
+            },
+            Some((transport @ "rdma", _)) => Err(AddressError::Transport(transport.into())),
             _ => Err(AddressError::Form(text.into())),
         }
     }
@@ -87,6 +146,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {
             Transport::Shm => write!(f, "shm:{}", self.name),
+            Transport::Tcp => write!(f, "tcp:{}", self.name),
         }
     }
 }
@@ -102,9 +162,17 @@ mod tests {
     fn addresses_are_read_and_bad_ones_explained() {
         let address: Address = "shm:demo-1".parse().unwrap();
         assert_eq!((address.name(), address.to_string().as_str()), ("demo-1", "shm:demo-1"));
+        let here = |name| Address::here("tcp", name).unwrap();
+        assert!(here("a").name().starts_with("127.") && here("a") == here("a") && here("a") != here("b"));
+        for text in ["tcp:localhost:7070", "tcp:[::1]:1", "tcp:10.0.0.1:65535"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
         for (text, says) in [
             ("demo", "write shm:NAME"),
-            ("tcp:localhost:1", "not built yet"),
+            ("tcp:localhost", "HOST:PORT"),
+            ("tcp::1", "HOST:PORT"),
+            ("tcp:host:0", "HOST:PORT"),
+            ("tcp:host:70000", "HOST:PORT"),
             ("rdma:host:1", "not built yet"),
             ("shm:", "1 to 64"),
             ("shm:a/b", "1 to 64"),
@@ -116,6 +184,6 @@ mod tests {
         for transport in Address::TRANSPORTS {
             assert!(Address::here(transport, "a-1").is_ok(), "{transport}");
         }
-        assert!(Address::here("tcp", "a").unwrap_err().to_string().contains("not built yet"));
+        assert!(Address::here("rdma", "a").unwrap_err().to_string().contains("not built yet"));
     }
 }

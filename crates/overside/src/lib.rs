@@ -4,7 +4,7 @@
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
 //! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`bwtree`], [`table`].
 //!
-//! An address says which provider carries the bytes: `shm:NAME` for processes of one host.
+//! An address says which provider carries the bytes: `shm:NAME` for processes of one host, `tcp:HOST:PORT` for processes of any.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -18,12 +18,12 @@ pub use overside_shape as shape;
 pub use overside_table as table;
 pub use overside_verbs as verbs;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, Network};
 pub use channel::{Channel, Gate, Message, RECEIVE_BYTES};
 pub use declared::{Declared, Way};
 
 use table::client::{Client, ClientError, ClientOptions};
-use table::server::{Server, ServerOptions};
+use table::server::{Front, Server, ServerOptions};
 
 /// What goes wrong at the facade.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +31,9 @@ pub enum Error {
     /// The address leads nowhere.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The key file is refused.
+    #[error(transparent)]
+    Key(#[from] overside_tcp::KeyError),
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),
@@ -45,16 +48,33 @@ pub enum Error {
 /// # Errors
 /// When an address is malformed or taken.
 pub fn serve(addresses: &[&str], options: ServerOptions) -> Result<Server, Error> {
+    serve_over(addresses, options, &Network::default())
+}
+
+/// As [`serve`], with a key for what comes over a network.
+///
+/// # Errors
+/// As [`serve`], and when the key file is refused.
+pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network) -> Result<Server, Error> {
     let addresses = addresses.iter().map(|a| a.parse()).collect::<Result<Vec<Address>, _>>()?;
-    let Some(first) = addresses.first() else {
+    if addresses.is_empty() {
         return Err(AddressError::Form(String::new()).into());
-    };
-    let names: Vec<&str> = addresses.iter().map(Address::name).collect();
-    let provider = first.provider()?;
-    if options.profile.is_none() {
-        provider.calibrate()?;
     }
-    Ok(Server::start(provider, &names, options)?)
+    let mut fronts: Vec<(address::Transport, Front)> = Vec::new();
+    for address in &addresses {
+        let name = address.name().to_owned();
+        match fronts.iter_mut().find(|(transport, _)| *transport == address.transport()) {
+            Some((_, front)) => front.names.push(name),
+            None => {
+                let provider = address.provider_over(network)?;
+                if options.profile.is_none() {
+                    provider.calibrate()?;
+                }
+                fronts.push((address.transport(), Front { provider, names: vec![name] }));
+            }
+        }
+    }
+    Ok(Server::start_on(fronts.into_iter().map(|(_, front)| front).collect(), options)?)
 }
 
 /// Connects to a table server.
@@ -70,6 +90,14 @@ pub fn connect(address: &str) -> Result<Client, Error> {
 /// # Errors
 /// As [`connect`].
 pub fn connect_with(address: &str, options: ClientOptions) -> Result<Client, Error> {
+    connect_over(address, options, &Network::default())
+}
+
+/// As [`connect_with`], with a key for what goes over a network.
+///
+/// # Errors
+/// As [`connect`], and when the key file is refused or the server has another key.
+pub fn connect_over(address: &str, options: ClientOptions, network: &Network) -> Result<Client, Error> {
     let address: Address = address.parse()?;
-    Ok(Client::connect_with(address.provider()?, address.name(), options)?)
+    Ok(Client::connect_with(address.provider_over(network)?, address.name(), options)?)
 }

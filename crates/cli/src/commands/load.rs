@@ -30,7 +30,7 @@ pub fn run(args: &Load, signals: &Signals) -> Result<()> {
         let file = File::open(path).with_context(|| format!("{}", path.display()))?;
         bytes_total += file.metadata()?.len();
     }
-    let mut client = connect(&args.addr)?;
+    let mut client = connect(&args.addr, &args.network)?;
     let known = match client.table(&args.table) {
         Ok(table) => Some(table),
         Err(ClientError::Refused { code: FaultCode::UnknownTable, .. }) => None,

@@ -7,10 +7,10 @@ mod point;
 mod scan;
 mod serve;
 
-use crate::args::Command;
+use crate::args::{Command, Wire};
 use crate::signals::Signals;
 use anyhow::Result;
-use overside::table::client::{Client, RemoteTable};
+use overside::table::client::{Client, ClientOptions, RemoteTable};
 
 /// Carries a command out.
 ///
@@ -31,12 +31,12 @@ pub fn run(command: Command) -> Result<()> {
     }
 }
 
-fn connect(address: &str) -> Result<Client> {
-    Ok(overside::connect(address)?)
+fn connect(address: &str, wire: &Wire) -> Result<Client> {
+    Ok(overside::connect_over(address, ClientOptions::default(), &wire.network())?)
 }
 
-fn open(address: &str, table: &str) -> Result<(Client, RemoteTable)> {
-    let mut client = connect(address)?;
+fn open(address: &str, table: &str, wire: &Wire) -> Result<(Client, RemoteTable)> {
+    let mut client = connect(address, wire)?;
     let table = client.table(table)?;
     Ok((client, table))
 }

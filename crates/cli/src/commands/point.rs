@@ -16,7 +16,7 @@ use serde_json::json;
 /// # Errors
 /// There is none, or the key does not parse.
 pub fn get(args: &Get) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table)?;
+    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
     let key = parse_whole_key(table.schema(), &args.key)?;
     let row = client.get(&table, &borrowed(&key))?.with_context(|| absent(&table, &args.key))?;
     let schema = to_arrow(table.schema());
@@ -47,7 +47,7 @@ pub fn get(args: &Get) -> Result<()> {
 /// # Errors
 /// The key or a value does not parse, or the server refuses the row.
 pub fn put(args: &Put) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table)?;
+    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
     let row = parse_row(table.schema(), &args.key, args.value.as_deref())?;
     let mut encoded = EncodedRows::default();
     BatchEncoder::new(table.schema()).encode(&row, &mut encoded)?;
@@ -69,7 +69,7 @@ pub fn put(args: &Put) -> Result<()> {
 /// # Errors
 /// There is none with this key, or the key does not parse.
 pub fn delete(args: &Delete) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table)?;
+    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
     let key = parse_whole_key(table.schema(), &args.key)?;
     if !client.delete(&table, &borrowed(&key))? {
         bail!(absent(&table, &args.key));

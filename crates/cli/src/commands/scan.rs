@@ -26,7 +26,7 @@ use std::time::Instant;
 /// # Errors
 /// No such table or column, bounds that are no key, a file that cannot be written, a server gone.
 pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table)?;
+    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
     let bound = |key: &Option<String>| key.as_deref().map(|key| parse_key(table.schema(), key)).transpose();
     let (from, to) = (bound(&args.from).context("--from")?, bound(&args.to).context("--to")?);
     let (from, to) = (from.as_deref().map(borrowed), to.as_deref().map(borrowed));

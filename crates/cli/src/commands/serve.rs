@@ -22,7 +22,7 @@ pub fn run(args: &Serve) -> Result<()> {
     // Before anything is served, so that no signal finds the server without its end prepared.
     let doorbell = Doorbell::new()?;
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
-    let server = overside::serve(&addresses, options)?;
+    let server = overside::serve_over(&addresses, options, &args.network.network())?;
     if args.json {
         output::line(&json!({ "listening": addresses, "pid": std::process::id() }).to_string())?;
     } else {

@@ -38,7 +38,8 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
     for (arguments, expected) in [
         (&["scan", "shm:nobody-is-here", "t"][..], &["nobody-is-here", "running"][..]),
         (&["scan", "nowhere", "t"], &["nowhere", "shm:NAME"]),
-        (&["scan", "tcp:localhost:1", "t"], &["tcp", "shm:NAME"]),
+        (&["scan", "rdma:localhost:1", "t"], &["rdma", "shm:NAME"]),
+        (&["scan", "tcp:localhost", "t"], &["HOST:PORT"]),
         (&["scan", "@", "u"], &["\"u\"", "t"]),
         (&["get", "@", "u", "1"], &["\"u\""]),
         (&["scan", "@", "t", "--columns", "id,size"], &["`size`"]),

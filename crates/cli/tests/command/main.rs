@@ -3,5 +3,6 @@
 mod bad_input;
 mod demo;
 mod ends;
+mod network;
 mod rows;
 mod server;

@@ -1,0 +1,63 @@
+//! The same commands over `tcp:`, beside `shm:` on one server, with a key and without.
+
+use crate::server::{Server, overside, told};
+use overside::Address;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+const TRIPS: &str = "id,city,fare\n1,Ulm,10.5\n2,Köln,11.5\n3,Bern,12.5\n";
+
+fn address(what: &str) -> String {
+    Address::here("tcp", &format!("cli-network-{what}-{}", std::process::id())).unwrap().to_string()
+}
+
+fn key(server: &Server, name: &str, content: &str, mode: u32) -> String {
+    let path = server.file(name, content);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn one_server_answers_over_shared_memory_and_tcp() {
+    let tcp = address("both");
+    let server = Server::with(&["--listen", &tcp]);
+    let trips = server.file("trips.csv", TRIPS);
+    server.ok(&["load", &tcp, "trips", &trips, "--key", "id"]);
+    for mode in ["auto", "copy", "gather", "delta"] {
+        let (over_tcp, over_shm) = (["scan", &tcp, "trips", "--mode", mode], ["scan", "@", "trips", "--mode", mode]);
+        let rows = server.ok(&over_tcp);
+        assert!(rows.contains("Köln"), "{mode}: {rows}");
+        assert_eq!(rows, server.ok(&over_shm), "{mode}");
+    }
+    server.ok(&["put", &tcp, "trips", "4", "Wien,13.5"]);
+    assert!(server.ok(&["get", "@", "trips", "4"]).contains("Wien"));
+    server.ok(&["delete", "@", "trips", "1"]);
+    assert!(server.fails(&["get", &tcp, "trips", "1"]).contains('1'));
+}
+
+#[test]
+fn only_the_key_opens_and_only_if_nobody_else_can_read_it() {
+    let tcp = address("key");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, "the key of this very test").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let good = path.to_str().unwrap();
+    let server = Server::with(&["--listen", &tcp, "--key-file", good]);
+    let trips = server.file("trips.csv", TRIPS);
+    server.ok(&["load", &tcp, "trips", &trips, "--key", "id", "--key-file", good]);
+    assert!(server.ok(&["scan", &tcp, "trips", "--key-file", good]).contains("Bern"));
+    let scan = |key: &[&str]| server.fails(&[&["scan", &tcp, "trips"], key].concat());
+    assert!(scan(&[]).contains("--key-file"));
+    assert!(scan(&["--key-file", &key(&server, "other", "another key altogether", 0o600)]).contains("another"));
+    assert!(scan(&["--key-file", &key(&server, "open", "the key of this very test", 0o644)]).contains("chmod 600"));
+    assert!(scan(&["--key-file", &key(&server, "short", "short", 0o600)]).contains("16 to 4096"));
+    assert!(scan(&["--key-file", good, "--no-mac"]).contains("--no-mac"));
+}
+
+#[test]
+fn what_other_hosts_can_reach_needs_a_key() {
+    let output = overside(&["serve", "--listen", "tcp:0.0.0.0:17999"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).contains("--key-file"), "{}", told(&output));
+}
