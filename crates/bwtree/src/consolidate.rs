@@ -4,7 +4,7 @@
 //! page first (nobody knows it yet), then replaces the left one by a page that ends at the separator and links to the right
 //! one, then tells the parent; whoever comes between follows the link and tells the parent himself.
 
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -12,110 +12,30 @@ use crate::core::Core;
 use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::separator;
+use crate::newest::Newest;
 use crate::options::Error;
-use crate::page::{
-    DeltaRecord, Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, POSITION_EXACT, Piece, Rest, row_of, split_pieces,
-    split_point,
-};
-use crate::pinned::{clip_rows, within};
+use crate::page::{Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, Piece, row_of, split_pieces, split_point};
 use crate::stats::Counter;
 use crate::store::LeafState;
 
-/// One key's newest change, and where it goes in the base page.
-#[derive(Clone, Copy)]
-pub(crate) struct Edit<'a> {
-    position: u32,
-    pub(crate) key: &'a [u8],
-    /// The new row's value; `None`: the key is deleted.
-    pub(crate) value: Option<(&'a [u8], Rest<'a>)>,
-}
-
-pub(crate) type Edits<'a> = SmallVec<[Edit<'a>; EDITS]>;
-pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 2 * EDITS + 1]>;
-
-impl<'a> Edit<'a> {
-    fn of_record(record: DeltaRecord<'a>) -> Edit<'a> {
-        let value = (record.op() == Op::Put).then(|| (record.prefix(), record.rest()));
-        Edit { position: record.raw_position(), key: record.key(), value }
-    }
-
-    /// Base rows before this one come before the edit.
-    pub(crate) fn place(&self) -> usize {
-        (self.position & !POSITION_EXACT) as usize
-    }
-
-    /// Whether it takes the place of the base row there.
-    pub(crate) fn replaces(&self) -> bool {
-        self.position & POSITION_EXACT != 0
-    }
-
-    /// Edits sort by position; inserts before a row come before its replacement.
-    fn order(&self, other: &Edit<'_>) -> std::cmp::Ordering {
-        let place = |e: &Edit<'_>| e.position.rotate_left(1);
-        place(self).cmp(&place(other)).then_with(|| self.key.cmp(other.key))
-    }
-}
+pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; PIECES]>;
 
 /// The rows of a leaf's state with `last` on top, as pieces.
 pub(crate) fn pieces_of<'a>(state: &'a LeafState<'a>, last: Option<(&Draft<'a>, u32)>) -> Pieces<'a> {
-    let mut edits = Edits::new();
+    let mut newest = Newest::new();
     if let Some((draft, position)) = last {
-        let value = (draft.op == Op::Put).then_some((draft.prefix, draft.rest));
-        edits.push(Edit { position, key: draft.key, value });
+        newest.add_draft(draft, position);
     }
-    newest_edits(state, &mut edits, |_| true);
-    merge_edits(&state.leaf, 0..state.leaf.count(), &edits, usize::MAX)
+    newest.add_chain(state, |_| true);
+    merge(&state.leaf, 0..state.leaf.count(), &newest, usize::MAX)
 }
 
-/// Base rows of a leaf's state within the bounds; `edits` gets those of which the first `rows_max` rows may be made.
-#[inline]
-pub(crate) fn part_of<'a>(
-    state: &LeafState<'a>,
-    bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    rows_max: usize,
-    edits: &mut Edits<'a>,
-) -> Range<usize> {
-    let leaf = state.leaf;
-    let rows = clip_rows(&leaf, bounds);
-    // Each delta takes away one row at most, so base rows beyond these and changes to them will not be asked for.
-    let last = rows.start.saturating_add(rows_max).saturating_add(state.chain());
-    leaf.prefetch(rows.start..rows.end.min(last));
-    if state.chain() > 0 {
-        newest_edits(state, edits, |record| {
-            (rows.start..=last).contains(&record.position()) && within(record.key(), bounds)
-        });
-    }
-    rows
-}
-
-/// Adds the newest record of each key that passes and is not there yet, and sorts.
-#[inline]
-fn newest_edits<'a>(state: &LeafState<'a>, edits: &mut Edits<'a>, passes: impl Fn(&DeltaRecord<'a>) -> bool) {
-    for (_, record) in state.records() {
-        if !passes(&record) {
-            continue;
-        }
-        let (position, key) = (record.raw_position(), record.key());
-        if edits.iter().all(|newer| newer.position != position || newer.key != key) {
-            edits.push(Edit::of_record(record));
-        }
-    }
-    if edits.len() > 1 {
-        edits.sort_unstable_by(Edit::order);
-    }
-}
-
-/// The first `rows_max` of the base page's `rows` and the edits among them.
-pub(crate) fn merge_edits<'a>(
-    leaf: &'a Leaf<'a>,
-    rows: Range<usize>,
-    edits: &[Edit<'a>],
-    rows_max: usize,
-) -> Pieces<'a> {
+/// The first `rows_max` of the base page's `rows` and the changes among them.
+pub(crate) fn merge<'a>(leaf: &'a Leaf<'a>, rows: Range<usize>, newest: &Newest<'a>, rows_max: usize) -> Pieces<'a> {
     let mut pieces = Pieces::new();
     let (mut from, mut left) = (rows.start, rows_max);
-    for edit in edits {
-        let to = edit.place().min(from.saturating_add(left));
+    for edit in newest.iter() {
+        let to = edit.place.row().min(from.saturating_add(left));
         if from < to {
             pieces.push(Piece::Run { leaf, from, to });
             left -= to - from;
@@ -128,7 +48,7 @@ pub(crate) fn merge_edits<'a>(
             pieces.push(Piece::Row { key: edit.key, prefix, rest });
             left -= 1;
         }
-        from += usize::from(edit.replaces());
+        from += usize::from(edit.place.replaces());
     }
     let to = rows.end.min(from.saturating_add(left));
     if from < to {
@@ -209,5 +129,5 @@ impl Core {
     }
 }
 
-/// Edits for which no memory is allocated: a default chain, and the change that consolidates it.
-const EDITS: usize = 9;
+/// Pieces for which no memory is allocated: a default chain, the change that consolidates it, and what lies between.
+const PIECES: usize = 35;

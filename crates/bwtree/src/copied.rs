@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::consolidate::Edit;
+use crate::newest::Newest;
 use crate::page::{KeyParts, Leaf, Rest, head_of};
 use crate::pinned::Row;
 
@@ -103,13 +103,13 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Copies the first `rows_max` of `leaf`'s `rows` with the edits among them. How many rows that are; `None` if they are not
+    /// Copies the first `rows_max` of `leaf`'s `rows` with the changes among them. How many rows that are; `None` if they are not
     /// of this kind.
     pub(crate) fn copy(
         &mut self,
         leaf: &Leaf<'_>,
         rows: Range<usize>,
-        edits: &[Edit<'_>],
+        newest: &Newest<'_>,
         rows_max: usize,
     ) -> Option<usize> {
         let (common, fixed) = leaf.fixed_keys().filter(|_| !leaf.has_rests())?;
@@ -124,8 +124,8 @@ impl Plain {
             plain.heads.extend_from_slice(&heads[from..to]);
             plain.prefixes.extend_from_slice(&prefixes[from * plain.prefix_len..to * plain.prefix_len]);
         };
-        for edit in edits {
-            let to = edit.place().min(from.saturating_add(left));
+        for edit in newest.iter() {
+            let to = edit.place.row().min(from.saturating_add(left));
             if from < to {
                 run(self, from, to);
                 left -= to - from;
@@ -140,7 +140,7 @@ impl Plain {
                 self.prefixes.extend_from_slice(prefix);
                 left -= 1;
             }
-            from += usize::from(edit.replaces());
+            from += usize::from(edit.place.replaces());
         }
         let to = rows.end.min(from.saturating_add(left));
         if from < to {

@@ -59,6 +59,7 @@ mod descend;
 mod epoch;
 mod inner;
 mod merge;
+mod newest;
 mod options;
 pub mod page;
 mod pinned;

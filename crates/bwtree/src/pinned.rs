@@ -10,7 +10,8 @@ use overside_memory::{Hold, SegmentId};
 use crate::account::PinAccount;
 use crate::core::Core;
 use crate::epoch::Guard;
-use crate::page::{DeltaRecord, KeyParts, Leaf, Op, OverflowRef, POSITION_EXACT, Rest};
+use crate::newest::{Edit, Newest};
+use crate::page::{DeltaRecord, KeyParts, Leaf, OverflowRef, Rest};
 use crate::rows::{Rows, Runs};
 use crate::stats::Counter;
 use crate::store::LeafState;
@@ -216,19 +217,11 @@ fn newest_deltas(state: &LeafState<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) ->
     if state.chain() == 0 {
         return Box::default();
     }
-    let mut newest: Vec<(u64, &[u8], u32)> = Vec::with_capacity(state.chain());
-    for (at, record) in state.records() {
-        let key = record.key();
-        let raw = record.raw_position();
-        let place = u64::from(raw & !POSITION_EXACT) << 1 | u64::from(raw & POSITION_EXACT != 0);
-        if within(key, bounds) && newest.iter().all(|(p, k, _)| *p != place || *k != key) {
-            // A key that came and went since the base page was made is nothing.
-            newest.push((place, key, if record.op() == Op::Delete && !record.replaces() { GONE } else { at as u32 }));
-        }
-    }
-    newest.retain(|(_, _, at)| *at != GONE);
-    newest.sort_unstable();
-    newest.into_iter().map(|(_, _, at)| at).collect()
+    let mut newest = Newest::new();
+    newest.add_chain(state, |record| within(record.key(), bounds));
+    // A key that came and went since the base page was made is nothing.
+    let counts = |edit: &&Edit<'_>| edit.value.is_some() || edit.place.replaces();
+    newest.iter().filter(counts).map(|edit| edit.at).collect()
 }
 
 fn overflow_bytes(state: &LeafState<'_>) -> usize {
@@ -242,5 +235,3 @@ fn overflow_bytes(state: &LeafState<'_>) -> usize {
     };
     base + state.records().map(|(_, record)| overflow(record.rest())).sum::<usize>()
 }
-
-const GONE: u32 = u32::MAX;

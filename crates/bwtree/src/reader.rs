@@ -4,15 +4,17 @@
 //! takes, so the rows are put together under the traversal's guard, deltas merged and the limit applied, in the reader's own
 //! memory, and the guard is gone before the caller sees them.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use crate::consolidate::{Edits, merge_edits, part_of};
+use crate::consolidate::merge;
 use crate::copied::{Copied, Plain};
 use crate::core::Core;
 use crate::cursor::clip;
 use crate::inner::Target;
+use crate::newest::Newest;
 use crate::page::{Fences, Layout, Leaf, OverflowRef, Piece, Rest, rebase_overflow, split_pieces, write_page};
+use crate::pinned::{clip_rows, within};
 use crate::stats::Counter;
 use crate::store::LeafState;
 
@@ -81,14 +83,13 @@ impl Reader {
             to => clip(leaf, from, to),
         };
         let to_the_end = bounds.1 == Bound::Unbounded;
-        let mut edits = Edits::new();
-        let rows = part_of(state, bounds, self.rows_left, &mut edits);
+        let (rows, newest) = part_of(state, bounds, self.rows_left);
         guard.count(Counter::Pages as usize, 1);
         self.buffers.page_len = 0;
-        let (count, cut) = match self.buffers.plain.copy(leaf, rows.clone(), &edits, self.rows_left) {
+        let (count, cut) = match self.buffers.plain.copy(leaf, rows.clone(), &newest, self.rows_left) {
             Some(count) => (count, false),
             None => {
-                let pieces = merge_edits(leaf, rows, &edits, self.rows_left);
+                let pieces = merge(leaf, rows, &newest, self.rows_left);
                 self.buffers.copy_page(&self.core, state, &pieces)
             }
         };
@@ -101,6 +102,22 @@ impl Reader {
         }
         count
     }
+}
+
+/// Base rows of a leaf's state within the bounds, and the changes among those of which the first `rows_max` rows may be made.
+#[inline]
+fn part_of<'a>(
+    state: &LeafState<'a>,
+    bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    rows_max: usize,
+) -> (Range<usize>, Newest<'a>) {
+    let rows = clip_rows(&state.leaf, bounds);
+    // Each delta takes away one row at most, so base rows beyond these and changes to them will not be asked for.
+    let last = rows.start.saturating_add(rows_max).saturating_add(state.chain());
+    state.leaf.prefetch(rows.start..rows.end.min(last));
+    let mut newest = Newest::new();
+    newest.add_chain(state, |record| (rows.start..=last).contains(&record.position()) && within(record.key(), bounds));
+    (rows, newest)
 }
 
 impl Buffers {
