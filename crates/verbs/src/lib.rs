@@ -33,6 +33,7 @@
 
 pub mod declared;
 mod error;
+mod fork;
 pub mod port;
 pub mod probe;
 mod provider;
@@ -42,6 +43,7 @@ mod slots;
 mod work;
 
 pub use error::VerbsError;
+pub use fork::ForkMark;
 pub use overside_planner::{AtomicScope, Capabilities};
 pub use port::{Port, PortEvent};
 pub use provider::{Link, Listener, Peer, PortOptions, ProtectionDomain, Provider};

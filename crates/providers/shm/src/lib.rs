@@ -31,7 +31,6 @@ mod consumer;
 mod control;
 mod doorbell;
 mod fate;
-mod fork;
 mod grants;
 mod handshake;
 mod listener;

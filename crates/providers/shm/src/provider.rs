@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
 use overside_verbs::{
-    Access, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
+    Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
 };
 
-use crate::fork::ForkMark;
 use crate::listener::ShmListener;
 use crate::peer_memory::Limits;
 use crate::port::ShmPort;
