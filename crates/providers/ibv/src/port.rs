@@ -1,0 +1,557 @@
+//! The data side: one completion queue of the device, with the queue pairs that report to it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
+
+use crate::bounce::Bounce;
+use crate::channel::Incoming;
+use crate::completions::Completions;
+use crate::ffi::{IBV_WC_SUCCESS, ibv_wc};
+use crate::handshake::Wire;
+use crate::messages::Mode;
+use crate::objects::Domain;
+use crate::pair::{Chain, OWN, Pair, Parts, SHARED, parts_of};
+use crate::provider::Shared;
+use crate::receives::{self, Receives};
+use crate::registry::{Letters, Mail, random};
+use crate::segments::{ByNumber, Segments};
+use crate::status::{self, Fate};
+use crate::translate::Translator;
+use crate::watch::Watch;
+
+/// A port of an RDMA device.
+#[derive(Debug)]
+pub(crate) struct IbvPort {
+    // In the order in which they end: queue pairs, then the queues that they use, then what those are made in.
+    pairs: Vec<Option<Box<Pair>>>,
+    receives: Receives,
+    completions: Completions,
+    bounce: Bounce,
+    segments: Segments,
+    hardware: Arc<Domain>,
+    shared: Arc<Shared>,
+    domain: u64,
+    depth: usize,
+    watch: Watch,
+    mail: Arc<Mail>,
+    /// Which queue pair has a serial, and which a number of the device's.
+    by_serial: ByNumber<u32>,
+    by_number: ByNumber<u32>,
+    serial: u32,
+    /// Sends accepted, ever.
+    sends: u64,
+    /// Queue pairs that are not connected yet.
+    rising: usize,
+    done: VecDeque<RawCompletion>,
+    events: VecDeque<PortEvent>,
+    /// Queue pairs that must end, and why.
+    endings: VecDeque<(u32, Fate)>,
+    chain: Chain,
+    ready: Vec<u64>,
+    patience: u32,
+    next_look: Instant,
+}
+
+impl IbvPort {
+    pub(crate) fn open(
+        shared: Arc<Shared>,
+        domain: &ProtectionDomain,
+        options: PortOptions,
+    ) -> Result<Self, VerbsError> {
+        let (hardware, mail) = shared.registry.open_port(domain.id())?;
+        let depth = options.depth.clamp(2, shared.limits.depth_max);
+        let receives = Receives::new(&hardware, options.shared_receives.min(shared.limits.shared_receives_max))?;
+        let entries = receives.shared_max() + PAIRS_AT_FIRST * 2 * depth;
+        let completions = Completions::new(&shared, entries)?;
+        let watch = Watch::new()?;
+        watch.add(completions.fd(), COMPLETIONS)?;
+        watch.add(shared.device.context.events(), DEVICE)?;
+        watch.add(mail.bell(), MAIL)?;
+        Ok(Self {
+            pairs: Vec::new(),
+            receives,
+            completions,
+            bounce: Bounce::new(hardware.clone()),
+            segments: Segments::default(),
+            hardware,
+            domain: domain.id(),
+            depth,
+            watch,
+            mail,
+            by_serial: ByNumber::default(),
+            by_number: ByNumber::default(),
+            serial: 0,
+            sends: 0,
+            rising: 0,
+            done: VecDeque::new(),
+            events: VecDeque::new(),
+            endings: VecDeque::new(),
+            chain: Chain::default(),
+            ready: Vec::new(),
+            patience: 0,
+            next_look: Instant::now(),
+            shared,
+        })
+    }
+
+    fn pair(&mut self, index: u32) -> Option<&mut Pair> {
+        self.pairs.get_mut(index as usize)?.as_deref_mut().filter(|pair| pair.fate.is_none())
+    }
+
+    /// Takes completions from the device, at most a batch; returns how many there were.
+    fn gather(&mut self) -> usize {
+        let mut batch = [NO_COMPLETION; BATCH];
+        let count = self.completions.poll(&mut batch);
+        batch[..count].iter().for_each(|wc| self.completed(wc));
+        count
+    }
+
+    fn completed(&mut self, wc: &ibv_wc) {
+        let (serial, slot, receive) = parts_of(wc.wr_id);
+        if receive {
+            self.received(wc, serial, slot);
+            return;
+        }
+        let Some(index) = self.by_serial.get(&serial).copied() else { return };
+        let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { return };
+        let mut end = None;
+        if let Some((status, fate)) = status::sent(wc.status, pair.is_message(slot)) {
+            // An answer of the peer's that came after our end tells more than that end.
+            end = Some(if status == Status::Flushed { pair.flushed() } else { status });
+            self.endings.extend(fate.map(|fate| (index, fate)));
+        }
+        pair.ended(slot, end, &mut self.bounce, &mut self.done);
+    }
+
+    fn received(&mut self, wc: &ibv_wc, serial: u32, slot: u32) {
+        let index = if serial == 0 { self.by_number.get(&wc.qp_num) } else { self.by_serial.get(&serial) }.copied();
+        let pair = index.and_then(|index| self.pairs.get_mut(index as usize)?.as_deref_mut());
+        let (mut qp, mut fate, mut known) = (None, None, None);
+        if let Some(pair) = pair {
+            (qp, fate) = (Some(pair.index), pair.fate);
+            let at = pair.receives.iter().position(|(posted, _)| serial != 0 && *posted == slot);
+            known = at.and_then(|at| pair.receives.remove(at)).map(|(_, segment)| segment);
+        }
+        if serial == 0 {
+            known = self.receives.taken(slot);
+        }
+        // Reported before: its queue pair has ended.
+        let Some(segment) = known else { return };
+        self.segments.returned(segment);
+        let mut report = receives::report(slot, qp, wc);
+        if let Some((status, ends)) = status::received(wc.status) {
+            report.status = if status == Status::Flushed { fate.unwrap_or(Fate::Closed).pending() } else { status };
+            self.endings.extend(index.zip(ends));
+        }
+        self.done.push_back(report);
+    }
+
+    /// Ends what must end.
+    fn settle(&mut self) {
+        while let Some((index, fate)) = self.endings.pop_front() {
+            self.end(index, fate, true);
+        }
+        if self.segments.ending() {
+            let oldest = self.pairs.iter().flatten().filter_map(|pair| pair.oldest()).min();
+            self.segments.let_go(oldest.unwrap_or(self.sends));
+        }
+    }
+
+    /// Ends a queue pair; everything pending on it is reported by later polls.
+    fn end(&mut self, index: u32, fate: Fate, announced: bool) {
+        let Some(pair) = self.pair(index) else { return };
+        let refused = pair.refuses();
+        let rising = !pair.connected();
+        pair.fate = Some(fate);
+        pair.stop();
+        // What had completed counts, and so do receives of the shared queue that it had taken.
+        while self.gather() == BATCH {}
+        let Self { pairs, watch, bounce, done, segments, by_serial, by_number, .. } = self;
+        let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
+        if fate != Fate::PeerDied {
+            pair.channel.send(&crate::messages::Message::Close { fate: fate.byte() });
+        }
+        watch.remove(&pair.channel);
+        by_serial.remove(&pair.serial);
+        [OWN, SHARED].iter().filter_map(|which| pair.number(*which)).for_each(|number| _ = by_number.remove(&number));
+        pair.end(refused, bounce, done);
+        for (slot, segment) in std::mem::take(&mut pair.receives) {
+            segments.returned(segment);
+            done.push_back(receives::flushed(slot, pair.index, fate.pending()));
+        }
+        self.completions.returned(2 * self.depth);
+        self.rising -= usize::from(rising);
+        if announced {
+            self.events.push_back(PortEvent::Disconnected {
+                queue_pair: QpIndex(index),
+                status: fate.status(),
+                reason: fate.reason().to_owned(),
+            });
+        }
+    }
+
+    /// Looks at what is not the completion queue: side channels, the device's own news.
+    fn look(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        // An error here is the system's; what it would have told shows at the next look.
+        let _ = self.watch.wait(&mut ready, Duration::ZERO);
+        for token in &ready {
+            match *token {
+                COMPLETIONS => self.completions.quiet(),
+                DEVICE => self.completions.device_events(&self.shared),
+                MAIL => {}
+                token => self.listen((token - FIRST_PAIR) as u32),
+            }
+        }
+        self.ready = ready;
+        self.patience = LOOK_EVERY;
+        self.read_mail();
+        self.settle();
+    }
+
+    /// Takes what came on a side channel.
+    fn listen(&mut self, index: u32) {
+        loop {
+            let Some(pair) = self.pair(index) else { return };
+            if pair.wants_room {
+                pair.channel.flush();
+            }
+            let fate = match pair.channel.receive() {
+                Incoming::Nothing => break,
+                Incoming::Message(message) => pair.hear(message).err(),
+                Incoming::End => Some(Fate::PeerDied),
+                Incoming::Malformed => Some(Fate::Malformed("what the peer said on the side channel is garbage")),
+            };
+            if let Some(fate) = fate {
+                self.endings.push_back((index, fate));
+                break;
+            }
+            self.rise(index);
+        }
+        self.launch(index);
+        self.want_room(index);
+    }
+
+    fn want_room(&mut self, index: u32) {
+        let Self { pairs, watch, .. } = self;
+        let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
+        if pair.fate.is_none() && pair.channel.blocked() != pair.wants_room {
+            pair.wants_room = pair.channel.blocked();
+            watch.want_room(&pair.channel, FIRST_PAIR + u64::from(index), pair.wants_room);
+        }
+    }
+
+    /// A step of the way up.
+    fn rise(&mut self, index: u32) {
+        let Some(pair) = self.pair(index) else { return };
+        let before = pair.connected();
+        let lacks_second = pair.lacks_second();
+        let depth = pair.depth;
+        let mut risen = Ok(());
+        if lacks_second {
+            risen = self
+                .receives
+                .queue_pair(&self.hardware, &self.completions, &self.shared.limits, depth, SHARED)
+                .and_then(|qp| match self.pair(index) {
+                    Some(pair) => pair.second(qp),
+                    None => Ok(()),
+                });
+            self.number(index);
+        }
+        let Some(pair) = self.pair(index) else { return };
+        if risen.and_then(|()| pair.rise()).is_err() {
+            let why = Fate::Malformed("the device did not take the peer's address");
+            self.endings.push_back((index, why));
+            return;
+        }
+        if !before && pair.connected() {
+            self.rising -= 1;
+        }
+    }
+
+    /// Enters the device's numbers of a queue pair.
+    fn number(&mut self, index: u32) {
+        let Some(Some(pair)) = self.pairs.get(index as usize) else { return };
+        for number in [OWN, SHARED].into_iter().filter_map(|which| pair.number(which)) {
+            self.by_number.insert(number, index);
+        }
+    }
+
+    /// Hands to the device what may go now.
+    fn launch(&mut self, index: u32) {
+        let Self { pairs, chain, endings, .. } = self;
+        if let Some(Some(pair)) = pairs.get_mut(index as usize)
+            && let Err(fate) = pair.launch(chain)
+        {
+            endings.push_back((index, fate));
+        }
+    }
+
+    fn read_mail(&mut self) {
+        let Some(Letters { gone, failed, device_failed }) = self.mail.take() else { return };
+        gone.into_iter().for_each(|id| self.segments.end(id, self.sends));
+        for number in failed {
+            if let Some(index) = self.by_number.get(&number).copied() {
+                // The device's own report says more, where there is one.
+                while self.gather() == BATCH {}
+                self.settle();
+                self.end(index, Fate::RemoteAccess, true);
+            }
+        }
+        if device_failed {
+            (0..self.pairs.len() as u32)
+                .for_each(|index| self.end(index, Fate::Malformed("the device has failed"), true));
+        }
+    }
+
+    /// One request; false when there is no room for it now.
+    ///
+    /// # Safety
+    /// As [`Port::post`].
+    unsafe fn post_one(&mut self, qp: QpIndex, raw: &RawRequest<'_>) -> Result<bool, VerbsError> {
+        let Self { pairs, shared, segments, bounce, domain, sends, .. } = self;
+        let pair = pairs.get_mut(qp.0 as usize).and_then(|p| p.as_deref_mut()).ok_or(VerbsError::Closed)?;
+        if pair.fate.is_some() {
+            return Err(VerbsError::Closed);
+        }
+        if pair.full() {
+            return Ok(false);
+        }
+        let mut translator =
+            Translator { limits: &shared.limits, registry: &shared.registry, segments, bounce, domain: *domain };
+        // SAFETY: [ibv-posted] the caller's promise.
+        let Some(request) = (unsafe { translator.translate(raw) })? else { return Ok(false) };
+        *sends += 1;
+        pair.park(request, *sends);
+        Ok(true)
+    }
+
+    fn drain(&mut self, out: &mut [RawCompletion]) -> usize {
+        let count = self.done.len().min(out.len());
+        for (place, done) in out.iter_mut().zip(self.done.drain(..count)) {
+            *place = done;
+        }
+        count
+    }
+
+    /// What waits for other requests to end, or for the peer.
+    fn launch_parked(&mut self) {
+        for index in 0..self.pairs.len() as u32 {
+            if self.pair(index).is_some_and(|pair| pair.parked()) {
+                self.launch(index);
+            }
+        }
+    }
+}
+
+// SAFETY: [ibv-posted] what a request names is the device's between post and completion only; each accepted slot is reported
+// once, in order, and a report of success follows the device's own.
+unsafe impl Port for IbvPort {
+    fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
+        self.shared.check_fork()?;
+        let wire: Wire = link.into_inner()?;
+        if wire.provider != self.shared.id() || wire.domain != self.domain {
+            return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
+        }
+        let at = qp.0 as usize;
+        if self.pairs.len() <= at {
+            self.pairs.resize_with(at + 1, || None);
+        }
+        self.completions.make_room(2 * self.depth)?;
+        let shares = self.receives.shared_max() > 0;
+        let limits = &self.shared.limits;
+        let make = |which| self.receives.queue_pair(&self.hardware, &self.completions, limits, self.depth, which);
+        let qps = [Some(make(OWN)?), if shares { Some(make(SHARED)?) } else { None }];
+        let here = rustix::net::getsockname(&wire.channel).ok().and_then(|here| here.try_into().ok());
+        self.serial = (self.serial + 1) & SERIALS;
+        let pair = Pair::new(Parts {
+            index: qp,
+            serial: self.serial,
+            channel: wire.channel,
+            qps,
+            depth: self.depth,
+            psn: u32::from_le_bytes(random()?) & 0xff_ffff,
+            place: self.shared.place.clone(),
+            gid: self.shared.place.gid(here),
+            reads: limits.reads,
+            shares,
+            mode: if self.receives.any() { Mode::Shared } else { Mode::Undecided },
+        })?;
+        self.watch.add(&pair.channel, FIRST_PAIR + u64::from(qp.0))?;
+        self.by_serial.insert(pair.serial, qp.0);
+        self.pairs[at] = Some(Box::new(pair));
+        self.number(qp.0);
+        self.rising += 1;
+        // The peer may have attached already.
+        self.patience = 0;
+        Ok(())
+    }
+
+    unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
+        if self.shared.forked() {
+            return (0, Some(VerbsError::Forked));
+        }
+        self.read_mail();
+        let (mut accepted, mut error) = (0, None);
+        for request in batch {
+            // SAFETY: [ibv-posted] the caller's promise.
+            match unsafe { self.post_one(qp, request) } {
+                Ok(true) => accepted += 1,
+                Ok(false) => break,
+                Err(refused) => {
+                    error = Some(refused);
+                    break;
+                }
+            }
+        }
+        self.launch(qp.0);
+        (accepted, error)
+    }
+
+    unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        self.shared.check_fork()?;
+        self.read_mail();
+        let Self { pairs, receives, segments, shared, domain, depth, .. } = self;
+        let mut find = |receive: &RawReceive| {
+            let buffer = &receive.buffer;
+            let len = buffer.len.min(u32::MAX as usize);
+            segments.find((buffer.segment, buffer.address.cast_const(), len), &shared.registry, *domain)
+        };
+        let Some(qp) = qp else {
+            let posted = receives.post_shared(batch, &mut find)?;
+            for slot in &batch[..posted] {
+                self.segments.posted(self.receives.segment(slot.slot));
+            }
+            if posted > 0 {
+                self.pairs
+                    .iter_mut()
+                    .flatten()
+                    .filter(|p| p.mode == Mode::Undecided)
+                    .for_each(|p| p.decide(Mode::Shared));
+            }
+            return Ok(posted);
+        };
+        let pair = pairs.get_mut(qp.0 as usize).and_then(|p| p.as_deref_mut()).filter(|p| p.fate.is_none());
+        let pair = pair.ok_or(VerbsError::Closed)?;
+        let room = depth.saturating_sub(pair.receives.len()).min(batch.len());
+        let posted = receives.post_own(pair, &batch[..room], &mut find)?;
+        let from = pair.receives.len() - posted;
+        pair.receives.range(from..).for_each(|(_, segment)| self.segments.posted(*segment));
+        if posted > 0 {
+            pair.decide(Mode::Own);
+        }
+        Ok(posted)
+    }
+
+    fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
+        if self.shared.forked() {
+            return 0;
+        }
+        self.read_mail();
+        let mut found = 0;
+        if self.done.len() < out.len() {
+            found = self.gather();
+            self.settle();
+        }
+        if found > 0 {
+            self.launch_parked();
+            self.settle();
+        }
+        if self.patience == 0 || self.rising > 0 {
+            self.look();
+        }
+        self.patience -= 1;
+        if found == 0 && self.done.is_empty() {
+            let now = Instant::now();
+            if now >= self.next_look {
+                self.look();
+                self.next_look = now + LOOK_IDLE;
+            }
+        }
+        self.settle();
+        self.drain(out)
+    }
+
+    fn next_event(&mut self) -> Option<PortEvent> {
+        self.events.pop_front()
+    }
+
+    fn arm(&mut self) -> Result<bool, VerbsError> {
+        self.shared.check_fork()?;
+        self.look();
+        if !self.done.is_empty() || !self.events.is_empty() {
+            return Ok(false);
+        }
+        self.completions.arm()?;
+        if self.gather() > 0 {
+            self.settle();
+            self.launch_parked();
+            self.settle();
+            return Ok(false);
+        }
+        (0..self.pairs.len() as u32).for_each(|index| self.want_room(index));
+        Ok(true)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    fn close(&mut self, qp: QpIndex) {
+        if self.shared.forked() {
+            return;
+        }
+        self.end(qp.0, Fate::Closed, false);
+        if let Some(place) = self.pairs.get_mut(qp.0 as usize) {
+            *place = None;
+        }
+        self.settle();
+        self.events.retain(|PortEvent::Disconnected { queue_pair, .. }| *queue_pair != qp);
+    }
+}
+
+impl Drop for IbvPort {
+    /// Peers learn of it; the device's objects end in the order of the fields.
+    fn drop(&mut self) {
+        if !self.shared.forked() {
+            (0..self.pairs.len() as u32).for_each(|index| self.end(index, Fate::Closed, false));
+        }
+    }
+}
+
+const NO_COMPLETION: ibv_wc = ibv_wc {
+    wr_id: 0,
+    status: IBV_WC_SUCCESS,
+    opcode: 0,
+    vendor_err: 0,
+    byte_len: 0,
+    imm_data: 0,
+    qp_num: 0,
+    src_qp: 0,
+    wc_flags: 0,
+    pkey_index: 0,
+    slid: 0,
+    sl: 0,
+    dlid_path_bits: 0,
+};
+/// Completions taken at once.
+const BATCH: usize = 32;
+/// Queue pairs that the completion queue has room for before it must grow.
+const PAIRS_AT_FIRST: usize = 4;
+/// Serials have 31 bits.
+const SERIALS: u32 = (1 << 31) - 1;
+/// Busy polls between two looks at what is not the completion queue.
+const LOOK_EVERY: u32 = 128;
+/// Idle polling looks there this often.
+const LOOK_IDLE: Duration = Duration::from_micros(20);
+/// Tokens of what is watched; queue pairs count up from the last.
+const COMPLETIONS: u64 = 0;
+const DEVICE: u64 = 1;
+const MAIL: u64 = 2;
+const FIRST_PAIR: u64 = 3;

@@ -1,0 +1,62 @@
+//! Every sentence of the `Port` contract, over the first RDMA device of this host.
+//!
+//! Where there is none, each test says why, and that is all: `cargo xtask guest conformance` runs them on a device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use overside_conformance::{Harness, Processes, SENTENCES, assert_kept};
+use overside_ibv::{IbvProvider, Options, devices};
+use overside_verbs::Provider;
+
+/// An address of this process alone, within 127.0.0.0/8.
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    format!("127.{}.{}.1:{}", 1 + (process >> 8 & 0x7f), process & 0xff, 20_000 + next % 40_000)
+}
+
+/// A queue of this depth is filled and drained message by message in time.
+fn provider() -> Arc<dyn Provider> {
+    IbvProvider::with_options(Options { depth_max: 64, ..Options::default() }).expect("a device")
+}
+
+fn kept(id: &str) {
+    if let Err(why) = devices() {
+        assert!(std::env::var_os("OVERSIDE_DEVICE_EXPECTED").is_none(), "there must be a device here: {why}");
+        eprintln!("{id}: skipped, {why}");
+        return;
+    }
+    let harness: Arc<dyn Harness> = Arc::new(Processes::new(provider, module_path!()).named(name));
+    assert_kept(id, &harness);
+}
+
+/// Does nothing by itself: `death` starts it as another process.
+#[test]
+fn second_process() {
+    overside_conformance::second_process(provider);
+}
+
+macro_rules! sentences {
+    ($($name:ident $id:literal),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                kept($id);
+            }
+        )*
+
+        #[test]
+        fn no_sentence_is_left_out() {
+            assert_eq!([$($id),*].to_vec(), SENTENCES.iter().map(|sentence| sentence.id).collect::<Vec<_>>());
+        }
+    };
+}
+
+sentences!(
+    own "own", private "private", accept "accept", once "once", silent "silent", order "order", fifo "fifo",
+    placed "placed", gather "gather", inline "inline", immediate "immediate", rnr "rnr", length "length",
+    last_word "last-word", write_order "write-order", fence "fence", atomic "atomic", keys "keys", progress "progress",
+    shared "shared", close "close", death "death", hostile "hostile", arm "arm", idle "idle",
+    nonblocking "nonblocking",
+);
