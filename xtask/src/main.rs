@@ -3,12 +3,14 @@
 //! - `cargo xtask tidy` holds the tree against the rules of docs/ARCHITECTURE.md and
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
+//! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
 //! - `cargo xtask check` formats, lints, tidies and tests: what to run before a commit.
 //!
 //! The same rules run as a test of this crate, so that the test command alone guards them.
 
 #![forbid(unsafe_code)]
 
+mod guest;
 mod instructions;
 mod rules;
 mod source;
@@ -22,7 +24,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree::Tree;
 
-const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record]";
+const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
+     cargo xtask guest [--keep] [TEST]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +34,8 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["instructions"] => instructions::run(&root(), false),
         ["instructions", "--record"] => instructions::run(&root(), true),
+        ["guest", "--keep", ref tests @ ..] => guest::run(&root(), true, tests),
+        ["guest", ref tests @ ..] => guest::run(&root(), false, tests),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

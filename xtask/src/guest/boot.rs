@@ -1,0 +1,107 @@
+//! One run of a machine: boots, runs the job, tells how it ended.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::image::Base;
+use super::jobs::Job;
+use super::kernel::write_whole;
+
+/// The job's exit status; what it prints is printed here.
+pub fn run(base: &Base, packed: &Path, job: &Job) -> Result<i32> {
+    let initrd = packed.with_extension("initrd");
+    let mut bytes = std::fs::read(&base.archive)?;
+    bytes.extend(std::fs::read(packed)?);
+    write_whole(&initrd, &bytes)?;
+    let folder = packed.parent().context("the archive has no folder")?;
+    let nodes: Vec<Option<u8>> = if job.machines == 1 { vec![None] } else { (1..=job.machines).map(Some).collect() };
+    let mut machines = Vec::new();
+    for node in nodes {
+        machines.push(Machine::start(base, &initrd, node, folder, job)?);
+    }
+    let mut worst = 0;
+    for machine in &mut machines {
+        let status = machine.wait()?;
+        worst = if worst == 0 { status } else { worst };
+    }
+    drop(machines);
+    std::fs::remove_file(initrd)?;
+    Ok(worst)
+}
+
+/// A running machine; it ends with this.
+struct Machine {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    shown: String,
+    end: Instant,
+}
+
+impl Machine {
+    fn start(base: &Base, initrd: &Path, node: Option<u8>, folder: &Path, job: &Job) -> Result<Self> {
+        let mut command = Command::new("qemu-system-x86_64");
+        // Several processors, emulated, would wait for each other.
+        command.args(["-accel", "tcg", "-cpu", "max", "-M", "q35", "-smp", "1", "-m", "1024", "-nodefaults"]);
+        command.args(["-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+        command.arg("-kernel").arg(&base.kernel).arg("-initrd").arg(initrd);
+        let mut append = BOOT_OPTIONS.to_owned();
+        if let Some(node) = node {
+            append.push_str(&format!(" guest.node={node}"));
+            let socket = |node: u8| folder.join(format!("wire-{}-{node}", std::process::id())).display().to_string();
+            let _ = std::fs::remove_file(socket(node));
+            let (ours, theirs) = (socket(node), socket(3 - node));
+            command
+                .arg("-netdev")
+                .arg(format!("dgram,id=wire,local.type=unix,local.path={ours},remote.type=unix,remote.path={theirs}"));
+            let device = format!("virtio-net-pci,netdev=wire,host_mtu=4500,mac=02:00:00:00:00:0{node}");
+            command.arg("-device").arg(device);
+        }
+        command.arg("-append").arg(append);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().context("qemu-system-x86_64 cannot be started")?;
+        let console = child.stdout.take().context("no pipe")?;
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(console).split(b'\n').map_while(std::result::Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let shown = node.map_or_else(|| job.name.to_owned(), |node| format!("{} {node}", job.name));
+        Ok(Self { child, lines, shown, end: Instant::now() + Duration::from_secs(job.limit_s) })
+    }
+
+    fn wait(&mut self) -> Result<i32> {
+        loop {
+            let left = self.end.saturating_duration_since(Instant::now());
+            let line = match self.lines.recv_timeout(left) {
+                Ok(line) => line,
+                Err(mpsc::RecvTimeoutError::Timeout) => bail!("guest {}: no end within its time", self.shown),
+                Err(mpsc::RecvTimeoutError::Disconnected) => bail!("guest {}: it ended without a status", self.shown),
+            };
+            match line.trim().strip_prefix("guest-exit ") {
+                Some(status) => return status.trim().parse().context("the guest's status is no number"),
+                None => println!("[{}] {line}", self.shown),
+            }
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Quiet, fast under emulation, and over at the first panic.
+const BOOT_OPTIONS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check \
+     random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests nowatchdog rcupdate.rcu_expedited=1";

@@ -1,0 +1,96 @@
+//! What is run in the guest: which programs are built here, and the script that runs them there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::archive::Archive;
+use super::host::output;
+use super::image::add_program;
+
+/// A test that runs in a guest.
+#[derive(Debug)]
+pub struct Job {
+    pub name: &'static str,
+    /// How cargo builds its programs.
+    build: &'static [&'static str],
+    /// Which of what that builds are needed: a target's name, and the program's name in the guest.
+    programs: &'static [(&'static str, &'static str)],
+    /// Run by each machine, with `$NODE` its number.
+    script: &'static str,
+    /// Machines with a wire between them.
+    pub machines: u8,
+    /// It has hung when it takes longer.
+    pub limit_s: u64,
+}
+
+pub const JOBS: [Job; 1] = [Job {
+    name: "conformance",
+    build: &["test", "--no-run", "--package", "overside-ibv", "--test", "conformance"],
+    programs: &[("conformance", "conformance")],
+    script: include_str!("conformance.sh"),
+    machines: 1,
+    limit_s: 240,
+}];
+
+/// Builds a job's programs and packs them with their libraries; where the archive is.
+pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
+    let built = Command::new(env!("CARGO"))
+        .args(job.build)
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cargo cannot be started")?;
+    if !built.status.success() {
+        bail!("`cargo {}` failed", job.build.join(" "));
+    }
+    let mut archive = Archive::default();
+    for (target, name) in job.programs {
+        let program = executable(&String::from_utf8_lossy(&built.stdout), target)
+            .with_context(|| format!("cargo has built no program of the target {target}"))?;
+        // Its debugging information would only fill the guest's memory.
+        let scratch = folder.join(format!("{name}.stripped"));
+        output(Command::new("strip").arg("-o").args([&scratch, &program]))?;
+        add_program(&mut archive, &format!("job/{name}"), &scratch)?;
+        std::fs::remove_file(scratch)?;
+    }
+    archive.file("job/run", true, job.script);
+    let packed = folder.join(format!("job-{}.cpio", job.name));
+    std::fs::write(&packed, archive.bytes())?;
+    Ok(packed)
+}
+
+/// The program that cargo says it has built of a target.
+fn executable(messages: &str, target: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == target)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_target_is_found_among_cargos_messages() {
+        let messages = concat!(
+            "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"conformance\"},\"executable\":null}\n",
+            "not json\n",
+            "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"conformance\"},\"executable\":\"/t/conformance-1\"}\n",
+        );
+        assert_eq!(executable(messages, "conformance"), Some(PathBuf::from("/t/conformance-1")));
+        assert_eq!(executable(messages, "other"), None);
+    }
+
+    #[test]
+    fn every_job_has_a_name_of_its_own_and_programs() {
+        for (i, job) in JOBS.iter().enumerate() {
+            assert!(!JOBS[..i].iter().any(|other| other.name == job.name));
+            assert!(!job.programs.is_empty() && job.script.starts_with("#!/bin/sh\n"));
+        }
+    }
+}
