@@ -59,6 +59,13 @@ impl CompletionQueue {
         self.raw = vec![NO_COMPLETION; completions.max(1)];
     }
 
+    /// How many unsignalled requests of a queue pair go by before the queue asks for a report itself (16 unless set, and at
+    /// most); their holds end with it. Whoever shares few transmit buffers among many queue pairs sets less, or all
+    /// buffers may rest in silent requests.
+    pub fn set_signal_every(&mut self, requests: usize) {
+        self.signal_every = requests.clamp(1, SIGNAL_EVERY);
+    }
+
     /// Makes a queue pair of a connection.
     ///
     /// # Errors
