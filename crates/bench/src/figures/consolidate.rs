@@ -6,7 +6,7 @@ use super::{
     figure::{Figure, Point, shown},
     papers,
     records::{Records, Ring},
-    sender::{Next, Sample, Sender, Side, Signals, Until},
+    sender::{Next, Sample, Sender, Side, Until},
 };
 use crate::{
     measure::{Cpu, Spread, alternate, elapsed_ns, now_ns},
@@ -159,7 +159,6 @@ struct Mixed<'a> {
     way: Way,
     updates: usize,
     pool: Pool,
-    signals: Signals,
     sent: u64,
 }
 
@@ -194,7 +193,7 @@ impl Side for Mixed<'_> {
             }
         };
         self.sent = view.bytes();
-        Ok(Next::Request(self.signals.mark(WorkRequest::send(0, view))))
+        Ok(Next::Request(WorkRequest::send(0, view).unsignalled()))
     }
 
     fn bytes(&self) -> u64 {
@@ -210,7 +209,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let rows = if setting.quick { 100_000 } else { 1_000_000 };
     let region = Records::region(&mut sender, ((rows * RECORD_BYTES) as usize).next_power_of_two())?;
     let pool = sender.pool(BUFFER_BYTES, POOL_BUFFERS)?;
-    sender.connect(1, BUFFER_BYTES)?;
+    sender.connect(1, BUFFER_BYTES, POOL_BUFFERS)?;
     let mut pages = Records::new(&region, PAGE_BYTES);
     let mut ring = Ring::new(PAGE_BYTES, &mut pages, 1)?;
     let chains: &[usize] = if setting.quick { &[1, 2, 4, 8, 16] } else { &[1, 2, 3, 4, 6, 8, 12, 16, 32] };
@@ -266,9 +265,8 @@ fn mixed(
                 limits.push(limit(setting.slice_ns() / 2));
                 return Ok(Sample::default());
             };
-            let signals = Signals::sharing(pool.capacity(), 1);
-            let mut side = Mixed { table, way: *way, updates, pool: pool.clone(), signals, sent: 0 };
-            Ok(sender.run(&mut side, Until::Elapsed(setting.slice_ns()), None)?.0)
+            let mut side = Mixed { table, way: *way, updates, pool: pool.clone(), sent: 0 };
+            Ok(sender.run(&mut side, Until::Elapsed(setting.slice_ns()), false)?.0)
         })?;
         for (way, mut rounds) in Way::ALL.into_iter().zip(samples) {
             // The first fills chains and caches.

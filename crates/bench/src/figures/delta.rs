@@ -6,7 +6,7 @@ use super::{
     figure::{Figure, Point, shown},
     papers,
     records::{Records, Ring},
-    sender::{Next, Sample, Sender, Side, Signals, Until},
+    sender::{Next, Sample, Sender, Side, Until},
 };
 use crate::{measure::alternate, svg::Scale};
 use anyhow::{Result, ensure};
@@ -45,7 +45,6 @@ struct Pages {
     deltas: Records,
     count: usize,
     pool: Pool,
-    signals: Signals,
     runs: Vec<Run>,
     sge_max: usize,
 }
@@ -83,7 +82,7 @@ impl Side for Pages {
                 View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?
             }
         };
-        Ok(Next::Request(self.signals.mark(WorkRequest::send(0, view))))
+        Ok(Next::Request(WorkRequest::send(0, view).unsignalled()))
     }
 
     fn bytes(&self) -> u64 {
@@ -105,14 +104,13 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
             setting.progress.part("delta", at * SIZES.len() + of, counts.len() * SIZES.len());
             let message_bytes = PAGE_BYTES + count * size;
             let pool = sender.pool(message_bytes, POOL_BYTES / message_bytes)?;
-            sender.connect(1, message_bytes)?;
+            sender.connect(1, message_bytes, pool.capacity())?;
             let side = |way| Pages {
                 way,
                 pages: Records::new(&pages, PAGE_BYTES),
                 deltas: Records::new(&deltas, size),
                 count: *count,
                 pool: pool.clone(),
-                signals: Signals::sharing(pool.capacity(), 1),
                 runs: Vec::new(),
                 sge_max: sender.capabilities.sge_max,
             };
@@ -134,7 +132,7 @@ fn one(
 ) -> Result<()> {
     let mut digests = Vec::new();
     for side in &mut sides {
-        let answers = sender.run(side, Until::Requests(CHECKED), Some(0))?.1;
+        let answers = sender.run(side, Until::Requests(CHECKED), true)?.1;
         digests.push((answers[0].digest, answers[0].messages));
     }
     ensure!(digests[0] == digests[1], "gathered and copied pages differ");
@@ -146,7 +144,7 @@ fn one(
             limits.push(ring.limit(&mut whole, 1, setting.slice_ns()));
             return Ok(Sample::default());
         };
-        Ok(sender.run(side, Until::Elapsed(setting.slice_ns()), None)?.0)
+        Ok(sender.run(side, Until::Elapsed(setting.slice_ns()), false)?.0)
     })?;
     for (way, rounds) in Way::ALL.into_iter().zip(samples) {
         let point = Point::of(format!("{} {size} B", way.name()), count as u64, rounds, &limits);

@@ -1,7 +1,7 @@
 //! A figure as data: its points, what it says about the papers' claims, and its charts.
 
 use super::sender::Sample;
-use crate::measure::{Ratio, Spread};
+use crate::measure::{Bar, Ratio, Spread};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,6 +19,9 @@ pub struct Figure {
     pub more: Map<String, Value>,
     /// The papers' statements beside what was measured.
     pub claims: Vec<Comparison>,
+    /// What must be reached, and whether it was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bars: Vec<Bar>,
     /// For the report: what it shows.
     #[serde(skip)]
     pub title: String,
@@ -64,6 +67,8 @@ pub struct PointSpread {
     pub bytes_per_s: Spread,
     /// Processor time of both ends for a payload byte.
     pub both_cpu_ns_per_byte: Spread,
+    /// Of it, without polling for nothing.
+    pub both_work_ns_per_byte: Spread,
 }
 
 /// A claim of a paper beside what this run shows.
@@ -88,6 +93,7 @@ impl Figure {
             points: Vec::new(),
             more: Map::new(),
             claims: Vec::new(),
+            bars: Vec::new(),
             title: title.to_owned(),
             text: String::new(),
             charts: Vec::new(),
@@ -122,7 +128,8 @@ impl Point {
     pub fn of(series: impl Into<String>, x: u64, rounds: Vec<Sample>, limits: &[f64]) -> Point {
         let spread = |figure: &dyn Fn(&Sample) -> f64| Spread::of(&rounds.iter().map(figure).collect::<Vec<_>>());
         let bytes_per_s = spread(&Sample::bytes_per_s);
-        let both = spread(&|sample| sample.sender_per_byte() + sample.receiver_per_byte());
+        let both = spread(&Sample::both_per_byte);
+        let both_work_ns_per_byte = spread(&Sample::both_work_per_byte);
         Point {
             series: series.into(),
             x,
@@ -132,7 +139,7 @@ impl Point {
             receiver_cpu_ns_per_byte: spread(&Sample::receiver_per_byte).median,
             limit_bytes_per_s: Spread::of(limits).median,
             labels: Map::new(),
-            spread: PointSpread { bytes_per_s, both_cpu_ns_per_byte: both },
+            spread: PointSpread { bytes_per_s, both_cpu_ns_per_byte: both, both_work_ns_per_byte },
             rounds,
         }
     }

@@ -11,9 +11,12 @@ mod digest;
 mod figure;
 mod page;
 mod papers;
+mod projection;
 mod receiver;
 mod records;
+mod regret;
 mod sender;
+mod shuffle;
 mod text;
 mod transmit;
 mod verbs;
@@ -59,7 +62,7 @@ pub struct Figures {
 }
 
 /// What [`Options::figure`] may be, besides `all`.
-pub const NAMES: [&str; 4] = ["verbs", "transmit", "delta", "consolidate"];
+pub const NAMES: [&str; 7] = ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret"];
 
 /// Measures, prints what was found, writes the page.
 ///
@@ -103,6 +106,9 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "transmit" => transmit::measure(setting),
         "delta" => delta::measure(setting),
         "consolidate" => consolidate::measure(setting),
+        "shuffle" => shuffle::measure(setting),
+        "projection" => projection::measure(setting),
+        "regret" => regret::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))

@@ -1,7 +1,11 @@
 //! The figures as one page that needs nothing from elsewhere.
 
-use super::{Comparison, Figure, Figures, Options, Point};
-use crate::{report, svg::escape};
+use super::{Comparison, Figure, Figures, Options, Point, figure::shown};
+use crate::{
+    measure::{Bar, Verdict},
+    report,
+    svg::escape,
+};
 use std::fmt::Write;
 
 /// The page.
@@ -48,6 +52,9 @@ fn section(at: usize, figure: &Figure, number: &mut usize) -> String {
         *number += 1;
         let _ = write!(out, "<figure>{svg}<figcaption><b>Fig. {number}.</b> {caption}</figcaption></figure>");
     }
+    if !figure.bars.is_empty() {
+        out.push_str(&bars(&figure.bars));
+    }
     if !figure.claims.is_empty() {
         out.push_str(&claims(&figure.claims));
     }
@@ -58,6 +65,23 @@ fn section(at: usize, figure: &Figure, number: &mut usize) -> String {
         points(&figure.points)
     );
     out
+}
+
+fn bars(bars: &[Bar]) -> String {
+    let row = |bar: &Bar| {
+        let class = if bar.verdict == Verdict::Missed { "bad" } else { "good" };
+        format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td></tr>",
+            escape(&bar.name),
+            bar.wanted,
+            shown(bar.ratio),
+            bar.verdict.text()
+        )
+    };
+    let rows: String = bars.iter().map(row).collect();
+    format!(
+        "<table class=\"claims\"><thead><tr><th>bar</th><th>at least</th><th>measured</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
+    )
 }
 
 fn claims(claims: &[Comparison]) -> String {

@@ -11,7 +11,7 @@ use overside::{
     memory::{Buffer, Segment, Window},
     verbs::{
         Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, ProtectionDomain, Provider, QueuePair,
-        RemoteToken, Status, WorkCompletion,
+        RemoteToken, Status, WorkCompletion, declared::Bundle,
     },
 };
 use std::{
@@ -31,11 +31,8 @@ pub enum Command {
     },
     /// Receive until the end.
     Receive,
-    /// The same, keeping a digest of the rows of `row_bytes` that come in messages (0: of whole messages).
-    Check {
-        /// Bytes of a row.
-        row_bytes: u64,
-    },
+    /// The same, keeping a digest of the messages, those that share a SEND taken apart.
+    Check,
     /// Offer memory to be read and memory to be written.
     Offer {
         /// Bytes of each.
@@ -48,10 +45,12 @@ pub enum Command {
 pub struct Answer {
     /// Payload received.
     pub bytes: u64,
-    /// Messages received, or rows where rows were checked.
+    /// Messages received; where they were checked, those that share a SEND count each.
     pub messages: u64,
     /// Processor time in nanoseconds.
     pub cpu_ns: u64,
+    /// Of it, polling for nothing.
+    pub poll_ns: u64,
     /// Digest of what was received.
     pub digest: u64,
     /// Memory that may be read.
@@ -65,7 +64,7 @@ impl Command {
         match self {
             Command::Connect { message_bytes } => [0, message_bytes],
             Command::Receive => [1, 0],
-            Command::Check { row_bytes } => [2, row_bytes],
+            Command::Check => [2, 0],
             Command::Offer { bytes } => [3, bytes],
         }
     }
@@ -75,7 +74,7 @@ impl Command {
         Ok(match what {
             0 => Command::Connect { message_bytes: of },
             1 => Command::Receive,
-            2 => Command::Check { row_bytes: of },
+            2 => Command::Check,
             3 => Command::Offer { bytes: of },
             _ => return Err(ErrorKind::InvalidData.into()),
         })
@@ -83,18 +82,18 @@ impl Command {
 }
 
 impl Answer {
-    fn words(self) -> [u64; 12] {
+    fn words(self) -> [u64; 13] {
         let token = |token: Option<RemoteToken>| {
             let bytes = token.map_or([0; 32], RemoteToken::to_bytes);
             std::array::from_fn::<u64, 4, _>(|i| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j])))
         };
         let [a, b, c, d] = token(self.readable);
         let [e, f, g, h] = token(self.writable);
-        [self.bytes, self.messages, self.cpu_ns, self.digest, a, b, c, d, e, f, g, h]
+        [self.bytes, self.messages, self.cpu_ns, self.poll_ns, self.digest, a, b, c, d, e, f, g, h]
     }
 
     pub(super) fn read(line: &mut UnixStream) -> io::Result<Answer> {
-        let mut words = [0; 12];
+        let mut words = [0; 13];
         for word in &mut words {
             *word = read_word(line)?;
         }
@@ -107,9 +106,10 @@ impl Answer {
             bytes: words[0],
             messages: words[1],
             cpu_ns: words[2],
-            digest: words[3],
-            readable: token(&words[4..8]),
-            writable: token(&words[8..12]),
+            poll_ns: words[3],
+            digest: words[4],
+            readable: token(&words[5..9]),
+            writable: token(&words[9..13]),
         })
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn serve(address: &str) -> Result<()> {
             Command::Connect { message_bytes } => receiver.connect(message_bytes as usize)?,
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
             Command::Receive => receiver.receive(&mut line, None)?,
-            Command::Check { row_bytes } => receiver.receive(&mut line, Some(Digest::of_rows(row_bytes)))?,
+            Command::Check => receiver.receive(&mut line, Some(Digest::default()))?,
         };
         write_words(&mut line, &answer.words())?;
     }
@@ -196,7 +196,7 @@ impl Receiver {
     fn receive(&mut self, line: &mut UnixStream, mut digest: Option<Digest>) -> Result<Answer> {
         let pair = self.pair.context("not connected")?;
         let mut answer = Answer::default();
-        let before = Cpu::own();
+        let (before, spun) = (Cpu::own(), self.queue.spun());
         write_words(line, &answer.words())?;
         let mut done = Vec::new();
         loop {
@@ -214,6 +214,7 @@ impl Receiver {
             }
             if ended {
                 answer.cpu_ns = Cpu::own() - before;
+                answer.poll_ns = ((self.queue.spun() - spun).as_nanos() as u64).min(answer.cpu_ns);
                 if let Some(digest) = digest {
                     (answer.messages, answer.digest) = (digest.messages(), digest.value());
                 }
@@ -243,7 +244,8 @@ impl Receiver {
             answer.bytes += done.bytes;
             answer.messages += 1;
             if let Some(digest) = digest {
-                digest.message(&buffer[..done.bytes as usize]);
+                Bundle::new(&buffer[..done.bytes as usize], done.immediate)?
+                    .for_each(|message| digest.message(message));
             }
         }
         self.free.push((0, buffer));
@@ -259,8 +261,8 @@ pub fn receives(message_bytes: usize) -> usize {
 
 /// The role under which a process receives.
 pub const ROLE: &str = "figure-receiver";
-/// Immediate data of the message that ends a stretch.
-pub const END: u32 = 0x0E4D;
+/// Immediate data of the message that ends a stretch: as framing it would promise more lengths than a message holds.
+pub const END: u32 = u32::MAX;
 const RING_BYTES: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -273,15 +275,13 @@ mod tests {
     fn commands_and_answers_travel() {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         let token = RemoteToken { at: 3, len: 9, rkey: u128::MAX - 7 };
-        let answer = Answer { bytes: 1, messages: 2, cpu_ns: 3, digest: 4, readable: None, writable: Some(token) };
+        let answer =
+            Answer { bytes: 1, messages: 2, cpu_ns: 3, poll_ns: 5, digest: 4, readable: None, writable: Some(token) };
         write_words(&mut here, &answer.words()).unwrap();
         assert_eq!(Answer::read(&mut there).unwrap(), answer);
-        for command in [
-            Command::Connect { message_bytes: 5 },
-            Command::Receive,
-            Command::Check { row_bytes: 20 },
-            Command::Offer { bytes: 6 },
-        ] {
+        for command in
+            [Command::Connect { message_bytes: 5 }, Command::Receive, Command::Check, Command::Offer { bytes: 6 }]
+        {
             write_words(&mut here, &command.words()).unwrap();
             assert_eq!(Command::read(&mut there).unwrap(), command);
         }

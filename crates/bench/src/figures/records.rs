@@ -83,6 +83,7 @@ impl Records {
 pub struct Ring {
     slots: Vec<Buffer>,
     kernel: Kernel,
+    message_bytes: usize,
 }
 
 impl Ring {
@@ -91,21 +92,25 @@ impl Ring {
     /// # Errors
     /// The memory is not there.
     pub fn new(message_bytes: usize, records: &mut Records, per_message: usize) -> Result<Ring> {
+        let mut ring = Ring::empty(message_bytes)?;
+        let mut best = (0.0, Kernel::Libc);
+        for kernel in Kernel::available() {
+            ring.kernel = kernel;
+            let speed = ring.limit(records, per_message, TRIAL_NS);
+            if speed > best.0 {
+                best = (speed, kernel);
+            }
+        }
+        ring.kernel = best.1;
+        Ok(ring)
+    }
+
+    fn empty(message_bytes: usize) -> Result<Ring> {
         let slot = message_bytes.max(64).next_multiple_of(64);
         let count = super::receiver::receives(message_bytes);
         let mut slots = Segment::private(slot * count)?.carve(slot);
         slots.iter_mut().for_each(|slot| slot.fill(1));
-        let mut ring = Ring { slots, kernel: Kernel::Libc };
-        let mut best = 0.0;
-        for kernel in Kernel::available() {
-            let mut trial = Ring { slots: std::mem::take(&mut ring.slots), kernel };
-            let speed = trial.limit(records, per_message, TRIAL_NS);
-            ring.slots = trial.slots;
-            if speed > best {
-                (best, ring.kernel) = (speed, kernel);
-            }
-        }
-        Ok(ring)
+        Ok(Ring { slots, kernel: Kernel::Libc, message_bytes })
     }
 
     /// Bytes per second at which one processor copies the same records in the same order into the same ring, for `ns`.
@@ -127,6 +132,60 @@ impl Ring {
             let took = elapsed_ns(start);
             if took >= ns {
                 black_box(self.slots[0][0]);
+                return bytes as f64 * 1e9 / took as f64;
+            }
+        }
+    }
+}
+
+/// The limit for a memory that is read from one end to the other.
+pub struct Copying {
+    ring: Ring,
+    at: usize,
+    chosen: bool,
+}
+
+impl Copying {
+    /// Into a ring of buffers of `message_bytes`.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn new(message_bytes: usize) -> Result<Copying> {
+        Ok(Copying { ring: Ring::empty(message_bytes)?, at: 0, chosen: false })
+    }
+
+    /// Bytes per second at which one processor copies `memory` piece by piece, going on where it stopped, for `ns`; by the
+    /// kernel that was fastest at first.
+    pub fn limit(&mut self, memory: &[u8], ns: u64) -> f64 {
+        if !self.chosen {
+            self.chosen = true;
+            let speed = |kernel| {
+                self.ring.kernel = kernel;
+                self.copy(memory, TRIAL_NS)
+            };
+            let speeds: Vec<f64> = Kernel::available().into_iter().map(speed).collect();
+            let best = speeds.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(at, _)| at);
+            self.ring.kernel = Kernel::available()[best];
+        }
+        self.copy(memory, ns)
+    }
+
+    fn copy(&mut self, memory: &[u8], ns: u64) -> f64 {
+        let (start, mut bytes, mut slot) = (now_ns(), 0, 0);
+        let Ring { slots, kernel, message_bytes } = &mut self.ring;
+        let piece = (*message_bytes).min(memory.len());
+        loop {
+            for _ in 0..8 {
+                if self.at + piece > memory.len() {
+                    self.at = 0;
+                }
+                let count = slots.len();
+                kernels::copy(*kernel, &mut slots[slot % count], &memory[self.at..self.at + piece]);
+                (self.at, slot, bytes) = (self.at + piece, slot + 1, bytes + piece);
+            }
+            let took = elapsed_ns(start);
+            if took >= ns {
+                black_box(slots[0][0]);
                 return bytes as f64 * 1e9 / took as f64;
             }
         }

@@ -44,6 +44,24 @@ pub trait Side {
     fn completed(&mut self, _done: WorkCompletion) {}
 }
 
+/// What posts by itself: a declared send, a shared one.
+pub trait Post {
+    /// Once before the first [`post`](Self::post); counted as part of sending.
+    ///
+    /// # Errors
+    /// What cannot be sent at all.
+    fn begin(&mut self, pairs: &[QueuePair]) -> Result<()>;
+
+    /// Posts what queues take now; true once all is posted.
+    ///
+    /// # Errors
+    /// What was refused.
+    fn post(&mut self, queue: &mut CompletionQueue, pairs: &[QueuePair]) -> Result<bool>;
+
+    /// Payload of all that was posted since [`begin`](Self::begin).
+    fn bytes(&self) -> u64;
+}
+
 /// When a stretch ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
@@ -51,27 +69,8 @@ pub enum Until {
     Elapsed(u64),
     /// After so many requests to each destination.
     Requests(u64),
-}
-
-/// Which requests ask for a report. A transmit buffer comes back when a later request of its queue pair is reported; a pool
-/// that is shared by many queue pairs would be empty before the first of them is.
-#[derive(Clone, Copy, Debug)]
-pub struct Signals {
-    every: u64,
-    given: u64,
-}
-
-impl Signals {
-    /// For `destinations` that share `buffers`.
-    pub fn sharing(buffers: usize, destinations: usize) -> Signals {
-        Signals { every: (buffers / (2 * destinations.max(1))).clamp(1, 16) as u64, given: 0 }
-    }
-
-    /// The request, signalled or not.
-    pub fn mark(&mut self, request: WorkRequest) -> WorkRequest {
-        self.given += 1;
-        if self.given.is_multiple_of(self.every) { request } else { request.unsignalled() }
-    }
+    /// When the side has nothing more.
+    Done,
 }
 
 /// What one stretch of sending came to. Times are nanoseconds.
@@ -89,6 +88,8 @@ pub struct Sample {
     pub sender_poll_ns: u64,
     /// Processor time of all receivers.
     pub receiver_ns: u64,
+    /// Of it, polling for nothing.
+    pub receiver_poll_ns: u64,
 }
 
 impl Sample {
@@ -105,6 +106,28 @@ impl Sample {
     /// Of it, work alone.
     pub fn work_per_byte(&self) -> f64 {
         self.sender_ns.saturating_sub(self.sender_poll_ns) as f64 / self.bytes.max(1) as f64
+    }
+
+    /// Processor time of both ends for a byte.
+    pub fn both_per_byte(&self) -> f64 {
+        self.sender_per_byte() + self.receiver_per_byte()
+    }
+
+    /// Of it, without polling for nothing.
+    pub fn both_work_per_byte(&self) -> f64 {
+        let all = self.sender_ns + self.receiver_ns;
+        all.saturating_sub(self.sender_poll_ns + self.receiver_poll_ns) as f64 / self.bytes.max(1) as f64
+    }
+
+    /// One stretch after another.
+    pub fn add(&mut self, next: Sample) {
+        self.bytes += next.bytes;
+        self.requests += next.requests;
+        self.wall_ns += next.wall_ns;
+        self.sender_ns += next.sender_ns;
+        self.sender_poll_ns += next.sender_poll_ns;
+        self.receiver_ns += next.receiver_ns;
+        self.receiver_poll_ns += next.receiver_poll_ns;
     }
 
     /// Processor time of the receivers for a byte.
@@ -196,12 +219,15 @@ impl Sender {
         (&self.provider, &self.domain)
     }
 
-    /// Connects the first `count` receivers anew, each with a ring of receive buffers of `message_bytes`.
+    /// Connects the first `count` receivers anew, each with a ring of receive buffers of `message_bytes`. They share
+    /// `buffers` transmit buffers, which come back when a later request of their queue pair is reported: with many queue
+    /// pairs, reports must come often, or the pool is empty before the first of them does.
     ///
     /// # Errors
     /// A receiver has ended or does not connect.
-    pub fn connect(&mut self, count: usize, message_bytes: usize) -> Result<()> {
+    pub fn connect(&mut self, count: usize, message_bytes: usize, buffers: usize) -> Result<()> {
         self.hang_up()?;
+        self.queue.set_signal_every(buffers / (2 * count.max(1)));
         for at in 0..count {
             self.tell(at, Command::Connect { message_bytes: message_bytes as u64 })?;
             let link = self.listener.accept(PATIENCE)?.context("a receiver does not connect")?;
@@ -230,27 +256,68 @@ impl Sender {
     ///
     /// # Errors
     /// A request was refused, failed, or a receiver has ended.
-    pub fn run(&mut self, side: &mut dyn Side, until: Until, check: Option<u64>) -> Result<(Sample, Vec<Answer>)> {
-        let command = check.map_or(Command::Receive, |row_bytes| Command::Check { row_bytes });
+    pub fn run(&mut self, side: &mut dyn Side, until: Until, check: bool) -> Result<(Sample, Vec<Answer>)> {
+        let begun = self.begin(check)?;
+        let sent = self.send_all(side, until, begun.start)?;
+        self.end(begun, sent, &mut |done| side.completed(done))
+    }
+
+    /// One stretch of what posts by itself: all of it.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn post(&mut self, what: &mut dyn Post, check: bool) -> Result<(Sample, Vec<Answer>)> {
+        let begun = self.begin(check)?;
+        what.begin(&self.pairs)?;
+        let mut done = Vec::new();
+        while !what.post(&mut self.queue, &self.pairs)? {
+            self.queue.poll_wait(&mut done, Some(LOOK))?;
+            if done.is_empty() {
+                self.watch()?;
+            }
+            settle(&mut done, &mut drop)?;
+        }
+        for to in 0..self.pairs.len() {
+            let mut last = VecDeque::from([end_of_stretch()]);
+            while self.queue.post(self.pairs[to], &mut last)? == 0 {
+                self.queue.poll_wait(&mut done, Some(LOOK))?;
+                settle(&mut done, &mut drop)?;
+            }
+        }
+        self.end(begun, Sample { bytes: what.bytes(), ..Sample::default() }, &mut drop)
+    }
+
+    /// Every receiver is ready; time begins.
+    fn begin(&mut self, check: bool) -> Result<Begun> {
+        let command = if check { Command::Check } else { Command::Receive };
         for at in 0..self.pairs.len() {
             self.ask(at, command)?;
         }
-        let (start, cpu, spun) = (now_ns(), Cpu::own(), self.queue.spun());
-        let mut sample = self.send_all(side, until, start)?;
+        Ok(Begun { start: now_ns(), cpu: Cpu::own(), spun: self.queue.spun() })
+    }
+
+    /// Everything has arrived and every receiver has said what it got.
+    fn end(
+        &mut self,
+        begun: Begun,
+        mut sample: Sample,
+        completed: &mut dyn FnMut(WorkCompletion),
+    ) -> Result<(Sample, Vec<Answer>)> {
         let (mut done, mut open) = (Vec::new(), self.pairs.clone());
         while !open.is_empty() {
             open.retain(|pair| self.queue.sends_in_flight(*pair) > 0);
             if !open.is_empty() {
                 self.queue.poll_wait(&mut done, Some(LOOK))?;
-                self.settle(&mut done, side)?;
+                settle(&mut done, completed)?;
             }
         }
-        sample.wall_ns = elapsed_ns(start);
-        sample.sender_ns = Cpu::own() - cpu;
-        let polled = (self.queue.spun() - spun).as_nanos() as u64;
+        sample.wall_ns = elapsed_ns(begun.start);
+        sample.sender_ns = Cpu::own() - begun.cpu;
+        let polled = (self.queue.spun() - begun.spun).as_nanos() as u64;
         sample.sender_poll_ns = polled.min(sample.sender_ns);
         let answers = (0..self.pairs.len()).map(|at| self.answer(at)).collect::<Result<Vec<_>>>()?;
         sample.receiver_ns = answers.iter().map(|answer| answer.cpu_ns).sum();
+        sample.receiver_poll_ns = answers.iter().map(|answer| answer.poll_ns).sum();
         Ok((sample, answers))
     }
 
@@ -280,18 +347,8 @@ impl Sender {
             } else {
                 self.queue.poll(&mut done);
             }
-            self.settle(&mut done, side)?;
+            settle(&mut done, &mut |done| side.completed(done))?;
         }
-    }
-
-    fn settle(&mut self, done: &mut Vec<WorkCompletion>, side: &mut dyn Side) -> Result<()> {
-        for completion in done.drain(..) {
-            if completion.status != Status::Success {
-                bail!("a request ended as {:?}; its receiver's last words are above", completion.status);
-            }
-            side.completed(completion);
-        }
-        Ok(())
     }
 
     /// An error if a receiver has gone.
@@ -340,6 +397,28 @@ impl Drop for Sender {
     }
 }
 
+/// How things stood when a stretch began.
+struct Begun {
+    start: u64,
+    cpu: Cpu,
+    spun: Duration,
+}
+
+fn settle(done: &mut Vec<WorkCompletion>, completed: &mut dyn FnMut(WorkCompletion)) -> Result<()> {
+    for completion in done.drain(..) {
+        if completion.status != Status::Success {
+            bail!("a request ended as {:?}; its receiver's last words are above", completion.status);
+        }
+        completed(completion);
+    }
+    Ok(())
+}
+
+/// Tells a receiver that this was all. It is signalled, so all before it are settled with it.
+fn end_of_stretch() -> WorkRequest {
+    WorkRequest::send_inline(0, &[0]).with_immediate(receiver::END)
+}
+
 /// What waits to be posted to one destination.
 #[derive(Default)]
 struct Outgoing {
@@ -362,8 +441,7 @@ impl Outgoing {
                 Next::Wait => return Ok(()),
                 Next::Done => {
                     self.ended = true;
-                    // The one message with immediate data: that was all. It is signalled, so all before it are settled.
-                    self.batch.push_back(WorkRequest::send_inline(0, &[0]).with_immediate(receiver::END));
+                    self.batch.push_back(end_of_stretch());
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Figures as tables for the terminal.
 
-use super::{Figure, Figures, Point};
+use super::{Figure, Figures, Point, figure::shown};
 use std::fmt::Write;
 
 /// Every figure's points and claims.
@@ -24,6 +24,9 @@ fn write(figure: &Figure, out: &mut String) -> std::fmt::Result {
     writeln!(out, "{:<widest$} {:>8} {:>20} {:>10} {:>10} {:>10}", "", "", "", "ns/B", "ns/B", "ns/B")?;
     for point in &figure.points {
         line(point, widest, out)?;
+    }
+    for bar in &figure.bars {
+        writeln!(out, "bar: {} ≥ {}: {} {}", bar.name, bar.wanted, shown(bar.ratio), bar.verdict.text())?;
     }
     for claim in &figure.claims {
         let verdict = if claim.agrees { "agrees" } else { "DIFFERS" };

@@ -7,7 +7,7 @@ use super::{
     figure::{Figure, Point},
     papers,
     records::{Records, Ring},
-    sender::{Next, Sample, Sender, Side, Signals, Until},
+    sender::{Next, Sample, Sender, Side, Until},
 };
 use crate::{
     measure::{Split, alternate},
@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Result, ensure};
 use overside::{
     memory::{Pool, View},
-    planner::{Alternative, Capabilities, Goal, Profile, Work, plan},
+    planner::{self, Planner, Terms},
     shape::{Run, Shape},
     verbs::WorkRequest,
 };
@@ -53,17 +53,17 @@ pub(super) struct Transmit {
     record_bytes: usize,
     per_send: usize,
     pool: Pool,
-    signals: Vec<Signals>,
     runs: Vec<Run>,
-    profile: Profile,
-    capabilities: Capabilities,
+    planner: Planner,
+    terms: Terms,
     copies: u64,
     gathers: u64,
 }
 
 impl Transmit {
     pub(super) fn new(way: Way, records: &Records, per_send: usize, pool: &Pool, sender: &Sender) -> Transmit {
-        let (profile, capabilities) = (sender.profile.clone(), sender.capabilities.clone());
+        let planner = Planner::new(sender.capabilities.clone(), sender.profile.clone());
+        let request_bytes_max = (per_send * records.record_bytes()) as u64;
         let parts = sender.destinations();
         Transmit {
             way,
@@ -71,10 +71,9 @@ impl Transmit {
             record_bytes: records.record_bytes(),
             per_send,
             pool: pool.clone(),
-            signals: vec![Signals::sharing(pool.capacity(), parts); parts],
             runs: Vec::with_capacity(per_send),
-            profile,
-            capabilities,
+            planner,
+            terms: Terms { request_bytes_max, ..Terms::default() },
             copies: 0,
             gathers: 0,
         }
@@ -84,38 +83,47 @@ impl Transmit {
     pub(super) fn copied_share(&self) -> f64 {
         self.copies as f64 / (self.copies + self.gathers).max(1) as f64
     }
-
-    /// Prices this very send, as a user of the planner would.
-    fn chosen(&self) -> Way {
-        let (records, bytes) = (self.per_send as f64, self.bytes() as f64);
-        let one = Work { requests: 1.0, fragments: 1.0, bytes, ..Work::default() };
-        let packed = Work { packed_bytes: bytes, packed_pieces: records, ..one };
-        let gathered = Work { fragments: records, ..one };
-        let way = |name, sender, receiver| Alternative { name, sender, receiver, wire_bytes: bytes };
-        let gather = (self.per_send <= self.capabilities.sge_max).then(|| way("zero-copy", gathered, gathered));
-        let alternatives = [Some(way("copy-out", packed, one)), gather];
-        match plan(&self.profile, Goal::Throughput, &alternatives).map(|plan| plan.chosen) {
-            Some(1) => Way::ZeroCopy,
-            _ => Way::CopyOut,
-        }
-    }
 }
 
 impl Side for Transmit {
     fn next(&mut self, to: usize) -> Result<Next> {
-        let way = if self.way == Way::Auto { self.chosen() } else { self.way };
-        let view = if way == Way::CopyOut {
+        if self.way == Way::CopyOut {
             let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
             let len = self.records[to].pack(self.per_send, &mut buffer);
             self.copies += 1;
-            self.pool.view(buffer, len)
-        } else {
-            self.runs.clear();
-            self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
-            self.gathers += 1;
-            View::of(self.records[to].memory(), &Shape::list(&self.runs)?)?
+            return Ok(Next::Request(WorkRequest::send(0, self.pool.view(buffer, len)).unsignalled()));
+        }
+        // What auto will choose is not known yet, and its records are taken only once.
+        let room = if self.way == Way::Auto { self.pool.take() } else { None };
+        if self.way == Way::Auto && room.is_none() {
+            return Ok(Next::Wait);
+        }
+        self.runs.clear();
+        self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
+        let shape = Shape::list(&self.runs)?;
+        // Prices this very send, as a user of the planner would.
+        let packs = self.way == Way::Auto && self.planner.plan(&shape, &self.terms)?.way() != planner::Way::Gather;
+        let memory = self.records[to].memory();
+        let view = match room {
+            Some(mut buffer) if packs => {
+                let mut len = 0;
+                for run in &self.runs {
+                    let (at, bytes) = (run.at as usize, run.len as usize);
+                    buffer[len..len + bytes].copy_from_slice(&memory[at..at + bytes]);
+                    len += bytes;
+                }
+                self.copies += 1;
+                self.pool.view(buffer, len)
+            }
+            room => {
+                if let Some(unused) = room {
+                    self.pool.put(unused);
+                }
+                self.gathers += 1;
+                View::of(memory, &shape)?
+            }
         };
-        Ok(Next::Request(self.signals[to].mark(WorkRequest::send(0, view))))
+        Ok(Next::Request(WorkRequest::send(0, view).unsignalled()))
     }
 
     fn bytes(&self) -> u64 {
@@ -149,7 +157,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         let pool = sender.pool(*message_bytes, (POOL_BYTES / message_bytes).clamp(8, 2048))?;
         for (of, clients) in CLIENTS.into_iter().enumerate() {
             setting.progress.part("transmit", at * CLIENTS.len() + of, all);
-            sender.connect(clients, *message_bytes)?;
+            sender.connect(clients, *message_bytes, pool.capacity())?;
             for cell in cells.iter().filter(|cell| cell.message_bytes() == *message_bytes) {
                 let records = Records::new(&region, cell.record_bytes);
                 one(setting, &mut sender, &mut figure, *cell, clients, &records, &pool, &mut kernel_shares)?;
@@ -189,7 +197,7 @@ fn one(
             return Ok(Sample::default());
         };
         let before = Split::of(std::process::id())?;
-        let sample = sender.run(way, Until::Elapsed(setting.slice_ns()), None)?.0;
+        let sample = sender.run(way, Until::Elapsed(setting.slice_ns()), false)?.0;
         let used = Split::of(std::process::id())?.since(before);
         ticks[side].user += used.user;
         ticks[side].system += used.system;
@@ -215,7 +223,7 @@ fn one(
 
 /// What the first messages came to at every receiver, outside of any timing: digest and messages.
 fn check(sender: &mut Sender, side: &mut Transmit) -> Result<Vec<(u64, u64)>> {
-    let (_, answers) = sender.run(side, Until::Requests(CHECKED), Some(0))?;
+    let (_, answers) = sender.run(side, Until::Requests(CHECKED), true)?;
     Ok(answers.iter().map(|answer| (answer.digest, answer.messages)).collect())
 }
 

@@ -81,7 +81,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     for (at, size) in sizes.iter().enumerate() {
         for (of, gather) in lengths.iter().enumerate() {
             setting.progress.part("verbs", at * lengths.len() + of, sizes.len() * lengths.len());
-            sender.connect(1, size * gather)?;
+            sender.connect(1, size * gather, usize::MAX)?;
             let offer = Command::Offer { bytes: setting.region_bytes() as u64 };
             let offer = sender.ask(0, offer)?;
             let (readable, writable) =
@@ -125,7 +125,7 @@ fn one(
 ) -> Result<()> {
     let gather = sides[0].gather;
     for side in &mut sides {
-        sender.run(side, Until::Requests(WARM_UP), None)?;
+        sender.run(side, Until::Requests(WARM_UP), false)?;
     }
     let mut limit_records = sides[0].records.clone();
     let mut ring = Ring::new(size * gather, &mut limit_records, gather)?;
@@ -135,7 +135,7 @@ fn one(
             limits.push(ring.limit(&mut limit_records, gather, setting.slice_ns() / 2));
             return Ok(Sample::default());
         };
-        Ok(sender.run(side, Until::Elapsed(setting.slice_ns()), None)?.0)
+        Ok(sender.run(side, Until::Elapsed(setting.slice_ns()), false)?.0)
     })?;
     for (side, rounds) in sides.iter().zip(samples) {
         ensure!(side.wrong == 0, "{} READs brought wrong bytes", side.wrong);
