@@ -1,13 +1,16 @@
 //! Arrow at the table's edge: schemas, record batches out of scan answers, rows out of record batches.
 //!
 //! Nothing else of this crate knows Arrow. Rows lie row-wise and batches column-wise, so each is a transposition: column by
-//! column, specialised by type, from one constant stride into one preallocated buffer.
+//! column, specialised by width, from one constant stride into memory that earlier batches have given back.
 
+mod bits;
 mod cells;
 mod column;
 mod error;
 mod read;
 mod schema;
+mod store;
+mod strided;
 mod variable;
 mod write;
 

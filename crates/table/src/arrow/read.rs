@@ -6,17 +6,29 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use super::column::ColumnBuilder;
+use super::strided::Prefixes;
+use super::variable::Rests;
 use super::{ArrowError, projected_to_arrow};
-use crate::block::RowBlock;
+use crate::block::{RowBlock, Run};
 use crate::projection::Projection;
+use crate::row::{Place, RowLayout};
 use crate::schema::Schema;
 
 /// Collects the rows of scan answers into record batches: push blocks, then finish, then push the next batch's.
+///
+/// Batches are whole and may be kept, sent to other threads, and outlive the builder. One that has been dropped gives its
+/// memory back to the builder, so a consumer that drops batches as it goes has no page faulted in after the first few; and
+/// a builder used for several scans of the same columns keeps it from one to the next.
 #[derive(Debug)]
 pub struct BatchBuilder {
     schema: SchemaRef,
     columns: Vec<ColumnBuilder>,
     rows: usize,
+    /// Null bytes of a run's rows, `|`ed together.
+    any: Vec<u8>,
+    /// Whether any column is variable, and so needs a run's rests.
+    variable: bool,
+    rests: Rests,
 }
 
 impl BatchBuilder {
@@ -24,7 +36,8 @@ impl BatchBuilder {
     pub fn new(schema: &Schema, projection: &Projection) -> BatchBuilder {
         let arrow = Arc::new(projected_to_arrow(schema, projection));
         let columns = projection.packed().columns().iter().map(|c| ColumnBuilder::new(&c.column_type)).collect();
-        BatchBuilder { schema: arrow, columns, rows: 0 }
+        let variable = projection.needs_rest();
+        BatchBuilder { schema: arrow, columns, rows: 0, any: Vec::new(), variable, rests: Rests::default() }
     }
 
     /// The batches' schema.
@@ -48,9 +61,7 @@ impl BatchBuilder {
     pub fn push<B: AsRef<[u8]>>(&mut self, block: &RowBlock<B>) -> Result<(), ArrowError> {
         let layout = block.layout();
         assert_eq!(layout.columns().len(), self.columns.len(), "a builder takes answers to its own scan");
-        let pushed = self.columns.iter_mut().zip(layout.columns()).try_for_each(|(builder, column)| {
-            block.runs().iter().try_for_each(|run| builder.push(block.bytes(), run, layout, column))
-        });
+        let pushed = block.runs().iter().try_for_each(|run| self.push_run(block.bytes(), run, layout));
         match pushed {
             Ok(()) => self.rows += block.len(),
             Err(_) => {
@@ -61,16 +72,37 @@ impl BatchBuilder {
         pushed
     }
 
+    fn push_run(&mut self, message: &[u8], run: &Run, layout: &RowLayout) -> Result<(), ArrowError> {
+        let stride = layout.prefix_len();
+        let bytes = run.prefixes(message, stride).unwrap_or_default();
+        let prefixes = Prefixes { bytes, stride, rows: run.count as usize };
+        self.any.clear();
+        self.any.extend((0..layout.null_bytes()).map(|byte| prefixes.bytes_at(byte).fold(0, |any, byte| any | byte)));
+        if self.variable {
+            self.rests.of_run(message, run, layout.variable_columns());
+        }
+        for (builder, column) in self.columns.iter_mut().zip(layout.columns()) {
+            if let Some(bit) = column.null {
+                builder.push_nulls(&prefixes, bit, self.any[bit.byte]);
+            }
+            match column.place {
+                Place::Fixed { offset, width } => builder.push_fixed(&prefixes, offset, width),
+                Place::Variable { index } => builder.push_variable(message, run, &mut self.rests, index)?,
+            }
+        }
+        Ok(())
+    }
+
     /// The rows collected since the last batch, as one.
     ///
     /// # Errors
     /// Text that is not UTF-8.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        let rows = std::mem::take(&mut self.rows);
+        self.rows = 0;
         let mut arrays = Vec::with_capacity(self.columns.len());
         let mut failed = None;
         for builder in &mut self.columns {
-            match builder.finish(rows) {
+            match builder.finish() {
                 Ok(array) => arrays.push(array),
                 Err(error) => failed = failed.or(Some(error)),
             }

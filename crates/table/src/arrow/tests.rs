@@ -206,3 +206,34 @@ fn a_row_whose_offsets_leave_it_is_refused() {
         assert_eq!(builder.rows(), if whole { 2 } else { 0 });
     }
 }
+
+#[test]
+fn text_of_every_length_lies_where_its_ends_say() {
+    // Values move in blocks by the longest of a page, and a message's last ones have nothing behind them.
+    let schema = small();
+    let layout = std::sync::Arc::new(RowLayout::new(&schema));
+    let projection = Projection::whole(&schema);
+    let text = |length: usize, seed: usize| (0..length).map(|at| char::from(b'a' + ((at + seed) % 26) as u8)).collect();
+    let mut builder = BatchBuilder::new(&schema, &projection);
+    for longest in [0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200] {
+        let mut expected: Vec<[Value; 2]> = Vec::new();
+        for page in 0..3 {
+            let mut rows = Vec::new();
+            for row in 0..20 {
+                // No length in between: the longest alone decides how all of them move.
+                let length = if row % 3 == page { longest } else { 0 };
+                let (name, note): (String, String) = (text(length, row), text(longest - length, page + row));
+                let values = [Value::Utf8(name), Value::Utf8(note)];
+                rows.push(encode_row(&layout, &[Value::Int32(0), values[0].clone(), values[1].clone()]));
+                expected.push(values);
+            }
+            let message = message_of(&schema, &rows);
+            builder.push(&RowBlock::parse(&message[..], &projection).unwrap()).unwrap();
+        }
+        let batch = builder.finish().unwrap();
+        for (row, values) in expected.iter().enumerate() {
+            let found = [1, 2].map(|column| cell(batch.column(column), &ColumnType::Utf8, row));
+            assert_eq!(&found, values, "row {row} of texts up to {longest} bytes");
+        }
+    }
+}

@@ -3,138 +3,168 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BinaryArray, StringArray};
-use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 
 use super::ArrowError;
+use super::store::Store;
 use crate::block::{Run, slot_at};
 use crate::row::Malformed;
+
+/// The rests of a run's rows: where each starts, and that the last one ends in the message.
+#[derive(Debug, Default)]
+pub(super) struct Rests {
+    /// One more than rows, from the run's heap on.
+    starts: Vec<u32>,
+    /// Bytes of end offsets at a rest's start.
+    head: usize,
+    /// Where the values of the column at hand start, from the first byte behind the first row's end offsets on.
+    values: Vec<u32>,
+}
+
+impl Rests {
+    /// Those of a checked run, whose slots ascend, of rows with this many variable columns.
+    pub(super) fn of_run(&mut self, message: &[u8], run: &Run, columns: usize) {
+        self.head = columns * 4;
+        self.starts.clear();
+        match run.slots(message) {
+            Some(slots) => self.starts.extend(slots.iter().map(|slot| slot_at(slot).wrapping_sub(run.bias))),
+            // A run of one row is its heap; rows of a longer one have no rests.
+            None if run.count == 1 => self.starts.extend([0, run.heap_len]),
+            None => {}
+        }
+    }
+}
 
 /// Values one after another, and where each ends.
 #[derive(Debug)]
 pub(super) struct Variable {
-    offsets: Vec<i32>,
-    bytes: Vec<u8>,
-    /// A run's values, before they join the others: written in blocks that are longer than the values.
-    scratch: Vec<u8>,
-}
-
-impl Default for Variable {
-    fn default() -> Variable {
-        Variable { offsets: vec![0], bytes: Vec::new(), scratch: Vec::new() }
-    }
+    offsets: Store<i32>,
+    bytes: Store<u8>,
 }
 
 impl Variable {
-    /// Adds variable column `index` of `columns` of every row of a checked run.
-    pub(super) fn push(&mut self, message: &[u8], run: &Run, columns: usize, index: usize) -> Result<(), ArrowError> {
-        let before = self.bytes.len();
+    pub(super) fn new() -> Variable {
+        Variable { offsets: Store::new(), bytes: Store::new() }
+    }
+
+    /// Adds variable column `index` of every row of a checked run, which has these rests.
+    pub(super) fn push(
+        &mut self,
+        message: &[u8],
+        run: &Run,
+        rests: &mut Rests,
+        index: usize,
+    ) -> Result<(), ArrowError> {
+        let (before, rows) = (self.bytes.len(), run.count as usize);
         if before + run.heap_len as usize > i32::MAX as usize {
             return Err(ArrowError::BatchTooLarge);
         }
-        let room = run.heap_len as usize + MEDIUM;
-        if self.scratch.len() < room {
-            self.scratch.resize(room.next_power_of_two(), 0);
-        }
-        let first = self.offsets.len();
-        self.offsets.resize(first + run.count as usize, 0);
-        let column = Column { message, head: columns * 4, index };
-        let ends = &mut self.offsets[first..];
-        let copied = match run.slots(message) {
-            Some(slots) => {
-                let base = (run.heap_at as usize).wrapping_sub(run.bias as usize);
-                column.copy_all(slots, base, &mut self.scratch, before, ends)
-            }
-            None if run.count == 1 => {
-                // A run of one row is its heap.
-                let slots = [0u32.to_le_bytes(), run.heap_len.to_le_bytes()];
-                column.copy_all(&slots, run.heap_at as usize, &mut self.scratch, before, ends)
-            }
-            None => None,
+        self.begin();
+        // What lies behind a value may be read with it.
+        let heap = message.get(run.heap_at as usize..).unwrap_or_default();
+        let ends = self.offsets.room(rows);
+        let found = match index {
+            0 => rests.find::<true>(heap, index, before, ends),
+            _ => rests.find::<false>(heap, index, before, ends),
         };
-        let copied = copied.ok_or(Malformed("a row's offsets point outside it"))?;
-        self.bytes.extend_from_slice(&self.scratch[..copied]);
+        let lengths = found.ok_or(Malformed("a row's offsets point outside it"))?;
+        let bytes = ends.last().map_or(before, |&end| end as usize) - before;
+        let (places, values) = (&rests.values[..], heap.get(rests.head..).unwrap_or_default());
+        self.bytes.room(bytes + BLOCK_MAX);
+        let moves = places.iter().copied().zip(ends.iter().map(|&end| end as u32));
+        match lengths {
+            0..16 => copy::<16>(values, moves, before, self.bytes.all()),
+            16..32 => copy::<32>(values, moves, before, self.bytes.all()),
+            32..BLOCK_MAX => copy::<BLOCK_MAX>(values, moves, before, self.bytes.all()),
+            _ => copy_long(values, moves, before, self.bytes.all()),
+        };
+        self.bytes.advance(bytes);
+        self.offsets.advance(rows);
         Ok(())
     }
 
+    pub(super) fn clear(&mut self) {
+        self.offsets.clear();
+        self.bytes.clear();
+    }
+
     pub(super) fn finish(&mut self, nulls: Option<NullBuffer>, text: bool) -> Result<ArrayRef, ArrowError> {
-        let offsets = Vec::with_capacity(self.offsets.len());
-        let offsets = std::mem::replace(&mut self.offsets, offsets);
-        self.offsets.push(0);
-        let bytes = Vec::with_capacity(self.bytes.len());
-        let bytes = Buffer::from_vec(std::mem::replace(&mut self.bytes, bytes));
-        let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+        self.begin();
+        let (ends, bytes) = (self.offsets.len(), self.bytes.finish());
+        let offsets = OffsetBuffer::new(ScalarBuffer::new(self.offsets.finish(), 0, ends));
         Ok(match text {
             true => Arc::new(StringArray::try_new(offsets, bytes, nulls)?),
             false => Arc::new(BinaryArray::try_new(offsets, bytes, nulls)?),
         })
     }
+
+    /// Offsets start with the first value's start.
+    fn begin(&mut self) {
+        if self.offsets.len() == 0 {
+            self.offsets.push(0);
+        }
+    }
 }
 
-/// One variable column of rows whose rests lie in one message.
-struct Column<'a> {
-    message: &'a [u8],
-    /// Bytes of end offsets at a rest's start.
-    head: usize,
-    index: usize,
-}
-
-impl Column<'_> {
-    /// Copies the values of the rows whose rests lie between neighbouring slots, counted from `base` of the message, one
-    /// after another into `out`, and notes in `ends` where each ends, counted from `before`. Answers the bytes; none
-    /// when a row's offsets are broken.
+impl Rests {
+    /// Notes where each row's value of column `index` starts, and in `ends` where it ends once the values lie one
+    /// after another from `before` on. Answers their lengths, `|`ed together; none when a row's offsets are broken.
     #[inline(never)]
-    fn copy_all(
-        &self,
-        slots: &[[u8; 4]],
-        base: usize,
-        out: &mut [u8],
-        before: usize,
-        ends: &mut [i32],
-    ) -> Option<usize> {
-        let (message, head) = (self.message, self.head);
-        let mut at = 0;
-        let mut start = base.wrapping_add(slot_at(slots.first()?) as usize);
-        for (slot, end) in slots[1..].iter().zip(ends) {
-            let next = base.wrapping_add(slot_at(slot) as usize);
-            let rest = message.get(start..next)?;
-            let (from, to) = self.bounds(rest)?;
-            if from > to || head + to > rest.len() {
-                return None;
-            }
-            let (len, from) = (to - from, start + head + from);
-            copy(message, from, out, at, len)?;
-            at += len;
-            *end = (before + at) as i32;
-            start = next;
+    fn find<const FIRST: bool>(&mut self, heap: &[u8], index: usize, before: usize, ends: &mut [i32]) -> Option<usize> {
+        let rows = self.starts.len().checked_sub(1).filter(|rows| *rows == ends.len())?;
+        let (head, offsets) = (self.head as i64, heap.get(index.saturating_sub(1) * 4..)?);
+        self.values.resize(rows.max(self.values.len()), 0);
+        // Negative when a value ends before it starts, or behind its rest.
+        let (mut end, mut lengths, mut signs) = (before as u32, 0, 0);
+        for ((start, value), place) in self.starts.windows(2).zip(&mut self.values).zip(ends) {
+            let (start, next) = (start[0] as usize, i64::from(start[1]));
+            let (from, to) = if FIRST {
+                (0, u32::from_le_bytes(*offsets.get(start..start + 4)?.first_chunk()?))
+            } else {
+                // The end offset of the column before, and its own.
+                let both = u64::from_le_bytes(*offsets.get(start..start + 8)?.first_chunk()?);
+                (both as u32, (both >> 32) as u32)
+            };
+            let length = i64::from(to) - i64::from(from);
+            signs |= length | (next - start as i64 - head - i64::from(to));
+            lengths |= length;
+            *value = (start as u32).wrapping_add(from);
+            end = end.wrapping_add(length as u32);
+            *place = end as i32;
         }
-        Some(at)
-    }
-
-    /// Where the column's bytes lie behind the end offsets of a rest.
-    #[inline(always)]
-    fn bounds(&self, rest: &[u8]) -> Option<(usize, usize)> {
-        if self.index == 0 {
-            return Some((0, u32::from_le_bytes(*rest.first_chunk()?) as usize));
-        }
-        // Its own end offset and the one before, at once.
-        let both = u64::from_le_bytes(*rest.get(self.index * 4 - 4..)?.first_chunk()?);
-        Some((both as u32 as usize, (both >> 32) as usize))
+        (signs >= 0).then_some(lengths as usize)
     }
 }
 
-/// Copies `len` bytes, and where there is room a few more: a block of fixed size costs a few moves, where a copy of unknown
-/// length is a call, and most values are short. The next value overwrites what was too much.
-#[inline(always)]
-fn copy(source: &[u8], from: usize, target: &mut [u8], at: usize, len: usize) -> Option<()> {
-    if len <= SHORT && source.len() - from >= SHORT {
-        target.get_mut(at..at + SHORT)?.copy_from_slice(source.get(from..from + SHORT)?);
-    } else if len <= MEDIUM && source.len() - from >= MEDIUM {
-        target.get_mut(at..at + MEDIUM)?.copy_from_slice(source.get(from..from + MEDIUM)?);
-    } else {
-        target.get_mut(at..at + len)?.copy_from_slice(source.get(from..from + len)?);
+/// Copies the values that start at the first of each of `moves` to where they end by the second, the first of them from
+/// `at` on, each as a block of `BLOCK` bytes: the next overwrites what was too much. A copy of unknown length is a call, and
+/// a decision by length one that the processor guesses wrong.
+#[inline(never)]
+fn copy<const BLOCK: usize>(values: &[u8], moves: impl Iterator<Item = (u32, u32)>, mut at: usize, out: &mut [u8]) {
+    for (place, end) in moves {
+        let place = place as usize;
+        match (values.get(place..place + BLOCK), out.get_mut(at..at + BLOCK)) {
+            (Some(block), Some(room)) => room.copy_from_slice(block),
+            // The message ends here.
+            _ => exact(&values[place..], &mut out[at..end as usize]),
+        }
+        at = end as usize;
     }
-    Some(())
 }
 
-const SHORT: usize = 16;
-const MEDIUM: usize = 64;
+/// The same for values that are longer than blocks.
+fn copy_long(values: &[u8], moves: impl Iterator<Item = (u32, u32)>, mut at: usize, out: &mut [u8]) {
+    for (place, end) in moves {
+        exact(&values[place as usize..], &mut out[at..end as usize]);
+        at = end as usize;
+    }
+}
+
+/// Out of line, for else the compiler makes one copy of this and of the blocks.
+#[inline(never)]
+fn exact(source: &[u8], target: &mut [u8]) {
+    target.copy_from_slice(&source[..target.len()]);
+}
+
+/// Bytes of the largest block: longer values cost a call.
+const BLOCK_MAX: usize = 64;
