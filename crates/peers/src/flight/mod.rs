@@ -1,5 +1,7 @@
 //! `flight`: scans over shared memory against Arrow Flight over loopback, the same rows, servers in other processes.
 
+mod limits;
+mod report;
 mod service;
 mod sides;
 
@@ -10,34 +12,56 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use overside_bench::limits::Touched;
 use overside_bench::lineitem::Lineitem;
-use overside_bench::measure::{Bar, Cpu, Ratio, Spread, median, rotation};
+use overside_bench::measure::{Cpu, median, rotation};
 use overside_bench::overside::{self, table::client::Client, table::server::ServerOptions};
-use serde::Serialize;
 
 use crate::Measure;
+use limits::Limits;
+use report::Report;
+use service::Tuning;
 use sides::{Flight, Overside};
 
-/// Everything that was measured, as JSON shows it.
-#[derive(Serialize)]
-struct Report {
-    rows: u64,
-    scale: f64,
-    rounds: usize,
-    /// Bytes of a row as a row view; `bytes_per_s` counts these for every side.
-    row_bytes: f64,
-    /// Rows of the batches with which Flight was fastest.
-    flight_batch_rows: usize,
-    sides: Vec<SideReport>,
-    bars: Vec<Bar>,
+/// Who delivers rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Views,
+    Batches,
+    /// The one that bars are held against.
+    Flight,
+    Tuned,
 }
 
-#[derive(Serialize)]
-struct SideReport {
-    name: &'static str,
-    rows_per_s: Spread,
-    bytes_per_s: f64,
-    server_cpu_ns_per_row: f64,
-    client_cpu_ns_per_row: f64,
+impl Side {
+    const ALL: [Side; 4] = [Side::Views, Side::Batches, Side::Flight, Side::Tuned];
+
+    fn name(self) -> &'static str {
+        match self {
+            Side::Views => "Overside, row views",
+            Side::Batches => "Overside, Arrow batches",
+            Side::Flight => "Arrow Flight, as it comes",
+            Side::Tuned => "Arrow Flight, tuned",
+        }
+    }
+}
+
+/// What bounds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Rows,
+    Batches,
+    Loopback,
+}
+
+impl Limit {
+    const ALL: [Limit; 3] = [Limit::Rows, Limit::Batches, Limit::Loopback];
+
+    fn name(self) -> &'static str {
+        match self {
+            Limit::Rows => "row views: copied once, in pages, read",
+            Limit::Batches => "batches: copied twice, used again, read",
+            Limit::Loopback => "Flight: loopback TCP, read",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +69,24 @@ struct Sample {
     rows_per_s: f64,
     server_ns: f64,
     client_ns: f64,
+}
+
+/// Samples by side and limit, each in the order of the rounds.
+#[derive(Default)]
+struct Samples {
+    sides: [Vec<Sample>; Side::ALL.len()],
+    /// Bytes per second.
+    limits: [Vec<f64>; Limit::ALL.len()],
+}
+
+impl Samples {
+    fn of(&self, side: Side) -> &[Sample] {
+        &self.sides[side as usize]
+    }
+
+    fn limit(&self, limit: Limit) -> &[f64] {
+        &self.limits[limit as usize]
+    }
 }
 
 /// Measures and reports.
@@ -58,82 +100,137 @@ pub fn main(measure: Measure) -> Result<()> {
     let address = format!("shm:overside-peers-{}", std::process::id());
     let (_server, _) = Server::start("overside", &address)?;
     eprintln!("loading {} rows", rows.len());
-    let mut ours = Overside::load(connect(&address)?, rows)?;
-    // It takes the very batches that Overside delivers, and serves those.
-    let (flight_server, flight_address) = Server::start("flight", &address)?;
-    let mut flight = Flight::connect(&flight_address)?;
-    let mut session = Session { ours: &mut ours, flight: &mut flight, flight_pid: flight_server.child.id(), batch: 0 };
+    let ours = Overside::load(connect(&address)?, rows)?;
+    // They take the very batches that Overside delivers, and serve those.
+    let (flight, flight_address) = Server::start("flight", &address)?;
+    let (tuned, tuned_address) = Server::start("flight-tuned", &address)?;
+    let mut session = Session {
+        ours,
+        flight: Flight::connect(&flight_address, Tuning::AsItComes)?,
+        tuned: Flight::connect(&tuned_address, Tuning::Tuned)?,
+        flight_pid: flight.child.id(),
+        tuned_pid: tuned.child.id(),
+        batch: BATCH_ROWS_USUAL,
+        tuned_batch: BATCH_ROWS_USUAL,
+    };
     let row_bytes = session.check(rows.len() as u64)?;
-    session.choose_batch()?;
-    let samples = session.rounds(rounds)?;
-    let report = summary(&samples, rows.len() as u64, scale, rounds, row_bytes, session.batch);
+    session.batch = session.best_batch(Side::Batches)?;
+    session.tuned_batch = session.best_batch(Side::Tuned)?;
+    let limits = Limits::new(rows, (session.batch as f64 * row_bytes) as usize)?;
+    let samples = session.rounds(limits, rounds)?;
+    let report = Report::new(&samples, rows.len() as u64, scale, row_bytes, |side| session.batch_rows(side));
     if measure.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print(&report);
+        report.print();
     }
     Ok(())
 }
 
-struct Session<'a> {
-    ours: &'a mut Overside,
-    flight: &'a mut Flight,
+struct Session {
+    ours: Overside,
+    flight: Flight,
+    tuned: Flight,
     flight_pid: u32,
-    /// Rows of a batch that Flight does best with.
+    tuned_pid: u32,
+    /// Rows of a batch that the side does best with.
     batch: usize,
+    tuned_batch: usize,
 }
 
-impl Session<'_> {
-    /// Every side delivers the same rows; returns bytes of a row view.
+impl Session {
+    /// Every side delivers the same rows, and its consumer reads as much; returns bytes of a row view.
     fn check(&mut self, rows: u64) -> Result<f64> {
         let views = self.ours.views()?;
         ensure!(views.rows == rows, "row views: {} of {rows} rows", views.rows);
-        let mut theirs = Touched::default();
-        let mut arrow = Touched::default();
-        self.ours.batches(BATCH_ROWS[0], |batch| Ok(arrow.add(sides::digest(&batch)?)))?;
-        self.flight.batches(BATCH_ROWS[0], |batch| Ok(theirs.add(sides::digest(&batch)?)))?;
-        ensure!(arrow.rows == rows && theirs.rows == rows, "{} and {} of {rows} rows", arrow.rows, theirs.rows);
-        ensure!(arrow.sum == theirs.sum, "the batches of both sides are not the same");
+        let (mut ours, mut read) = (Touched::default(), Touched::default());
+        self.ours.batches(BATCH_ROWS_USUAL, |batch| {
+            read.add(sides::read(&batch));
+            ours.add(sides::digest(&batch)?);
+            Ok(())
+        })?;
+        ensure!(ours.rows == rows, "batches: {} of {rows} rows", ours.rows);
+        for flight in [&mut self.flight, &mut self.tuned] {
+            let (mut theirs, mut their_read) = (Touched::default(), Touched::default());
+            flight.batches(BATCH_ROWS_USUAL, |batch| {
+                their_read.add(sides::read(&batch));
+                theirs.add(sides::digest(&batch)?);
+                Ok(())
+            })?;
+            ensure!(ours == theirs, "the batches of both sides are not the same");
+            let (few, many) = (read.bytes.min(their_read.bytes), read.bytes.max(their_read.bytes));
+            ensure!(many - few < many / 100, "one side's consumer reads {few} bytes, the other's {many}");
+        }
         Ok(views.bytes as f64 / rows as f64)
     }
 
-    /// Flight may have the batch size that suits it best.
-    fn choose_batch(&mut self) -> Result<()> {
-        let mut best = (0.0, BATCH_ROWS[0]);
+    fn batch_rows(&self, side: Side) -> Option<usize> {
+        match side {
+            Side::Views => None,
+            Side::Batches => Some(self.batch),
+            Side::Flight => Some(BATCH_ROWS_USUAL),
+            Side::Tuned => Some(self.tuned_batch),
+        }
+    }
+
+    /// The batch size that suits a side best.
+    fn best_batch(&mut self, side: Side) -> Result<usize> {
+        let mut best = (0.0, BATCH_ROWS_USUAL);
         for rows in BATCH_ROWS {
-            self.batch = rows;
-            let rates = [(); 3].map(|()| self.run(FLIGHT).map(|sample| sample.rows_per_s));
+            match side {
+                Side::Tuned => self.tuned_batch = rows,
+                _ => self.batch = rows,
+            }
+            let rates = [(); 3].map(|()| self.run(side).map(|sample| sample.rows_per_s));
             let rates: Vec<f64> = rates.into_iter().collect::<Result<_>>()?;
             let rate = median(&rates);
-            eprintln!("Flight with batches of {rows} rows: {:.2} M rows/s", rate / 1e6);
+            eprintln!("{} with batches of {rows} rows: {:.2} M rows/s", side.name(), rate / 1e6);
             if rate > best.0 {
                 best = (rate, rows);
             }
         }
-        self.batch = best.1;
-        Ok(())
+        Ok(best.1)
     }
 
-    fn rounds(&mut self, rounds: usize) -> Result<Vec<Vec<Sample>>> {
-        let mut samples = vec![Vec::new(); SIDES.len()];
+    fn rounds(&mut self, mut limits: Limits, rounds: usize) -> Result<Samples> {
+        let mut samples = Samples::default();
         for round in 0..rounds {
-            for side in rotation(SIDES.len(), round) {
-                samples[side].push(self.run(side)?);
+            for step in rotation(Side::ALL.len() + Limit::ALL.len(), round) {
+                match Side::ALL.get(step) {
+                    Some(&side) => samples.sides[side as usize].push(self.run(side)?),
+                    None => {
+                        let limit = Limit::ALL[step - Side::ALL.len()];
+                        samples.limits[limit as usize].push(match limit {
+                            Limit::Rows => limits.rows(),
+                            Limit::Batches => limits.batches(),
+                            Limit::Loopback => limits.loopback()?,
+                        });
+                    }
+                }
             }
         }
         Ok(samples)
     }
 
     /// Repeats one side's scan for a while.
-    fn run(&mut self, side: usize) -> Result<Sample> {
-        let server = if side == FLIGHT { self.flight_pid } else { self.ours.server_pid() };
+    fn run(&mut self, side: Side) -> Result<Sample> {
+        let server = match side {
+            Side::Views | Side::Batches => self.ours.server_pid(),
+            Side::Flight => self.flight_pid,
+            Side::Tuned => self.tuned_pid,
+        };
         let (server_before, client_before, start) = (Cpu::of(server)?, Cpu::own(), Instant::now());
         let mut all = Touched::default();
         while start.elapsed() < SAMPLE {
+            let each = |batch| {
+                all.add(sides::read(&batch));
+                Ok(())
+            };
             match side {
-                VIEWS => all.add(self.ours.views()?),
-                ARROW => self.ours.batches(self.batch, |batch| Ok(all.add(sides::read(&batch))))?,
-                _ => self.flight.batches(self.batch, |batch| Ok(all.add(sides::read(&batch))))?,
+                Side::Views => all.add(self.ours.views()?),
+                Side::Batches => self.ours.batches(self.batch, each)?,
+                Side::Flight => self.flight.batches(BATCH_ROWS_USUAL, each)?,
+                Side::Tuned => self.tuned.batches(self.tuned_batch, each)?,
             }
         }
         let seconds = start.elapsed().as_secs_f64();
@@ -145,59 +242,6 @@ impl Session<'_> {
         std::hint::black_box(all);
         Ok(Sample { rows_per_s: rows / seconds, server_ns: server as f64 / rows, client_ns: client as f64 / rows })
     }
-}
-
-fn summary(
-    samples: &[Vec<Sample>],
-    rows: u64,
-    scale: f64,
-    rounds: usize,
-    row_bytes: f64,
-    flight_batch_rows: usize,
-) -> Report {
-    let of = |side: usize, pick: fn(&Sample) -> f64| samples[side].iter().map(pick).collect::<Vec<f64>>();
-    let sides = SIDES.into_iter().enumerate().map(|(side, name)| {
-        let rows_per_s = Spread::of(&of(side, |s| s.rows_per_s));
-        SideReport {
-            name,
-            rows_per_s,
-            bytes_per_s: rows_per_s.median * row_bytes,
-            server_cpu_ns_per_row: median(&of(side, |s| s.server_ns)),
-            client_cpu_ns_per_row: median(&of(side, |s| s.client_ns)),
-        }
-    });
-    let sides = sides.collect();
-    let faster = |side| Ratio::paired(&of(side, |s| s.rows_per_s), &of(FLIGHT, |s| s.rows_per_s));
-    let cpu = |side| of(side, |s| s.server_ns + s.client_ns);
-    let bars = vec![
-        Bar::at_least("row views: throughput over Flight's", 12.0, faster(VIEWS)),
-        Bar::at_least("Arrow batches: throughput over Flight's", 4.0, faster(ARROW)),
-        Bar::at_least("Arrow batches: throughput over Flight's, the goal", 8.0, faster(ARROW)),
-        Bar::at_least("Arrow batches: Flight's CPU a row over ours, both processes", 4.0, {
-            Ratio::paired(&cpu(FLIGHT), &cpu(ARROW))
-        }),
-    ];
-    Report { rows, scale, rounds, row_bytes, flight_batch_rows, sides, bars }
-}
-
-fn print(report: &Report) {
-    println!(
-        "lineitem, {} rows of {:.0} bytes, {} rounds; Flight with batches of {} rows; medians",
-        report.rows, report.row_bytes, report.rounds, report.flight_batch_rows
-    );
-    println!("\n{:28}{:>12}{:>10}{:>22}{:>22}", "", "M rows/s", "GB/s", "server CPU ns/row", "client CPU ns/row");
-    for side in &report.sides {
-        println!(
-            "{:28}{:>12.2}{:>10.2}{:>22.1}{:>22.1}",
-            side.name,
-            side.rows_per_s.median / 1e6,
-            side.bytes_per_s / 1e9,
-            side.server_cpu_ns_per_row,
-            side.client_cpu_ns_per_row
-        );
-    }
-    println!("\nGB/s count the bytes of the rows as row views, for every side alike.");
-    crate::bars::print(&report.bars);
 }
 
 /// A server process of ours. It ends when its standard input does, which is when we end or drop it.
@@ -247,22 +291,26 @@ pub fn child(side: &str, address: &str) -> Result<()> {
                 std::thread::park();
             }
         }
-        "flight" => {
-            let mut table = Overside::open(connect(address)?)?;
-            let mut tables = Vec::new();
-            for rows in BATCH_ROWS {
-                let mut batches = Vec::new();
-                table.batches(rows, |batch| {
-                    batches.push(batch);
-                    Ok(())
-                })?;
-                tables.push((rows, batches));
-            }
-            drop(table);
-            service::serve(service::Prebuilt { tables }, |address| ready(&address.to_string()))
-        }
+        "flight" => flight(address, &[BATCH_ROWS_USUAL], Tuning::AsItComes),
+        "flight-tuned" => flight(address, &BATCH_ROWS, Tuning::Tuned),
         other => bail!("there is no side named {other}"),
     }
+}
+
+/// Serves what Overside's server at `address` delivers, in batches of these sizes.
+fn flight(address: &str, sizes: &[usize], tuning: Tuning) -> Result<()> {
+    let mut table = Overside::open(connect(address)?)?;
+    let mut tables = Vec::new();
+    for &rows in sizes {
+        let mut batches = Vec::new();
+        table.batches(rows, |batch| {
+            batches.push(batch);
+            Ok(())
+        })?;
+        tables.push((rows, batches));
+    }
+    drop(table);
+    service::serve(service::Prebuilt { tables }, tuning, |address| ready(&address.to_string()))
 }
 
 fn ready(word: &str) -> Result<()> {
@@ -282,13 +330,11 @@ fn connect(address: &str) -> Result<Client> {
     }
 }
 
-const SIDES: [&str; 3] = ["Overside, row views", "Overside, Arrow batches", "Arrow Flight"];
-const VIEWS: usize = 0;
-const ARROW: usize = 1;
-const FLIGHT: usize = 2;
-/// Rows of a batch: Flight is measured with the size that suits it best.
-const BATCH_ROWS: [usize; 3] = [2048, 8192, 32768];
-/// HTTP/2's own default of 64 KiB would hold Flight back.
+/// Rows of a batch as query engines and file readers make them.
+const BATCH_ROWS_USUAL: usize = 8192;
+/// Rows of a batch: Overside and the tuned Flight are measured with the size that suits each best.
+const BATCH_ROWS: [usize; 3] = [2048, BATCH_ROWS_USUAL, 32768];
+/// HTTP/2's own default of 64 KiB holds Flight back.
 const WINDOW_BYTES: u32 = 16 << 20;
 /// How long a side runs at least in a round.
-const SAMPLE: Duration = Duration::from_millis(300);
+const SAMPLE: Duration = Duration::from_millis(200);

@@ -16,6 +16,15 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, Streaming};
 
+/// How Flight is set up, at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tuning {
+    /// As the crate comes: HTTP/2's default windows.
+    AsItComes,
+    /// With windows that hold a stream of batches.
+    Tuned,
+}
+
 /// Batches of one size after another; the ticket says which.
 pub struct Prebuilt {
     /// Rows a batch, and the batches.
@@ -23,15 +32,19 @@ pub struct Prebuilt {
 }
 
 /// Serves on loopback until the process ends; `ready` hears the address.
-pub fn serve(prebuilt: Prebuilt, ready: impl FnOnce(SocketAddr) -> Result<()>) -> Result<()> {
+pub fn serve(prebuilt: Prebuilt, tuning: Tuning, ready: impl FnOnce(SocketAddr) -> Result<()>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no port of the loopback is free")?;
         ready(listener.local_addr()?)?;
-        tonic::transport::Server::builder()
-            .initial_stream_window_size(super::WINDOW_BYTES)
-            .initial_connection_window_size(super::WINDOW_BYTES)
-            .tcp_nodelay(true)
+        let mut server = tonic::transport::Server::builder();
+        if tuning == Tuning::Tuned {
+            server = server
+                .initial_stream_window_size(super::WINDOW_BYTES)
+                .initial_connection_window_size(super::WINDOW_BYTES)
+                .tcp_nodelay(true);
+        }
+        server
             .add_service(FlightServiceServer::new(prebuilt))
             .serve_with_incoming(TcpListenerStream::new(listener))
             .await

@@ -1,4 +1,4 @@
-//! The three clients: row views, Arrow batches, Flight.
+//! The clients: row views, Arrow batches, Flight.
 
 use anyhow::{Context, Result, bail, ensure};
 use arrow_array::cast::AsArray;
@@ -13,14 +13,19 @@ use overside_bench::limits::{Touched, touch};
 use overside_bench::lineitem::{PackedRows, schema};
 use overside_bench::overside::table::arrow::BatchBuilder;
 use overside_bench::overside::table::client::{Client, RemoteTable, ScanOptions};
+use overside_bench::overside::table::projection::Projection;
 use overside_bench::overside::table::row::{Place, RowLayout};
 use overside_bench::overside::table::wire::PutMode;
 use tonic::transport::{Channel, Endpoint};
+
+use super::service::Tuning;
 
 /// A connection to Overside's table.
 pub struct Overside {
     client: Client,
     table: RemoteTable,
+    /// For one scan after the other: what a batch took serves the next.
+    builder: BatchBuilder,
 }
 
 impl Overside {
@@ -36,13 +41,18 @@ impl Overside {
                 batch.clear();
             }
         }
-        Ok(Self { client, table })
+        Ok(Self::of(client, table))
     }
 
     /// The table that is there.
     pub fn open(mut client: Client) -> Result<Self> {
         let table = client.table(TABLE)?;
-        Ok(Self { client, table })
+        Ok(Self::of(client, table))
+    }
+
+    fn of(client: Client, table: RemoteTable) -> Self {
+        let builder = BatchBuilder::new(table.schema(), &Projection::whole(table.schema()));
+        Self { client, table, builder }
     }
 
     pub fn server_pid(&self) -> u32 {
@@ -71,7 +81,7 @@ impl Overside {
     /// Scans once into Arrow batches of at least `rows` rows and hands them on.
     pub fn batches(&mut self, rows: usize, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
         let mut scan = self.client.scan(&self.table, &ScanOptions::default())?;
-        let mut builder = BatchBuilder::new(self.table.schema(), &scan.projection().clone());
+        let builder = &mut self.builder;
         while let Some(block) = scan.next_block()? {
             builder.push(&block)?;
             if builder.rows() >= rows {
@@ -100,14 +110,20 @@ pub struct Flight {
 }
 
 impl Flight {
-    pub fn connect(address: &str) -> Result<Self> {
+    pub fn connect(address: &str, tuning: Tuning) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
-            .initial_stream_window_size(super::WINDOW_BYTES)
-            .initial_connection_window_size(super::WINDOW_BYTES)
-            .tcp_nodelay(true);
+        let mut endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+        if tuning == Tuning::Tuned {
+            endpoint = endpoint
+                .initial_stream_window_size(super::WINDOW_BYTES)
+                .initial_connection_window_size(super::WINDOW_BYTES)
+                .tcp_nodelay(true);
+        }
         let channel = runtime.block_on(endpoint.connect()).context("the Flight server does not answer")?;
-        let client = FlightServiceClient::new(channel).max_decoding_message_size(64 << 20);
+        let mut client = FlightServiceClient::new(channel);
+        if tuning == Tuning::Tuned {
+            client = client.max_decoding_message_size(64 << 20);
+        }
         Ok(Self { runtime, client })
     }
 
@@ -126,20 +142,16 @@ impl Flight {
 }
 
 /// What a consumer of batches reads, of either side's: a byte of each cache line of every buffer, which of strings are the
-/// lengths and the bytes. What strings come in views is read string by string.
+/// ends and the text. Its `bytes` are those of the buffers.
 pub fn read(batch: &RecordBatch) -> Touched {
-    let mut sum = 0u64;
+    let (mut sum, mut bytes) = (0u64, 0);
     for column in batch.columns() {
-        if let Some(strings) = column.as_string_view_opt() {
-            sum = strings.iter().flatten().fold(sum, |sum, value| sum.wrapping_add(touch(value.as_bytes())));
-        }
-        // Values, or offsets and values; what views refer to has been read.
-        let own = if column.as_string_view_opt().is_some() { 1 } else { 2 };
-        for buffer in column.to_data().buffers().iter().take(own) {
+        for buffer in column.to_data().buffers() {
             sum = sum.wrapping_add(touch(buffer));
+            bytes += buffer.len() as u64;
         }
     }
-    Touched { rows: batch.num_rows() as u64, bytes: batch.get_array_memory_size() as u64, sum }
+    Touched { rows: batch.num_rows() as u64, bytes, sum }
 }
 
 /// Over what the batch says, however it is cut: the same for both sides when they deliver the same.
@@ -148,7 +160,6 @@ pub fn digest(batch: &RecordBatch) -> Result<Touched> {
     for column in batch.columns() {
         match column.data_type() {
             DataType::Utf8 => sum = strings(sum, column.as_string::<i32>().iter()),
-            DataType::Utf8View => sum = strings(sum, column.as_string_view().iter()),
             fixed if fixed.is_primitive() => {
                 let data = column.to_data();
                 let width = fixed.primitive_width().unwrap_or(1);
@@ -162,7 +173,7 @@ pub fn digest(batch: &RecordBatch) -> Result<Touched> {
             other => bail!("a column of lineitem has type {other}"),
         }
     }
-    Ok(Touched { rows: batch.num_rows() as u64, bytes: batch.get_array_memory_size() as u64, sum })
+    Ok(Touched { rows: batch.num_rows() as u64, bytes: 0, sum })
 }
 
 fn strings<'a>(sum: u64, values: impl Iterator<Item = Option<&'a str>>) -> u64 {
