@@ -19,6 +19,7 @@ mod buffer;
 mod foreign;
 mod hold;
 pub mod kernels;
+pub mod pack;
 mod pool;
 mod racing;
 mod reservation;
@@ -58,6 +59,14 @@ pub enum MemoryError {
         len: u64,
         /// Length of the memory in bytes.
         of: u64,
+    },
+    /// What is to be packed does not fit.
+    #[error("packing takes {needed} bytes but the buffer has {has}; pack fewer messages at a time")]
+    Short {
+        /// Bytes to be packed.
+        needed: u64,
+        /// Bytes of the buffer.
+        has: u64,
     },
     /// A descriptor that a peer passed is not what it says.
     #[error("the peer's memory is refused: {0}")]

@@ -29,6 +29,29 @@ impl<'a> Fragments<'a> {
     }
 }
 
+impl Fragments<'_> {
+    /// The next bytes that lie together, `most` at most, not folded with what follows them.
+    ///
+    /// # Panics
+    /// When `most` is 0.
+    #[inline]
+    pub fn take_bytes(&mut self, most: u64) -> Option<Run> {
+        assert!(most > 0, "a piece has a byte at least");
+        if let Some(held) = &mut self.held {
+            let len = held.len.min(most);
+            let out = Run::new(held.at, len);
+            *held = Run::new(out.at + len, held.len - len);
+            if held.len == 0 {
+                self.held = None;
+            }
+            return Some(out);
+        }
+        let run = self.walk.take(self.left.min(most).max(1)).filter(|_| self.left > 0)?;
+        self.left -= run.len;
+        Some(run)
+    }
+}
+
 impl Iterator for Fragments<'_> {
     type Item = Run;
 

@@ -69,6 +69,11 @@ impl<'a> Messages<'a> {
         self.start(self.to) - self.start(self.from)
     }
 
+    /// Which of the shape's bytes in message order they are.
+    pub fn byte_range(&self) -> Range<u64> {
+        self.start(self.from)..self.start(self.to)
+    }
+
     /// Bytes of message `index` (counted from the first of these).
     ///
     /// # Panics

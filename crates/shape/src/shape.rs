@@ -1,5 +1,6 @@
 //! The shape itself: how each kind is declared, and what all of them answer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
@@ -223,6 +224,15 @@ impl Shape {
     /// is a fragment of its own.
     pub fn fragments(&self) -> Fragments<'_> {
         Fragments::new(Walk::at_byte(self, 0), self.bytes)
+    }
+
+    /// The fragments of a range of the bytes in message order.
+    ///
+    /// # Panics
+    /// When the range leaves the shape.
+    pub fn fragments_in(&self, range: Range<u64>) -> Fragments<'_> {
+        assert!(range.start <= range.end && range.end <= self.bytes, "bytes {range:?} of {}", self.bytes);
+        Fragments::new(Walk::at_byte(self, range.start), range.end - range.start)
     }
 
     /// How many fragments [`fragments`](Self::fragments) yields. Constant time but for several bitmapped columns.

@@ -1,0 +1,199 @@
+//! Packing: a shape's bytes, without space between them, in a transmit buffer.
+//!
+//! Copying is what most plans come to, so there is a kernel for each kind of shape and each width, for plain words
+//! and for vectors ([`PackKernel`]); which one runs is found out once per call. All give the same bytes.
+//!
+//! | kind | how |
+//! |---|---|
+//! | contiguous | one copy by vectors |
+//! | strided | one loop a run of the period, by its width; every other value by permutations |
+//! | bitmapped | vector compress by words of 64 rows (widths 1, 2, 4, 8), else value by value |
+//! | sets and several columns, row by row | columns into a block in the first-level cache, the block into rows |
+//! | mapped | row by row, fetched ahead |
+//! | other | fragment by fragment |
+//!
+//! Stores stay within the cache, because a transmit buffer is read soon after.
+
+mod columns;
+mod copy;
+mod kernel;
+mod periods;
+mod rows;
+mod tables;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::ops::Range;
+
+use overside_shape::{Kind, Mask, Messages, Shape};
+
+use crate::MemoryError;
+use copy::run;
+pub use kernel::PackKernel;
+use rows::RowPacker;
+
+/// In which order packed bytes stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// As the messages do.
+    Messages,
+    /// Column after column where messages lie across columns, each column's values without space between them;
+    /// otherwise as the messages do.
+    Columns,
+}
+
+/// Packs messages of a shape over `memory` into the start of `out`, in message order, and gives their bytes.
+///
+/// # Errors
+/// [`MemoryError::Escapes`] when the shape leaves the memory, [`MemoryError::Short`] when `out` has no room; nothing
+/// is written then.
+pub fn pack(memory: &[u8], messages: &Messages<'_>, out: &mut [u8]) -> Result<usize, MemoryError> {
+    pack_with(PackKernel::best(), Layout::Messages, memory, messages, out)
+}
+
+/// As [`pack`], with the kernel (or the best below it that this processor can run) and the order given.
+///
+/// # Errors
+/// As [`pack`].
+pub fn pack_with(
+    kernel: PackKernel,
+    layout: Layout,
+    memory: &[u8],
+    messages: &Messages<'_>,
+    out: &mut [u8],
+) -> Result<usize, MemoryError> {
+    let (shape, range) = (messages.shape(), messages.byte_range());
+    let (len, needed) = (memory.len() as u64, range.end - range.start);
+    shape.within(len).map_err(|_| MemoryError::Escapes { at: 0, len: shape.end(), of: len })?;
+    if needed > out.len() as u64 {
+        return Err(MemoryError::Short { needed, has: out.len() as u64 });
+    }
+    let base = memory.as_ptr();
+    // SAFETY: [pack] the shape lies within the slice, the bytes fit into the other, and the kernel is available.
+    unsafe { bytes_of(kernel.or_less(), layout, base, shape, range, out.as_mut_ptr()) };
+    Ok(needed as usize)
+}
+
+/// As [`pack_with`], over pinned memory: what a [`View`](crate::View)'s hold keeps as it is.
+///
+/// # Safety
+/// The bytes from the shape's start to its end lie within one mapping that begins at `base`, and nobody writes them
+/// meanwhile, those of gaps included: vector kernels read gaps.
+///
+/// # Errors
+/// [`MemoryError::Short`] when `out` has no room.
+pub unsafe fn pack_pinned(
+    kernel: PackKernel,
+    layout: Layout,
+    base: *const u8,
+    messages: &Messages<'_>,
+    out: &mut [u8],
+) -> Result<usize, MemoryError> {
+    let range = messages.byte_range();
+    let needed = range.end - range.start;
+    if needed > out.len() as u64 {
+        return Err(MemoryError::Short { needed, has: out.len() as u64 });
+    }
+    // SAFETY: [pack] the caller's promise; the bytes fit, and the kernel is available.
+    unsafe { bytes_of(kernel.or_less(), layout, base, messages.shape(), range, out.as_mut_ptr()) };
+    Ok(needed as usize)
+}
+
+/// Packs a range of a shape's bytes in message order.
+///
+/// # Safety
+/// The shape's bytes, gaps included, are readable from `base`; `out` has room for the range and is disjoint; the
+/// kernel was detected.
+unsafe fn bytes_of(
+    kernel: PackKernel,
+    layout: Layout,
+    base: *const u8,
+    shape: &Shape,
+    range: Range<u64>,
+    out: *mut u8,
+) {
+    let len = (range.end - range.start) as usize;
+    let whole = |unit: u64| range.start.is_multiple_of(unit) && range.end.is_multiple_of(unit);
+    // SAFETY: [pack] the caller's promise, handed on.
+    unsafe {
+        match shape.kind() {
+            Kind::Contiguous(only) => run(kernel, out, base.add((only.at + range.start) as usize), len),
+            Kind::Strided { base: at, levels, runs } if whole(unit_of(runs)) => {
+                let periods = range.start / unit_of(runs)..range.end / unit_of(runs);
+                periods::periods(kernel, base.add(at as usize), levels, runs, periods, out);
+            }
+            Kind::Mapped { rows, runs } if whole(unit_of(runs)) => {
+                let rows = &rows[(range.start / unit_of(runs)) as usize..(range.end / unit_of(runs)) as usize];
+                periods::mapped(kernel, base, rows, runs, out);
+            }
+            Kind::Bitmapped { columns, .. } if whole(columns.iter().map(|c| c.width).sum()) => {
+                let unit: u64 = columns.iter().map(|c| c.width).sum();
+                rows_of(kernel, layout, base, std::slice::from_ref(shape), unit, shape, range, out);
+            }
+            Kind::Set { regions, mask: Mask::Rows } => {
+                match regions.iter().map(Shape::element_bytes).sum::<Option<u64>>() {
+                    Some(unit) if unit > 0 && whole(unit) => {
+                        rows_of(kernel, layout, base, regions, unit, shape, range, out);
+                    }
+                    _ => pieces(kernel, base, shape, range, out),
+                }
+            }
+            Kind::Set { regions, mask: Mask::Periods } => {
+                let (mut before, mut done) = (0, 0);
+                for region in regions {
+                    let within = |at: u64| at.clamp(before, before + region.bytes()) - before;
+                    let part = within(range.start)..within(range.end);
+                    before += region.bytes();
+                    let len = (part.end - part.start) as usize;
+                    bytes_of(kernel, layout, base, region, part, out.add(done));
+                    done += len;
+                }
+            }
+            _ => pieces(kernel, base, shape, range, out),
+        }
+    }
+}
+
+/// Rows across regions, `unit` bytes each.
+///
+/// # Safety
+/// As [`bytes_of`].
+#[allow(clippy::too_many_arguments)]
+unsafe fn rows_of(
+    kernel: PackKernel,
+    layout: Layout,
+    base: *const u8,
+    regions: &[Shape],
+    unit: u64,
+    shape: &Shape,
+    range: Range<u64>,
+    out: *mut u8,
+) {
+    let (element, count) = (range.start / unit, ((range.end - range.start) / unit) as usize);
+    // SAFETY: [pack] the caller's promise, handed on.
+    unsafe {
+        match (RowPacker::new(kernel, base, regions, element), layout) {
+            (Some(packer), Layout::Columns) => packer.columns(count, out),
+            (Some(packer), Layout::Messages) if packer.fits() => packer.rows(count, out),
+            _ => pieces(kernel, base, shape, range, out),
+        }
+    }
+}
+
+/// Fragment by fragment, whatever the kind.
+///
+/// # Safety
+/// As [`bytes_of`].
+unsafe fn pieces(kernel: PackKernel, base: *const u8, shape: &Shape, range: Range<u64>, mut out: *mut u8) {
+    for piece in shape.fragments_in(range) {
+        // SAFETY: [pack] the caller's promise.
+        unsafe {
+            run(kernel, out, base.add(piece.at as usize), piece.len as usize);
+            out = out.add(piece.len as usize);
+        }
+    }
+}
+
+fn unit_of(runs: &[overside_shape::Run]) -> u64 {
+    runs.iter().map(|r| r.len).sum()
+}

@@ -1,0 +1,90 @@
+//! Rows of one pattern: at one distance, or at offsets.
+
+use overside_shape::{Level, Run};
+
+use super::columns::{every, stride};
+use super::copy::run;
+use super::kernel::PackKernel;
+use crate::kernels::prefetch;
+
+/// Packs innermost periods `from..to` of a stride.
+///
+/// # Safety
+/// The periods' runs are readable from `base`; `out` has room for them and is disjoint; the kernel was detected.
+pub(super) unsafe fn periods(
+    kernel: PackKernel,
+    base: *const u8,
+    levels: &[Level],
+    runs: &[Run],
+    range: std::ops::Range<u64>,
+    out: *mut u8,
+) {
+    let Some(inner) = levels.last() else { return };
+    let period_bytes: u64 = runs.iter().map(|r| r.len).sum();
+    let (mut index, mut done) = (range.start, 0);
+    while index < range.end {
+        let within = index % inner.count;
+        let count = (inner.count - within).min(range.end - index);
+        let (mut at, mut rest) = (0, index);
+        for level in levels.iter().rev() {
+            at += rest % level.count * level.period;
+            rest /= level.count;
+        }
+        // SAFETY: [pack] `count` periods from this one on, and room for them.
+        unsafe {
+            one_level(kernel, base.add(at as usize), inner.period as usize, count as usize, runs, out.add(done));
+        }
+        done += (count * period_bytes) as usize;
+        index += count;
+    }
+}
+
+/// # Safety
+/// As [`periods`].
+unsafe fn one_level(kernel: PackKernel, from: *const u8, period: usize, count: usize, runs: &[Run], to: *mut u8) {
+    // SAFETY: [pack] the caller's promise.
+    unsafe {
+        if let [only] = runs {
+            return stride(kernel, from.add(only.at as usize), period, only.len as usize, count, to, 0);
+        }
+        let bytes: usize = runs.iter().map(|r| r.len as usize).sum();
+        let block = (BLOCK_BYTES / period).max(1);
+        for first in (0..count).step_by(block) {
+            let (rows, from, mut to) = (block.min(count - first), from.add(first * period), to.add(first * bytes));
+            // Run by run, so that each has its own straight loop; the block stays in the first-level cache.
+            for run in runs {
+                every(kernel, from.add(run.at as usize), period, run.len as usize, rows, to, bytes);
+                to = to.add(run.len as usize);
+            }
+        }
+    }
+}
+
+/// Packs rows at offsets.
+///
+/// # Safety
+/// As [`periods`], for each offset.
+pub(super) unsafe fn mapped(kernel: PackKernel, base: *const u8, rows: &[u64], runs: &[Run], to: *mut u8) {
+    let mut at = 0;
+    let reach = runs.last().map_or(0, |r| (r.at + r.len) as usize);
+    for (i, row) in rows.iter().enumerate() {
+        if let Some(ahead) = rows.get(i + AHEAD) {
+            let line = base.wrapping_add(*ahead as usize);
+            (0..reach.min(LINES_AHEAD * 64)).step_by(64).for_each(|byte| prefetch(line.wrapping_add(byte)));
+            // A row may begin in one line and end in the next.
+            prefetch(line.wrapping_add(reach.min(LINES_AHEAD * 64) - 1));
+        }
+        for part in runs {
+            // SAFETY: [pack] the caller's promise.
+            unsafe { run(kernel, to.add(at), base.add((row + part.at) as usize), part.len as usize) };
+            at += part.len as usize;
+        }
+    }
+}
+
+/// Bytes of memory that are packed run by run.
+const BLOCK_BYTES: usize = 16 << 10;
+/// How many rows ahead are fetched.
+const AHEAD: usize = 16;
+/// Lines of a row that are fetched ahead.
+const LINES_AHEAD: usize = 4;

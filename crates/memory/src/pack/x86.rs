@@ -1,0 +1,346 @@
+//! Vector kernels of x86-64. Each touches exactly what its caller proved, as plain kernels do.
+
+use std::arch::x86_64::*;
+
+use super::columns::{Words, dense_words};
+use super::tables::{ORDER_2, ORDER_4, ORDER_8, Rows4};
+use crate::kernels::prefetch;
+
+/// # Safety
+/// Both ranges are live, `len` long and disjoint; `len >= 32`; AVX2 was detected.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn copy_avx2(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [pack] the head, whole turns and the tail lie within `len`.
+    unsafe {
+        let (head, tail) = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(len - 32).cast()));
+        let mut at = 32 - (to as usize & 31);
+        while at + 128 <= len {
+            let (a, b) = (_mm256_loadu_si256(from.add(at).cast()), _mm256_loadu_si256(from.add(at + 32).cast()));
+            let (c, d) = (_mm256_loadu_si256(from.add(at + 64).cast()), _mm256_loadu_si256(from.add(at + 96).cast()));
+            _mm256_storeu_si256(to.add(at).cast(), a);
+            _mm256_storeu_si256(to.add(at + 32).cast(), b);
+            _mm256_storeu_si256(to.add(at + 64).cast(), c);
+            _mm256_storeu_si256(to.add(at + 96).cast(), d);
+            at += 128;
+        }
+        while at + 32 < len {
+            _mm256_storeu_si256(to.add(at).cast(), _mm256_loadu_si256(from.add(at).cast()));
+            at += 32;
+        }
+        _mm256_storeu_si256(to.cast(), head);
+        _mm256_storeu_si256(to.add(len - 32).cast(), tail);
+    }
+}
+
+/// # Safety
+/// Both ranges are live, `len` long and disjoint; `len >= 64`; AVX-512 was detected.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn copy_avx512(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [pack] the head, whole turns and the tail lie within `len`.
+    unsafe {
+        let (head, tail) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(len - 64).cast()));
+        let mut at = 64 - (to as usize & 63);
+        while at + 256 <= len {
+            let (a, b) = (_mm512_loadu_si512(from.add(at).cast()), _mm512_loadu_si512(from.add(at + 64).cast()));
+            let (c, d) = (_mm512_loadu_si512(from.add(at + 128).cast()), _mm512_loadu_si512(from.add(at + 192).cast()));
+            _mm512_storeu_si512(to.add(at).cast(), a);
+            _mm512_storeu_si512(to.add(at + 64).cast(), b);
+            _mm512_storeu_si512(to.add(at + 128).cast(), c);
+            _mm512_storeu_si512(to.add(at + 192).cast(), d);
+            at += 256;
+        }
+        while at + 64 < len {
+            _mm512_storeu_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast()));
+            at += 64;
+        }
+        _mm512_storeu_si512(to.cast(), head);
+        _mm512_storeu_si512(to.add(len - 64).cast(), tail);
+    }
+}
+
+/// The set values of 64 rows without space between them: `W` is 1, 2, 4 or 8. Gives their number of bytes.
+///
+/// # Safety
+/// 64 values are readable at `from`; at `to` is room for the set ones and 64 bytes; AVX2, BMI2 and POPCNT were detected.
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+#[inline]
+unsafe fn compress_avx2<const W: usize>(word: u64, from: *const u8, to: *mut u8) -> usize {
+    let mut at = 0;
+    // SAFETY: [pack] each step reads its own rows and writes at most as much as it may yet have to.
+    unsafe {
+        match W {
+            1 => {
+                for step in 0..8 {
+                    let bits = word >> (8 * step) & 0xFF;
+                    let lanes = _pdep_u64(bits, 0x0101_0101_0101_0101) * 0xFF;
+                    let value = from.add(8 * step).cast::<u64>().read_unaligned();
+                    to.add(at).cast::<u64>().write_unaligned(_pext_u64(value, lanes));
+                    at += bits.count_ones() as usize;
+                }
+            }
+            2 => {
+                for step in 0..8 {
+                    let bits = (word >> (8 * step) & 0xFF) as usize;
+                    let order = _mm_load_si128(ORDER_2.0[bits].as_ptr().cast());
+                    let value = _mm_loadu_si128(from.add(16 * step).cast());
+                    _mm_storeu_si128(to.add(at).cast(), _mm_shuffle_epi8(value, order));
+                    at += 2 * bits.count_ones() as usize;
+                }
+            }
+            4 => {
+                for step in 0..8 {
+                    let bits = (word >> (8 * step) & 0xFF) as usize;
+                    let order = _mm256_load_si256(ORDER_4.0[bits].as_ptr().cast());
+                    let value = _mm256_loadu_si256(from.add(32 * step).cast());
+                    _mm256_storeu_si256(to.add(at).cast(), _mm256_permutevar8x32_epi32(value, order));
+                    at += 4 * bits.count_ones() as usize;
+                }
+            }
+            _ => {
+                for step in 0..16 {
+                    let bits = (word >> (4 * step) & 0xF) as usize;
+                    let order = _mm256_load_si256(ORDER_8.0[bits].as_ptr().cast());
+                    let value = _mm256_loadu_si256(from.add(32 * step).cast());
+                    _mm256_storeu_si256(to.add(at).cast(), _mm256_permutevar8x32_epi32(value, order));
+                    at += 8 * bits.count_ones() as usize;
+                }
+            }
+        }
+    }
+    at
+}
+
+/// As [`compress_avx2`] for values of 4 and 8 bytes.
+///
+/// # Safety
+/// As there; AVX-512 was detected.
+#[target_feature(enable = "avx512f,popcnt")]
+#[inline]
+unsafe fn compress_avx512<const W: usize>(word: u64, from: *const u8, to: *mut u8) -> usize {
+    let mut at = 0;
+    // SAFETY: [pack] each step reads its own rows and writes at most as much as it may yet have to.
+    unsafe {
+        if W == 4 {
+            for step in 0..4 {
+                let bits = (word >> (16 * step)) as u16;
+                let value = _mm512_loadu_si512(from.add(64 * step).cast());
+                _mm512_storeu_si512(to.add(at).cast(), _mm512_maskz_compress_epi32(bits, value));
+                at += 4 * bits.count_ones() as usize;
+            }
+        } else {
+            for step in 0..8 {
+                let bits = (word >> (8 * step)) as u8;
+                let value = _mm512_loadu_si512(from.add(64 * step).cast());
+                _mm512_storeu_si512(to.add(at).cast(), _mm512_maskz_compress_epi64(bits, value));
+                at += 8 * bits.count_ones() as usize;
+            }
+        }
+    }
+    at
+}
+
+/// As [`compress_avx2`] for values of 1 and 2 bytes.
+///
+/// # Safety
+/// As there; AVX-512 with VBMI2 was detected.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+#[inline]
+unsafe fn compress_vbmi2<const W: usize>(word: u64, from: *const u8, to: *mut u8) -> usize {
+    // SAFETY: [pack] each step reads its own rows and writes at most as much as it may yet have to.
+    unsafe {
+        if W == 1 {
+            let value = _mm512_loadu_si512(from.cast());
+            _mm512_storeu_si512(to.cast(), _mm512_maskz_compress_epi8(word, value));
+            return word.count_ones() as usize;
+        }
+        let (low, high) = (word as u32, (word >> 32) as u32);
+        let first = _mm512_maskz_compress_epi16(low, _mm512_loadu_si512(from.cast()));
+        let second = _mm512_maskz_compress_epi16(high, _mm512_loadu_si512(from.add(64).cast()));
+        _mm512_storeu_si512(to.cast(), first);
+        _mm512_storeu_si512(to.add(2 * low.count_ones() as usize).cast(), second);
+        2 * word.count_ones() as usize
+    }
+}
+
+/// As [`compress`](super::columns::compress).
+///
+/// # Safety
+/// As there, for values without space between them from `from` on.
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+pub(super) unsafe fn dense_avx2<const W: usize>(
+    from: *const u8,
+    words: &Words<'_>,
+    to: *mut u8,
+    room: usize,
+    ahead: usize,
+) -> usize {
+    // SAFETY: [pack] the loop hands on what the kernel needs.
+    unsafe { dense_words::<W>(from, words, to, room, ahead, |word, from, to| compress_avx2::<W>(word, from, to)) }
+}
+
+/// # Safety
+/// As [`dense_avx2`].
+#[target_feature(enable = "avx512f,popcnt")]
+pub(super) unsafe fn dense_avx512<const W: usize>(
+    from: *const u8,
+    words: &Words<'_>,
+    to: *mut u8,
+    room: usize,
+    ahead: usize,
+) -> usize {
+    // SAFETY: [pack] the loop hands on what the kernel needs.
+    unsafe { dense_words::<W>(from, words, to, room, ahead, |word, from, to| compress_avx512::<W>(word, from, to)) }
+}
+
+/// # Safety
+/// As [`dense_avx2`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) unsafe fn dense_vbmi2<const W: usize>(
+    from: *const u8,
+    words: &Words<'_>,
+    to: *mut u8,
+    room: usize,
+    ahead: usize,
+) -> usize {
+    // SAFETY: [pack] the loop hands on what the kernel needs.
+    unsafe { dense_words::<W>(from, words, to, room, ahead, |word, from, to| compress_vbmi2::<W>(word, from, to)) }
+}
+
+/// Every other value of 4 or 8 bytes, 32 bytes of them a turn; fetches `ahead` bytes ahead of each line unless that is
+/// 0. Gives how many values it took of `count`.
+///
+/// # Safety
+/// `count` values lie 2 `W` apart from `from` on, with room for them at `to`; AVX2 was detected.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn halve_avx2<const W: usize>(from: *const u8, to: *mut u8, count: usize, ahead: usize) -> usize {
+    // The last value has no gap behind it that may be read.
+    let turns = (count * 2 * W).saturating_sub(W) / 64;
+    for turn in 0..turns {
+        // SAFETY: [pack] 64 bytes a turn end at or before the last value's end.
+        unsafe {
+            let from = from.add(64 * turn);
+            fetch(from, ahead);
+            let (a, b) = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
+            let mixed = if W == 4 {
+                _mm256_castps_si256(_mm256_shuffle_ps::<0x88>(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)))
+            } else {
+                _mm256_unpacklo_epi64(a, b)
+            };
+            _mm256_storeu_si256(to.add(32 * turn).cast(), _mm256_permute4x64_epi64::<0xD8>(mixed));
+        }
+    }
+    turns * 32 / W
+}
+
+/// As [`halve_avx2`], 64 bytes of values a turn.
+///
+/// # Safety
+/// As there; AVX-512 was detected.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn halve_avx512<const W: usize>(from: *const u8, to: *mut u8, count: usize, ahead: usize) -> usize {
+    let turns = (count * 2 * W).saturating_sub(W) / 128;
+    let four = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    let eight = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0);
+    for turn in 0..turns {
+        // SAFETY: [pack] 128 bytes a turn end at or before the last value's end.
+        unsafe {
+            let from = from.add(128 * turn);
+            fetch(from, ahead);
+            fetch(from.add(64), ahead);
+            let (a, b) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+            let mixed =
+                if W == 4 { _mm512_permutex2var_epi32(a, four, b) } else { _mm512_permutex2var_epi64(a, eight, b) };
+            _mm512_storeu_si512(to.add(64 * turn).cast(), mixed);
+        }
+    }
+    turns * 64 / W
+}
+
+/// Asks for the line `ahead` bytes behind `from`, unless that is 0.
+#[inline(always)]
+fn fetch(from: *const u8, ahead: usize) {
+    if ahead != 0 {
+        prefetch(from.wrapping_add(ahead));
+    }
+}
+
+/// Rows of four columns of 4 bytes, eight rows a turn: 16 bytes of each row. Gives how many rows it did.
+///
+/// # Safety
+/// The columns hold `rows` values; each of `rows` rows, `row_bytes` apart from `to` on, has 16 bytes; AVX2 was
+/// detected.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn rows_of_four_avx2(columns: [*const u8; 4], to: *mut u8, row_bytes: usize, rows: usize) -> usize {
+    let turns = rows / 8;
+    for turn in 0..turns {
+        // SAFETY: [pack] 32 bytes a turn of each column, 16 of each row.
+        unsafe {
+            let [a, b, c, d] = columns.map(|column| _mm256_loadu_si256(column.add(32 * turn).cast()));
+            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (low_2, high_2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            let done = [
+                _mm256_unpacklo_epi64(low, low_2),
+                _mm256_unpackhi_epi64(low, low_2),
+                _mm256_unpacklo_epi64(high, high_2),
+                _mm256_unpackhi_epi64(high, high_2),
+            ];
+            let to = to.add(8 * turn * row_bytes);
+            for (i, pair) in done.into_iter().enumerate() {
+                _mm_storeu_si128(to.add(i * row_bytes).cast(), _mm256_castsi256_si128(pair));
+                _mm_storeu_si128(to.add((i + 4) * row_bytes).cast(), _mm256_extracti128_si256::<1>(pair));
+            }
+        }
+    }
+    turns * 8
+}
+
+/// Rows of two columns of 8 bytes, four rows a turn. Gives how many rows it did.
+///
+/// # Safety
+/// As [`rows_of_four_avx2`].
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn rows_of_two_avx2(columns: [*const u8; 2], to: *mut u8, row_bytes: usize, rows: usize) -> usize {
+    let turns = rows / 4;
+    for turn in 0..turns {
+        // SAFETY: [pack] 32 bytes a turn of each column, 16 of each row.
+        unsafe {
+            let [a, b] = columns.map(|column| _mm256_loadu_si256(column.add(32 * turn).cast()));
+            let to = to.add(4 * turn * row_bytes);
+            for (i, pair) in [_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)].into_iter().enumerate() {
+                _mm_storeu_si128(to.add(i * row_bytes).cast(), _mm256_castsi256_si128(pair));
+                _mm_storeu_si128(to.add((i + 2) * row_bytes).cast(), _mm256_extracti128_si256::<1>(pair));
+            }
+        }
+    }
+    turns * 4
+}
+
+/// Rows of `R` columns of 4 bytes and of nothing else, 16 rows a turn in whole vectors. Gives how many rows it did.
+///
+/// # Safety
+/// The columns, `pitch` bytes apart, hold `rows` values; `to` has room for `rows` rows; AVX-512 was detected.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn rows4_avx512<const R: usize>(columns: *const u8, pitch: usize, to: *mut u8, rows: usize) -> usize {
+    let turns = rows / 16;
+    for turn in 0..turns {
+        // SAFETY: [pack] 64 bytes a turn of each column, 64 `R` of the rows.
+        unsafe {
+            let mut values = [_mm512_setzero_si512(); R];
+            for (i, value) in values.iter_mut().enumerate() {
+                *value = _mm512_loadu_si512(columns.add(i * pitch + 64 * turn).cast());
+            }
+            for out in 0..R {
+                let mut sum = _mm512_setzero_si512();
+                for pair in 0..R.div_ceil(2) {
+                    let order = _mm512_loadu_si512(Rows4::<R>::ORDER[out][pair].as_ptr().cast());
+                    let second = if 2 * pair + 1 < R { values[2 * pair + 1] } else { values[2 * pair] };
+                    let both = _mm512_permutex2var_epi32(values[2 * pair], order, second);
+                    sum =
+                        if pair == 0 { both } else { _mm512_mask_blend_epi32(Rows4::<R>::MASK[out][pair], sum, both) };
+                }
+                _mm512_storeu_si512(to.add(64 * (turn * R + out)).cast(), sum);
+            }
+        }
+    }
+    turns * 16
+}

@@ -1,0 +1,209 @@
+//! Every pack kernel against a walk over each byte, on random shapes.
+
+#[path = "../../shape/tests/cases/mod.rs"]
+mod cases;
+
+use cases::{any_case, spelt};
+use overside_memory::MemoryError;
+use overside_memory::pack::{Layout, PackKernel, pack, pack_with};
+use overside_shape::{Bitmap, Column, Kind, Mask, Messages, Order, Run, Shape};
+use proptest::prelude::*;
+
+/// Kernels that this processor runs; says of the others that they were skipped.
+fn kernels() -> Vec<PackKernel> {
+    let (run, skipped): (Vec<_>, Vec<_>) = PackKernel::ALL.into_iter().partition(|kernel| kernel.is_available());
+    for kernel in skipped {
+        eprintln!("skipped: {kernel:?}, which this processor cannot run");
+    }
+    run
+}
+
+/// Memory that ends where no page is mapped: reading past it ends the test.
+struct Fenced {
+    map: *mut u8,
+    pages: usize,
+    len: usize,
+}
+
+impl Fenced {
+    /// Different bytes wherever two could be mistaken for each other.
+    fn new(len: usize) -> Self {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+        let pages = len.next_multiple_of(4096);
+        let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: [mapping] a new mapping, of which the last page is taken away again.
+        let map: *mut u8 = unsafe {
+            let map = mmap_anonymous(std::ptr::null_mut(), pages + 4096, read_write, private).unwrap();
+            mprotect(map.cast::<u8>().add(pages).cast(), 4096, MprotectFlags::empty()).unwrap();
+            map.cast()
+        };
+        let out = Self { map, pages, len };
+        // SAFETY: [mapping] the bytes are ours alone until `out` is handed on.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(map.add(pages - len), len) };
+        bytes.iter_mut().zip(0u64..).for_each(|(b, i)| *b = (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8);
+        out
+    }
+}
+
+impl std::ops::Deref for Fenced {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: [mapping] mapped as long as `self`, and written before.
+        unsafe { std::slice::from_raw_parts(self.map.add(self.pages - self.len), self.len) }
+    }
+}
+
+impl Drop for Fenced {
+    fn drop(&mut self) {
+        // SAFETY: [mapping] nobody else has the address.
+        unsafe { rustix::mm::munmap(self.map.cast(), self.pages + 4096).unwrap() };
+    }
+}
+
+/// Packs with every kernel into a buffer of just the length, misaligned, and looks at what lies around it.
+fn check(shape: &Shape, messages: &Messages<'_>, layout: Layout, expected: &[u64], skew: usize) {
+    let memory = Fenced::new(shape.end() as usize);
+    let expected: Vec<u8> = expected.iter().map(|at| memory[*at as usize]).collect();
+    for kernel in kernels() {
+        let mut out = vec![0xEE; expected.len() + skew + 64];
+        let end = skew + expected.len();
+        let bytes = pack_with(kernel, layout, &memory, messages, &mut out[skew..end]).unwrap();
+        assert_eq!(bytes, expected.len());
+        assert_eq!(&out[skew..end], expected, "{kernel:?} {layout:?} {shape:?}");
+        assert!(out[..skew].iter().chain(&out[end..]).all(|b| *b == 0xEE), "{kernel:?} wrote around its place");
+    }
+}
+
+const WIDTHS: [u64; 10] = [1, 2, 3, 4, 8, 12, 16, 24, 40, 130];
+
+fn width() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => Just(4u64), 2 => Just(8u64), 5 => (0..WIDTHS.len()).prop_map(|i| WIDTHS[i])]
+}
+
+/// Rows that are set, by density from a few to all.
+fn rows() -> impl Strategy<Value = Bitmap> {
+    (1u64..3000, 0u64..=16, any::<u64>()).prop_map(|(rows, density, seed)| {
+        let mix = |row: u64| (row ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60;
+        Bitmap::of(rows, |row| mix(row.wrapping_mul(0xD1B5_4A32_D192_ED03)) < density || row == rows - 1)
+    })
+}
+
+/// Columns of a table, one behind the other.
+fn columns(widths: &[(u64, u64)], rows: u64) -> Vec<Column> {
+    let mut at = 5;
+    let place = |(width, gap): &(u64, u64)| {
+        let column = Column::new(at, width + gap, *width);
+        at += (width + gap) * rows + 3;
+        column
+    };
+    widths.iter().map(place).collect()
+}
+
+fn gap() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => Just(0u64), 1 => 0u64..9]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_shapes_of_any_kind(case in any_case(), from in 0u64..30, len in 0u64..30, skew in 0usize..5) {
+        let messages = case.shape.messages();
+        check(&case.shape, &messages, Layout::Messages, &spelt(messages.fragments()), skew);
+        let from = from.min(messages.count());
+        let part = messages.slice(from..(from + len).min(messages.count()));
+        check(&case.shape, &part, Layout::Messages, &spelt(part.fragments()), skew);
+    }
+
+    #[test]
+    fn columns_under_a_bitmap(
+        rows in rows(), widths in proptest::collection::vec((width(), gap()), 1..8), cut in 0u64..500, skew in 0usize..64,
+    ) {
+        let columns = columns(&widths, rows.rows());
+        let shape = Shape::bitmapped(&columns, &rows, Order::Rows).unwrap();
+        let messages = shape.messages();
+        let part = messages.slice(cut.min(messages.count())..messages.count());
+        let expected = spelt(part.fragments());
+        check(&shape, &part, Layout::Messages, &expected, skew);
+        // Column-wise: the same values, each column's together.
+        let row: u64 = widths.iter().map(|(width, _)| width).sum();
+        let mut by_column = Vec::new();
+        let mut before = 0;
+        for (width, _) in &widths {
+            let values = expected.chunks(row as usize).map(|row| &row[before..before + *width as usize]);
+            by_column.extend(values.flatten());
+            before += *width as usize;
+        }
+        if matches!(shape.kind(), Kind::Bitmapped { .. } | Kind::Set { .. }) {
+            check(&shape, &part, Layout::Columns, &by_column, skew);
+        }
+    }
+
+    #[test]
+    fn columns_at_a_distance(
+        widths in proptest::collection::vec((width(), 0u64..3), 1..10), count in 1u64..2000, cut in 0u64..300, skew in 0usize..64,
+    ) {
+        // One of one, two, three or four elements.
+        let at: Vec<u64> = widths.iter().scan(1, |at, (width, of)| { *at += 1; Some(std::mem::replace(at, *at + width * (of + 1) * count)) }).collect();
+        let stride = |((width, of), at): (&(u64, u64), &u64)| Shape::strided(*at, width * (of + 1), count, &[Run::new(0, *width)]).unwrap();
+        let shape = Shape::set(widths.iter().zip(&at).map(stride).collect(), Mask::Rows).unwrap();
+        let messages = shape.messages();
+        let part = messages.slice(cut.min(messages.count())..messages.count());
+        check(&shape, &part, Layout::Messages, &spelt(part.fragments()), skew);
+    }
+
+    #[test]
+    fn rows_of_a_pattern(
+        runs in proptest::collection::vec((1u64..9, width()), 1..5), tail in 0u64..9, count in 1u64..300, jumps in any::<bool>(), skew in 0usize..64,
+    ) {
+        let mut at = 0;
+        let runs: Vec<Run> = runs.into_iter().map(|(gap, width)| { at += gap + width; Run::new(at - width, width) }).collect();
+        let period = at + tail;
+        let shape = if jumps {
+            let row = |i: u64| (i * 7919 % count) * period;
+            Shape::mapped((0..count).map(row).collect::<Vec<_>>(), &runs).unwrap()
+        } else {
+            Shape::strided(3, period, count, &runs).unwrap()
+        };
+        check(&shape, &shape.messages(), Layout::Messages, &spelt(shape.fragments()), skew);
+    }
+
+    #[test]
+    fn bitmaps_of_their_own_in_one_set(
+        bits in proptest::collection::vec((rows(), width()), 1..4), skew in 0usize..64,
+    ) {
+        let elements = bits.iter().map(|(rows, _)| rows.ones()).min().unwrap_or(0);
+        let column = |(i, (rows, width)): (usize, &(Bitmap, u64))| {
+            let last = rows.select(elements - 1).unwrap();
+            Shape::bitmapped(&[Column::dense(i as u64, *width)], &rows.slice(0..last + 1), Order::Rows).unwrap()
+        };
+        let regions: Vec<Shape> = bits.iter().enumerate().map(column).collect();
+        for mask in [Mask::Rows, Mask::Periods] {
+            let shape = Shape::set(regions.clone(), mask).unwrap();
+            check(&shape, &shape.messages(), Layout::Messages, &spelt(shape.fragments()), skew);
+        }
+    }
+}
+
+#[test]
+fn long_runs_at_every_misalignment() {
+    for len in [33u64, 63, 64, 65, 127, 128, 129, 255, 256, 257, 320, 1000, 4097] {
+        for skew in [0, 1, 15, 16, 31, 32, 33, 63] {
+            let shape = Shape::contiguous(7, len).unwrap();
+            check(&shape, &shape.messages(), Layout::Messages, &(7..7 + len).collect::<Vec<_>>(), skew);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_nothing_written() {
+    let shape = Shape::strided(0, 8, 10, &[Run::new(0, 4)]).unwrap();
+    let mut out = [7; 40];
+    let escapes = pack(&[0; 75], &shape.messages(), &mut out);
+    assert!(matches!(escapes, Err(MemoryError::Escapes { len: 76, of: 75, .. })));
+    let short = pack(&[0; 76], &shape.messages(), &mut out[..39]);
+    assert!(matches!(short, Err(MemoryError::Short { needed: 40, has: 39 })));
+    assert_eq!(out, [7; 40]);
+    assert_eq!(pack(&[0; 76], &shape.messages(), &mut out).unwrap(), 40);
+}
