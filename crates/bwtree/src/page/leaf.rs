@@ -255,6 +255,11 @@ impl<'a> Leaf<'a> {
         if self.slots_at == 0 {
             return 0..0;
         }
+        if rows == (0..self.count) {
+            // The heap is the page's end: no need to fetch two lines of slots out of memory.
+            let len = self.page.len();
+            return (u32_at(self.page, AT_HEAP) as usize).min(len)..len;
+        }
         let from = (self.slot(rows.start) & SLOT_AT) as usize;
         let to = (self.slot(rows.end) & SLOT_AT) as usize;
         if from <= to && to <= self.page.len() { from..to } else { 0..0 }
