@@ -48,6 +48,15 @@ impl Foreign {
         Ok(self.mapped.word(at)?.load(Ordering::Acquire))
     }
 
+    /// `N` aligned words from offset `at` on, each with acquire ordering; they need not be of one moment.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when they are misaligned or not all inside.
+    #[inline]
+    pub fn load_words<const N: usize>(&self, at: u64) -> Result<[u64; N], MemoryError> {
+        Ok(self.mapped.words::<N>(at)?.each_ref().map(|word| word.load(Ordering::Acquire)))
+    }
+
     /// Asks the processor to fetch the cache line at `at`; nothing happens for a bad offset.
     pub fn prefetch(&self, at: u64) {
         if let Ok(source) = self.mapped.checked(at, 1) {
@@ -79,6 +88,9 @@ mod tests {
         assert!(foreign.read(u64::MAX, &mut out).is_err());
         assert!(foreign.load(4).is_err());
         assert!(foreign.load(4096).is_err());
+        assert_eq!(foreign.load_words::<3>(0).unwrap(), [0, 7, 0]);
+        assert!(foreign.load_words::<2>(4088).is_err());
+        assert!(foreign.load_words::<2>(4).is_err());
     }
 
     #[test]

@@ -60,6 +60,17 @@ impl Racing {
         Ok(unsafe { AtomicU64::from_ptr(target.cast()) })
     }
 
+    /// `N` aligned words from offset `at` on.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], MemoryError> {
+        let target = self.checked(at, N * 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(MemoryError::Escapes { at, len: N as u64 * 8, of: self.len as u64 });
+        }
+        // SAFETY: [foreign] [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
+        Ok(unsafe { &*target.cast::<[AtomicU64; N]>() })
+    }
+
     /// The address of `len` bytes at offset `at`, if they lie within.
     #[inline]
     pub(crate) fn checked(&self, at: u64, len: usize) -> Result<*mut u8, MemoryError> {

@@ -109,7 +109,7 @@ impl PeerControl {
     #[inline]
     fn read<const WORDS: usize>(&self, at: usize) -> [u64; WORDS] {
         // In bounds: the memory has exactly the geometry's size. A zeroed descriptor is malformed anyway.
-        std::array::from_fn(|i| self.memory.load((at + i * 8) as u64).unwrap_or(0))
+        self.memory.load_words(at as u64).unwrap_or([0; WORDS])
     }
 }
 
