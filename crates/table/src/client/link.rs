@@ -23,6 +23,8 @@ pub(crate) struct Link {
     queue_pair: QueuePair,
     ring: Ring,
     spare: Vec<(u64, overside_memory::Buffer)>,
+    /// The one about to be posted.
+    next: Vec<(u64, overside_memory::Buffer)>,
     /// Buffers that are posted; none left means that the caller holds all.
     posted: usize,
     transmit: Pool,
@@ -57,6 +59,7 @@ impl Link {
             queue_pair,
             ring,
             spare: Vec::new(),
+            next: Vec::new(),
             posted: 0,
             transmit,
             regions,
@@ -92,7 +95,7 @@ impl Link {
         let bytes = wire::encode(self.number, request);
         let view = self.transmittable(bytes)?;
         let mut batch = VecDeque::from([WorkRequest::send(0, view)]);
-        let start = Instant::now();
+        let mut patience = Patience::default();
         loop {
             self.queue
                 .post(self.queue_pair, &mut batch)
@@ -100,7 +103,7 @@ impl Link {
             if batch.is_empty() {
                 return Ok(self.number);
             }
-            self.progress(start)?;
+            self.progress(&mut patience)?;
         }
     }
 
@@ -123,7 +126,7 @@ impl Link {
 
     /// The next message, whole.
     pub(crate) fn message(&mut self) -> Result<Received, ClientError> {
-        let start = Instant::now();
+        let mut patience = Patience::default();
         loop {
             if let Some(message) = self.arrived.pop_front() {
                 if wire::kind(message.as_ref()) != Kind::Part {
@@ -134,7 +137,7 @@ impl Link {
                 }
                 continue;
             }
-            self.progress(start)?;
+            self.progress(&mut patience)?;
         }
     }
 
@@ -161,13 +164,13 @@ impl Link {
     }
 
     /// Polls, and waits where nothing comes; an error past the deadline or the connection's end.
-    fn progress(&mut self, start: Instant) -> Result<(), ClientError> {
-        self.ring.collect(&mut self.spare);
-        if !self.spare.is_empty() && self.ended.is_none() {
-            self.posted += self.queue.post_receive(Some(self.queue_pair), &mut self.spare).unwrap_or(0);
+    fn progress(&mut self, patience: &mut Patience) -> Result<(), ClientError> {
+        self.post_receives();
+        let mut found = self.queue.poll(&mut self.done);
+        if found == 0 {
+            let left = self.timeout.saturating_sub(patience.waited());
+            found = self.queue.poll_wait(&mut self.done, Some(left.min(LOOK)))?;
         }
-        let left = self.timeout.saturating_sub(start.elapsed());
-        let found = self.queue.poll_wait(&mut self.done, Some(left.min(LOOK)))?;
         for completion in self.done.drain(..) {
             let (Opcode::Receive | Opcode::ReceiveImmediate, Some(buffer)) = (completion.opcode, completion.buffer)
             else {
@@ -191,10 +194,25 @@ impl Link {
         if let Some(status) = self.ended {
             return Err(ClientError::Disconnected(status));
         }
-        if start.elapsed() >= self.timeout {
+        if patience.waited() >= self.timeout {
             return Err(if self.posted == 0 { ClientError::BlocksHeld } else { ClientError::TimedOut(self.timeout) });
         }
         Ok(())
+    }
+
+    /// Posts what came back last first: it is still in the cache.
+    fn post_receives(&mut self) {
+        self.ring.collect(&mut self.spare);
+        while self.posted < POSTED_MAX && self.ended.is_none() {
+            let Some(last) = self.spare.pop() else { return };
+            self.next.push(last);
+            let posted = self.queue.post_receive(Some(self.queue_pair), &mut self.next).unwrap_or(0);
+            self.posted += posted;
+            if posted == 0 {
+                self.spare.append(&mut self.next);
+                return;
+            }
+        }
     }
 
     fn transmittable(&mut self, bytes: Vec<u8>) -> Result<View, ClientError> {
@@ -202,14 +220,26 @@ impl Link {
             // One large value: rare, so the provider may push it.
             return Ok(View::foreign(Arc::new(bytes)));
         }
-        let start = Instant::now();
+        let mut patience = Patience::default();
         loop {
             if let Some(mut buffer) = self.transmit.take() {
                 buffer[..bytes.len()].copy_from_slice(&bytes);
                 return Ok(self.transmit.view(buffer, bytes.len()));
             }
-            self.progress(start)?;
+            self.progress(&mut patience)?;
         }
+    }
+}
+
+/// Since when somebody waits. A clock costs as much as a poll, so it is looked at only when there is nothing to do.
+#[derive(Debug, Default)]
+struct Patience {
+    start: Option<Instant>,
+}
+
+impl Patience {
+    fn waited(&mut self) -> Duration {
+        self.start.get_or_insert_with(Instant::now).elapsed()
     }
 }
 
@@ -249,6 +279,8 @@ fn partly(error: ClientError, total: &Applied, batch: &RowBatch) -> ClientError 
 
 /// Requests of a batch that wait for their replies at once.
 const PUTS_AHEAD: usize = 4;
+/// Receives posted at once. Few, so that the same few buffers stay in the cache; a message that meets none waits.
+const POSTED_MAX: usize = 8;
 /// A transmit buffer holds a batch's request.
 const TRANSMIT_BYTES: usize = 64 << 10;
 const TRANSMITS: usize = 6;
