@@ -8,7 +8,7 @@ use overside_memory::View;
 
 use super::scan::{ActiveScan, Choice, Part, Terms, Turn};
 use super::transmit::{LARGE_BYTES, Transmit};
-use crate::block::{Copier, HEADER_BYTES, PageState};
+use crate::block::{Copier, HEADER_BYTES};
 use crate::wire::Mode;
 
 impl ActiveScan {
@@ -33,7 +33,7 @@ impl ActiveScan {
             transmit.put(head);
             return (self.copied(first, choice, terms, transmit), Mode::Copy);
         };
-        self.keep(&first, way, &choice);
+        self.keep(way, &choice);
         let mut last_bytes = body.bytes();
         // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain.
         while self.ways.drafted(way).message_len() + last_bytes <= terms.block_bytes as u64 {
@@ -46,7 +46,7 @@ impl ActiveScan {
             };
             last_bytes = view.bytes();
             body = body.then(view);
-            self.keep(&part, way, &choice);
+            self.keep(way, &choice);
         }
         let draft = self.ways.drafted(way);
         draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
@@ -63,16 +63,14 @@ impl ActiveScan {
         let room = buffer.len().min(terms.block_bytes);
         let projection = self.projection.clone();
         let mut copier = Copier::new(&mut buffer[..room], &projection);
-        let (rows, taken) = first.with_state(|state| {
-            let rows = first.from..state.rows();
-            (rows.len(), copier.push(state, rows, &extent(&first.page)).unwrap_or(0))
-        });
+        let rows = first.from..choice.rows;
+        let taken = first.with_state(|state| copier.push(state, rows.clone(), &extent(&first.page)).unwrap_or(0));
         if taken == 0 {
             transmit.put(buffer);
             return self.one_row(first, choice);
         }
         self.sent(first.from, taken, Mode::Copy, &choice);
-        if taken < rows {
+        if taken < rows.len() {
             self.begun = Some(Part { from: first.from + taken, page: first.page });
         } else {
             self.copy_more(&mut copier, terms);
@@ -88,16 +86,15 @@ impl ActiveScan {
         let mut last_bytes = 0;
         while copier.room() >= last_bytes {
             let Some((part, choice)) = self.next_part(terms, Some(Mode::Copy)) else { return };
-            let added = choice.way == Mode::Copy && part.from == 0;
-            let rows = part.with_state(|state: &PageState<'_>| {
-                let added = added && copier.push_whole(state, &extent(&part.page)).unwrap_or(false);
-                added.then(|| state.rows())
-            });
-            let Some(rows) = rows else {
+            let mut added = choice.way == Mode::Copy;
+            if added {
+                added = part.with_state(|state| copier.push_whole(state, &extent(&part.page)).unwrap_or(false));
+            }
+            if !added {
                 self.begun = Some(part);
                 return;
-            };
-            self.sent(0, rows, Mode::Copy, &choice);
+            }
+            self.sent(0, choice.rows, Mode::Copy, &choice);
             last_bytes = room_before - copier.room();
             room_before = copier.room();
         }
@@ -105,7 +102,7 @@ impl ActiveScan {
 
     /// A row that is longer than a transmit buffer, or than the client's.
     fn one_row(&mut self, part: Part, choice: Choice) -> Turn {
-        let (bytes, rows) = part.with_state(|state| {
+        let bytes = part.with_state(|state| {
             let one = part.from..part.from + 1;
             let needed = Copier::bytes_of(state, one.clone(), &self.projection).unwrap_or(0) + HEADER_BYTES;
             let mut bytes = vec![0; needed];
@@ -115,11 +112,11 @@ impl ActiveScan {
             debug_assert_eq!(taken, 1, "a stored row cannot be packed");
             let len = copier.finish(u64::from(self.number), self.sequence, false);
             bytes.truncate(len);
-            (bytes, state.rows())
+            bytes
         });
         self.reply.bytes_copied += bytes.len() as u64;
         self.sent(part.from, 1, Mode::Copy, &choice);
-        if part.from + 1 < rows {
+        if part.from + 1 < choice.rows {
             self.begun = Some(Part { from: part.from + 1, page: part.page });
         }
         Turn::Long(bytes)
@@ -131,9 +128,9 @@ impl ActiveScan {
     }
 
     /// The page in hand is in the message.
-    fn keep(&mut self, part: &Part, way: Mode, choice: &Choice) {
+    fn keep(&mut self, way: Mode, choice: &Choice) {
         self.ways.keep(way);
-        self.sent(0, part.with_state(|state| state.rows()), way, choice);
+        self.sent(0, choice.rows, way, choice);
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Part {
 /// How a page is to travel.
 pub(super) struct Choice {
     pub(super) way: Mode,
+    /// Rows that the page delivers.
+    pub(super) rows: usize,
     /// Where the planner chose.
     plan: Option<Plan<3>>,
     /// Another way was wanted, and the connection's pins are spent.
@@ -188,7 +190,7 @@ impl ActiveScan {
         if way != Mode::Copy {
             self.ways.draft(way, state, &self.projection, terms);
         }
-        Choice { way, plan, over_budget }
+        Choice { way, rows: state.rows(), plan, over_budget }
     }
 
     /// Books `rows` rows of a page as sent `way`.
