@@ -115,7 +115,7 @@ impl Inbound {
         if body.done < body.len || self.end - self.start < tag_len {
             return Ok(false);
         }
-        if let Some(sealing) = &body.sealing
+        if let Some(sealing) = body.sealing.take()
             && !sealing.holds(&self.stage[self.start..self.start + tag_len])
         {
             return Err(WRONG_TAG);
@@ -185,13 +185,14 @@ impl Body {
     /// Adds what is there to the tag: in large steps, which vector code needs.
     fn tag(&mut self) {
         let Some(sealing) = &mut self.sealing else { return };
-        if self.done - self.tagged < TAG_STEP && self.done < self.len {
+        let whole_steps = (self.done - self.tagged) / TAG_STEP * TAG_STEP;
+        let len = if self.done == self.len { self.done - self.tagged } else { whole_steps };
+        if len == 0 {
             return;
         }
         // SAFETY: [tcp-posted] these bytes are initialised, ours alone, and the borrow ends here.
-        let bytes = unsafe { std::slice::from_raw_parts(self.address.add(self.tagged), self.done - self.tagged) };
-        sealing.add(bytes);
-        self.tagged = self.done;
+        sealing.add(unsafe { std::slice::from_raw_parts(self.address.add(self.tagged), len) });
+        self.tagged += len;
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -121,13 +121,16 @@ impl Outbound {
         self.end_frame();
     }
 
-    /// Queues a frame whose payload lies in posted memory, or is `inline`. A small one is copied, a large one stays where it is.
+    /// Queues a frame whose payload lies in posted memory, or is `inline`. A small one is copied, a large one stays where it is;
+    /// unless it has a tag and lies in small pieces, which are cheaper to copy than to tag one by one.
     ///
     /// # Safety
     /// The sources stay valid and unchanged until the frame is gone or [`drop_unsent`](Self::drop_unsent) was called.
     pub(crate) unsafe fn frame_from(&mut self, head: &Head, sources: &[Source], inline: &[u8]) {
-        if head.len as usize <= SMALL_BYTES || !inline.is_empty() {
-            return self.frame_with(head, head.len as usize, |own| {
+        let len = head.len as usize;
+        let scattered = self.seal.tag_bytes() > 0 && sources.len() * PIECE_BYTES > len && len <= SCATTERED_BYTES;
+        if len <= SMALL_BYTES || !inline.is_empty() || scattered {
+            return self.frame_with(head, len, |own| {
                 own.extend_from_slice(inline);
                 for source in sources {
                     // SAFETY: [tcp-posted] the caller's promise; the borrow ends here.
@@ -306,6 +309,9 @@ impl Outbound {
 const IOV_MAX: usize = 1024;
 /// Enough for one call: the rest would only wait in it.
 const SEND_BYTES: usize = 1 << 20;
+/// Pieces that are shorter, on average, are copied before they are tagged, in messages up to the other length.
+const PIECE_BYTES: usize = 2 << 10;
+const SCATTERED_BYTES: usize = 256 << 10;
 /// What `own` may keep allocated.
 const OWN_KEPT: usize = 256 << 10;
 /// The rest of a frame that is copied, so that a goodbye can follow it.
