@@ -49,6 +49,9 @@ pub enum Command {
     /// Delete one row.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(Delete),
+    /// Show the RDMA devices of this host and, if there are none, why.
+    #[command(long_about = DEVICES, after_long_help = DEVICES_EXAMPLES)]
+    Devices(Devices),
     /// A process of the demo or of a figure.
     #[command(name = overside_bench::SUBCOMMAND, hide = true)]
     BenchChild {
@@ -120,10 +123,18 @@ impl Wire {
     }
 }
 
+/// `overside devices`
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `overside serve`
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Where to listen: shm:NAME or tcp:HOST:PORT. May be given several times.
+    /// Where to listen: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT. May be given several times.
     #[arg(long, value_name = "ADDR", required = true)]
     pub listen: Vec<String>,
     /// Memory that one table may take, as 512M or 8G.
@@ -143,7 +154,7 @@ pub struct Serve {
 /// `overside load`
 #[derive(Debug, Args)]
 pub struct Load {
-    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
     /// The table; it is created if it is not there.
     pub table: String,
@@ -170,7 +181,7 @@ pub struct Load {
 /// `overside scan`
 #[derive(Debug, Args)]
 pub struct Scan {
-    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -203,7 +214,7 @@ pub struct Scan {
 /// `overside get`
 #[derive(Debug, Args)]
 pub struct Get {
-    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -221,7 +232,7 @@ pub struct Get {
 /// `overside put`
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -242,7 +253,7 @@ pub struct Put {
 /// `overside delete`
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// Where the server listens: shm:NAME or tcp:HOST:PORT.
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
     /// The table.
     pub table: String,
@@ -387,6 +398,14 @@ const DELETE_EXAMPLES: &str = "\
 Examples:
   overside delete shm:mine trips 1000
   overside delete shm:mine lines 17,3";
+
+const DEVICES: &str = "\
+Show what carries bytes on this host: shm: and tcp:, which are always there, and the RDMA devices for rdma:. Where there is no \
+device, says what is missing: the library, its drivers, the kernel's, or the device itself.";
+const DEVICES_EXAMPLES: &str = "\
+Examples:
+  overside devices
+  overside devices --json";
 
 #[cfg(test)]
 mod tests {

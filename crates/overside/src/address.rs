@@ -2,18 +2,20 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use overside_ibv::IbvProvider;
 use overside_shm::ShmProvider;
 use overside_tcp::{Key, KeyError, Options, TcpProvider};
-use overside_verbs::Provider;
+use overside_verbs::{Provider, VerbsError};
 
 use crate::Error;
 
-/// `shm:NAME`, for processes of one host and user, or `tcp:HOST:PORT`, for processes anywhere. `rdma:HOST:PORT` is read, and
-/// refused as long as its provider is not built.
+/// `shm:NAME`, for processes of one host and user, `tcp:HOST:PORT`, for processes anywhere, or `rdma:HOST:PORT`, for processes
+/// with an RDMA device: the TCP address by which they find each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     transport: Transport,
@@ -24,6 +26,7 @@ pub struct Address {
 pub(crate) enum Transport {
     Shm,
     Tcp,
+    Rdma,
 }
 
 /// What connections over a network need besides an address.
@@ -40,10 +43,12 @@ pub struct Network {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not of the form `TRANSPORT:NAME`.
-    #[error("{0:?} is no address; write shm:NAME or tcp:HOST:PORT, for example shm:demo or tcp:127.0.0.1:7070")]
+    #[error(
+        "{0:?} is no address; write shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT, for example shm:demo or tcp:127.0.0.1:7070"
+    )]
     Form(String),
     /// A transport that this version does not have.
-    #[error("{0}: is not built yet; this version has shm:NAME and tcp:HOST:PORT")]
+    #[error("there is no transport {0}: this version has shm:NAME, tcp:HOST:PORT and rdma:HOST:PORT")]
     Transport(String),
     /// A name that a provider cannot use.
     #[error("{0:?} is no name for shm:; use 1 to 64 letters, digits, '-', '_' or '.'")]
@@ -51,11 +56,19 @@ pub enum AddressError {
     /// No host or no port.
     #[error("{0:?} is no HOST:PORT; write for example tcp:127.0.0.1:7070 or tcp:[::1]:7070")]
     Host(String),
+    /// A host whose address cannot be found.
+    #[error("the address of {name} cannot be found ({reason}); give it in numbers")]
+    Unknown {
+        /// The host and port.
+        name: String,
+        /// What the system said.
+        reason: String,
+    },
 }
 
 impl Address {
     /// The transports that this version has, as addresses begin.
-    pub const TRANSPORTS: [&'static str; 2] = ["shm", "tcp"];
+    pub const TRANSPORTS: [&'static str; 3] = ["shm", "tcp", "rdma"];
 
     /// An address on this host, for a measurement or a test that needs one; nobody else uses it if nobody uses `name`.
     ///
@@ -64,19 +77,19 @@ impl Address {
     pub fn here(transport: &str, name: &str) -> Result<Address, AddressError> {
         match transport {
             "shm" => format!("shm:{name}").parse(),
-            "tcp" => {
+            "tcp" | "rdma" => {
                 // All of 127.0.0.0/8 is this host: room for as many names, at ports that the system gives to nobody.
                 let mut hasher = DefaultHasher::new();
                 name.hash(&mut hasher);
                 let [a, b, c, d, e, ..] = hasher.finish().to_le_bytes();
                 let port = 10_000 + u16::from_le_bytes([d, e]) % 20_000;
-                format!("tcp:127.{}.{b}.{}:{port}", a.max(1), c.clamp(1, 254)).parse()
+                format!("{transport}:127.{}.{b}.{}:{port}", a.max(1), c.clamp(1, 254)).parse()
             }
             _ => Err(AddressError::Transport(transport.into())),
         }
     }
 
-    /// The provider's part: `NAME` of `shm:NAME`, `HOST:PORT` of `tcp:HOST:PORT`.
+    /// The provider's part: `NAME` of `shm:NAME`, `HOST:PORT` of `tcp:HOST:PORT`; of `rdma:HOST:PORT` with the host in numbers.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -107,6 +120,10 @@ impl Transport {
         match self {
             Transport::Shm => Ok(ShmProvider::new()?),
             Transport::Tcp => Ok(TcpProvider::with_options(network.options()?)),
+            Transport::Rdma if network.key_file.is_some() => {
+                Err(VerbsError::Unsupported("keys on rdma: addresses").into())
+            }
+            Transport::Rdma => Ok(IbvProvider::new()?),
         }
     }
 }
@@ -130,13 +147,15 @@ impl FromStr for Address {
                 }
                 Ok(Address { transport: Transport::Shm, name: name.into() })
             }
-            Some(("tcp", name)) => match name.rsplit_once(':') {
+            Some((transport @ ("tcp" | "rdma"), name)) => match name.rsplit_once(':') {
                 Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
-                    Ok(Address { transport: Transport::Tcp, name: name.into() })
+                    match transport {
+                        "tcp" => Ok(Address { transport: Transport::Tcp, name: name.into() }),
+                        _ => Ok(Address { transport: Transport::Rdma, name: in_numbers(name)? }),
+                    }
                 }
                 _ => Err(AddressError::Host(name.into())),
             },
-            Some((transport @ "rdma", _)) => Err(AddressError::Transport(transport.into())),
             _ => Err(AddressError::Form(text.into())),
         }
     }
@@ -147,8 +166,17 @@ impl fmt::Display for Address {
         match self.transport {
             Transport::Shm => write!(f, "shm:{}", self.name),
             Transport::Tcp => write!(f, "tcp:{}", self.name),
+            Transport::Rdma => write!(f, "rdma:{}", self.name),
         }
     }
+}
+
+/// The provider looks no names up: it may have to live where that is not allowed.
+fn in_numbers(name: &str) -> Result<String, AddressError> {
+    let unknown = |reason: String| AddressError::Unknown { name: name.into(), reason };
+    let mut found = name.to_socket_addrs().map_err(|e| unknown(e.to_string()))?;
+    let first: Option<SocketAddr> = found.next();
+    first.map(|address| address.to_string()).ok_or_else(|| unknown("it has none".to_owned()))
 }
 
 /// Longest name of an address.
@@ -164,7 +192,7 @@ mod tests {
         assert_eq!((address.name(), address.to_string().as_str()), ("demo-1", "shm:demo-1"));
         let here = |name| Address::here("tcp", name).unwrap();
         assert!(here("a").name().starts_with("127.") && here("a") == here("a") && here("a") != here("b"));
-        for text in ["tcp:localhost:7070", "tcp:[::1]:1", "tcp:10.0.0.1:65535"] {
+        for text in ["tcp:localhost:7070", "tcp:[::1]:1", "tcp:10.0.0.1:65535", "rdma:10.0.0.1:7070", "rdma:[::1]:1"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         for (text, says) in [
@@ -173,7 +201,8 @@ mod tests {
             ("tcp::1", "HOST:PORT"),
             ("tcp:host:0", "HOST:PORT"),
             ("tcp:host:70000", "HOST:PORT"),
-            ("rdma:host:1", "not built yet"),
+            ("rdma:host", "HOST:PORT"),
+            ("rdma:no.such.host.invalid:1", "cannot be found"),
             ("shm:", "1 to 64"),
             ("shm:a/b", "1 to 64"),
             ("udp:x", "write shm:NAME"),
@@ -184,6 +213,6 @@ mod tests {
         for transport in Address::TRANSPORTS {
             assert!(Address::here(transport, "a-1").is_ok(), "{transport}");
         }
-        assert!(Address::here("rdma", "a").unwrap_err().to_string().contains("not built yet"));
+        assert!(Address::here("udp", "a").unwrap_err().to_string().contains("no transport"));
     }
 }

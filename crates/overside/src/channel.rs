@@ -112,6 +112,11 @@ impl Channel {
         let mut queue = CompletionQueue::new(provider.open_port(&domain, port)?);
         let queue_pair = queue.attach(link(&*provider, &domain)?)?;
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES).map_err(VerbsError::from)?.carve(RECEIVE_BYTES);
+        let received: Option<Memory> = buffers.first().map(|buffer| Memory::Segment(buffer.segment().clone()));
+        let regions = received
+            .iter()
+            .map(|memory| provider.register(&domain, memory, Access::LOCAL))
+            .collect::<Result<_, _>>()?;
         queue.post_receive(Some(queue_pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
         let capabilities = provider.capabilities();
         Ok(Channel {
@@ -121,7 +126,7 @@ impl Channel {
             queue_pair,
             capabilities,
             profile: OnceLock::new(),
-            regions: Vec::new(),
+            regions,
             transmit: None,
             arrived: VecDeque::new(),
             done: Vec::new(),

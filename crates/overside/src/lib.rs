@@ -4,7 +4,8 @@
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
 //! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`bwtree`], [`table`].
 //!
-//! An address says which provider carries the bytes: `shm:NAME` for processes of one host, `tcp:HOST:PORT` for processes of any.
+//! An address says which provider carries the bytes: `shm:NAME` for processes of one host, `tcp:HOST:PORT` for processes
+//! of any, `rdma:HOST:PORT` for those with an RDMA device ([`rdma_devices`]).
 #![forbid(unsafe_code)]
 
 mod address;
@@ -21,6 +22,7 @@ pub use overside_verbs as verbs;
 pub use address::{Address, AddressError, Network};
 pub use channel::{Channel, Gate, Message, RECEIVE_BYTES};
 pub use declared::{Declared, Way};
+pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
 
 use table::client::{Client, ClientError, ClientOptions};
 use table::server::{Front, Server, ServerOptions};

@@ -90,7 +90,7 @@ pub struct RawBuffer {
     pub address: *mut u8,
     /// Length in bytes.
     pub len: usize,
-    /// The segment it lies in.
+    /// The segment it lies in, registered in the domain of the port, as those of fragments are.
     pub segment: overside_memory::SegmentId,
 }
 

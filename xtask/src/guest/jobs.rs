@@ -25,14 +25,34 @@ pub struct Job {
     pub limit_s: u64,
 }
 
-pub const JOBS: [Job; 1] = [Job {
-    name: "conformance",
-    build: &["test", "--no-run", "--package", "overside-ibv", "--test", "conformance"],
-    programs: &[("conformance", "conformance")],
-    script: include_str!("conformance.sh"),
-    machines: 1,
-    limit_s: 240,
-}];
+pub const JOBS: [Job; 3] = [
+    Job {
+        name: "conformance",
+        build: &["test", "--no-run", "--package", "overside-ibv", "--test", "conformance"],
+        programs: &[("conformance", "conformance")],
+        script: include_str!("conformance.sh"),
+        machines: 1,
+        limit_s: 240,
+    },
+    Job {
+        name: "scan",
+        build: COMMAND,
+        programs: &[("overside", "overside")],
+        script: include_str!("scan.sh"),
+        machines: 1,
+        limit_s: 180,
+    },
+    Job {
+        name: "death",
+        build: COMMAND,
+        programs: &[("overside", "overside")],
+        script: include_str!("death.sh"),
+        machines: 1,
+        limit_s: 180,
+    },
+];
+/// Optimised: the processor is emulated.
+const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
 
 /// Builds a job's programs and packs them with their libraries; where the archive is.
 pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {

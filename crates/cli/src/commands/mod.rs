@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod devices;
 mod load;
 mod point;
 mod scan;
@@ -23,6 +24,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(options) => bench::run(options),
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
+        Command::Devices(options) => devices::run(&options),
         Command::Load(options) => load::run(&options, &Signals::take()?),
         Command::Scan(options) => scan::run(&options, &Signals::take()?),
         Command::Get(options) => point::get(&options),

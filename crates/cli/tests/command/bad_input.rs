@@ -23,7 +23,7 @@ fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
         (&["load", "shm:x", "t"], "FILE"),
         (&["demo", "--scale", "-1"], "scale factor"),
         (&["bench", "weather"], "verbs, transmit, delta"),
-        (&["bench", "delta", "--over", "rdma"], "shm"),
+        (&["bench", "delta", "--over", "udp"], "shm"),
         (&["nothing"], "nothing"),
     ] {
         let output = overside(arguments).output().unwrap();
@@ -38,7 +38,8 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
     for (arguments, expected) in [
         (&["scan", "shm:nobody-is-here", "t"][..], &["nobody-is-here", "running"][..]),
         (&["scan", "nowhere", "t"], &["nowhere", "shm:NAME"]),
-        (&["scan", "rdma:localhost:1", "t"], &["rdma", "shm:NAME"]),
+        (&["scan", "udp:localhost:1", "t"], &["udp", "shm:NAME"]),
+        (&["scan", "rdma:localhost", "t"], &["HOST:PORT"]),
         (&["scan", "tcp:localhost", "t"], &["HOST:PORT"]),
         (&["scan", "@", "u"], &["\"u\"", "t"]),
         (&["get", "@", "u", "1"], &["\"u\""]),

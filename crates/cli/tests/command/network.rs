@@ -11,6 +11,26 @@ fn address(what: &str) -> String {
     Address::here("tcp", &format!("cli-network-{what}-{}", std::process::id())).unwrap().to_string()
 }
 
+fn said(arguments: &[&str]) -> String {
+    let done = overside(arguments).output().unwrap();
+    assert!(done.status.success(), "{}", told(&done));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn devices_are_shown_and_their_absence_explained() {
+    let shown = said(&["devices"]);
+    assert!(shown.contains("shm") && shown.contains("rdma"), "{shown}");
+    let json: serde_json::Value = serde_json::from_str(&said(&["devices", "--json"])).unwrap();
+    let (found, why) = (json["rdma"].as_array().unwrap(), json["why_none"].as_str());
+    // One of both, and an explanation that says what to do.
+    assert_eq!(
+        found.is_empty(),
+        why.is_some_and(|why| why.contains("apt install") || why.contains("modprobe")),
+        "{json}"
+    );
+}
+
 fn key(server: &Server, name: &str, content: &str, mode: u32) -> String {
     let path = server.file(name, content);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();

@@ -51,8 +51,9 @@ impl Link {
         let link = provider.connect(&domain, name, options.timeout)?;
         let queue_pair = queue.attach(link)?;
         let transmit = Segment::shared(TRANSMIT_BYTES * TRANSMITS).and_then(|s| Pool::new(s, TRANSMIT_BYTES))?;
-        let regions = vec![register(&*provider, &domain, transmit.segment())?];
         let ring = Ring::new(options.blocks, options.block_bytes)?;
+        let regions = [transmit.segment(), ring.segment()].map(|segment| register(&*provider, &domain, segment));
+        let regions = regions.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut link = Link {
             provider,
             queue,

@@ -9,16 +9,24 @@ use overside_memory::{Buffer, MemoryError, Segment};
 #[derive(Clone, Debug)]
 pub(crate) struct Ring {
     returned: Arc<ArrayQueue<Buffer>>,
+    segment: Arc<Segment>,
 }
 
 impl Ring {
     /// `count` buffers of `bytes`, in memory that no peer ever maps.
     pub(crate) fn new(count: usize, bytes: usize) -> Result<Ring, MemoryError> {
         let returned = ArrayQueue::new(count.max(1));
-        for buffer in Segment::private(bytes.max(64).next_multiple_of(64) * count.max(1))?.carve(bytes) {
+        let buffers = Segment::private(bytes.max(64).next_multiple_of(64) * count.max(1))?.carve(bytes);
+        let segment = buffers[0].segment().clone();
+        for buffer in buffers {
             let _ = returned.push(buffer);
         }
-        Ok(Ring { returned: Arc::new(returned) })
+        Ok(Ring { returned: Arc::new(returned), segment })
+    }
+
+    /// What the buffers lie in, to be registered.
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
     }
 
     /// Moves what has come back to `out`, to be posted.

@@ -1,5 +1,7 @@
 //! Transmit buffers of a worker, registered once (to-copy §3 TC-M03).
 
+use std::sync::Arc;
+
 use overside_memory::{Buffer, Pool, Segment, View};
 use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
 
@@ -15,13 +17,13 @@ pub(crate) struct Transmit {
 
 impl Transmit {
     /// # Errors
-    /// When the memory is not there or the provider has no room for two more regions.
-    pub(crate) fn new(shared: &Shared) -> Result<Self, VerbsError> {
+    /// When the memory is not there or the provider has no room for three more regions.
+    pub(crate) fn new(shared: &Shared, received: &Arc<Segment>) -> Result<Self, VerbsError> {
         let large = Pool::new(Segment::shared(LARGE_BYTES * LARGE_COUNT)?, LARGE_BYTES)?;
         let small = Pool::new(Segment::shared(SMALL_BYTES * SMALL_COUNT)?, SMALL_BYTES)?;
         let mut regions = Vec::new();
-        for pool in [&large, &small] {
-            let memory = Memory::Segment(pool.segment().clone());
+        for segment in [large.segment(), small.segment(), received] {
+            let memory = Memory::Segment(segment.clone());
             regions.push(shared.provider.register(&shared.domain, &memory, Access::LOCAL)?);
         }
         Ok(Self { large, small, regions })

@@ -57,7 +57,7 @@ impl Worker {
             .map_err(|e| VerbsError::System { what: "eventfd", reason: e.to_string() })?;
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES)?.carve(RECEIVE_BYTES);
         Ok(Self {
-            transmit: Transmit::new(&shared)?,
+            transmit: Transmit::new(&shared, buffers[0].segment())?,
             shared,
             queue,
             links,

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Processes that are killed in the middle of a scan over rdma:, on either side.
+fail() {
+    echo "death: $*"
+    exit 1
+}
+A=rdma:127.0.0.1:7071
+
+serve() {
+    ./overside serve --listen $A --workers 1 >served 2>&1 &
+    server=$!
+    tries=0
+    until grep -q "listening on" served; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || { cat served; fail "the server does not listen"; }
+        sleep 0.1
+    done
+}
+
+serve
+awk 'BEGIN { print "id,text"; for (i = 0; i < 20000; i++) printf "%d,%0400d\n", i, i }' >rows.csv
+./overside load $A lines rows.csv --key id || fail "load"
+
+# A client that is killed while it scans; the server goes on, also when that happens often.
+for i in 1 2 3; do
+    ./overside scan $A lines --mode gather --out cut.csv &
+    client=$!
+    sleep 0.2
+    kill -9 $client 2>/dev/null
+    wait $client
+done
+./overside get $A lines 19999 | grep -q 19999 || fail "the server does not answer after the deaths of clients"
+
+# A server that is killed while a client scans: an error, and soon.
+mkfifo pipe
+./overside scan $A lines --mode gather >pipe 2>said &
+client=$!
+# It has begun once a line came, and cannot end: nobody reads on.
+read -r line <pipe &
+exec 3<pipe
+head -c 1000 <&3 >begun
+kill -9 $server
+wait $server
+before=$(cut -d. -f1 /proc/uptime)
+cat <&3 >rest
+wait $client
+status=$?
+took=$(($(cut -d. -f1 /proc/uptime) - before))
+[ $status = 1 ] || fail "a scan from a killed server ended with status $status"
+[ -s said ] || fail "a scan from a killed server ended without a word"
+cat said
+[ $took -le 8 ] || fail "a client noticed the death of its server after $took s"
+
+# The address is free again.
+serve
+./overside load $A lines rows.csv --key id || fail "load at the second server"
+kill -INT $server
+wait $server
+echo "death: noticed on both sides"

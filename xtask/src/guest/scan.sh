@@ -1,0 +1,42 @@
+#!/bin/sh
+# A table scan in every mode over rdma:, between two processes, against the same scan over shm:.
+fail() {
+    echo "scan: $*"
+    exit 1
+}
+A=rdma:127.0.0.1:7070
+
+./overside devices || fail "no devices"
+./overside serve --listen $A --listen shm:guest --workers 1 >served 2>&1 &
+tries=0
+until grep -q "listening on shm" served; do
+    tries=$((tries + 1))
+    [ $tries -lt 300 ] || { cat served; fail "the server does not listen"; }
+    sleep 0.1
+done
+
+# Rows long enough that gathering them is worth a thought, and many pages of them.
+awk 'BEGIN {
+    print "id,name,text,price"
+    for (i = 0; i < 6000; i++)
+        printf "%d,name-%d,%0200d,%d.5\n", i * 7, i % 97, i, i
+}' >rows.csv
+./overside load $A lines rows.csv --key id || fail "load"
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    ./overside put $A lines $((i * 4201)) "put-$i,short,$i.25" || fail "put $i"
+done
+./overside delete $A lines 70 || fail "delete"
+./overside get $A lines 77 | grep -q name-11 || fail "get"
+
+./overside scan shm:guest lines --out expected.csv || fail "the scan over shm:"
+[ "$(wc -l <expected.csv)" -gt 6000 ] || fail "the scan over shm: has too few rows"
+for mode in auto copy gather delta; do
+    ./overside scan $A lines --mode $mode --out $mode.csv || fail "scan, $mode"
+    cmp expected.csv $mode.csv || fail "$mode delivers other rows"
+done
+./overside scan $A lines --columns id,price --from 700 --to 7000 --mode gather --out part.csv || fail "part"
+./overside scan shm:guest lines --columns id,price --from 700 --to 7000 --out part-shm.csv || fail "part over shm:"
+cmp part.csv part-shm.csv || fail "a part of the table has other rows"
+kill -INT $!
+wait $!
+echo "scan: every mode delivers the rows"
