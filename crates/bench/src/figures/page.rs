@@ -58,6 +58,9 @@ fn section(at: usize, figure: &Figure, number: &mut usize) -> String {
     if !figure.claims.is_empty() {
         out.push_str(&claims(&figure.claims));
     }
+    if figure.points.is_empty() {
+        return out;
+    }
     let _ = write!(
         out,
         "<details><summary>{} points</summary><div class=\"scroll\">{}</div></details>",

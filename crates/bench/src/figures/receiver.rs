@@ -15,7 +15,7 @@ use overside::{
     },
 };
 use std::{
-    io::{self, ErrorKind},
+    io::{self, ErrorKind, Read},
     os::{fd::AsFd, unix::net::UnixStream},
     sync::Arc,
     time::Duration,
@@ -69,8 +69,9 @@ impl Command {
         }
     }
 
-    fn read(line: &mut UnixStream) -> io::Result<Command> {
-        let (what, of) = (read_word(line)?, read_word(line)?);
+    fn from_bytes(bytes: [u8; COMMAND_BYTES]) -> io::Result<Command> {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let (what, of) = (word(0), word(8));
         Ok(match what {
             0 => Command::Connect { message_bytes: of },
             1 => Command::Receive,
@@ -120,11 +121,8 @@ pub(super) fn serve(address: &str) -> Result<()> {
     let mut line = child_socket()?;
     let mut receiver = Receiver::open(address)?;
     loop {
-        let command = match Command::read(&mut line) {
-            // The parent hangs up when it is done.
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
-            other => other?,
-        };
+        // The parent hangs up when it is done.
+        let Some(command) = receiver.command(&mut line)? else { return Ok(()) };
         let answer = match command {
             Command::Connect { message_bytes } => receiver.connect(message_bytes as usize)?,
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
@@ -155,6 +153,27 @@ impl Receiver {
         // A small batch finds what was just moved in the nearest cache.
         queue.set_batch(16);
         Ok(Receiver { address, provider, domain, queue, pair: None, free: Vec::new(), repost: 1, offered: Vec::new() })
+    }
+
+    /// The next command; none when the parent has hung up. The port is polled meanwhile: where a provider does not
+    /// progress by itself, the sender's last requests complete only so.
+    fn command(&mut self, line: &mut UnixStream) -> Result<Option<Command>> {
+        let (mut bytes, mut have, mut done) = ([0; COMMAND_BYTES], 0, Vec::new());
+        line.set_nonblocking(true)?;
+        while have < COMMAND_BYTES {
+            match line.read(&mut bytes[have..]) {
+                Ok(0) => return Ok(None),
+                Ok(came) => have += came,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.queue.poll_wait_or(&mut done, Some(LOOK), Some(line.as_fd()))?;
+                    done.clear();
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        line.set_nonblocking(false)?;
+        Ok(Some(Command::from_bytes(bytes)?))
     }
 
     fn connect(&mut self, message_bytes: usize) -> Result<Answer> {
@@ -263,6 +282,7 @@ pub fn receives(message_bytes: usize) -> usize {
 pub const ROLE: &str = "figure-receiver";
 /// Immediate data of the message that ends a stretch: as framing it would promise more lengths than a message holds.
 pub const END: u32 = u32::MAX;
+const COMMAND_BYTES: usize = 16;
 const RING_BYTES: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -283,10 +303,11 @@ mod tests {
             [Command::Connect { message_bytes: 5 }, Command::Receive, Command::Check, Command::Offer { bytes: 6 }]
         {
             write_words(&mut here, &command.words()).unwrap();
-            assert_eq!(Command::read(&mut there).unwrap(), command);
+            let mut bytes = [0; COMMAND_BYTES];
+            there.read_exact(&mut bytes).unwrap();
+            assert_eq!(Command::from_bytes(bytes).unwrap(), command);
         }
-        write_words(&mut here, &[99, 0]).unwrap();
-        assert!(Command::read(&mut there).is_err());
+        assert!(Command::from_bytes([99; COMMAND_BYTES]).is_err());
     }
 
     #[test]

@@ -523,7 +523,7 @@ const WARM_UP_ROWS: usize = 2048;
 /// Requests of SGE lists that are made ready for a round.
 const PREPARED_ROWS: usize = 32 << 10;
 /// Tables up to here are sent as SGE lists from end to end once, to be checked.
-const CHECKED_LIST_ROWS: usize = 1 << 20;
+const CHECKED_LIST_ROWS: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
