@@ -1,7 +1,7 @@
 //! How fast messages go from one process to another over loopback, beside a plain blocking `write`/`read` loop of the same bytes in
 //! 64 KiB chunks over a TCP connection between the same two processes; both alternately, with the processor time of both.
 //!
-//! `cargo run --release -p overside-tcp --example stream [message_bytes [fragments [tags]]]`
+//! `cargo run --release -p overside-tcp --example tcp_stream [message_bytes [fragments [tags]]]`
 
 use std::collections::VecDeque;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! What idle clients cost a server: processor time and memory for each.
 //!
-//! `cargo run --release -p overside-shm --example idle [clients]`. Needs 3 descriptors a client
+//! `cargo run --release -p overside-shm --example idle_port [clients]`. Needs 3 descriptors a client
 //! (`ulimit -n`). The clients are queue pairs of one other process, which sleeps as well.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Prints what transfers cost on this machine: `cargo run --release -p overside-shm --example calibrate`.
+//! Prints what transfers cost on this machine: `cargo run --release -p overside-shm --example shm_prices`.
 
 fn main() {
     let provider = overside_shm::ShmProvider::new().unwrap();
