@@ -28,6 +28,8 @@ mod inbound;
 mod listener;
 mod options;
 mod outbound;
+#[doc(hidden)]
+pub mod parts;
 mod port;
 mod progress;
 mod provider;

@@ -276,6 +276,11 @@ impl Outbound {
         out
     }
 
+    /// A copy of all that waits.
+    pub(crate) fn unsent(&self) -> Vec<u8> {
+        self.front(self.waiting() as usize)
+    }
+
     fn put_head(&mut self, head: &Head) {
         let mut bytes = [0; HEAD_MAX];
         let len = head.encode(&mut bytes);
