@@ -208,9 +208,8 @@ pub(crate) enum Trouble {
     Malformed(&'static str),
 }
 
-/// A processor's own prefetcher stops at the end of a page of memory, so the first two lines of each are asked for: with
-/// them a copy of 16 KiB out of memory took a fifth to a third less time than without, with 1, 4 or 8 the same as with 2
-/// (docs/figures.md).
+/// A processor's own prefetcher stops at the end of a page of memory, so the first lines of each are asked for. It is worth a
+/// few hundredths, and 1, 2 or 4 lines come to the same (docs/figures.md).
 const MEMORY_PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
 /// Of one fragment. What is asked for much earlier than it is read is gone again.
