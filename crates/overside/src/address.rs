@@ -94,6 +94,15 @@ impl Address {
         &self.name
     }
 
+    /// How one gets there: `shm` of `shm:NAME`.
+    pub fn transport_name(&self) -> &'static str {
+        match self.transport {
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+            Transport::Rdma => "rdma",
+        }
+    }
+
     /// A provider that gets there, without a key.
     ///
     /// # Errors

@@ -1,25 +1,25 @@
 //! Messages between two programs: declare what to send, receive whole messages.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_memory::{Buffer, Pool, Segment};
-use overside_planner::{Goal, Profile};
+use overside_memory::{Buffer, Segment};
+use overside_planner::{Profile, Terms};
 use overside_shape::Shape;
-use overside_verbs::{
-    Access, Capabilities, CompletionQueue, Link, Listener, Memory, MemoryRegion, Opcode, PortEvent, PortOptions,
-    ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
-};
+use overside_verbs::declared::{Bundle, DeclaredSend, Region};
+use overside_verbs::{Link, Listener, QueuePair, Status, VerbsError};
 
-use crate::declared::{Declared, Way};
+use crate::declared::Declared;
+use crate::endpoint::{Endpoint, LOOK};
 use crate::{Address, Error};
 
 /// Waits for channels.
 #[derive(Debug)]
 pub struct Gate {
-    provider: Arc<dyn Provider>,
-    domain: ProtectionDomain,
+    provider: Arc<dyn overside_verbs::Provider>,
+    domain: overside_verbs::ProtectionDomain,
     listener: Box<dyn Listener>,
     address: Address,
 }
@@ -27,33 +27,63 @@ pub struct Gate {
 /// A connection that carries messages both ways.
 #[derive(Debug)]
 pub struct Channel {
-    provider: Arc<dyn Provider>,
-    domain: ProtectionDomain,
-    queue: CompletionQueue,
+    endpoint: Endpoint,
     queue_pair: QueuePair,
-    capabilities: Capabilities,
-    /// Calibrated when the first region is declared: who only receives needs no prices.
-    profile: OnceLock<Profile>,
-    regions: Vec<MemoryRegion>,
-    /// Transmit buffers for what is copied; made with the first.
-    transmit: Option<Pool>,
-    arrived: VecDeque<Message>,
-    done: Vec<WorkCompletion>,
-    unsent: usize,
-    ended: Option<Status>,
+    /// The oldest first.
+    arrived: VecDeque<Arrived>,
 }
 
 /// A received message; hand it back with [`Channel::recycle`] to receive into its buffer again.
 #[derive(Debug)]
 pub struct Message {
+    buffer: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+/// Messages that arrived together, to be looked at one after another without a step for each; hand them back with
+/// [`Channel::recycle_batch`].
+#[derive(Debug)]
+pub struct Batch {
     buffer: Buffer,
     len: usize,
+    immediate: Option<u32>,
+}
+
+/// What arrived and was not given out.
+#[derive(Debug)]
+enum Arrived {
+    /// Untouched.
+    Whole(Batch),
+    /// Its messages are taken one by one; what is left of them, the next one first.
+    Opened(Arc<Buffer>, VecDeque<Range<usize>>),
 }
 
 impl std::ops::Deref for Message {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        &self.buffer[self.range.clone()]
+    }
+}
+
+impl Batch {
+    /// The messages, in order.
+    pub fn messages(&self) -> Bundle<'_> {
+        // Checked when it arrived.
+        Bundle::new(self.bytes(), self.immediate).unwrap_or_default()
+    }
+
+    fn borders(&self) -> VecDeque<Range<usize>> {
+        let start = self.buffer.as_ptr() as usize;
+        let place = |message: &[u8]| {
+            let at = message.as_ptr() as usize - start;
+            at..at + message.len()
+        };
+        self.messages().map(place).collect()
+    }
+
+    /// Their bytes as they arrived: of messages that are all of one length, one after another.
+    pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 }
@@ -79,7 +109,8 @@ impl Gate {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
             if let Some(link) = self.listener.accept(end.saturating_duration_since(Instant::now()))? {
-                return Channel::over(self.provider.clone(), self.domain.clone(), |_, _| Ok(link));
+                let (provider, domain) = (self.provider.clone(), self.domain.clone());
+                return Channel::over(Endpoint::over(provider, domain, self.address.transport_name(), TRANSMIT)?, link);
             }
         }
         Err(VerbsError::TimedOut(timeout).into())
@@ -98,41 +129,19 @@ impl Channel {
     /// When the address is malformed or nobody listens there.
     pub fn connect(address: &str) -> Result<Channel, Error> {
         let address: Address = address.parse()?;
-        let provider = address.provider()?;
-        let domain = provider.allocate_domain()?;
-        Channel::over(provider, domain, |provider, domain| provider.connect(domain, address.name(), CONNECT_TIMEOUT))
+        let endpoint = Endpoint::open(&address, TRANSMIT)?;
+        let link = endpoint.provider.connect(&endpoint.domain, address.name(), CONNECT_TIMEOUT)?;
+        Channel::over(endpoint, link)
     }
 
-    fn over(
-        provider: Arc<dyn Provider>,
-        domain: ProtectionDomain,
-        link: impl FnOnce(&dyn Provider, &ProtectionDomain) -> Result<Link, VerbsError>,
-    ) -> Result<Channel, Error> {
-        let port = PortOptions { shared_receives: 0, ..PortOptions::default() };
-        let mut queue = CompletionQueue::new(provider.open_port(&domain, port)?);
-        let queue_pair = queue.attach(link(&*provider, &domain)?)?;
+    fn over(mut endpoint: Endpoint, link: Link) -> Result<Channel, Error> {
+        let queue_pair = endpoint.queue.attach(link)?;
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES).map_err(VerbsError::from)?.carve(RECEIVE_BYTES);
-        let received: Option<Memory> = buffers.first().map(|buffer| Memory::Segment(buffer.segment().clone()));
-        let regions = received
-            .iter()
-            .map(|memory| provider.register(&domain, memory, Access::LOCAL))
-            .collect::<Result<_, _>>()?;
-        queue.post_receive(Some(queue_pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
-        let capabilities = provider.capabilities();
-        Ok(Channel {
-            provider,
-            domain,
-            queue,
-            queue_pair,
-            capabilities,
-            profile: OnceLock::new(),
-            regions,
-            transmit: None,
-            arrived: VecDeque::new(),
-            done: Vec::new(),
-            unsent: 0,
-            ended: None,
-        })
+        if let Some(first) = buffers.first() {
+            endpoint.register(first.segment())?;
+        }
+        endpoint.queue.post_receive(Some(queue_pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
+        Ok(Channel { endpoint, queue_pair, arrived: VecDeque::new() })
     }
 
     /// Registered memory to send from; zeroed.
@@ -140,61 +149,55 @@ impl Channel {
     /// # Errors
     /// When the memory is not there.
     pub fn allocate(&mut self, bytes: usize) -> Result<Buffer, Error> {
-        let mut buffers = Segment::shared(bytes).map_err(VerbsError::from)?.carve(bytes);
-        let Some(buffer) = buffers.pop() else { return Err(VerbsError::Unsupported("an empty buffer").into()) };
-        let memory = Memory::Segment(buffer.segment().clone());
-        self.regions.push(self.provider.register(&self.domain, &memory, Access::LOCAL)?);
-        Ok(buffer)
+        self.endpoint.allocate(bytes)
     }
 
-    /// Plans the sending of a shape of `buffer`, at the prices of this device, which the first call measures.
+    /// The prices that plans are made with: the profile that `overside calibrate` stored for this device, or figures
+    /// measured by the first call of this or of [`declare`](Self::declare).
     ///
     /// # Errors
-    /// When the shape does not lie in the buffer, or there is no room to measure in.
+    /// When there is no room to measure in.
+    pub fn profile(&self) -> Result<&Profile, Error> {
+        Ok(self.endpoint.planner()?.profile())
+    }
+
+    /// Plans the sending of a shape of `buffer`, whose messages arrive one by one, at the prices of this device.
+    ///
+    /// # Errors
+    /// When the shape does not lie in the buffer, a message is longer than [`RECEIVE_BYTES`], or there is no room
+    /// to measure in.
     pub fn declare(&self, buffer: &Arc<Buffer>, shape: &Shape) -> Result<Declared, Error> {
-        let profile = match self.profile.get() {
-            Some(profile) => profile,
-            None => {
-                let measured = self.provider.calibrate()?;
-                self.profile.get_or_init(|| measured)
-            }
-        };
-        let declared = Declared::new(buffer, shape, &self.capabilities, profile, Goal::Throughput);
-        Ok(declared.map_err(VerbsError::from)?)
+        self.declare_with(buffer, &Arc::new(shape.clone()), &Terms::default())
     }
 
-    /// Sends what was declared in the way that was planned. The memory stays untouched and held until the
-    /// message has arrived; this call does not wait for that.
+    /// As [`declare`](Self::declare), for another goal or in a way of the caller's choice. A shape that is declared
+    /// again and again keeps its plan, and is known at once when it is the same `Arc`.
     ///
     /// # Errors
-    /// When the connection has ended or the message is longer than [`RECEIVE_BYTES`].
+    /// As [`declare`](Self::declare); and when the forced way cannot carry the shape.
+    pub fn declare_with(&self, buffer: &Arc<Buffer>, shape: &Arc<Shape>, terms: &Terms) -> Result<Declared, Error> {
+        let request_bytes_max = terms.request_bytes_max.min(RECEIVE_BYTES as u64);
+        let terms = Terms { request_bytes_max, ..*terms };
+        let region = Region::new(buffer, shape).map_err(VerbsError::from)?;
+        Ok(Declared { plan: self.endpoint.plan(shape, &terms)?, region, terms })
+    }
+
+    /// Sends what was declared in the way that was planned. The memory stays untouched and held until its
+    /// messages have arrived; this call does not wait for that.
+    ///
+    /// # Errors
+    /// When the connection has ended.
     pub fn send(&mut self, declared: Declared) -> Result<(), Error> {
-        let bytes = declared.view.bytes();
-        if bytes > RECEIVE_BYTES as u64 {
-            return Err(VerbsError::Limit { what: "a message", value: bytes, max: RECEIVE_BYTES as u64 }.into());
+        let Declared { region, plan, terms } = declared;
+        let any = region.shape().messages().count() > 0;
+        let mut send = DeclaredSend::new(0, region, Some(&plan), &self.endpoint.capabilities, terms.request_bytes_max)
+            .map_err(VerbsError::from)?;
+        let pool = self.endpoint.pool()?;
+        self.endpoint.unsent += usize::from(any);
+        while !self.endpoint.queue.post_send(self.queue_pair, &mut send, &pool)? {
+            self.endpoint.progress(LOOK)?;
         }
-        let request = match declared.way() {
-            Way::Gather => WorkRequest::send(0, declared.view),
-            Way::Inline => {
-                let mut packed = vec![0; bytes as usize];
-                declared.view.copy_to(&mut packed);
-                WorkRequest::send_inline(0, &packed)
-            }
-            Way::Copy => {
-                let (pool, mut buffer) = self.transmit_buffer()?;
-                let len = declared.view.copy_to(&mut buffer);
-                WorkRequest::send(0, pool.view(buffer, len))
-            }
-        };
-        let mut batch = VecDeque::from([request]);
-        loop {
-            let posted = self.queue.post(self.queue_pair, &mut batch)?;
-            self.unsent += posted;
-            if batch.is_empty() {
-                return Ok(());
-            }
-            self.progress(LOOK)?;
-        }
+        Ok(())
     }
 
     /// Waits until everything sent has arrived at the peer's provider.
@@ -202,76 +205,96 @@ impl Channel {
     /// # Errors
     /// When the connection ends first.
     pub fn flush(&mut self) -> Result<(), Error> {
-        while self.unsent > 0 {
-            self.progress(LOOK)?;
-        }
-        Ok(())
+        self.endpoint.flush()
     }
 
     /// The next message.
     ///
     /// # Errors
-    /// [`VerbsError::TimedOut`], or [`VerbsError::Closed`] when the connection has ended.
+    /// [`VerbsError::TimedOut`], or [`VerbsError::Closed`] when the connection has ended or the peer does not keep to
+    /// the format of [declared messages](overside_verbs::declared::bundle).
     pub fn receive(&mut self, timeout: Duration) -> Result<Message, Error> {
-        let start = Instant::now();
         loop {
-            if let Some(message) = self.arrived.pop_front() {
-                return Ok(message);
+            self.fill(timeout)?;
+            let (buffer, mut left) = match self.arrived.pop_front() {
+                Some(Arrived::Opened(buffer, left)) => (buffer, left),
+                Some(Arrived::Whole(batch)) => {
+                    let borders = batch.borders();
+                    if borders.is_empty() {
+                        self.recycle_batch(batch)?;
+                        continue;
+                    }
+                    (Arc::new(batch.buffer), borders)
+                }
+                None => continue,
+            };
+            let Some(range) = left.pop_front() else { continue };
+            if !left.is_empty() {
+                self.arrived.push_front(Arrived::Opened(buffer.clone(), left));
             }
-            if start.elapsed() >= timeout {
-                return Err(VerbsError::TimedOut(timeout).into());
-            }
-            self.progress(timeout.saturating_sub(start.elapsed()).min(LOOK))?;
+            return Ok(Message { buffer, range });
         }
     }
 
-    /// Lets a message's buffer be received into again.
+    /// The messages that arrived together next.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive); and when single ones of them were taken already: take the others likewise.
+    pub fn receive_batch(&mut self, timeout: Duration) -> Result<Batch, Error> {
+        self.fill(timeout)?;
+        match self.arrived.pop_front() {
+            Some(Arrived::Whole(batch)) => Ok(batch),
+            opened => {
+                self.arrived.extend(opened);
+                self.arrived.rotate_right(1);
+                Err(VerbsError::Unsupported("receiving a batch of which single messages were taken").into())
+            }
+        }
+    }
+
+    /// Lets a message's buffer be received into again, once all messages that lie in it are handed back.
     ///
     /// # Errors
     /// When the connection has ended.
     pub fn recycle(&mut self, message: Message) -> Result<(), Error> {
-        self.queue.post_receive(Some(self.queue_pair), &mut vec![(0, message.buffer)])?;
+        match Arc::try_unwrap(message.buffer) {
+            Ok(buffer) => self.repost(buffer),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Lets a batch's buffer be received into again.
+    ///
+    /// # Errors
+    /// When the connection has ended.
+    pub fn recycle_batch(&mut self, batch: Batch) -> Result<(), Error> {
+        self.repost(batch.buffer)
+    }
+
+    fn repost(&mut self, buffer: Buffer) -> Result<(), Error> {
+        self.endpoint.queue.post_receive(Some(self.queue_pair), &mut vec![(0, buffer)])?;
         Ok(())
     }
 
-    /// A free transmit buffer; waits for one that is in flight.
-    fn transmit_buffer(&mut self) -> Result<(Pool, Buffer), Error> {
-        let pool = match &self.transmit {
-            Some(pool) => pool.clone(),
-            None => {
-                let segment = Segment::shared(RECEIVE_BYTES * TRANSMITS).map_err(VerbsError::from)?;
-                let pool = Pool::new(segment, RECEIVE_BYTES).map_err(VerbsError::from)?;
-                let memory = Memory::Segment(pool.segment().clone());
-                self.regions.push(self.provider.register(&self.domain, &memory, Access::LOCAL)?);
-                self.transmit.insert(pool).clone()
-            }
-        };
-        loop {
-            if let Some(buffer) = pool.take() {
-                return Ok((pool, buffer));
-            }
-            self.progress(LOOK)?;
-        }
-    }
-
-    fn progress(&mut self, timeout: Duration) -> Result<(), Error> {
-        if self.ended.is_some() {
-            return Err(VerbsError::Closed.into());
-        }
-        self.queue.poll_wait(&mut self.done, Some(timeout))?;
-        for done in self.done.drain(..) {
-            match (done.opcode, done.buffer) {
-                (Opcode::Receive, Some(buffer)) if done.status == Status::Success => {
-                    self.arrived.push_back(Message { buffer, len: done.bytes as usize });
+    /// Waits until there is a bundle.
+    fn fill(&mut self, timeout: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        while self.arrived.is_empty() {
+            if self.endpoint.received.is_empty() {
+                if start.elapsed() >= timeout {
+                    return Err(VerbsError::TimedOut(timeout).into());
                 }
-                (Opcode::Send, _) if done.status == Status::Success => self.unsent = self.unsent.saturating_sub(1),
-                _ => self.ended = Some(done.status),
+                self.endpoint.progress(timeout.saturating_sub(start.elapsed()).min(LOOK))?;
             }
-        }
-        while let Some(PortEvent::Disconnected { status, .. }) = self.queue.next_event() {
-            // What had arrived before the end is still delivered.
-            if self.arrived.is_empty() {
-                self.ended = Some(status);
+            for done in self.endpoint.received.drain(..) {
+                let Some(buffer) = done.buffer else { continue };
+                let batch = Batch { buffer, len: done.bytes as usize, immediate: done.immediate };
+                if Bundle::new(batch.bytes(), batch.immediate).is_err() {
+                    self.endpoint.queue.close(self.queue_pair);
+                    self.endpoint.ended = Some(Status::Malformed);
+                    return Err(VerbsError::Closed.into());
+                }
+                self.arrived.push_back(Arrived::Whole(batch));
             }
         }
         Ok(())
@@ -280,16 +303,13 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.queue.close(self.queue_pair);
-        for region in self.regions.drain(..) {
-            let _ = self.provider.deregister(region);
-        }
+        self.endpoint.queue.close(self.queue_pair);
     }
 }
 
 /// Longest message of a channel.
 pub const RECEIVE_BYTES: usize = 1 << 20;
 const RECEIVES: usize = 16;
-const TRANSMITS: usize = 4;
+/// Bytes of a transmit buffer, and how many there are.
+const TRANSMIT: (usize, usize) = (RECEIVE_BYTES, 4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(500);

@@ -1,6 +1,8 @@
 //! Overside: a user-level I/O stack for databases. Declare what to send; Overside decides how.
 //!
 //! - [`Channel`]: declare a region of memory, see the plan and its prices, send it.
+//! - [`Fan`]: declare what each of several receivers gets of one memory, and read that memory once.
+//! - [`profiles`]: what things cost on this device, measured once and stored.
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
 //! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`bwtree`], [`table`].
 //!
@@ -11,6 +13,9 @@
 mod address;
 mod channel;
 mod declared;
+mod endpoint;
+mod fan;
+pub mod profiles;
 
 pub use overside_bwtree as bwtree;
 pub use overside_memory as memory;
@@ -20,9 +25,11 @@ pub use overside_table as table;
 pub use overside_verbs as verbs;
 
 pub use address::{Address, AddressError, Network};
-pub use channel::{Channel, Gate, Message, RECEIVE_BYTES};
-pub use declared::{Declared, Way};
+pub use channel::{Batch, Channel, Gate, Message, RECEIVE_BYTES};
+pub use declared::Declared;
+pub use fan::Fan;
 pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
+pub use overside_planner::Way;
 
 use table::client::{Client, ClientError, ClientOptions};
 use table::server::{Front, Server, ServerOptions};
@@ -39,13 +46,16 @@ pub enum Error {
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),
+    /// A region cannot be sent as asked.
+    #[error(transparent)]
+    Plan(#[from] planner::PlanError),
     /// The table client failed.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// Starts a table server on every address; it serves in the background until it is dropped. The device is
-/// calibrated first, unless the options bring prices of their own.
+/// Starts a table server on every address; it serves in the background until it is dropped. Its prices are those of
+/// the options, else the stored ones, else figures measured first.
 ///
 /// # Errors
 /// When an address is malformed or taken.
@@ -57,7 +67,7 @@ pub fn serve(addresses: &[&str], options: ServerOptions) -> Result<Server, Error
 ///
 /// # Errors
 /// As [`serve`], and when the key file is refused.
-pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network) -> Result<Server, Error> {
+pub fn serve_over(addresses: &[&str], mut options: ServerOptions, network: &Network) -> Result<Server, Error> {
     let addresses = addresses.iter().map(|a| a.parse()).collect::<Result<Vec<Address>, _>>()?;
     if addresses.is_empty() {
         return Err(AddressError::Form(String::new()).into());
@@ -69,12 +79,15 @@ pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network)
             Some((_, front)) => front.names.push(name),
             None => {
                 let provider = address.provider_over(network)?;
-                if options.profile.is_none() {
-                    provider.calibrate()?;
-                }
                 fronts.push((address.transport(), Front { provider, names: vec![name] }));
             }
         }
+    }
+    // One stored profile serves one provider; several measure themselves, and each has its own prices.
+    match fronts.as_slice() {
+        _ if options.profile.is_some() => {}
+        [(_, only)] => options.profile = Some(profiles::of(addresses[0].transport_name(), &*only.provider)?),
+        several => several.iter().try_for_each(|(_, front)| front.provider.calibrate().map(|_| ()))?,
     }
     Ok(Server::start_on(fronts.into_iter().map(|(_, front)| front).collect(), options)?)
 }

@@ -95,7 +95,8 @@ impl Planner {
             bytes: shape.bytes() as f64,
             messages: messages.count() as f64,
             longest: longest as f64,
-            bytes_max: bytes_max as f64,
+            bytes_max: bytes_max.min(terms.bundle_bytes) as f64,
+            request_max: bytes_max as f64,
             sge_max: self.capabilities.sge_max as f64,
             pieces,
         };
@@ -108,6 +109,7 @@ impl Planner {
             messages: messages.count(),
             fragments: pieces as u64,
             bytes: shape.bytes(),
+            bundle_bytes: terms.bundle_bytes,
         };
         self.price_thresholds(&tally, &load, terms, &mut plan);
         self.price_copy(shape, &tally, &load, terms, &mut plan);
@@ -182,7 +184,7 @@ impl Planner {
         let cost = self.box_cost();
         let boxes = separable(&fragments, &cost);
         let bytes = boxes.bytes(&fragments);
-        if boxes.len() > self.capabilities.sge_max || bytes as f64 > load.bytes_max {
+        if boxes.len() > self.capabilities.sge_max || bytes as f64 > load.request_max {
             return;
         }
         let gathered_ns = boxes.runs(&fragments).map(|run| self.profile.receive(run.len).at(1.0, run.len as f64)).sum();
@@ -250,7 +252,9 @@ struct Load {
     messages: f64,
     /// Bytes of the longest message.
     longest: f64,
+    /// Bytes up to which messages share a request, and those of the longest request.
     bytes_max: f64,
+    request_max: f64,
     sge_max: f64,
     pieces: f64,
 }

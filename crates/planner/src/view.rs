@@ -26,6 +26,9 @@ pub struct Terms {
     pub goal: Goal,
     /// Bytes of the receiver's buffers and of a transmit buffer: no request carries more.
     pub request_bytes_max: u64,
+    /// Whole messages share a request up to so many bytes: enough to make the request cheap, few enough to stay in
+    /// the cache between packing and receiving. A longer message is a request of its own.
+    pub bundle_bytes: u64,
     /// The bytes are in the sender's cache.
     pub warm: bool,
     /// The receiver knows the shape and takes its gaps' bytes as well.
@@ -82,6 +85,7 @@ pub struct ViewPlan {
     pub(crate) messages: u64,
     pub(crate) fragments: u64,
     pub(crate) bytes: u64,
+    pub(crate) bundle_bytes: u64,
 }
 
 impl Way {
@@ -91,7 +95,14 @@ impl Way {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { goal: Goal::default(), request_bytes_max: 1 << 20, warm: false, gaps_on_wire: false, force: None }
+        Self {
+            goal: Goal::default(),
+            request_bytes_max: 1 << 20,
+            bundle_bytes: 64 << 10,
+            warm: false,
+            gaps_on_wire: false,
+            force: None,
+        }
     }
 }
 
@@ -119,6 +130,11 @@ impl ViewPlan {
     /// Bytes in all.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Up to so many bytes, whole messages share a request.
+    pub fn bundle_bytes(&self) -> u64 {
+        self.bundle_bytes
     }
 
     /// Messages in all.

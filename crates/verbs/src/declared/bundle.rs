@@ -91,6 +91,13 @@ pub struct Bundle<'a> {
     rest: &'a [u8],
 }
 
+impl Default for Bundle<'_> {
+    /// Of no message.
+    fn default() -> Self {
+        Self { framing: Framing::Lengths(0), lengths: &[], rest: &[] }
+    }
+}
+
 impl<'a> Bundle<'a> {
     /// Takes apart what a completion reported. Every length is checked before the first message is given out.
     ///

@@ -7,7 +7,10 @@ use super::bundle::{Framing, LENGTH_BYTES};
 /// What a request may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    /// Up to so many bytes messages share a request; one that is longer is a request of its own.
     pub(crate) bytes_max: u64,
+    /// Bytes of the longest message.
+    pub(crate) longest: u64,
     pub(crate) sge_max: usize,
     /// Fragments from this length on are gathered.
     pub(crate) gather_from: u64,
@@ -143,7 +146,7 @@ mod tests {
             shape in regions(), sge_max in 1usize..7, gather_from in prop_oneof![Just(0u64), 1u64..25], bytes_max in 60u64..200,
         ) {
             let messages = shape.messages();
-            let limits = Limits { bytes_max, sge_max, gather_from };
+            let limits = Limits { bytes_max, longest: 0, sge_max, gather_from };
             let fits = |from: u64, to: u64| {
                 let slice = messages.slice(from..to);
                 let head = Framing::of(&slice).head_bytes();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use overside_memory::{Buffer, Fragment, Hold, Pool, View};
-use overside_planner::{Capabilities, ViewPlan, Way};
+use overside_planner::{Capabilities, PlanError, Terms, ViewPlan, Way};
 use overside_shape::{Messages, Run};
 
 use super::bundle::{Framing, LENGTH_BYTES, write_lengths};
@@ -53,12 +53,14 @@ impl DeclaredSend {
         let messages = region.shape().messages();
         let longest = messages.uniform_bytes().or_else(|| messages.lengths().max()).unwrap_or(0);
         if longest > bytes_max {
-            let error = overside_planner::PlanError::TooLong { bytes: longest, max: bytes_max };
+            let error = PlanError::TooLong { bytes: longest, max: bytes_max };
             return Err(DeclareError::Plan { field: "the region".into(), error });
         }
         let way = plan.map_or(Way::Gather, ViewPlan::way);
         let gather_from = plan.map_or(0, ViewPlan::gather_from);
-        let limits = Limits { bytes_max, sge_max: capabilities.sge_max, gather_from };
+        let bundle_bytes = plan.map_or(Terms::default().bundle_bytes, ViewPlan::bundle_bytes);
+        let limits =
+            Limits { bytes_max: bytes_max.min(bundle_bytes), sge_max: capabilities.sge_max, gather_from, longest };
         let (inline_max, until) = (capabilities.inline_max, messages.count());
         Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting: VecDeque::new(), runs: Vec::new() })
     }
@@ -82,7 +84,7 @@ impl DeclaredSend {
     pub(crate) fn check(&self, pool: &Pool) -> Result<(), DeclareError> {
         let messages = self.region.shape().messages();
         let lengths = if messages.uniform_bytes().is_none() { messages.count() * LENGTH_BYTES as u64 } else { 0 };
-        let request_bytes = self.limits.bytes_max.min(messages.bytes() + lengths);
+        let request_bytes = self.limits.bytes_max.min(messages.bytes() + lengths).max(self.limits.longest);
         let buffer_bytes = pool.buffer_bytes() as u64;
         if buffer_bytes < request_bytes {
             return Err(DeclareError::Pool { buffer_bytes, request_bytes });
@@ -218,13 +220,10 @@ fn pack(memory: &Buffer, slice: &Messages<'_>, out: &mut [u8]) -> usize {
     if head > 0 {
         write_lengths(slice, out);
     }
-    let mut at = head;
-    for run in slice.fragments() {
-        let len = run.len as usize;
-        out[at..at + len].copy_from_slice(&memory[run.at as usize..][..len]);
-        at += len;
+    match overside_memory::pack::pack(memory, slice, &mut out[head..]) {
+        Ok(packed) => head + packed,
+        Err(error) => unreachable!("a region lies in its memory and a buffer holds a request: {error}"),
     }
-    at
 }
 
 fn framed(request: WorkRequest, slice: &Messages<'_>) -> WorkRequest {

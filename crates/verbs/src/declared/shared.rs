@@ -103,7 +103,7 @@ impl SharedSend {
         for (index, (region, to)) in regions.into_iter().zip(destinations).enumerate() {
             let named = |error| DeclareError::Plan { field: format!("destination {index}"), error };
             let plan = planner.map(|planner| planner.plan(region.shape(), &view)).transpose().map_err(named)?;
-            let send = DeclaredSend::new(to.id, region, plan.as_ref(), capabilities, terms.view.request_bytes_max)?;
+            let send = DeclaredSend::new(to.id, region, plan.as_ref(), capabilities, view.request_bytes_max)?;
             parts.push(Part { queue_pair: to.queue_pair, send, plan, done: false });
         }
         let firsts = parts.iter().filter_map(|part| ends(&part.send.region().shape().messages()));

@@ -1,0 +1,151 @@
+//! What a channel and a fan have in common: a domain with its queue, its prices and its transmit buffers.
+
+use std::cell::{OnceCell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_memory::{Buffer, Pool, Segment};
+use overside_planner::{Capabilities, PlanCache, Planner, Terms, ViewPlan};
+use overside_shape::Shape;
+use overside_verbs::{
+    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider, Status,
+    VerbsError, WorkCompletion,
+};
+
+use crate::{Address, Error, profiles};
+
+/// One side of connections.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) capabilities: Capabilities,
+    transport: &'static str,
+    /// Asked for when the first region is declared: who only receives needs no prices.
+    planner: OnceCell<Planner>,
+    plans: RefCell<PlanCache>,
+    regions: Vec<MemoryRegion>,
+    /// Transmit buffers for what is packed; made with the first.
+    transmit: Option<Pool>,
+    transmit_bytes: (usize, usize),
+    pub(crate) received: Vec<WorkCompletion>,
+    done: Vec<WorkCompletion>,
+    /// Declared sends that have not been reported.
+    pub(crate) unsent: usize,
+    pub(crate) ended: Option<Status>,
+}
+
+impl Endpoint {
+    /// `transmit_bytes`: bytes of a transmit buffer, and how many there are.
+    pub(crate) fn open(address: &Address, transmit_bytes: (usize, usize)) -> Result<Endpoint, Error> {
+        let provider = address.provider()?;
+        let domain = provider.allocate_domain()?;
+        Endpoint::over(provider, domain, address.transport_name(), transmit_bytes)
+    }
+
+    pub(crate) fn over(
+        provider: Arc<dyn Provider>,
+        domain: ProtectionDomain,
+        transport: &'static str,
+        transmit_bytes: (usize, usize),
+    ) -> Result<Endpoint, Error> {
+        let port = PortOptions { shared_receives: 0, ..PortOptions::default() };
+        let queue = CompletionQueue::new(provider.open_port(&domain, port)?);
+        let capabilities = provider.capabilities();
+        Ok(Endpoint {
+            provider,
+            domain,
+            queue,
+            capabilities,
+            transport,
+            planner: OnceCell::new(),
+            plans: RefCell::default(),
+            regions: Vec::new(),
+            transmit: None,
+            transmit_bytes,
+            received: Vec::new(),
+            done: Vec::new(),
+            unsent: 0,
+            ended: None,
+        })
+    }
+
+    pub(crate) fn allocate(&mut self, bytes: usize) -> Result<Buffer, Error> {
+        let mut buffers = Segment::shared(bytes).map_err(VerbsError::from)?.carve(bytes);
+        let Some(buffer) = buffers.pop() else { return Err(VerbsError::Unsupported("an empty buffer").into()) };
+        self.register(buffer.segment())?;
+        Ok(buffer)
+    }
+
+    pub(crate) fn register(&mut self, segment: &Arc<Segment>) -> Result<(), VerbsError> {
+        let memory = Memory::Segment(segment.clone());
+        self.regions.push(self.provider.register(&self.domain, &memory, Access::LOCAL)?);
+        Ok(())
+    }
+
+    /// The device's prices: the user's stored profile, or figures measured now in well under a second.
+    pub(crate) fn planner(&self) -> Result<&Planner, Error> {
+        if let Some(planner) = self.planner.get() {
+            return Ok(planner);
+        }
+        let profile = profiles::of(self.transport, &*self.provider)?;
+        Ok(self.planner.get_or_init(|| Planner::new(self.capabilities.clone(), profile)))
+    }
+
+    pub(crate) fn plan(&self, shape: &Arc<Shape>, terms: &Terms) -> Result<ViewPlan, Error> {
+        let planner = self.planner()?;
+        Ok(self.plans.borrow_mut().plan(planner, shape, terms)?.clone())
+    }
+
+    pub(crate) fn pool(&mut self) -> Result<Pool, Error> {
+        if let Some(pool) = &self.transmit {
+            return Ok(pool.clone());
+        }
+        let (bytes, count) = self.transmit_bytes;
+        let segment = Segment::shared(bytes * count).map_err(VerbsError::from)?;
+        let pool = Pool::new(segment, bytes).map_err(VerbsError::from)?;
+        self.register(pool.segment())?;
+        Ok(self.transmit.insert(pool).clone())
+    }
+
+    /// Takes in what completed; waits for something until `timeout`.
+    pub(crate) fn progress(&mut self, timeout: Duration) -> Result<(), Error> {
+        if self.ended.is_some() {
+            return Err(VerbsError::Closed.into());
+        }
+        self.queue.poll_wait(&mut self.done, Some(timeout))?;
+        for done in self.done.drain(..) {
+            match done.opcode {
+                Opcode::Receive if done.status == Status::Success => self.received.push(done),
+                Opcode::Send if done.status == Status::Success => self.unsent = self.unsent.saturating_sub(1),
+                _ => self.ended = Some(done.status),
+            }
+        }
+        while let Some(PortEvent::Disconnected { status, .. }) = self.queue.next_event() {
+            // What had arrived before the end is still delivered.
+            if self.received.is_empty() {
+                self.ended = Some(status);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        while self.unsent > 0 {
+            self.progress(LOOK)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        for region in self.regions.drain(..) {
+            let _ = self.provider.deregister(region);
+        }
+    }
+}
+
+/// The longest that a wait goes without a look around.
+pub(crate) const LOOK: Duration = Duration::from_millis(500);

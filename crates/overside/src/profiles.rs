@@ -1,0 +1,191 @@
+//! Stored profiles: what `overside calibrate` measured, for each user, host and device.
+//!
+//! `$XDG_DATA_HOME/overside/profiles/HOST/PROVIDER.DEVICE.profile` (`~/.local/share` without that variable), in the text form of
+//! [`Profile`]. A file that is not there, of another version or damaged is no obstacle: the device is measured
+//! quickly instead, and the profile's `source` says why.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use overside_planner::Profile;
+use overside_verbs::{Provider, VerbsError};
+
+/// Where a user's profiles lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+/// Why a profile could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Neither XDG_DATA_HOME nor HOME says where.
+    #[error("XDG_DATA_HOME and HOME are not set, so there is no place for profiles; set one of them")]
+    Nowhere,
+    /// The file cannot be read or written.
+    #[error("{}: {source}; check the directory's owner and its free space", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no profile.
+    #[error("{}: {source}", path.display())]
+    Profile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: overside_planner::ProfileError,
+    },
+}
+
+impl Store {
+    /// This user's, by `XDG_DATA_HOME` and `HOME`.
+    ///
+    /// # Errors
+    /// [`StoreError::Nowhere`].
+    pub fn of_user() -> Result<Store, StoreError> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+        Ok(Store::at(data.ok_or(StoreError::Nowhere)?.join("overside").join("profiles")))
+    }
+
+    /// In a directory, made when something is stored.
+    pub fn at(directory: impl Into<PathBuf>) -> Store {
+        Store { directory: directory.into() }
+    }
+
+    /// The file of a provider's profile on this host and device.
+    pub fn path(&self, transport: &str) -> PathBuf {
+        self.directory.join(host()).join(format!("{transport}.{}.profile", device()))
+    }
+
+    /// The stored profile; none when nothing is stored.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no profile of this version.
+    pub fn load(&self, transport: &str) -> Result<Option<Profile>, StoreError> {
+        let path = self.path(transport);
+        let file = |source| StoreError::File { path: path.clone(), source };
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(file(ErrorKind::FileTooLarge.into())),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(file(error)),
+        }
+        let text = fs::read_to_string(&path).map_err(file)?;
+        text.parse().map(Some).map_err(|source| StoreError::Profile { path, source })
+    }
+
+    /// Stores a profile in the place of the one before, whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the one before stays.
+    pub fn save(&self, transport: &str, profile: &Profile) -> Result<PathBuf, StoreError> {
+        let path = self.path(transport);
+        let beside = path.with_extension(format!("{}.part", std::process::id()));
+        let write = |directory: &Path| {
+            fs::create_dir_all(directory)?;
+            fs::write(&beside, profile.to_string())?;
+            fs::rename(&beside, &path)
+        };
+        match write(path.parent().unwrap_or(&self.directory)) {
+            Ok(()) => Ok(path),
+            Err(source) => {
+                let _ = fs::remove_file(&beside);
+                Err(StoreError::File { path, source })
+            }
+        }
+    }
+}
+
+/// A provider's prices here: the stored ones, else figures measured in well under a second, whose source says why.
+///
+/// # Errors
+/// When nothing is stored and there is no room to measure in.
+pub(crate) fn of(transport: &str, provider: &dyn Provider) -> Result<Profile, VerbsError> {
+    let note = match Store::of_user().and_then(|store| store.load(transport)) {
+        Ok(Some(profile)) => return Ok(profile),
+        Ok(None) => "no profile is stored: run `overside calibrate`".to_owned(),
+        Err(error) => format!("the stored profile is not used: {error}"),
+    };
+    let measured = provider.calibrate()?;
+    Ok(Profile { source: format!("{}; {note}", measured.source), ..measured })
+}
+
+fn host() -> String {
+    slug(&fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(), "host")
+}
+
+/// The processor, which is what the soft providers' prices depend on.
+fn device() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    slug(model.map_or("", |(_, name)| name), std::env::consts::ARCH)
+}
+
+/// What may stand in a file name.
+fn slug(text: &str, without: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let slug = words.collect::<Vec<_>>().join("-").to_lowercase();
+    if slug.is_empty() { without.to_owned() } else { slug.chars().take(NAME_BYTES_MAX).collect() }
+}
+
+/// A profile has a few kilobytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const NAME_BYTES_MAX: usize = 80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> Store {
+        let directory = std::env::temp_dir().join(format!("overside-profiles-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        Store::at(directory)
+    }
+
+    fn profile() -> Profile {
+        overside_shm::ShmProvider::new().unwrap().profile()
+    }
+
+    #[test]
+    fn a_profile_is_found_where_it_was_stored() {
+        let store = scratch("found");
+        assert!(store.load("shm").unwrap().is_none());
+        let path = store.save("shm", &profile()).unwrap();
+        assert_eq!(path, store.path("shm"));
+        assert_eq!(store.load("shm").unwrap(), Some(profile()));
+        let other = Profile { row_ns: 77.0, ..profile() };
+        store.save("shm", &other).unwrap();
+        assert_eq!(store.load("shm").unwrap(), Some(other), "the one before is replaced");
+        assert!(store.load("tcp").unwrap().is_none(), "a profile is of its provider");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
+        let _ = fs::remove_dir_all(&store.directory);
+    }
+
+    #[test]
+    fn what_is_no_profile_is_said_and_measured_instead() {
+        let store = scratch("damaged");
+        let path = store.save("shm", &profile()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        for (bad, says) in [
+            (text.replace("profile = 1", "profile = 9"), "\"9\", this build reads 1"),
+            (text.replacen("row_ns = 4", "row_ns = nan", 1), "row_ns is no cost"),
+            ("\0\u{1}\u{2}".to_owned(), "first line"),
+        ] {
+            fs::write(&path, bad).unwrap();
+            let error = store.load("shm").unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains(path.to_str().unwrap()), "{error}");
+        }
+        let _ = fs::remove_dir_all(&store.directory);
+    }
+
+    #[test]
+    fn names_of_hosts_and_devices_are_file_names() {
+        assert_eq!(slug("Intel(R) Xeon(R) Processor\n", "x"), "intel-r-xeon-r-processor");
+        assert_eq!(slug("../..", "x"), "x");
+    }
+}
