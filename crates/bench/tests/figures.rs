@@ -65,8 +65,8 @@ fn a_figure_has_its_points_and_its_page() {
 fn what_there_is_not_is_said() {
     let error = figures::run(&options("weather")).expect_err("there is no such figure");
     assert!(format!("{error:#}").contains("choose one of verbs, transmit"), "{error:#}");
-    let error = figures::run(&Options { over: "rdma".into(), ..options("delta") }).expect_err("no such provider");
-    assert!(format!("{error:#}").contains("not built yet"), "{error:#}");
+    let error = figures::run(&Options { over: "pigeon".into(), ..options("delta") }).expect_err("no such provider");
+    assert!(format!("{error:#}").contains("there is no transport"), "{error:#}");
 }
 
 fn nothing_outlives_a_figure_that_is_stopped(after: u64) {
