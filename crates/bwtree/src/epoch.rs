@@ -216,10 +216,10 @@ impl<'a> Guard<'a> {
 
     /// Starts a new epoch and lets go what nobody can see; `all` looks into other threads' idle slots as well.
     pub(crate) fn collect(&self, all: bool, mut free: impl FnMut(Retired)) {
-        self.epochs.now.fetch_add(1, Ordering::SeqCst);
+        let begun = self.epochs.now.fetch_add(1, Ordering::SeqCst) + 1;
         let mut intervals = Vec::new();
         self.epochs.intervals(&mut intervals);
-        sweep(self.slot, &intervals, &mut free);
+        sweep(self.slot, begun, &intervals, &mut free);
         if !all {
             return;
         }
@@ -227,7 +227,7 @@ impl<'a> Guard<'a> {
             let idle = slot.pending.load(Ordering::Relaxed) > 0 && slot.interval.load(Ordering::Relaxed) == 0;
             let mine = self.epochs.now() << LIFE_BITS;
             if idle && slot.interval.compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                sweep(slot, &intervals, &mut free);
+                sweep(slot, begun, &intervals, &mut free);
                 slot.interval.store(0, Ordering::SeqCst);
             }
         }
@@ -242,12 +242,15 @@ impl Drop for Guard<'_> {
 }
 
 /// Lets go what of the slot's limbo lived in none of the intervals. The caller holds the slot.
-fn sweep(slot: &Slot, intervals: &[(u64, u64)], free: &mut impl FnMut(Retired)) {
+///
+/// The intervals were looked at in epoch `begun` or later. What was retired from then on stays: another thread may have come in,
+/// read it and seen it retired into this slot after the look.
+fn sweep(slot: &Slot, begun: u64, intervals: &[(u64, u64)], free: &mut impl FnMut(Retired)) {
     // SAFETY: [bwtree-epoch-slot] the caller holds the slot, and `free` does not come back here.
     let limbo = unsafe { &mut *slot.limbo.get() };
     let mut bytes = 0;
     limbo.retain(|w| {
-        let seen = intervals.iter().any(|&(first, last)| first <= w.retired && w.birth <= last);
+        let seen = w.retired >= begun || intervals.iter().any(|&(first, last)| first <= w.retired && w.birth <= last);
         if seen {
             bytes += w.bytes as u64;
         } else {
