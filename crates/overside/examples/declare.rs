@@ -16,6 +16,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let declared = here.declare(&Arc::new(rows), &two_columns)?;
     println!("{declared}");
     here.send(declared)?;
-    println!("received {} bytes", there.receive(Duration::from_secs(5))?.len());
+    println!("first message: {} bytes", there.receive(Duration::from_secs(5))?.len()); // a row each
     Ok(())
 }
