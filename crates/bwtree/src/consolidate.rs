@@ -8,13 +8,14 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::separator;
 use crate::newest::Newest;
 use crate::options::Error;
-use crate::page::{Draft, Fences, HEADER_BYTES, Layout, Leaf, Op, Piece, row_of, split_pieces, split_point};
+use crate::page::{Draft, Fences, Layout, Leaf, Op, Piece, row_of, split_pieces, split_point};
 use crate::stats::Counter;
 use crate::store::LeafState;
 
@@ -69,21 +70,32 @@ impl Core {
         let pieces = pieces_of(state, last);
         let fences = Fences { low: state.leaf.low_fence(), high: state.leaf.high_fence() };
         let layout = Layout::of(&pieces, fences, self.options.prefix_len);
-        if layout.page_len > self.options.page_bytes && layout.count > 1 {
-            return self.split(guard, found, &pieces, fences);
-        }
         let shrinking = last.is_none_or(|(draft, _)| draft.op == Op::Delete);
-        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, state.leaf.right(), shrinking)?;
+        if shrinking {
+            self.relieve(guard);
+        }
+        if layout.page_len > self.options.page_bytes && layout.count > 1 {
+            match self.split(guard, found, &pieces, fences) {
+                // A page somewhat too large is better than a row that cannot be deleted.
+                Err(Error::Exhausted) if shrinking => {}
+                done => return done,
+            }
+        }
+        let purpose = match shrinking {
+            true => Purpose::Shrinking { from: self.store.piece_bytes(state) },
+            false => Purpose::Growth,
+        };
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, state.leaf.right(), purpose)?;
+        let reserved = fresh.reserved();
         if !self.install(found.pid, state.word, word) {
             self.store.discard(fresh);
             return Ok(false);
         }
+        self.shelter(reserved, fences.low);
         self.retire_leaf(guard, state);
         guard.count(Counter::Consolidations as usize, 1);
-        // The header is no content: without it small pages of small trees would never count as empty.
-        let small = HEADER_BYTES + (self.options.page_bytes - HEADER_BYTES) / 4;
-        if layout.page_len < small && layout.page_len < state.leaf.bytes().len() {
-            self.merge(guard, 0, found.pid, fences.low);
+        if layout.page_len < state.leaf.bytes().len() {
+            self.merge_if_small(guard, found.pid, layout.page_len, fences.low);
         }
         Ok(true)
     }
@@ -105,10 +117,10 @@ impl Core {
         let left_fences = Fences { low: fences.low, high: Some(&between) };
         let layout = |pieces: &[Piece<'_>], fences| Layout::of(pieces, fences, self.options.prefix_len);
         let (right_word, right_fresh) =
-            self.build_leaf(&right, &layout(&right, right_fences), right_fences, state.leaf.right(), false)?;
+            self.build_leaf(&right, &layout(&right, right_fences), right_fences, state.leaf.right(), Purpose::Growth)?;
         let right_pid = self.new_page(right_word);
         let (left_word, left_fresh) =
-            match self.build_leaf(&left, &layout(&left, left_fences), left_fences, right_pid, false) {
+            match self.build_leaf(&left, &layout(&left, left_fences), left_fences, right_pid, Purpose::Growth) {
                 Ok(built) => built,
                 Err(error) => {
                     self.store.discard(right_fresh);

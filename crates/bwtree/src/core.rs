@@ -2,10 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::alloc::Purpose;
 use crate::epoch::{Epochs, Guard, Retired};
 use crate::inner::{self, Inner, Target};
 use crate::options::{Error, Options};
 use crate::page::{Fences, Layout, NO_PAGE, Piece, set_link, write_page};
+use crate::shortage::Sheltered;
 use crate::stats::Counter;
 use crate::store::{LeafState, Store, drop_inner, inner_word};
 use crate::sync::Ordering;
@@ -14,6 +16,7 @@ pub(crate) struct Core {
     pub(crate) store: Store,
     pub(crate) epochs: Epochs,
     pub(crate) options: Options,
+    pub(crate) sheltered: Sheltered,
 }
 
 /// The root's number: its content changes, its number never does. It is an inner node always.
@@ -21,11 +24,12 @@ pub(crate) const ROOT: u32 = 0;
 
 impl Core {
     pub(crate) fn new(store: Store, options: Options) -> Result<Core, Error> {
-        let core = Core { store, epochs: Epochs::new(), options };
+        let core = Core { store, epochs: Epochs::new(), options, sheltered: Sheltered::default() };
         let (root, leaf) = (core.store.map.take(), core.store.map.take());
         debug_assert_eq!(root, ROOT);
         let fences = Fences { low: &[], high: None };
-        let word = core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, false)?.0;
+        let word =
+            core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, Purpose::Growth)?.0;
         core.store.map.entry(leaf).word.store(word, Ordering::SeqCst);
         let root_word = inner_word(inner::root(core.epochs.now(), leaf));
         core.store.map.entry(root).word.store(root_word, Ordering::SeqCst);
@@ -49,10 +53,10 @@ impl Core {
         layout: &Layout,
         fences: Fences<'_>,
         right: u32,
-        shrinking: bool,
+        purpose: Purpose,
     ) -> Result<(u64, crate::store::Fresh), Error> {
         let room = self.room(pieces, layout);
-        let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now(), shrinking)?;
+        let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now(), purpose)?;
         let unit = fresh.unit;
         let page = self.store.fresh_page(&mut fresh, layout.page_len);
         write_page(page, layout, fences, pieces);

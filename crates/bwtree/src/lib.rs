@@ -44,8 +44,9 @@
 //!
 //! # What it does not do
 //!
-//! A scan is no snapshot. When the arena is full, a delete may need room for its page's smaller version and fail with
-//! [`Error::Exhausted`]; a small reserve makes sure that some delete always works. The tree does not lose height.
+//! A scan is no snapshot. When the arena is full, deletes still work: a small reserve holds a page's smaller version
+//! until the old one is gone. Only if pins, or keys of a length that a page had not before, take more than the reserve has can
+//! a delete fail with [`Error::Exhausted`]. The tree does not lose height.
 #![deny(unsafe_code)]
 
 mod account;
@@ -66,6 +67,7 @@ mod pinned;
 mod reader;
 mod rows;
 mod segments;
+mod shortage;
 mod slab;
 mod split;
 #[cfg(all(test, not(shuttle)))]

@@ -10,6 +10,7 @@
 //! The parent holds the only reference to the child besides the left neighbour's side link, and both are gone then; late
 //! helpers of the child's split cannot bring it back (see `post`).
 
+use crate::alloc::Purpose;
 use crate::consolidate::pieces_of;
 use crate::core::{Core, ROOT};
 use crate::epoch::{Guard, Retired};
@@ -41,6 +42,15 @@ impl Core {
         }
     }
 
+    /// Merges leaf `pid` of `page_len` bytes with a neighbour if it is worth it.
+    #[inline]
+    pub(crate) fn merge_if_small(&self, guard: &Guard<'_>, pid: u32, page_len: usize, low: &[u8]) {
+        // The header is no content: without it small pages of small trees would never count as empty.
+        if page_len < HEADER_BYTES + (self.options.page_bytes - HEADER_BYTES) / 4 {
+            self.merge(guard, 0, pid, low);
+        }
+    }
+
     /// Whether `going` is `left`'s direct neighbour and both make one page with room to grow.
     fn fit(&self, guard: &Guard<'_>, left: u32, going: u32) -> bool {
         let (left, right) = (self.read(guard, left), self.read(guard, going));
@@ -49,7 +59,11 @@ impl Core {
         }
         match (left.node(&self.store), right.node(&self.store)) {
             (Node::Leaf(l), Node::Leaf(r)) => {
-                let room = self.options.page_bytes * 3 / 4;
+                let mut room = self.options.page_bytes * 3 / 4;
+                if self.store.allocator.short() {
+                    // The joint page, deltas included, must find its place in what the two give back.
+                    room = room.min(self.store.piece_bytes(&l).max(self.store.piece_bytes(&r)) * 3 / 4);
+                }
                 let joint = l.leaf.bytes().len() + r.leaf.bytes().len() - HEADER_BYTES;
                 l.leaf.right() == going && joint <= room
             }
@@ -136,11 +150,14 @@ impl Core {
         pieces.extend(pieces_of(r, None));
         let fences = Fences { low: l.leaf.low_fence(), high: r.leaf.high_fence() };
         let layout = Layout::of(&pieces, fences, self.options.prefix_len);
-        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right(), true)?;
+        let purpose = Purpose::Shrinking { from: self.store.piece_bytes(l).max(self.store.piece_bytes(r)) };
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right(), purpose)?;
+        let reserved = fresh.reserved();
         if !self.install(pid, l.word, word) {
             self.store.discard(fresh);
             return Ok(false);
         }
+        self.shelter(reserved, fences.low);
         self.retire_leaf(guard, l);
         self.retire_leaf(guard, r);
         Ok(true)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32 as Count32, AtomicU64 as Count};
 
 use overside_memory::SegmentId;
 
-use crate::alloc::{Allocator, Extent};
+use crate::alloc::{Allocator, Extent, Purpose};
 use crate::arena::{Arena, Exhausted};
 use crate::epoch::Guard;
 use crate::inner::Inner;
@@ -235,6 +235,14 @@ impl Entry for Overflow {
 pub(crate) struct Fresh {
     pub(crate) unit: u32,
     extent: Extent,
+    reserved: bool,
+}
+
+impl Fresh {
+    /// Its place, if that is in the reserve.
+    pub(crate) fn reserved(&self) -> Option<u64> {
+        self.reserved.then_some(self.extent.offset)
+    }
 }
 
 pub(crate) struct Store {
@@ -281,21 +289,29 @@ impl Store {
         LeafState { word: word.raw, leaf, base }
     }
 
-    /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas.
-    /// `shrinking`: see [`Allocator::take`].
-    pub(crate) fn fresh(&self, page: usize, room: usize, birth: u64, shrinking: bool) -> Result<Fresh, Exhausted> {
-        let bytes = (page.next_multiple_of(8) + room).min(UNIT_MAX.max(page.next_multiple_of(8)));
-        let extent = self.allocator.take(bytes, shrinking)?;
+    /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas; for pages that shrink or move, what there is.
+    pub(crate) fn fresh(&self, page: usize, room: usize, birth: u64, purpose: Purpose) -> Result<Fresh, Exhausted> {
+        let page = page.next_multiple_of(8);
+        let bytes = (page + room).min(UNIT_MAX.max(page));
+        let (extent, reserved) = match purpose {
+            Purpose::Growth => self.allocator.take(bytes, purpose)?,
+            Purpose::Moving => self.allocator.take(page, purpose)?,
+            Purpose::Shrinking { .. } => {
+                let roomy = self.allocator.take(bytes, Purpose::Growth);
+                roomy.or_else(|Exhausted| self.allocator.take(page, purpose))?
+            }
+        };
         let unit = self.units.take();
         let meta = self.units.entry(unit);
         meta.state.store(0, Ordering::SeqCst);
-        meta.tail.store((page.div_ceil(8)) as u32, Ordering::SeqCst);
+        // A page in the reserve takes no deltas: it must not outgrow the piece that it gave back.
+        meta.tail.store(if reserved { extent.bytes / 8 } else { page / 8 } as u32, Ordering::SeqCst);
         meta.offset.store(extent.offset, Ordering::Relaxed);
         meta.bytes.store(extent.bytes as u32, Ordering::Relaxed);
         meta.birth.store(birth, Ordering::Relaxed);
         meta.newest.store(0, Ordering::Relaxed);
         meta.overflow.store(0, Ordering::Relaxed);
-        Ok(Fresh { unit, extent })
+        Ok(Fresh { unit, extent, reserved })
     }
 
     /// The fresh unit's first `len` bytes, to write the page into.
@@ -346,7 +362,7 @@ impl Store {
 
     /// An extent with `bytes` in it, kept once for the caller.
     pub(crate) fn overflow(&self, bytes: &[u8]) -> Result<OverflowRef, Exhausted> {
-        let piece = self.allocator.take(bytes.len(), false)?;
+        let (piece, _) = self.allocator.take(bytes.len(), Purpose::Growth)?;
         // SAFETY: [bwtree-fresh] the piece was just taken.
         let out = unsafe { std::slice::from_raw_parts_mut(self.address(piece.offset), bytes.len()) };
         out.copy_from_slice(bytes);
@@ -380,6 +396,12 @@ impl Store {
     pub(crate) fn overflow_bytes<'a, T: ?Sized>(&self, reference: OverflowRef, _of: &'a T) -> &'a [u8] {
         // SAFETY: [bwtree-overflow] a unit that refers to an extent keeps it, and the caller's borrow keeps the unit.
         unsafe { std::slice::from_raw_parts(self.address(reference.offset), reference.len as usize) }
+    }
+
+    /// Bytes of the piece that a leaf lies in; 0 in the reserve.
+    pub(crate) fn piece_bytes(&self, state: &LeafState<'_>) -> usize {
+        let ordinary = !self.allocator.is_reserved(state.base_offset());
+        if ordinary { self.units.entry(state.leaf.unit()).bytes() } else { 0 }
     }
 
     /// A page and its chain were unlinked; what its unit needs to know to be freed later.
@@ -509,7 +531,7 @@ mod tests {
     fn refused_records_leave_the_counter_alone() {
         let store = Store::new(Arc::new(HeapArena::new(4 << 20).unwrap()), 4096);
         let mut page = LeafBuilder::new(8).finish();
-        let mut fresh = store.fresh(page.len(), 256, 0, false).unwrap();
+        let mut fresh = store.fresh(page.len(), 256, 0, Purpose::Growth).unwrap();
         page[48..52].copy_from_slice(&fresh.unit.to_le_bytes());
         store.fresh_page(&mut fresh, page.len()).copy_from_slice(&page);
         let pid = store.map.take();

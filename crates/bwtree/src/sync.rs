@@ -13,6 +13,12 @@ pub(crate) use shuttle::sync::{
     atomic::{AtomicU32, AtomicU64, fence},
 };
 
+#[cfg(not(shuttle))]
+pub(crate) use std::thread::yield_now;
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::yield_now;
+
 pub(crate) use std::sync::atomic::Ordering;
 
 /// A small number that differs between threads: where a thread starts looking for a slot of its own.

@@ -5,9 +5,10 @@ use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::Target;
 use crate::options::Error;
-use crate::page::{Draft, Op, POSITION_EXACT, Rest, head_of};
+use crate::page::{Draft, Op, OverflowRef, POSITION_EXACT, Rest, head_of};
 use crate::stats::Counter;
 use crate::store::LeafState;
+use crate::sync::yield_now;
 
 /// A change to one key.
 #[derive(Debug, Clone, Copy)]
@@ -66,13 +67,13 @@ impl Core {
         if let Some(value) = value {
             let (prefix, rest) = value.split_at(self.options.prefix_len);
             let rest = if rest.len() > self.options.page_bytes / 4 {
-                Rest::Overflow(self.store.overflow(rest)?)
+                Rest::Overflow(self.extent(rest)?)
             } else {
                 Rest::Inline(rest)
             };
             draft = Draft { op: Op::Put, key, prefix, rest };
         }
-        let mut tries_left = 3;
+        let mut tries_left = if draft.op == Op::Delete { DELETE_TRIES } else { TRIES };
         let outcome = loop {
             let guard = self.enter();
             match self.attempt(&guard, &draft, change) {
@@ -82,13 +83,32 @@ impl Core {
                     // What is retired but not let go yet may be all that is missing. The first of these only starts the epoch
                     // in which the next attempt's guard no longer holds it back.
                     self.collect(&guard, true);
+                    self.relieve(&guard);
                     tries_left -= 1;
                 }
                 Err(error) => break Err(error),
             }
+            if tries_left < DELETE_TRIES - TRIES {
+                // Somebody who was put to sleep inside the tree may hold back what is missing.
+                drop(guard);
+                yield_now();
+            }
         };
         self.store.let_go(draft.rest);
         outcome
+    }
+
+    /// An overflow extent, if need be after what others let go.
+    fn extent(&self, rest: &[u8]) -> Result<OverflowRef, Error> {
+        for _ in 0..TRIES {
+            if let Ok(extent) = self.store.overflow(rest) {
+                return Ok(extent);
+            }
+            let guard = self.enter();
+            self.collect(&guard, true);
+            self.relieve(&guard);
+        }
+        Ok(self.store.overflow(rest)?)
     }
 
     fn check(&self, key: &[u8], change: &Change<'_>) -> Result<(), Error> {
@@ -182,3 +202,8 @@ impl Core {
         true
     }
 }
+
+/// Attempts to find memory for a change.
+const TRIES: usize = 6;
+/// For a delete, which must not fail because of what others are about to let go.
+const DELETE_TRIES: usize = 40;

@@ -119,6 +119,12 @@ impl Chunk {
         }
     }
 
+    /// The class of the used slot at byte `at`; `None`: a piece of whole spans.
+    pub(crate) fn class_at(&self, at: usize, classes: &Classes) -> Option<usize> {
+        let state = self.spans[at / classes.span_bytes()].state.load(Ordering::SeqCst);
+        (state & NOBODY != NOBODY).then_some((state >> CLASS_SHIFT) as usize)
+    }
+
     /// Gives a slot back; true when the class should look here again.
     pub(crate) fn give_slot(&self, at: usize, class: usize, classes: &Classes) -> bool {
         let (index, slot) = (at / classes.span_bytes(), at % classes.span_bytes() / classes.slot_bytes()[class]);

@@ -4,16 +4,33 @@
 pub(crate) struct Classes {
     span_bytes: usize,
     spans: usize,
+    /// Ordinary classes, ascending, and the reserve's at the end if there is one.
     slot_bytes: Box<[usize]>,
+    ordinary: usize,
 }
 
 impl Classes {
-    pub(crate) fn new(chunk_bytes: usize) -> Classes {
+    /// `reserve_bytes`: pieces of this size have a class of their own, for the reserve.
+    pub(crate) fn new(chunk_bytes: usize, reserve_bytes: usize) -> Classes {
         // At most 64 spans to a chunk: one word says which are free.
         let span_bytes = SPAN.max(chunk_bytes / 64);
         let mut slot_bytes: Vec<usize> = PER_SPAN.iter().rev().map(|n| slot(SPAN / n)).collect();
         slot_bytes.dedup();
-        Classes { span_bytes, spans: chunk_bytes / span_bytes, slot_bytes: slot_bytes.into() }
+        let ordinary = slot_bytes.len();
+        // As large as the slot that such a piece has otherwise, for a piece may have grown into all of it.
+        let reserve = slot_bytes.iter().copied().find(|&slot| slot >= reserve_bytes);
+        slot_bytes.extend(reserve);
+        Classes { span_bytes, spans: chunk_bytes / span_bytes, slot_bytes: slot_bytes.into(), ordinary }
+    }
+
+    /// The reserve's class; `None`: its pieces are whole spans.
+    pub(crate) fn reserve(&self) -> Option<usize> {
+        (self.ordinary < self.slot_bytes.len()).then_some(self.ordinary)
+    }
+
+    /// How many classes are for everybody.
+    pub(crate) fn ordinary(&self) -> usize {
+        self.ordinary
     }
 
     /// Spans of a chunk.
@@ -25,15 +42,15 @@ impl Classes {
         self.span_bytes
     }
 
-    /// Slot sizes, ascending.
+    /// Slot sizes of all classes.
     pub(crate) fn slot_bytes(&self) -> &[usize] {
         &self.slot_bytes
     }
 
     /// Class of a piece of this size; `None`: whole spans.
     pub(crate) fn of(&self, bytes: usize) -> Option<usize> {
-        let class = self.slot_bytes.partition_point(|&slot| slot < bytes);
-        (class < self.slot_bytes.len()).then_some(class)
+        let class = self.slot_bytes[..self.ordinary].partition_point(|&slot| slot < bytes);
+        (class < self.ordinary).then_some(class)
     }
 
     pub(crate) fn slots(&self, class: usize) -> usize {

@@ -6,6 +6,7 @@
 
 mod chunk;
 mod class;
+mod reserve;
 
 use std::sync::atomic::{AtomicU64 as Count, AtomicUsize};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ use chunk::Chunk;
 use class::Classes;
 
 use crate::arena::{Arena, Exhausted};
-use crate::sync::{Mutex, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering};
 
 /// A piece of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +25,28 @@ pub(crate) struct Extent {
     pub(crate) bytes: usize,
 }
 
+/// What a piece is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Something new, or something that may grow.
+    Growth,
+    /// A page with fewer rows than the one it replaces, which lies in a piece of `from` bytes. It is to be had from the reserve
+    /// when there is nothing else: without that a full arena could not be emptied again.
+    Shrinking {
+        /// Bytes of the piece that will be given back for it.
+        from: usize,
+    },
+    /// A page that leaves the reserve.
+    Moving,
+}
+
 pub(crate) struct Allocator {
     arena: Arc<dyn Arena>,
     classes: Classes,
-    reserve_class: usize,
+    /// Spans that only shrinking pages may use.
+    reserved_spans: usize,
+    /// 1: the reserve has been broken into.
+    short: AtomicU32,
     chunks: Box<[OnceLock<Chunk>]>,
     /// Chunks below this have been used at some time.
     top: AtomicUsize,
@@ -42,11 +61,17 @@ pub(crate) struct Allocator {
 impl Allocator {
     /// `page_bytes`: pieces of this size must be had last, when memory runs out.
     pub(crate) fn new(arena: Arc<dyn Arena>, page_bytes: usize) -> Allocator {
-        let classes = Classes::new(arena.chunk_bytes());
+        let classes = Classes::new(arena.chunk_bytes(), page_bytes);
+        let spans_a_page = page_bytes.div_ceil(classes.span_bytes());
         Allocator {
             chunks: (0..arena.chunks_max()).map(|_| OnceLock::new()).collect(),
             lowest: classes.slot_bytes().iter().map(|_| AtomicUsize::new(0)).collect(),
-            reserve_class: classes.of(page_bytes).unwrap_or(0),
+            reserved_spans: if classes.reserve().is_some() {
+                RESERVED_SPANS
+            } else {
+                2 * RESERVED_SPANS * spans_a_page
+            },
+            short: AtomicU32::new(0),
             classes,
             arena,
             top: AtomicUsize::new(0),
@@ -68,18 +93,26 @@ impl Allocator {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A piece of at least `bytes` bytes, aligned to 64. A few spans are kept for `shrinking`: pages that are made in order to
-    /// need less memory, without which a full arena could not be emptied again.
-    pub(crate) fn take(&self, bytes: usize, shrinking: bool) -> Result<Extent, Exhausted> {
-        let extent = match self.classes.of(bytes) {
-            Some(class) => {
-                let last = || self.take_larger_slot(class).or_else(|| self.take_reserved(class, shrinking));
-                self.take_slot(class).or_else(|full| last().ok_or(full))?
-            }
-            None => self.take_spans(bytes)?,
+    /// A piece of at least `bytes` bytes, aligned to 64, and whether it is of the reserve.
+    pub(crate) fn take(&self, bytes: usize, purpose: Purpose) -> Result<(Extent, bool), Exhausted> {
+        let (extent, reserved) = match purpose {
+            Purpose::Growth if self.short() => return Err(Exhausted),
+            Purpose::Growth => (self.take_any(bytes)?, false),
+            Purpose::Shrinking { from } => self.take_shrinking(bytes, from).ok_or(Exhausted)?,
+            Purpose::Moving => (self.take_free(bytes)?, false),
         };
         self.used.fetch_add(extent.bytes as u64, Ordering::Relaxed);
-        Ok(extent)
+        Ok((extent, reserved))
+    }
+
+    fn take_any(&self, bytes: usize) -> Result<Extent, Exhausted> {
+        match self.classes.of(bytes) {
+            Some(class) => {
+                let larger = |full| self.take_free_slot(class + 1..self.classes.ordinary()).ok_or(full);
+                self.take_slot(class).or_else(larger)
+            }
+            None => self.take_spans(bytes, self.reserved_spans),
+        }
     }
 
     fn take_slot(&self, class: usize) -> Result<Extent, Exhausted> {
@@ -95,7 +128,7 @@ impl Allocator {
             if from > 0 && self.lowest[class].compare_exchange(from, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 continue;
             }
-            let spare = self.free_spans() > RESERVED_SPANS;
+            let spare = self.free_spans() > self.reserved_spans;
             if spare && let Some((chunk, at)) = self.find(0, |c| c.open_span(class, &self.classes)) {
                 self.lowest[class].fetch_min(chunk, Ordering::SeqCst);
                 return Ok(self.slot(chunk, at, class));
@@ -104,34 +137,19 @@ impl Allocator {
         }
     }
 
-    /// A slot of a larger class, when there is no other.
-    fn take_larger_slot(&self, class: usize) -> Option<Extent> {
-        (class + 1..self.lowest.len()).find_map(|larger| {
-            let (chunk, at) = self.find(0, |c| c.take_slot(larger, &self.classes))?;
-            Some(self.slot(chunk, at, larger))
-        })
-    }
-
-    /// A slot of a reserved span, all of which go to the class that fits every page.
-    fn take_reserved(&self, class: usize, shrinking: bool) -> Option<Extent> {
-        let class = class.max(self.reserve_class);
-        let (chunk, at) = self.find(0, |c| shrinking.then(|| c.open_span(class, &self.classes)).flatten())?;
-        self.lowest[class].fetch_min(chunk, Ordering::SeqCst);
-        Some(self.slot(chunk, at, class))
-    }
-
     fn free_spans(&self) -> usize {
         let top = self.top.load(Ordering::SeqCst);
         self.chunks[..top].iter().filter_map(OnceLock::get).map(Chunk::free_spans).sum()
     }
 
-    fn take_spans(&self, bytes: usize) -> Result<Extent, Exhausted> {
+    /// Whole spans, of which `spared` must stay free.
+    fn take_spans(&self, bytes: usize, spared: usize) -> Result<Extent, Exhausted> {
         let spans = bytes.div_ceil(self.classes.span_bytes());
         if bytes > self.arena.chunk_bytes() {
             return Err(Exhausted);
         }
         loop {
-            let spare = self.free_spans() >= spans + RESERVED_SPANS;
+            let spare = self.free_spans() >= spans + spared;
             if spare && let Some((chunk, span)) = self.find(0, |c| c.take_spans(spans)) {
                 let at = span * self.classes.span_bytes();
                 let offset = (chunk * self.arena.chunk_bytes() + at) as u64;
@@ -151,13 +169,18 @@ impl Allocator {
         (from..top).find_map(|i| self.chunks[i].get().and_then(&take).map(|found| (i, found)))
     }
 
+    /// Chunk, and byte in the chunk.
+    fn place(&self, offset: u64) -> (usize, usize) {
+        let chunk_bytes = self.arena.chunk_bytes() as u64;
+        ((offset / chunk_bytes) as usize, (offset % chunk_bytes) as usize)
+    }
+
     /// Gives a piece back. Any thread, no lock, constant time.
     pub(crate) fn give(&self, extent: Extent) {
         self.used.fetch_sub(extent.bytes as u64, Ordering::Relaxed);
-        let chunk_bytes = self.arena.chunk_bytes() as u64;
-        let (index, at) = ((extent.offset / chunk_bytes) as usize, (extent.offset % chunk_bytes) as usize);
+        let (index, at) = self.place(extent.offset);
         let Some(chunk) = self.chunks[index].get() else { return };
-        match self.classes.of(extent.bytes) {
+        match chunk.class_at(at, &self.classes) {
             Some(class) => {
                 if chunk.give_slot(at, class, &self.classes) {
                     self.lowest[class].fetch_min(index, Ordering::SeqCst);
@@ -212,7 +235,7 @@ impl Allocator {
 /// Places tried before the arena counts as full.
 const COMMIT_TRIES: usize = 8;
 
-/// Spans that only shrinking pages may use.
+/// Spans kept for the reserve; four pages at least.
 const RESERVED_SPANS: usize = 2;
 
 #[cfg(test)]
@@ -231,7 +254,7 @@ mod tests {
         let mut taken: Vec<Extent> = Vec::new();
         for round in 0..3 {
             for &size in &sizes {
-                let extent = a.take(size + round, false).unwrap();
+                let extent = a.take(size + round, Purpose::Growth).unwrap().0;
                 assert!(extent.bytes >= size + round && extent.offset.is_multiple_of(64));
                 for t in &taken {
                     assert!(
@@ -251,28 +274,25 @@ mod tests {
     fn exhaustion_is_an_error_and_passes() {
         let a = allocator(2);
         let mut taken = Vec::new();
-        while let Ok(extent) = a.take(10_000, false) {
+        while let Ok((extent, _)) = a.take(10_000, Purpose::Growth) {
             taken.push(extent);
         }
         assert!(taken.len() > 165, "{}", taken.len());
-        assert_eq!(a.take(10_000, false), Err(Exhausted));
-        // What shrinks may use the reserve.
-        let reserved = a.take(10_000, true).unwrap();
-        a.give(reserved);
+        assert_eq!(a.take(10_000, Purpose::Growth), Err(Exhausted));
         let freed = taken.swap_remove(17);
         a.give(freed);
-        assert_eq!(a.take(10_000, false), Ok(freed));
+        assert_eq!(a.take(10_000, Purpose::Growth), Ok((freed, false)));
     }
 
     #[test]
     fn the_lowest_free_slot_is_taken() {
         let a = allocator(8);
-        let taken: Vec<Extent> = (0..1000).map(|_| a.take(2000, false).unwrap()).collect();
+        let taken: Vec<Extent> = (0..1000).map(|_| a.take(2000, Purpose::Growth).unwrap().0).collect();
         for &i in &[900, 500, 3, 700] {
             a.give(taken[i]);
         }
-        assert_eq!(a.take(2000, false).unwrap(), taken[3]);
-        assert_eq!(a.take(2000, false).unwrap(), taken[500]);
+        assert_eq!(a.take(2000, Purpose::Growth).unwrap().0, taken[3]);
+        assert_eq!(a.take(2000, Purpose::Growth).unwrap().0, taken[500]);
     }
 
     #[test]
@@ -290,7 +310,7 @@ mod tests {
                             let at = (rng >> 33) as usize % mine.len();
                             a.give(mine.swap_remove(at));
                         } else {
-                            mine.push(a.take(64 + (rng >> 40) as usize % 20_000, false).unwrap());
+                            mine.push(a.take(64 + (rng >> 40) as usize % 20_000, Purpose::Growth).unwrap().0);
                         }
                         if rng >> 58 == 1 {
                             a.trim();
