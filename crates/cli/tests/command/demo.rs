@@ -39,7 +39,7 @@ fn a_small_demo_is_verified_and_says_so_as_one_object() {
 #[test]
 fn an_interrupted_demo_leaves_no_process() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = overside(&["demo", "--scale", "0.001"]);
+    let mut command = overside(&["demo", "--scale", "0.005"]);
     let command = command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut demo = command.spawn().unwrap();
     let start = Instant::now();
@@ -51,7 +51,8 @@ fn an_interrupted_demo_leaves_no_process() {
         std::thread::sleep(Duration::from_millis(10));
     }
     send(&demo, Signal::INT);
-    demo.wait().unwrap();
+    let ended = demo.wait().unwrap();
+    assert!(!ended.success(), "it had ended before it was interrupted: {ended}");
     let start = Instant::now();
     while companions(demo.id()) > 0 {
         assert!(start.elapsed() < Duration::from_secs(1), "a process outlives the demo");
