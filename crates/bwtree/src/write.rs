@@ -8,7 +8,7 @@ use crate::options::Error;
 use crate::page::{Draft, Op, OverflowRef, POSITION_EXACT, Rest, head_of};
 use crate::stats::Counter;
 use crate::store::LeafState;
-use crate::sync::yield_now;
+use crate::sync::wait_for_others;
 
 /// A change to one key.
 #[derive(Debug, Clone, Copy)]
@@ -73,25 +73,26 @@ impl Core {
             };
             draft = Draft { op: Op::Put, key, prefix, rest };
         }
-        let mut tries_left = if draft.op == Op::Delete { DELETE_TRIES } else { TRIES };
+        let tries = if draft.op == Op::Delete { DELETE_TRIES } else { TRIES };
+        let mut failed = 0;
         let outcome = loop {
             let guard = self.enter();
             match self.attempt(&guard, &draft, change) {
                 Ok(None) => guard.count(Counter::Retries as usize, 1),
                 Ok(Some(outcome)) => break Ok(outcome),
-                Err(_) if tries_left > 0 => {
+                Err(_) if failed < tries => {
                     // What is retired but not let go yet may be all that is missing. The first of these only starts the epoch
                     // in which the next attempt's guard no longer holds it back.
                     self.collect(&guard, true);
                     self.relieve(&guard);
-                    tries_left -= 1;
+                    failed += 1;
                 }
                 Err(error) => break Err(error),
             }
-            if tries_left < DELETE_TRIES - TRIES {
+            if failed > TRIES {
                 // Somebody who was put to sleep inside the tree may hold back what is missing.
                 drop(guard);
-                yield_now();
+                wait_for_others(failed - TRIES);
             }
         };
         self.store.let_go(draft.rest);
@@ -203,7 +204,7 @@ impl Core {
     }
 }
 
-/// Attempts to find memory for a change.
+/// Attempts to find memory for a change. It answers at once: only a delete waits for others.
 const TRIES: usize = 6;
-/// For a delete, which must not fail because of what others are about to let go.
+/// For a delete, which must not fail because of what others are about to let go: for over half a second.
 const DELETE_TRIES: usize = 40;
