@@ -34,16 +34,19 @@
 pub mod declared;
 mod error;
 mod fork;
+mod numbers;
 pub mod port;
 pub mod probe;
 mod provider;
 mod queue;
 mod region;
 mod slots;
+pub mod watch;
 mod work;
 
 pub use error::VerbsError;
 pub use fork::ForkMark;
+pub use numbers::{ByNumber, NumberHasher};
 pub use overside_planner::{AtomicScope, Capabilities};
 pub use port::{Port, PortEvent};
 pub use provider::{Link, Listener, Peer, PortOptions, ProtectionDomain, Provider};

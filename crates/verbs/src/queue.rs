@@ -5,13 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use overside_memory::Buffer;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
 use crate::VerbsError;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
 use crate::slots::{InFlight, QueuePairs, Slots};
+use crate::watch::{failed, timespec};
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
 /// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
@@ -418,15 +419,12 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
 }
 
 fn sleep_on(fd: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), VerbsError> {
-    let timeout = timeout.map(|t| Timespec {
-        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(t.subsec_nanos()),
-    });
+    let timeout = timeout.map(timespec);
     let mut fds = [fd, other.unwrap_or(fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let watched = if other.is_some() { &mut fds[..] } else { &mut fds[..1] };
     match rustix::event::poll(watched, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(errno) => Err(VerbsError::System { what: "waiting for a completion", reason: errno.to_string() }),
+        Err(errno) => Err(failed("waiting for a completion", errno)),
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use core::net::SocketAddr;
 use overside_verbs::VerbsError;
+use overside_verbs::watch::failed;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::messages::{BYTES, Message};
-use crate::objects::failed;
 
 /// Sends and receives messages without ever waiting.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use core::net::SocketAddr;
+use overside_verbs::watch::{failed, timespec};
 use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -13,8 +14,6 @@ use rustix::io::Errno;
 use crate::address;
 use crate::channel::{Incoming, SideChannel, socket};
 use crate::messages::{Message, VERSION};
-use crate::objects::failed;
-use crate::watch::timespec;
 
 /// A connection that has shaken hands, as it rests in a [`Link`].
 #[derive(Debug)]

@@ -43,7 +43,6 @@ mod segments;
 mod status;
 mod token;
 mod translate;
-mod watch;
 
 pub use device::{Device, DevicePort, devices};
 pub use provider::{IbvProvider, Options};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use core::net::SocketAddr;
+use overside_verbs::watch::{Watch, failed};
 use overside_verbs::{Link, Listener, ProtectionDomain, VerbsError};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -14,9 +15,7 @@ use crate::address;
 use crate::channel::{SideChannel, socket};
 use crate::handshake::{Greeting, Wire, greeted, link};
 use crate::messages::{Message, VERSION};
-use crate::objects::failed;
 use crate::provider::Shared;
-use crate::watch::Watch;
 
 /// Listens at a TCP address.
 #[derive(Debug)]
@@ -147,7 +146,7 @@ impl Listener for IbvListener {
                 left = left.min(oldest.deadline.saturating_duration_since(Instant::now()));
             }
             ready.clear();
-            self.watch.wait(&mut ready, left)?;
+            self.watch.wait(left, |token, _| ready.push(token))?;
             self.progress(&ready)?;
             if self.done.is_empty() && Instant::now() >= end {
                 return Ok(None);

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use overside_memory::{Segment, Window};
+use overside_verbs::watch::failed;
 use overside_verbs::{ForkMark, Memory, VerbsError};
 use rustix::fs::OFlags;
 
@@ -304,10 +305,6 @@ pub(crate) fn made<T>(what: &'static str, raw: *mut T) -> Result<NonNull<T>, Ver
 /// The library answers an error number.
 pub(crate) fn refused(what: &'static str, errno: c_int) -> VerbsError {
     let errno = if errno > 0 { std::io::Error::from_raw_os_error(errno) } else { std::io::Error::last_os_error() };
-    VerbsError::System { what, reason: errno.to_string() }
-}
-
-pub(crate) fn failed(what: &'static str, errno: rustix::io::Errno) -> VerbsError {
     VerbsError::System { what, reason: errno.to_string() }
 }
 

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overside_verbs::ByNumber;
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::watch::Watch;
 use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
 
 use crate::bounce::Bounce;
@@ -19,10 +21,9 @@ use crate::pair::{Chain, OWN, Pair, Parts, SHARED, parts_of};
 use crate::provider::Shared;
 use crate::receives::{self, Receives};
 use crate::registry::{Letters, Mail, random};
-use crate::segments::{ByNumber, Segments};
+use crate::segments::Segments;
 use crate::status::{self, Fate};
 use crate::translate::Translator;
-use crate::watch::Watch;
 
 /// A port of an RDMA device.
 #[derive(Debug)]
@@ -200,7 +201,7 @@ impl IbvPort {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         // An error here is the system's; what it would have told shows at the next look.
-        let _ = self.watch.wait(&mut ready, Duration::ZERO);
+        let _ = self.watch.wait(Duration::ZERO, |token, _| ready.push(token));
         for token in &ready {
             match *token {
                 COMPLETIONS => self.completions.quiet(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use overside_verbs::ByNumber;
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status, VerbsError};
 
@@ -13,7 +14,6 @@ use crate::ffi::{
 use crate::limits::{self, Limits};
 use crate::objects::{Domain, Qp, Srq, refused};
 use crate::pair::{OWN, Pair, SHARED, receive_id};
-use crate::segments::ByNumber;
 
 /// The shared receive queue of a port, if it has one.
 #[derive(Debug)]

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use overside_memory::SegmentId;
+use overside_verbs::watch::failed;
 use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
 use rustix::event::EventfdFlags;
 use rustix::rand::GetRandomFlags;
 
 use crate::ffi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE};
-use crate::objects::{Context, Domain, Region, failed};
+use crate::objects::{Context, Domain, Region};
 use crate::token;
 
 /// All domains of a provider.

@@ -1,36 +1,13 @@
 //! Segments of our own, as a port finds them by the name in a fragment, and keeps them while requests in flight name them.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use overside_memory::{MemoryError, SegmentId};
-use overside_verbs::VerbsError;
+use overside_verbs::{ByNumber, VerbsError};
 
 use crate::ffi::ibv_sge;
 use crate::objects::Region;
 use crate::registry::Registry;
-
-/// A map by small numbers of our own.
-pub(crate) type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
-
-/// Multiplies: enough for numbers that nobody else chooses.
-#[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    }
-}
 
 /// Registrations that were used, kept until they are ended and nothing in flight names them.
 #[derive(Debug, Default)]

@@ -15,6 +15,7 @@ use overside_memory::kernels::{self, Kernel};
 use overside_memory::{Buffer, Segment, View};
 use overside_planner::{Bends, Profile};
 use overside_shape::{Run, Shape};
+use overside_verbs::watch::failed;
 use overside_verbs::{
     Access, CompletionQueue, Link, Memory, PortOptions, ProtectionDomain, Provider, QueuePair, VerbsError,
     WorkCompletion, WorkRequest,
@@ -23,7 +24,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::ShmProvider;
 use crate::handshake::{Wire, link};
-use crate::watch::{failed, vouched_peer};
+use crate::watch::vouched_peer;
 
 impl ShmProvider {
     /// Measures this machine and keeps the figures for [`Provider::profile`]. Takes about 30 ms and 17 MiB.

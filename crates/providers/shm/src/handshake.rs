@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use overside_verbs::watch::{failed, timespec};
 use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use crate::address;
 use crate::messages::{BYTES_MAX, Message, VERSION, greeting_version};
 use crate::socket::{self, Arrival};
-use crate::watch::{failed, vouched_peer};
+use crate::watch::vouched_peer;
 
 /// A connection that has shaken hands, as it rests in a [`Link`].
 #[derive(Debug)]
@@ -120,12 +121,5 @@ impl Deadline {
         self.left()?;
         let _ = rustix::event::poll(&mut [], Some(&timespec(Duration::from_millis(1))));
         Ok(())
-    }
-}
-
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
     }
 }

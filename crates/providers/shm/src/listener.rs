@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overside_verbs::watch::{Watch, failed};
 use overside_verbs::{Link, Listener, Peer, ProtectionDomain, VerbsError};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use crate::address;
-use crate::handshake::{Heard, Wire, greet, heard, link, timespec};
+use crate::handshake::{Heard, Wire, greet, heard, link};
 use crate::provider::Shared;
 use crate::socket;
-use crate::watch::{Ready, Watch, failed, vouched_peer};
+use crate::watch::{Ready, vouched_peer};
 
 /// Listens on an abstract socket.
 #[derive(Debug)]
@@ -141,7 +142,7 @@ impl Listener for ShmListener {
                 left = left.min(oldest.deadline.saturating_duration_since(Instant::now()));
             }
             ready.clear();
-            self.watch.wait(&mut ready, timespec(left))?;
+            self.watch.wait(left, |token, writable| ready.push(Ready { token, writable }))?;
             self.progress(&ready)?;
             if self.done.is_empty() && Instant::now() >= end {
                 return Ok(None);

@@ -1,40 +1,16 @@
 //! Segments of our own, as a port finds them by the name in a fragment.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use overside_memory::{Fragment, Segment, SegmentId};
-use overside_verbs::VerbsError;
+use overside_verbs::{ByNumber, VerbsError};
 
 use crate::registry::Registry;
-
-/// A map by names that need no protection from whoever chooses them: ours, or a peer's that only
-/// slows itself down.
-pub(crate) type ById<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
-
-/// Multiplies: enough for small integers.
-#[derive(Debug, Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    }
-}
 
 /// Registered segments that were sent from, cached until they are deregistered.
 #[derive(Debug, Default)]
 pub(crate) struct LocalSegments {
-    index: ById<u32>,
+    index: ByNumber<u32>,
     slots: Vec<Option<Local>>,
     free: Vec<u32>,
     /// Found of late, by the name's low bits.

@@ -1,10 +1,9 @@
 //! The peer's segments, mapped read-only here.
 
+use overside_verbs::ByNumber;
 use std::os::fd::OwnedFd;
 
 use overside_memory::Foreign;
-
-use crate::local::ById;
 
 /// How much a peer may make us map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +15,7 @@ pub(crate) struct Limits {
 /// Segments that the peer has passed and not taken back.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
-    index: ById<u32>,
+    index: ByNumber<u32>,
     slots: Vec<Option<Foreign>>,
     free: Vec<u32>,
     /// Found of late, by the name's low bits: a message's head and its pages lie in different segments.
@@ -27,7 +26,14 @@ pub(crate) struct PeerMemory {
 
 impl PeerMemory {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { index: ById::default(), slots: Vec::new(), free: Vec::new(), recent: [(0, 0); RECENT], bytes: 0, limits }
+        Self {
+            index: ByNumber::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            recent: [(0, 0); RECENT],
+            bytes: 0,
+            limits,
+        }
     }
 
     /// Verifies and maps.

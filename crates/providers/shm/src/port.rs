@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use overside_memory::Fragment;
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::watch::Watch;
 use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
 
 use crate::fate::Fate;
@@ -18,7 +19,7 @@ use crate::provider::Shared;
 use crate::registry::Mail;
 use crate::ring::{Geometry, Sge};
 use crate::send::{Entry, Progress, Sources};
-use crate::watch::{NOW, Ready, Watch};
+use crate::watch::Ready;
 
 /// A port of the shared-memory provider.
 #[derive(Debug)]
@@ -123,7 +124,7 @@ impl ShmPort {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         // An error here is the system's; what it would have told shows at the next look.
-        let _ = self.watch.wait(&mut ready, NOW);
+        let _ = self.watch.wait(Duration::ZERO, |token, writable| ready.push(Ready { token, writable }));
         for event in &ready {
             let index = (event.token >> 1) as u32;
             let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };

@@ -192,7 +192,7 @@ fn random_key() -> Result<u128, VerbsError> {
     match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::empty()) {
         Ok((filled, _)) if filled.len() == 16 => Ok(u128::from_le_bytes(std::array::from_fn(|i| filled[i]))),
         Ok(_) => Err(VerbsError::System { what: "getrandom", reason: "it returned too little".to_owned() }),
-        Err(errno) => Err(crate::watch::failed("getrandom", errno)),
+        Err(errno) => Err(overside_verbs::watch::failed("getrandom", errno)),
     }
 }
 

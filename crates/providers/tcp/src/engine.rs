@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::watch::Watch;
 use overside_verbs::{Link, Opcode, PortEvent, PortOptions, VerbsError};
 use rustix::net::{RecvFlags, Shutdown};
 
@@ -19,7 +20,7 @@ use crate::outbound::{Outbound, Source};
 use crate::provider::{DEPTH_MAX, INLINE_MAX, SGE_MAX, Shared};
 use crate::registry::Known;
 use crate::requests::{Act, Entry};
-use crate::watch::{Bell, Watch};
+use crate::watch::Bell;
 
 /// The state of a port.
 #[derive(Debug)]
@@ -264,7 +265,7 @@ impl Engine {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         // An error is the system's; what it would have told shows at the next look.
-        let _ = self.watch.wait(&mut ready, Duration::ZERO);
+        let _ = self.watch.wait(Duration::ZERO, |token, _| ready.push(token));
         ready.retain(|token| *token != NEWS);
         for index in &self.live {
             let left_over = |conn: &Conn| conn.more || conn.outbound.waiting() > 0 || conn.owes();

@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use overside_verbs::watch::failed;
 use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError};
 use rustix::net::sockopt;
 
@@ -16,7 +17,6 @@ use crate::address;
 use crate::options::Options;
 use crate::registry::random;
 use crate::seal::{Key, same};
-use crate::watch::failed;
 
 /// A connection that has shaken hands, as it rests in a [`Link`].
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overside_verbs::watch::{Watch, failed};
 use overside_verbs::{Link, Listener, ProtectionDomain, VerbsError};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
@@ -14,7 +15,6 @@ use crate::address;
 use crate::handshake::{Exchange, HELLO_BYTES, Hello, NO, PROOF_BYTES, Role, Wire, link, prepare, system};
 use crate::provider::Shared;
 use crate::registry::random;
-use crate::watch::{Watch, failed};
 
 /// Listens on a socket.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ impl Listener for TcpGate {
                 left = left.min(oldest.deadline.saturating_duration_since(Instant::now()));
             }
             ready.clear();
-            self.watch.wait(&mut ready, left)?;
+            self.watch.wait(left, |token, _| ready.push(token))?;
             self.progress(&ready)?;
             if self.done.is_empty() && Instant::now() >= end {
                 return Ok(None);

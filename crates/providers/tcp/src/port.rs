@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::watch::Watch;
 use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, VerbsError};
 
 use crate::engine::Engine;
 use crate::progress;
 use crate::provider::Shared;
-use crate::watch::{Bell, Watch};
+use crate::watch::Bell;
 
 /// A port of the TCP provider.
 #[derive(Debug)]

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use overside_memory::{Fragment, MemoryError, SegmentId};
+use overside_verbs::watch::failed;
 use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
 use rustix::rand::GetRandomFlags;
-
-use crate::watch::failed;
 
 /// All registrations of a provider.
 #[derive(Debug, Default)]
