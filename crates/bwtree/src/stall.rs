@@ -101,10 +101,11 @@ fn stalls_everywhere_disturb_nobody() {
                 held.iter().zip(before).for_each(|(page, before)| assert_eq!(page.base(), before));
             }
         });
+        // However this ends: readers that go on would keep the scope open.
+        let _stop = scopeguard::guard((), |()| stop.store(true, Ordering::Relaxed));
         for round in 1..40 {
             rewrite(&tree, 5000, round);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let mut out = Vec::new();
     for n in 0..5000 {
@@ -195,13 +196,13 @@ fn deleting_most_rows_returns_memory() {
                 assert!(rows >= ROWS / 100);
             }
         });
+        let _stop = scopeguard::guard((), |()| stop.store(true, Ordering::Relaxed));
         for n in (0..ROWS).filter(|n| n % 100 != 0) {
             assert!(tree.delete(&key(n)).unwrap());
         }
         tree.reclaim();
         let stats = tree.stats();
         let share = stats.committed_bytes as f64 / stats.committed_bytes_peak as f64;
-        stop.store(true, Ordering::Relaxed);
         assert!(share < 0.25, "{share}: {stats:?}");
     });
     // A reader that the system kept waiting made pages move to high chunks; pages move down again as they are rewritten.

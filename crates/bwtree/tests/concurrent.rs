@@ -89,6 +89,8 @@ fn scans_see_what_stays_exactly_once() {
                 }
             });
         }
+        // However this ends: writers that go on would keep the scope open.
+        let _stop = scopeguard::guard((), |()| stop.store(true, Ordering::Relaxed));
         let mut stay: Vec<[u8; 8]> = (0..3000).map(key).collect();
         stay.sort();
         for round in 0..300 {
@@ -112,7 +114,6 @@ fn scans_see_what_stays_exactly_once() {
             assert_eq!(seen, stay);
             read_in_steps(&tree, &stay);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(tree.stats().merges > 10, "{:?}", tree.stats());
 }

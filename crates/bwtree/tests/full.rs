@@ -81,14 +81,6 @@ fn every_delete_succeeds_at_once() {
     }
 }
 
-struct Done<'a>(&'a AtomicU64);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn deletes_succeed_while_others_read_and_fail_to_insert() {
     let tree = tree(16 << 10, 3, 100);
@@ -100,7 +92,7 @@ fn deletes_succeed_while_others_read_and_fail_to_insert() {
             let (tree, there, order, deleting) = (&tree, &there, &order, &deleting);
             s.spawn(move || {
                 // When a delete fails as well, or the reader below never ends.
-                let _done = Done(deleting);
+                let _done = scopeguard::guard((), |()| _ = deleting.fetch_sub(1, Ordering::Relaxed));
                 for at in order.iter().skip(half).step_by(2) {
                     assert_eq!(tree.delete(&key(there[*at as usize])), Ok(true), "{:?}", tree.stats());
                 }

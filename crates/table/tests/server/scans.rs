@@ -146,6 +146,8 @@ fn scans_keep_their_promise_under_writers() {
                 }
             });
         }
+        // However this ends: writers that go on would keep the scope open.
+        let _stop = scopeguard::guard((), |()| stop.store(true, Ordering::Relaxed));
         for round in 0..24 {
             let mode = ALL_MODES[round % 4];
             let rows = collect(&mut client, &table, &ScanOptions { mode, ..ScanOptions::default() }, 50);
@@ -153,6 +155,5 @@ fn scans_keep_their_promise_under_writers() {
             let lasting = rows.iter().filter(|(id, _)| id % 4 == 0).count();
             assert_eq!(lasting, 4000, "{mode:?}: rows present throughout");
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
