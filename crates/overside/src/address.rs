@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use overside_ibv::IbvProvider;
 use overside_shm::ShmProvider;
-use overside_tcp::{Key, KeyError, Options, TcpProvider};
+use overside_tcp::{Options, TcpProvider};
+use overside_verbs::handshake::{Key, KeyError};
 use overside_verbs::{Provider, VerbsError};
 
 use crate::Error;

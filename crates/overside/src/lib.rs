@@ -42,7 +42,7 @@ pub enum Error {
     Address(#[from] AddressError),
     /// The key file is refused.
     #[error(transparent)]
-    Key(#[from] overside_tcp::KeyError),
+    Key(#[from] verbs::handshake::KeyError),
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),

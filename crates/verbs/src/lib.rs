@@ -31,14 +31,17 @@
 //! [`Buffer`]: overside_memory::Buffer
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod acceptor;
 pub mod declared;
 mod error;
 mod fork;
+pub mod handshake;
 mod numbers;
 pub mod port;
 pub mod probe;
 mod provider;
 mod queue;
+mod random;
 mod region;
 mod slots;
 pub mod watch;
@@ -51,5 +54,6 @@ pub use overside_planner::{AtomicScope, Capabilities};
 pub use port::{Port, PortEvent};
 pub use provider::{Link, Listener, Peer, PortOptions, ProtectionDomain, Provider};
 pub use queue::CompletionQueue;
+pub use random::random;
 pub use region::{Access, Atomic, Memory, MemoryRegion, Readable, Remote, RemoteToken, Right, Writable};
 pub use work::{Opcode, QueuePair, Status, WorkCompletion, WorkRequest};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use overside_planner::{Capabilities, Profile};
 
 use crate::VerbsError;
+use crate::acceptor::Refused;
 use crate::port::Port;
 use crate::region::{Access, Memory, MemoryRegion};
 
@@ -79,6 +80,11 @@ pub trait Listener: Send + fmt::Debug {
 
     /// Readable when calling [`accept`](Self::accept) makes sense.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Connections turned away since the last call, if any: for whoever keeps a log.
+    fn refused(&mut self) -> Option<Refused> {
+        None
+    }
 }
 
 /// A connection that has shaken hands and belongs to no port yet.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use overside_verbs::ByNumber;
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
 use overside_verbs::watch::Watch;
-use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
+use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError, random};
 
 use crate::bounce::Bounce;
 use crate::channel::Incoming;
@@ -20,7 +20,7 @@ use crate::objects::Domain;
 use crate::pair::{Chain, OWN, Pair, Parts, SHARED, parts_of};
 use crate::provider::Shared;
 use crate::receives::{self, Receives};
-use crate::registry::{Letters, Mail, random};
+use crate::registry::{Letters, Mail};
 use crate::segments::Segments;
 use crate::status::{self, Fate};
 use crate::translate::Translator;

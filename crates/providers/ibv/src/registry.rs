@@ -1,16 +1,14 @@
 //! Registered memory, by protection domain, and who must hear when it goes.
 
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use overside_memory::SegmentId;
 use overside_verbs::watch::failed;
-use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
+use overside_verbs::{Access, Memory, MemoryRegion, VerbsError, random};
 use rustix::event::EventfdFlags;
-use rustix::rand::GetRandomFlags;
 
 use crate::ffi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE};
 use crate::objects::{Context, Domain, Region};
@@ -199,16 +197,6 @@ fn random_place(memory: &Memory) -> Result<u64, VerbsError> {
     let address = crate::objects::place(memory)?.0 as u64;
     let random = u64::from_le_bytes(random()?);
     Ok((random & PLACES | HUGE_PAGE) + (address & (HUGE_PAGE - 1)))
-}
-
-/// Bytes that nobody guesses.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], VerbsError> {
-    let mut bytes = [MaybeUninit::uninit(); N];
-    match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::empty()) {
-        Ok((filled, _)) if filled.len() == N => Ok(std::array::from_fn(|i| filled[i])),
-        Ok(_) => Err(VerbsError::System { what: "getrandom", reason: "it returned too little".to_owned() }),
-        Err(errno) => Err(failed("getrandom", errno)),
-    }
 }
 
 const UNKNOWN_DOMAIN: VerbsError = VerbsError::Unsupported("a protection domain of another provider");

@@ -9,12 +9,11 @@ use overside_verbs::{
     Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
 };
 
-use crate::listener::ShmListener;
 use crate::peer_memory::Limits;
 use crate::port::ShmPort;
 use crate::registry::Registry;
 use crate::ring::{DEPTH_MAX, INLINE_MAX, MESSAGE_MAX, SGE_MAX};
-use crate::{calibrate, handshake};
+use crate::{calibrate, handshake, listener};
 
 /// The shared-memory provider of this process.
 #[derive(Debug)]
@@ -136,7 +135,7 @@ impl Provider for ShmProvider {
 
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
         self.check_fork()?;
-        Ok(Box::new(ShmListener::bind(self.shared.clone(), domain, name)?))
+        Ok(Box::new(listener::bind(self.shared.clone(), domain, name)?))
     }
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {

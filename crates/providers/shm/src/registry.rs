@@ -1,13 +1,11 @@
 //! What may be touched: protection domains with their memory, and whom that concerns.
 
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use overside_memory::{Segment, SegmentId};
-use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
-use rustix::rand::GetRandomFlags;
+use overside_verbs::{Access, Memory, MemoryRegion, VerbsError, random};
 
 use crate::channel::{Carried, Channel};
 use crate::messages::Message;
@@ -76,7 +74,7 @@ impl Registry {
     /// Registers; peers connected in the domain are granted what is remotely accessible at once.
     pub(crate) fn register(&self, domain: u64, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         check_access(memory, access)?;
-        let rkey = random_key()?;
+        let rkey = u128::from_le_bytes(random()?);
         let mut state = self.lock();
         let State { regions, domains } = &mut *state;
         let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
@@ -183,16 +181,6 @@ fn check_access(memory: &Memory, access: Access) -> Result<(), VerbsError> {
             Err(VerbsError::Unsupported("registering a peer's window; its owner grants it"))
         }
         _ => Ok(()),
-    }
-}
-
-/// Nobody guesses it.
-fn random_key() -> Result<u128, VerbsError> {
-    let mut bytes = [MaybeUninit::uninit(); 16];
-    match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::empty()) {
-        Ok((filled, _)) if filled.len() == 16 => Ok(u128::from_le_bytes(std::array::from_fn(|i| filled[i]))),
-        Ok(_) => Err(VerbsError::System { what: "getrandom", reason: "it returned too little".to_owned() }),
-        Err(errno) => Err(overside_verbs::watch::failed("getrandom", errno)),
     }
 }
 

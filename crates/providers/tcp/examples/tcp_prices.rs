@@ -1,6 +1,7 @@
 //! What things cost over loopback on this machine, without and with tags on every frame.
 
-use overside_tcp::{Key, Options, TcpProvider};
+use overside_tcp::{Options, TcpProvider};
+use overside_verbs::handshake::Key;
 
 fn main() {
     for key in [None, Key::from_bytes(b"a key for measuring with")] {

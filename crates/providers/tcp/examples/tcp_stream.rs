@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Segment, View};
 use overside_shape::{Run, Shape};
-use overside_tcp::{Key, Options, TcpProvider};
+use overside_tcp::{Options, TcpProvider};
+use overside_verbs::handshake::Key;
 use overside_verbs::*;
 use rustix::time::{ClockId, clock_gettime};
 

@@ -14,13 +14,15 @@ use overside_memory::kernels::{self, Kernel};
 use overside_memory::{Buffer, Segment, View};
 use overside_planner::{Bends, Profile};
 use overside_shape::{Run, Shape};
+use overside_verbs::handshake::Keys;
+use overside_verbs::handshake::stream::prepare;
 use overside_verbs::{
     Access, CompletionQueue, Memory, PortOptions, ProtectionDomain, Provider, QueuePair, VerbsError, WorkRequest,
+    random,
 };
 
 use crate::TcpProvider;
-use crate::handshake::{Keys, Wire, link, prepare, system};
-use crate::registry::random;
+use crate::handshake::{Wire, link, system};
 
 impl TcpProvider {
     /// Measures this machine and keeps the figures for [`Provider::profile`]. Takes about 60 ms and 17 MiB.
@@ -234,7 +236,8 @@ const PATIENCE_MS: u128 = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Key, Options};
+    use crate::Options;
+    use overside_verbs::handshake::Key;
 
     #[test]
     fn the_figures_are_of_this_machine_and_kept() {

@@ -3,11 +3,12 @@
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
+use overside_verbs::handshake::TAG_BYTES;
 use rustix::io::Errno;
 
 use crate::fate::Fate;
 use crate::frame::{HEAD_MAX, HEAD_MIN, Head, WRITE_CHUNK, head_bytes};
-use crate::seal::{Seal, Sealing, TAG_BYTES};
+use crate::seal::{Seal, Sealing};
 
 /// What was read and not understood yet.
 #[derive(Debug)]

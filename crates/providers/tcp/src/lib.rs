@@ -5,9 +5,9 @@
 //! in it: answers and acknowledgements never wait behind a message that nobody wants, and no peer makes this process
 //! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
 //!
-//! In the order in which a request meets them: `handshake`, `listener` (who is there), `port` and `engine` (completion queue, queue
+//! In the order in which a request meets them: `handshake`, `listener` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
 //! pairs), `conn` (one of them), `requests` → `outbound` (out), `inbound` (in) → `target` (one-sided operations,
-//! carried out here), `frame` (the wire), `seal` (key and tags), `progress` (a thread that stands in while nobody polls).
+//! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls).
 //!
 //! **What the key gives, and what it does not.** Both sides prove that they hold the same key before anything else, and every frame
 //! carries a tag, so nobody without the key connects, injects, changes, reorders or plays back anything. There is **no
@@ -41,4 +41,3 @@ mod watch;
 
 pub use options::Options;
 pub use provider::TcpProvider;
-pub use seal::{Key, KeyError};

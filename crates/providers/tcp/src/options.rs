@@ -1,6 +1,6 @@
 //! What a provider is told when it is made.
 
-use crate::seal::Key;
+use overside_verbs::handshake::Key;
 
 /// How a provider behaves.
 #[derive(Clone, Debug)]

@@ -7,35 +7,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use overside_memory::{Segment, SegmentId, Window};
+use overside_verbs::handshake::Keys;
 use overside_verbs::port::{QpIndex, RawBuffer, RawReceive};
 use overside_verbs::{Access, Memory, Opcode, RemoteToken, Status};
 
 use crate::conn::{Conn, Context};
 use crate::credits::Pool;
 use crate::frame::{HEAD_MAX, Head, Op, head_bytes};
-use crate::handshake::{Exchange, HELLO_BYTES, Hello, Keys, Role, Wire};
-use crate::options::Options;
+use crate::handshake::Wire;
 use crate::outbound::Outbound;
 use crate::registry::Registry;
 use crate::requests::{Act, Entry};
-use crate::seal::{Key, Seal};
+use crate::seal::Seal;
 use crate::target::Target;
-
-/// A connector's side of a handshake. True: a listener with the key `KEY` would welcome it.
-///
-/// # Panics
-/// When a greeting does not mean what it says.
-pub fn handshake(bytes: &[u8]) -> bool {
-    let Some((said, proof)) = bytes.split_first_chunk::<HELLO_BYTES>() else { return false };
-    let Some(theirs) = Hello::decode(said) else { return false };
-    let options = Options { key: Key::from_bytes(KEY), ..Options::default() };
-    let ours = Hello::new(&options, [5; 32]);
-    if theirs.differs(&ours).is_some() {
-        return false;
-    }
-    assert_eq!(theirs.encode(), *said, "a greeting has one encoding");
-    Exchange::new(options.key.as_ref(), said, &ours.encode()).holds(Role::Connector, proof)
-}
 
 /// A peer's frames on a connection that has receives, a READ and a FETCH_ADD under way; tagged when the first byte is odd. True: all
 /// of them were taken.
@@ -145,10 +129,7 @@ pub fn one_sided(bytes: &[u8]) -> bool {
 /// # Panics
 /// Never: all of it is made here.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let options = Options { key: Key::from_bytes(KEY), ..Options::default() };
-    let said = Hello::new(&options, [9; 32]).encode();
-    let exchange = Exchange::new(options.key.as_ref(), &said, &Hello::new(&options, [5; 32]).encode());
-    let mut seeds = vec![("handshake", [&said[..], &exchange.proof(Role::Connector)].concat())];
+    let mut seeds = Vec::new();
     let head = |acked, len, op| Head { acked, credits: 0, len, op };
     for tagged in [0u8, 1] {
         let seal = || Seal::new((tagged == 1).then_some([2; 32]));
@@ -196,7 +177,6 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     seeds
 }
 
-const KEY: &[u8] = b"the key of the fuzz targets";
 const CANARY: u8 = 0x77;
 const RECEIVES: u32 = 4;
 const GROUND_BYTES: usize = 8192 * (RECEIVES as usize + 1);

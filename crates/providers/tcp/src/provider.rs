@@ -10,11 +10,10 @@ use overside_verbs::{
 };
 
 use crate::frame::MESSAGE_MAX;
-use crate::listener::TcpGate;
 use crate::options::Options;
 use crate::port::TcpPort;
 use crate::registry::Registry;
-use crate::{calibrate, handshake};
+use crate::{calibrate, handshake, listener};
 
 /// The TCP provider of this process.
 #[derive(Debug)]
@@ -128,7 +127,7 @@ impl Provider for TcpProvider {
 
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
         self.shared.check_fork()?;
-        Ok(Box::new(TcpGate::bind(self.shared.clone(), domain, name)?))
+        Ok(Box::new(listener::bind(self.shared.clone(), domain, name)?))
     }
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {

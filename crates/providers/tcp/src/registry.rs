@@ -1,14 +1,11 @@
 //! What may be touched: protection domains with their memory.
 
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use overside_memory::{Fragment, MemoryError, SegmentId};
-use overside_verbs::watch::failed;
-use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
-use rustix::rand::GetRandomFlags;
+use overside_verbs::{Access, Memory, MemoryRegion, VerbsError, random};
 
 /// All registrations of a provider.
 #[derive(Debug, Default)]
@@ -151,16 +148,6 @@ impl Known {
         };
         self.last = Some((id, range));
         Ok(range)
-    }
-}
-
-/// Bytes that nobody guesses.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], VerbsError> {
-    let mut bytes = [MaybeUninit::uninit(); N];
-    match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::empty()) {
-        Ok((filled, _)) if filled.len() == N => Ok(std::array::from_fn(|i| filled[i])),
-        Ok(_) => Err(VerbsError::System { what: "getrandom", reason: "it returned too little".to_owned() }),
-        Err(errno) => Err(failed("getrandom", errno)),
     }
 }
 

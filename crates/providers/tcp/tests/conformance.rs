@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use overside_tcp::{Key, Options, TcpProvider};
+use overside_tcp::{Options, TcpProvider};
 use overside_verbs::Provider;
+use overside_verbs::handshake::Key;
 
 /// An address of this process alone, within 127.0.0.0/8.
 fn name() -> String {

@@ -1,0 +1,145 @@
+//! The pre-shared key.
+
+use std::path::Path;
+
+use blake3::Hasher;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// A pre-shared key. Whoever has it may connect.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+/// Why a key file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// It cannot be read.
+    #[error("the key file {path} cannot be read: {reason}")]
+    Unreadable {
+        /// The path as given.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// Others can read it, or it is another's.
+    #[error("the key file {path} is refused: {reason}; make it yours alone (chown, then chmod 600)")]
+    Exposed {
+        /// The path as given.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Too short or too long.
+    #[error(
+        "the key file {path} has {bytes} bytes, a key has 16 to 4096; make one with: head -c 32 /dev/urandom > {path}"
+    )]
+    Length {
+        /// The path as given.
+        path: String,
+        /// Its length.
+        bytes: u64,
+    },
+}
+
+impl Key {
+    /// Reads a key file: 16 to 4,096 bytes of any kind, a line end at the end left out. It must belong to this user
+    /// (or root), who alone can read it.
+    ///
+    /// # Errors
+    /// [`KeyError`], which says what to do.
+    pub fn from_file(path: &Path) -> Result<Self, KeyError> {
+        let shown = path.display().to_string();
+        let unreadable = |e: Errno| KeyError::Unreadable { path: shown.clone(), reason: e.to_string() };
+        let exposed = |reason: String| KeyError::Exposed { path: shown.clone(), reason };
+        // A pipe, which would wait for its other end, is refused below.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(unreadable)?;
+        // Asked of the open file: the path may name another by now.
+        let about = rustix::fs::fstat(&file).map_err(unreadable)?;
+        if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
+            return Err(exposed("it is no plain file".to_owned()));
+        }
+        let mode = about.st_mode & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(exposed(format!("others may use it (mode {mode:03o})")));
+        }
+        let user = rustix::process::geteuid().as_raw();
+        if about.st_uid != user && about.st_uid != 0 {
+            return Err(exposed(format!("it belongs to user {}, this process runs as {user}", about.st_uid)));
+        }
+        let mut bytes = Vec::new();
+        let mut part = [0; 512];
+        while bytes.len() <= BYTES_MAX {
+            match rustix::io::read(&file, &mut part) {
+                Ok(0) => break,
+                Ok(more) => bytes.extend_from_slice(&part[..more]),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(unreadable(errno)),
+            }
+        }
+        while let Some(b'\n' | b'\r') = bytes.last() {
+            bytes.pop();
+        }
+        Self::from_bytes(&bytes).ok_or(KeyError::Length { path: shown, bytes: bytes.len() as u64 })
+    }
+
+    /// A key of 16 to 4,096 bytes; none when it has another length.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (BYTES_MIN..=BYTES_MAX).contains(&bytes.len()).then(|| Self(blake3::derive_key(CONTEXT, bytes)))
+    }
+
+    /// For connections on which nobody proves anything.
+    pub(super) fn none() -> Self {
+        Self([0; 32])
+    }
+
+    /// A proof for `role` over everything that was said.
+    pub(super) fn prove(&self, role: &str, transcript: &[u8]) -> [u8; 32] {
+        let mut hasher = Hasher::new_keyed(&self.0);
+        hasher.update(&(role.len() as u64).to_le_bytes()).update(role.as_bytes()).update(transcript);
+        *hasher.finalize().as_bytes()
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(hidden)")
+    }
+}
+
+const CONTEXT: &str = "overside 2 pre-shared key";
+const BYTES_MIN: usize = 16;
+const BYTES_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"sixteen bytes or more\n").unwrap();
+        let mode = |bits| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(bits)).unwrap();
+        for open in [0o644, 0o640, 0o604, 0o620] {
+            mode(open);
+            let error = Key::from_file(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600"), "{open:o}: {error}");
+        }
+        mode(0o600);
+        assert_eq!(Key::from_file(&path).unwrap(), Key::from_bytes(b"sixteen bytes or more").unwrap());
+        std::fs::write(&path, b"short\n").unwrap();
+        assert!(Key::from_file(&path).unwrap_err().to_string().contains("16 to 4096"));
+        std::fs::write(&path, vec![1; 5000]).unwrap();
+        assert!(matches!(Key::from_file(&path), Err(KeyError::Length { .. })));
+        assert!(matches!(Key::from_file(folder.path()), Err(KeyError::Exposed { .. })));
+        assert!(matches!(Key::from_file(&folder.path().join("none")), Err(KeyError::Unreadable { .. })));
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::from_raw_mode(0o600)).unwrap();
+        assert!(matches!(Key::from_file(&pipe), Err(KeyError::Exposed { .. })));
+    }
+}
