@@ -3,6 +3,7 @@
 //! - `cargo xtask tidy` holds the tree against the rules of docs/ARCHITECTURE.md and
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
+//! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
 //! - `cargo xtask check` formats, lints, tidies and tests: what to run before a commit.
 //!
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod fuzz;
 mod guest;
 mod instructions;
 mod rules;
@@ -25,7 +27,7 @@ use anyhow::{Context, Result, bail};
 use crate::tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
-     cargo xtask guest [--keep] [TEST]...";
+     cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [CRATE/TARGET]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -36,10 +38,11 @@ fn main() -> ExitCode {
         ["instructions", "--record"] => instructions::run(&root(), true),
         ["guest", "--keep", ref tests @ ..] => guest::run(&root(), true, tests),
         ["guest", ref tests @ ..] => guest::run(&root(), false, tests),
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
+        ["fuzz", ref rest @ ..] => match fuzz::Asked::parse(rest) {
+            Some(asked) => fuzz::run(&root(), &asked),
+            None => return usage(),
+        },
+        _ => return usage(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -48,6 +51,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 fn tidy() -> Result<()> {

@@ -5,7 +5,7 @@
 
 mod archive;
 mod boot;
-mod host;
+pub mod host;
 mod image;
 mod jobs;
 mod kernel;

@@ -1,0 +1,249 @@
+//! `cargo xtask fuzz`: every fuzz target of the repository for a while, guided by coverage, on the stable compiler.
+//!
+//! libFuzzer needs counters in the code and nothing else that only a nightly compiler gives (the address sanitizer is; the
+//! targets check their promises themselves). Each target starts from its committed corpus. What it finds stays under
+//! `target/fuzz/found`, an input that fails under `target/fuzz/failed`; `--keep` adds to the committed corpus those found inputs
+//! that reach code which nothing committed reaches, and the crates' own tests replay them from then on.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+
+use crate::guest::host;
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Of each target.
+    seconds: u32,
+    keep: bool,
+    /// Names of targets, as `tcp/frames`; all, when there is none.
+    targets: Vec<String>,
+}
+
+impl Asked {
+    /// None when the arguments mean nothing.
+    pub fn parse(arguments: &[&str]) -> Option<Self> {
+        let mut asked = Self { seconds: 60, keep: false, targets: Vec::new() };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--seconds" => asked.seconds = arguments.next()?.parse().ok().filter(|seconds| *seconds > 0)?,
+                "--keep" => asked.keep = true,
+                flag if flag.starts_with('-') => return None,
+                target => asked.targets.push(target.to_owned()),
+            }
+        }
+        Some(asked)
+    }
+}
+
+/// One target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    /// `tcp/frames`: the crate's folder and the target.
+    name: String,
+    /// The workspace of the crate's targets.
+    workspace: PathBuf,
+    bin: String,
+}
+
+impl Target {
+    fn corpus(&self) -> PathBuf {
+        self.workspace.join("corpus").join(&self.bin)
+    }
+}
+
+/// Runs the targets, as many at a time as keep the processors busy.
+pub fn run(root: &Path, asked: &Asked) -> Result<()> {
+    let mut targets = find(root)?;
+    if let Some(unknown) = asked.targets.iter().find(|name| !targets.iter().any(|target| target.name == **name)) {
+        let known: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
+        bail!("there is no fuzz target {unknown}; there are: {}", known.join(", "));
+    }
+    targets.retain(|target| asked.targets.is_empty() || asked.targets.contains(&target.name));
+    let place = host::target(root).join("fuzz");
+    let built = build(root, &place, &targets)?;
+    let at_once = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    let (queue, failed) = (Mutex::new(VecDeque::from(built)), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let Some((target, program)) = lock(&queue).pop_front() else { return };
+                    match one(&place, &target, &program, asked) {
+                        Ok(line) => println!("{line}"),
+                        Err(error) => {
+                            eprintln!("fuzz {}: {error:#}", target.name);
+                            lock(&failed).push(target.name);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_default();
+    if !failed.is_empty() {
+        bail!("fuzz targets failed: {}; the inputs lie in {}", failed.join(", "), place.join("failed").display());
+    }
+    Ok(())
+}
+
+/// All targets: the files of every `fuzz/fuzz_targets` below `crates`.
+fn find(root: &Path) -> Result<Vec<Target>> {
+    let (mut folders, mut targets) = (vec![root.join("crates")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        let workspace = folder.join("fuzz");
+        if workspace.join("Cargo.toml").is_file() {
+            let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            for source in entries(&workspace.join("fuzz_targets"))? {
+                let bin = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                targets.push(Target { name: format!("{package}/{bin}"), workspace: workspace.clone(), bin });
+            }
+        } else if !folder.join("Cargo.toml").is_file() {
+            folders.extend(entries(&folder)?.into_iter().filter(|path| path.is_dir()));
+        }
+    }
+    targets.sort_by(|a, b| a.name.cmp(&b.name));
+    if targets.is_empty() {
+        bail!("no fuzz target below {}", root.display());
+    }
+    Ok(targets)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    Ok(entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?)
+}
+
+/// Builds each workspace's targets and copies them to where no other's have their names.
+fn build(root: &Path, place: &Path, targets: &[Target]) -> Result<Vec<(Target, PathBuf)>> {
+    let host = triple()?;
+    let programs = place.join("programs");
+    std::fs::create_dir_all(&programs)?;
+    let mut built = Vec::new();
+    for of_one in targets.chunk_by(|a, b| a.workspace == b.workspace) {
+        let workspace = &of_one[0].workspace;
+        // The same versions as everywhere; what only fuzzing needs is added by cargo.
+        let lock = workspace.join("Cargo.lock");
+        std::fs::copy(root.join("Cargo.lock"), &lock).with_context(|| lock.display().to_string())?;
+        let bins = of_one.iter().flat_map(|target| ["--bin", target.bin.as_str()]);
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--release", "--quiet", "--target", &host, "--target-dir"])
+            .arg(place)
+            .args(bins)
+            .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"))
+            .current_dir(workspace)
+            .status()?;
+        if !status.success() {
+            bail!("the fuzz targets in {} do not build", workspace.display());
+        }
+        for target in of_one {
+            let program = programs.join(target.name.replace('/', "-"));
+            std::fs::copy(place.join(&host).join("release").join(&target.bin), &program)?;
+            built.push((target.clone(), program));
+        }
+    }
+    Ok(built)
+}
+
+fn triple() -> Result<String> {
+    let said = Command::new("rustc").arg("-vV").output().context("cannot start rustc")?.stdout;
+    let said = String::from_utf8_lossy(&said);
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc does not say what it builds for")
+}
+
+/// Runs one target; a line about it.
+fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<String> {
+    let label = target.name.replace('/', "-");
+    let (found, failed) = (place.join("found").join(&label), place.join("failed"));
+    std::fs::create_dir_all(&found)?;
+    std::fs::create_dir_all(&failed)?;
+    let fuzzer = || {
+        let mut command = Command::new(program);
+        command.current_dir(place).stdin(Stdio::null()).args(LIMITS);
+        command
+    };
+    let output = fuzzer()
+        .arg(format!("-max_total_time={}", asked.seconds))
+        .arg(format!("-artifact_prefix={}/{label}-", failed.display()))
+        .arg(&found)
+        .arg(target.corpus())
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let tail: Vec<&str> = said.lines().rev().take(TAIL_LINES).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        bail!("{}\n{}", output.status, tail.join("\n"));
+    }
+    if asked.keep {
+        let merged = fuzzer().arg("-merge=1").arg(target.corpus()).arg(&found).output()?;
+        if !merged.status.success() {
+            bail!("merging what was found: {}", merged.status);
+        }
+    }
+    Ok(format!("fuzz {:24} {}", target.name, summary(&said)))
+}
+
+/// How many inputs ran, and how much of the code they reached.
+fn summary(said: &str) -> String {
+    let done = said.lines().rev().find(|line| line.starts_with("Done ")).unwrap_or("ended without a count");
+    let reached = said.lines().rev().find_map(|line| line.split_once(" cov: ")?.1.split_whitespace().next());
+    format!("{done}, {} places of the code reached", reached.unwrap_or("no"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Counters at every edge and every comparison, and checks that release builds leave out.
+const FLAGS: [&str; 9] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cdebug-assertions=yes",
+    "-Coverflow-checks=yes",
+    "-Cpanic=unwind",
+];
+/// No input takes longer or more memory; on a loaded machine everything takes long.
+const LIMITS: [&str; 3] = ["-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=0"];
+const TAIL_LINES: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_corpus() {
+        let root = crate::root();
+        let targets = find(&root).unwrap();
+        for name in ["bwtree/leaf", "table/row", "tcp/frames", "tcp/handshake", "tcp/one_sided"] {
+            assert!(targets.iter().any(|target| target.name == name), "{name} is not found");
+        }
+        for target in targets {
+            assert!(entries(&target.corpus()).is_ok_and(|inputs| !inputs.is_empty()), "{} has no seed", target.name);
+        }
+    }
+
+    #[test]
+    fn arguments_that_mean_nothing_are_refused() {
+        let asked = Asked::parse(&["--seconds", "5", "tcp/frames"]).unwrap();
+        assert_eq!(asked, Asked { seconds: 5, keep: false, targets: vec!["tcp/frames".to_owned()] });
+        assert_eq!(Asked::parse(&["--seconds"]), None);
+        assert_eq!(Asked::parse(&["--seconds", "0"]), None);
+        assert_eq!(Asked::parse(&["--forever"]), None);
+    }
+
+    #[test]
+    fn a_run_is_told_in_a_line() {
+        let said = "#8 INITED cov: 11 ft: 5\n#200\tNEW    cov: 311 ft: 512 corp: 6\nDone 2660 runs in 9 second(s)\n";
+        assert_eq!(summary(said), "Done 2660 runs in 9 second(s), 311 places of the code reached");
+    }
+}
