@@ -1,5 +1,6 @@
-//! How fast messages go from one process to another over loopback, beside a plain blocking `write`/`read` loop of the same bytes in
-//! 64 KiB chunks over a TCP connection between the same two processes; both alternately, with the processor time of both.
+//! How fast messages go from one process to another over loopback, beside plain blocking `write`/`read` loops of the same bytes in
+//! 64 KiB chunks over TCP connections between the same two processes: one as it comes, one whose socket buffers hold no more than
+//! credits let be under way, and one whose two ends are held on a processor each; all alternately, with the processor time of both.
 //!
 //! `cargo run --release -p overside-tcp --example tcp_stream [message_bytes [fragments [tags]]]`
 
@@ -16,6 +17,8 @@ use overside_shape::{Run, Shape};
 use overside_tcp::{Options, TcpProvider};
 use overside_verbs::handshake::Key;
 use overside_verbs::*;
+use rustix::net::sockopt;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() {
@@ -41,7 +44,9 @@ fn send(provider: &TcpProvider, to: &str, message: usize, fragments: usize) {
     let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default()).unwrap());
     let qp = queue.attach(provider.connect(&domain, verbs_at, Duration::from_secs(5)).unwrap()).unwrap();
     let mut plain = TcpStream::connect(plain_at).unwrap();
-    plain.set_nodelay(true).unwrap();
+    let mut small = TcpStream::connect(plain_at).unwrap();
+    [&plain, &small].iter().for_each(|stream| stream.set_nodelay(true).unwrap());
+    sockopt::set_socket_send_buffer_size(&small, SMALL_BYTES / 2).unwrap();
     let piece = message / fragments;
     let shapes: Vec<Shape> = (0..SOURCE_BYTES / message)
         .map(|i| {
@@ -54,11 +59,13 @@ fn send(provider: &TcpProvider, to: &str, message: usize, fragments: usize) {
     let mut command = [0; 1];
     while plain.read_exact(&mut command).is_ok() {
         let start = cpu();
-        if command[0] == PLAIN {
-            buffer.chunks(CHUNK_BYTES).for_each(|chunk| plain.write_all(chunk).unwrap());
-        } else {
-            send_all(&mut queue, qp, &buffer, &shapes);
+        hold(command[0] == PINNED, 0);
+        match command[0] {
+            VERBS => send_all(&mut queue, qp, &buffer, &shapes),
+            SMALL => buffer.chunks(CHUNK_BYTES).for_each(|chunk| small.write_all(chunk).unwrap()),
+            _ => buffer.chunks(CHUNK_BYTES).for_each(|chunk| plain.write_all(chunk).unwrap()),
         }
+        hold(false, 0);
         plain.write_all(&(cpu() - start).to_le_bytes()).unwrap();
     }
 }
@@ -93,25 +100,32 @@ fn receive(provider: &TcpProvider, message: usize) {
         .unwrap();
     let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default()).unwrap());
     let qp = queue.attach(listener.accept(Duration::from_secs(10)).unwrap().unwrap()).unwrap();
-    let (mut plain, _) = plain.accept().unwrap();
+    // What is accepted takes the size of its listener, before any window is announced.
+    let (mut commands, _) = plain.accept().unwrap();
+    sockopt::set_socket_recv_buffer_size(&plain, SMALL_BYTES / 2).unwrap();
+    let (mut small, _) = plain.accept().unwrap();
     let buffers = Segment::private(RING_BYTES).unwrap().carve(message);
     let mut free: Vec<(u64, Buffer)> = buffers.into_iter().map(|b| (0, b)).collect();
     let mut ring = Segment::private(RING_BYTES).unwrap().carve(CHUNK_BYTES);
-    let mut rounds: Vec<[Side; 2]> = Vec::new();
+    let mut rounds: Vec<[Side; SIDES]> = Vec::new();
     let mut sums = 0;
     for round in 0..ROUNDS {
-        let mut sides = [Side::default(); 2];
-        // Each goes first as often as the other.
-        for which in if round % 2 == 0 { [VERBS, PLAIN] } else { [PLAIN, VERBS] } {
-            plain.write_all(&[which]).unwrap();
+        let mut sides = [Side::default(); SIDES];
+        // Each goes first as often as the others.
+        for turn in 0..SIDES {
+            let which = ((round + turn) % SIDES) as u8;
+            commands.write_all(&[which]).unwrap();
+            hold(which == PINNED, 1);
             let (start, busy) = (Instant::now(), cpu());
             let bytes = match which {
                 VERBS => receive_all(&mut queue, qp, &mut free, message, &mut sums),
-                _ => read_all(&mut plain, &mut ring, &mut sums),
+                SMALL => read_all(&mut small, &mut ring, &mut sums),
+                _ => read_all(&mut commands, &mut ring, &mut sums),
             };
+            hold(false, 1);
             let (took, ours) = (start.elapsed().as_nanos() as f64, cpu() - busy);
             let mut theirs = [0; 8];
-            plain.read_exact(&mut theirs).unwrap();
+            commands.read_exact(&mut theirs).unwrap();
             let per_byte = |ns: u64| ns as f64 / bytes as f64;
             let sender = per_byte(u64::from_le_bytes(theirs));
             sides[usize::from(which)] = Side { rate: bytes as f64 / took, receiver: per_byte(ours), sender };
@@ -121,7 +135,7 @@ fn receive(provider: &TcpProvider, message: usize) {
             rounds.push(sides);
         }
     }
-    drop((queue, plain));
+    drop((queue, commands));
     child.wait().unwrap();
     black_box(sums);
     report(message, &rounds);
@@ -169,27 +183,39 @@ fn read_all(plain: &mut TcpStream, ring: &mut [Buffer], sums: &mut u64) -> u64 {
     SOURCE_BYTES as u64
 }
 
-fn report(message: usize, rounds: &[[Side; 2]]) {
-    let all = |of: &dyn Fn(&[Side; 2]) -> f64| {
+fn report(message: usize, rounds: &[[Side; SIDES]]) {
+    let all = |of: &dyn Fn(&[Side; SIDES]) -> f64| {
         let mut values: Vec<f64> = rounds.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         let at = |part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
         (at(0.5), at(0.25), at(0.75))
     };
-    for (which, name) in [(VERBS, "verbs"), (PLAIN, "write and read in 64 KiB")] {
-        let side = usize::from(which);
+    for (which, name) in NAMES.iter().enumerate() {
         println!(
-            "{name:25} {:.2} GB/s, processor time for a KiB: {:.0} ns sender, {:.0} ns receiver",
-            all(&|r| r[side].rate).0,
-            all(&|r| r[side].sender).0 * 1024.0,
-            all(&|r| r[side].receiver).0 * 1024.0
+            "{name:44} {:.2} GB/s, processor time for a KiB: {:.0} ns sender, {:.0} ns receiver",
+            all(&|r| r[which].rate).0,
+            all(&|r| r[which].sender).0 * 1024.0,
+            all(&|r| r[which].receiver).0 * 1024.0
         );
     }
-    let (median, low, high) = all(&|r| r[0].rate / r[1].rate);
-    println!("{message} B messages: ratio median {median:.3} (quartiles {low:.3} to {high:.3})");
     let cpu = |side: &Side| side.sender + side.receiver;
-    let (median, low, high) = all(&|r| cpu(&r[0]) / cpu(&r[1]));
-    println!("processor time of both: ratio median {median:.3} (quartiles {low:.3} to {high:.3})");
+    for which in 1..SIDES {
+        let (median, low, high) = all(&|r| r[0].rate / r[which].rate);
+        println!("{message} B messages over {}: {median:.3} (quartiles {low:.3} to {high:.3})", NAMES[which]);
+        let (median, low, high) = all(&|r| cpu(&r[0]) / cpu(&r[which]));
+        println!("    processor time of both: {median:.3} (quartiles {low:.3} to {high:.3})");
+    }
+}
+
+/// Keeps this thread on a processor, or lets it go where it likes.
+fn hold(held: bool, on: usize) {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut set = CpuSet::new();
+    match held {
+        true => set.set(on % processors),
+        false => (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu)),
+    }
+    sched_setaffinity(None, &set).unwrap();
 }
 
 /// A byte of each cache line, as a consumer would.
@@ -203,7 +229,13 @@ fn cpu() -> u64 {
 }
 
 const VERBS: u8 = 0;
-const PLAIN: u8 = 1;
+const SMALL: u8 = 2;
+const PINNED: u8 = 3;
+const SIDES: usize = 4;
+const NAMES: [&str; SIDES] =
+    ["verbs", "write and read", "write and read, small socket buffers", "write and read, a processor each"];
+/// What credits let be under way.
+const SMALL_BYTES: usize = 1 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 const SOURCE_BYTES: usize = 128 << 20;
 const RING_BYTES: usize = 1 << 20;

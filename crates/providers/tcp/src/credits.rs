@@ -174,8 +174,9 @@ impl Credits {
 
 /// Shared receives kept for a queue pair that did not ask.
 const FEW: usize = 16;
-/// A peer that was asked to give back receives and says nothing for so long is closed.
-const RECALL_LIMIT: Duration = Duration::from_secs(4);
+/// A peer that was asked to give back receives and says nothing for so long is closed. Longer than it takes to find that its host is
+/// gone, of which it would be accused otherwise.
+const RECALL_LIMIT: Duration = Duration::from_secs(12);
 
 #[cfg(test)]
 mod tests {
