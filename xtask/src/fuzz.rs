@@ -224,7 +224,7 @@ mod tests {
     fn every_target_has_a_corpus() {
         let root = crate::root();
         let targets = find(&root).unwrap();
-        for name in ["bwtree/leaf", "table/row", "tcp/frames", "tcp/handshake", "tcp/one_sided"] {
+        for name in ["bwtree/leaf", "table/row", "tcp/frames", "tcp/one_sided", "verbs/handshake"] {
             assert!(targets.iter().any(|target| target.name == name), "{name} is not found");
         }
         for target in targets {

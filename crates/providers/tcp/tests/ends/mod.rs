@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Segment, Window};
-use overside_tcp::{Key, Options, TcpProvider};
+use overside_tcp::{Options, TcpProvider};
+use overside_verbs::handshake::Key;
 use overside_verbs::*;
 
 /// An address of this host that nobody else uses.
@@ -234,7 +235,7 @@ impl Raw {
 
     /// After a handshake with one; its frames have to carry tags.
     pub fn shake_with(name: &str, secret: &[u8]) -> Self {
-        Self::prove(name, 3, &blake3::derive_key("overside tcp 1 pre-shared key", secret))
+        Self::prove(name, 3, &blake3::derive_key("overside 2 pre-shared key", secret))
     }
 
     fn prove(name: &str, flags: u32, key: &[u8; 32]) -> Self {
@@ -286,7 +287,7 @@ impl Raw {
 }
 
 pub fn greeting(flags: u32) -> Vec<u8> {
-    [&b"overside"[..], &1u32.to_le_bytes(), &flags.to_le_bytes(), &[7; 32], &[0; 16]].concat()
+    [&b"overside"[..], &2u32.to_le_bytes(), &flags.to_le_bytes(), &[7; 32], b"tcp", &[0; 13]].concat()
 }
 
 /// A role's proof of a key over both greetings.
