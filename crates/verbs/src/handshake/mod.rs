@@ -269,6 +269,16 @@ mod tests {
     }
 
     #[test]
+    fn whoever_differs_gets_no_proof() {
+        let mut listener = Handshake::listen(&terms(Some(&[7; 32])), [2; 32]);
+        let said = Hello::new(&terms(None), [1; 32]).encode();
+        listener.room().copy_from_slice(&said);
+        assert!(matches!(listener.heard(HELLO_BYTES), Turn::Refused(_)));
+        assert_eq!(listener.unsent().len(), ANSWER_BYTES);
+        assert_eq!(listener.unsent()[HELLO_BYTES..], [0; PROOF_BYTES]);
+    }
+
+    #[test]
     fn a_listener_that_declines_says_so_and_proves_nothing() {
         let terms = terms(Some(&[7; 32]));
         let mut listener = Handshake::listen(&terms, [2; 32]);
