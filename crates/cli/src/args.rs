@@ -108,10 +108,10 @@ fn figure() -> PossibleValuesParser {
 /// What every command that may go over a network takes.
 #[derive(Debug, Args)]
 pub struct Wire {
-    /// A file with the key that both sides have: 16 to 4096 bytes, readable by its owner alone (tcp: only).
+    /// A file with the key that both sides have: 16 to 4096 bytes, readable by its owner alone (tcp: and rdma:).
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// No tag on every frame: whoever can write to the wire may change what travels on it (tcp: only, on both sides).
+    /// No tag on every frame: whoever can write to the wire may change what travels on it (tcp: and rdma:, on both sides).
     #[arg(long)]
     pub no_mac: bool,
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use overside_ibv::IbvProvider;
 use overside_shm::ShmProvider;
-use overside_tcp::{Options, TcpProvider};
+use overside_tcp::TcpProvider;
+use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, KeyError};
-use overside_verbs::{Provider, VerbsError};
 
 use crate::Error;
 
@@ -129,19 +129,21 @@ impl Transport {
     pub(crate) fn provider(self, network: &Network) -> Result<Arc<dyn Provider>, Error> {
         match self {
             Transport::Shm => Ok(ShmProvider::new()?),
-            Transport::Tcp => Ok(TcpProvider::with_options(network.options()?)),
-            Transport::Rdma if network.key_file.is_some() => {
-                Err(VerbsError::Unsupported("keys on rdma: addresses").into())
+            Transport::Tcp => {
+                let (key, mac) = (network.key()?, !network.no_mac);
+                Ok(TcpProvider::with_options(overside_tcp::Options { key, mac, ..Default::default() }))
             }
-            Transport::Rdma => Ok(IbvProvider::new()?),
+            Transport::Rdma => {
+                let (key, mac) = (network.key()?, !network.no_mac);
+                Ok(IbvProvider::with_options(overside_ibv::Options { key, mac, ..Default::default() })?)
+            }
         }
     }
 }
 
 impl Network {
-    fn options(&self) -> Result<Options, KeyError> {
-        let key = self.key_file.as_deref().map(Key::from_file).transpose()?;
-        Ok(Options { key, mac: !self.no_mac, ..Options::default() })
+    fn key(&self) -> Result<Option<Key>, KeyError> {
+        self.key_file.as_deref().map(Key::from_file).transpose()
     }
 }
 

@@ -1,22 +1,27 @@
 //! The side channel: a TCP connection that carries messages, and whose end is the peer's.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use core::net::SocketAddr;
 use overside_verbs::VerbsError;
+use overside_verbs::handshake::{Keys, TAG_BYTES, same, tag};
 use overside_verbs::watch::failed;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
 
 use crate::messages::{BYTES, Message};
 
-/// Sends and receives messages without ever waiting.
+/// Sends and receives messages without ever waiting. What is kept of a peer, and for it, has a bound.
 #[derive(Debug)]
 pub(crate) struct SideChannel {
     socket: OwnedFd,
-    heard: [u8; BYTES],
-    heard_bytes: usize,
+    /// Each message carries a tag, made with these.
+    keys: Option<Keys>,
+    /// Messages said and heard.
+    said: u64,
+    heard: u64,
+    part: [u8; BYTES + TAG_BYTES],
+    part_bytes: usize,
     unsent: Vec<u8>,
 }
 
@@ -34,25 +39,26 @@ pub(crate) enum Incoming {
 }
 
 impl SideChannel {
-    /// Over a connection; a peer that is gone without a word is noticed within seconds.
-    pub(crate) fn new(socket: OwnedFd) -> Result<Self, VerbsError> {
-        let set = || -> Result<(), Errno> {
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            sockopt::set_socket_keepalive(&socket, true)?;
-            sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
-            sockopt::set_tcp_keepintvl(&socket, KEEPALIVE)?;
-            sockopt::set_tcp_keepcnt(&socket, KEEPALIVES)?;
-            sockopt::set_tcp_user_timeout(&socket, UNHEARD_MS)
-        };
-        set().map_err(|e| failed("setting up the side channel", e))?;
-        Ok(Self { socket, heard: [0; BYTES], heard_bytes: 0, unsent: Vec::new() })
+    /// Over a connection that has shaken hands.
+    pub(crate) fn new(socket: OwnedFd, keys: Option<Keys>) -> Self {
+        Self { socket, keys, said: 0, heard: 0, part: [0; BYTES + TAG_BYTES], part_bytes: 0, unsent: Vec::new() }
     }
 
     /// Says something after all that was said before, now or when there is room. A connection that is gone swallows
     /// it: whoever listens to it notices.
     pub(crate) fn send(&mut self, message: &Message) {
-        self.unsent.extend(message.encode());
+        let bytes = message.encode();
+        self.unsent.extend(bytes);
+        if let Some(keys) = &self.keys {
+            self.unsent.extend(tag(&keys.out, self.said, &bytes));
+        }
+        self.said += 1;
         self.flush();
+        if self.unsent.len() > UNSENT_MAX {
+            // Nobody reads it: the end, for both sides.
+            self.unsent = Vec::new();
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
     }
 
     /// Whether something waits for room.
@@ -74,17 +80,27 @@ impl SideChannel {
 
     /// The next message, without waiting.
     pub(crate) fn receive(&mut self) -> Incoming {
-        while self.heard_bytes < BYTES {
-            match rustix::net::recv(&self.socket, &mut self.heard[self.heard_bytes..], RecvFlags::DONTWAIT) {
+        let whole = BYTES + if self.keys.is_some() { TAG_BYTES } else { 0 };
+        while self.part_bytes < whole {
+            match rustix::net::recv(&self.socket, &mut self.part[self.part_bytes..whole], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Incoming::End,
-                Ok((bytes, _)) => self.heard_bytes += bytes,
+                Ok((bytes, _)) => self.part_bytes += bytes,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Incoming::Nothing,
                 Err(_) => return Incoming::End,
             }
         }
-        self.heard_bytes = 0;
-        Message::decode(&self.heard).map_or(Incoming::Malformed, Incoming::Message)
+        self.part_bytes = 0;
+        let (bytes, tagged): (&[u8; BYTES], &[u8]) = match self.part.split_first_chunk() {
+            Some((bytes, rest)) => (bytes, &rest[..whole - BYTES]),
+            None => return Incoming::Malformed,
+        };
+        let number = self.heard;
+        self.heard += 1;
+        match &self.keys {
+            Some(keys) if !same(&tag(&keys.into, number, bytes), tagged) => Incoming::Malformed,
+            _ => Message::decode(bytes).map_or(Incoming::Malformed, Incoming::Message),
+        }
     }
 }
 
@@ -101,29 +117,27 @@ pub(crate) fn socket(address: &SocketAddr) -> Result<OwnedFd, VerbsError> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(|e| failed("socket", e))
 }
 
-/// Silence after which the peer's system is asked whether it is there, and between two such questions.
-const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Questions without an answer after which it is not.
-const KEEPALIVES: u32 = 3;
-/// What was said and not taken for so long ends the connection, too.
-const UNHEARD_MS: u32 = 4000;
+/// What a peer leaves unread ends the connection beyond this: all that is ever said is a few messages.
+const UNSENT_MAX: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
 
-    fn connected() -> (TcpStream, SideChannel) {
+    fn connected(keys: Option<Keys>) -> (TcpStream, SideChannel) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (ours, SideChannel::new(theirs.into()).unwrap())
+        (ours, SideChannel::new(theirs.into(), keys))
     }
 
     fn next(channel: &mut SideChannel) -> Incoming {
-        for _ in 0..2000 {
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
             match channel.receive() {
                 Incoming::Nothing => std::thread::sleep(Duration::from_millis(1)),
                 other => return other,
@@ -134,7 +148,7 @@ mod tests {
 
     #[test]
     fn messages_come_whole_however_they_are_cut() {
-        let (mut peer, mut channel) = connected();
+        let (mut peer, mut channel) = connected(None);
         let said = [Message::Ready, Message::Close { fate: 2 }, Message::Second { number: 9 }];
         let bytes: Vec<u8> = said.iter().flat_map(Message::encode).collect();
         let mut heard = Vec::new();
@@ -158,10 +172,43 @@ mod tests {
 
     #[test]
     fn garbage_and_the_end_are_told_apart() {
-        let (mut peer, mut channel) = connected();
+        let (mut peer, mut channel) = connected(None);
         peer.write_all(&[0xFF; BYTES + 3]).unwrap();
         assert_eq!(next(&mut channel), Incoming::Malformed);
         drop(peer);
         assert_eq!(next(&mut channel), Incoming::End, "three bytes and the end are the end");
+    }
+
+    #[test]
+    fn a_message_without_its_tag_or_played_back_is_garbage() {
+        let keys = Keys { out: [1; 32], into: [2; 32] };
+        let tagged = |number| {
+            let bytes = Message::Ready.encode();
+            [&bytes[..], &tag(&keys.into, number, &bytes)].concat()
+        };
+        let (mut peer, mut channel) = connected(Some(keys));
+        peer.write_all(&tagged(0)).unwrap();
+        assert_eq!(next(&mut channel), Incoming::Message(Message::Ready));
+        peer.write_all(&tagged(0)).unwrap();
+        assert_eq!(next(&mut channel), Incoming::Malformed, "played back");
+        let (mut peer, mut channel) = connected(Some(keys));
+        peer.write_all(&[&Message::Ready.encode()[..], &[0; TAG_BYTES]].concat()).unwrap();
+        assert_eq!(next(&mut channel), Incoming::Malformed, "no tag");
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_costs_a_bounded_amount() {
+        let (peer, mut channel) = connected(None);
+        let mut most = 0;
+        // More than the sockets' own buffers hold.
+        for _ in 0..1 << 20 {
+            channel.send(&Message::Ready);
+            most = most.max(channel.unsent.capacity());
+            if channel.receive() == Incoming::End {
+                assert!(most < 4 * UNSENT_MAX, "{most} bytes kept");
+                return drop(peer);
+            }
+        }
+        panic!("it never ended");
     }
 }

@@ -25,6 +25,7 @@ mod bounce;
 mod channel;
 mod completions;
 mod device;
+mod endpoint;
 mod ffi;
 mod handshake;
 #[cfg(test)]
@@ -35,10 +36,13 @@ mod listener;
 mod messages;
 mod objects;
 mod pair;
+#[doc(hidden)]
+pub mod parts;
 mod port;
 mod provider;
 mod receives;
 mod registry;
+mod said;
 mod segments;
 mod status;
 mod token;

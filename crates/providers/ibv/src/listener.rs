@@ -1,171 +1,250 @@
-//! Accepting connections, many half-open ones side by side.
+//! Who may come in (`verbs::acceptor`): whoever holds the key.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use core::net::SocketAddr;
-use overside_verbs::watch::{Watch, failed};
-use overside_verbs::{Link, Listener, ProtectionDomain, VerbsError};
+use overside_verbs::acceptor::{Acceptor, BACKLOG, Door, Heard};
+use overside_verbs::handshake::stream::{self, prepare};
+use overside_verbs::handshake::{Handshake, Keys, NEEDS_KEY, Turn};
+use overside_verbs::{Link, ProtectionDomain, VerbsError, random};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
+use rustix::net::SocketAddrAny;
 
 use crate::address;
 use crate::channel::{SideChannel, socket};
-use crate::handshake::{Greeting, Wire, greeted, link};
-use crate::messages::{Message, VERSION};
-use crate::provider::Shared;
+use crate::endpoint::Endpoint;
+use crate::handshake::{Wire, link};
+
+/// Takes side channels.
+#[derive(Debug)]
+pub(crate) struct IbvDoor {
+    ours: Arc<Endpoint>,
+    domain: u64,
+}
+
+/// Connected, and not known yet.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    socket: OwnedFd,
+    address: SocketAddr,
+    handshake: Handshake,
+    keys: Option<Keys>,
+}
 
 /// Listens at a TCP address.
-#[derive(Debug)]
-pub(crate) struct IbvListener {
-    shared: Arc<Shared>,
-    domain: u64,
-    socket: OwnedFd,
-    watch: Watch,
-    half_open: VecDeque<HalfOpen>,
-    done: VecDeque<Link>,
-    next_token: u64,
-}
-
-/// Connected, and silent so far.
-#[derive(Debug)]
-struct HalfOpen {
-    token: u64,
-    channel: SideChannel,
-    peer: SocketAddr,
-    deadline: Instant,
-}
-
-impl IbvListener {
-    pub(crate) fn bind(shared: Arc<Shared>, domain: &ProtectionDomain, name: &str) -> Result<Self, VerbsError> {
-        let bound = address::resolve(name)?;
-        let refused = |reason: String| VerbsError::Address { address: format!("rdma:{name}"), reason };
-        if !bound.ip().is_loopback() {
-            let reason = "without a key, only addresses of this host itself are listened at; use 127.0.0.1 or ::1";
-            return Err(refused(reason.to_owned()));
-        }
-        let socket = socket(&bound)?;
-        let said = |errno: Errno| {
-            refused(match errno {
-                Errno::ADDRINUSE => "somebody listens there already; choose another port or stop it".to_owned(),
-                other => other.to_string(),
-            })
-        };
-        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).map_err(said)?;
-        rustix::net::bind(&socket, &bound).map_err(said)?;
-        rustix::net::listen(&socket, BACKLOG).map_err(said)?;
-        let watch = Watch::new()?;
-        watch.add(&socket, LISTENING)?;
-        Ok(Self {
-            shared,
-            domain: domain.id(),
-            socket,
-            watch,
-            half_open: VecDeque::new(),
-            done: VecDeque::new(),
-            next_token: LISTENING + 1,
+pub(crate) fn bind(
+    ours: Arc<Endpoint>,
+    domain: &ProtectionDomain,
+    name: &str,
+) -> Result<Acceptor<IbvDoor>, VerbsError> {
+    let bound = address::resolve(name)?;
+    let refused = |reason: String| VerbsError::Address { address: format!("rdma:{name}"), reason };
+    if ours.terms.key.is_none() && !bound.ip().is_loopback() {
+        return Err(refused(NEEDS_KEY.to_owned()));
+    }
+    let socket = socket(&bound)?;
+    let said = |errno: Errno| {
+        refused(match errno {
+            Errno::ADDRINUSE => "somebody listens there already; choose another port or stop it".to_owned(),
+            other => other.to_string(),
         })
+    };
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).map_err(said)?;
+    rustix::net::bind(&socket, &bound).map_err(said)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(said)?;
+    Acceptor::new(IbvDoor { ours, domain: domain.id() }, socket)
+}
+
+impl Door for IbvDoor {
+    type Guest = Guest;
+
+    fn check(&self) -> Result<(), VerbsError> {
+        self.ours.fork.check()
     }
 
-    /// Takes what is ready, without waiting.
-    fn progress(&mut self, ready: &[u64]) -> Result<(), VerbsError> {
-        for token in ready {
-            if *token == LISTENING {
-                self.admit()?;
-            } else if let Some(at) = self.half_open.iter().position(|h| h.token == *token) {
-                self.hear(at);
-            }
-        }
-        let now = Instant::now();
-        while self.half_open.front().is_some_and(|oldest| oldest.deadline <= now) {
-            self.take(0);
-        }
-        Ok(())
+    fn admit(&mut self, socket: OwnedFd, from: Option<SocketAddrAny>) -> Result<Guest, String> {
+        let address = from.and_then(|from| SocketAddr::try_from(from).ok()).ok_or("it has no address")?;
+        let nonce = random().map_err(|error| error.to_string())?;
+        prepare(&socket).map_err(|error| error.to_string())?;
+        Ok(Guest { socket, address, handshake: Handshake::listen(&self.ours.terms, nonce), keys: None })
     }
 
-    fn admit(&mut self) -> Result<(), VerbsError> {
-        for _ in 0..ADMIT_MAX {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let (socket, peer) = match rustix::net::acceptfrom_with(&self.socket, flags) {
-                Ok(accepted) => accepted,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(errno) => return Err(failed("accept", errno)),
-            };
-            let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };
-            let Ok(channel) = SideChannel::new(socket) else { continue };
-            if self.half_open.len() == HALF_OPEN_MAX {
-                // The one that kept silent for longest makes room.
-                self.take(0);
-            }
-            let token = self.next_token;
-            self.next_token += 1;
-            self.watch.add(&channel, token)?;
-            let deadline = Instant::now() + GREETING_DEADLINE;
-            self.half_open.push_back(HalfOpen { token, channel, peer, deadline });
+    fn hear(&mut self, guest: &mut Guest) -> Heard {
+        if self.ours.full() {
+            guest.handshake.decline();
         }
-        Ok(())
-    }
-
-    fn hear(&mut self, at: usize) {
-        match greeted(self.half_open[at].channel.receive()) {
-            Greeting::Nothing => {}
-            Greeting::Wrong(_) => {
-                // An answer in our version tells a newer or older peer what is the matter.
-                self.half_open[at].channel.send(&Message::Hello { version: VERSION });
-                self.take(at);
-            }
-            Greeting::Heard => {
-                let Some(HalfOpen { mut channel, peer, .. }) = self.take(at) else { return };
-                channel.send(&Message::Hello { version: VERSION });
-                self.done.push_back(link(peer, Wire { channel, domain: self.domain, provider: self.shared.id() }));
+        match stream::turn(&mut guest.handshake, &guest.socket) {
+            Turn::More => Heard::Waits,
+            Turn::Refused(why) => Heard::Refused(format!("{}: {why}", guest.address)),
+            Turn::Known(keys) => {
+                guest.keys = self.ours.tags(keys);
+                Heard::Known
             }
         }
     }
 
-    fn take(&mut self, at: usize) -> Option<HalfOpen> {
-        let gone = self.half_open.remove(at)?;
-        self.watch.remove(&gone.channel);
-        Some(gone)
+    fn link(&mut self, guest: Guest) -> Result<Link, String> {
+        let Guest { socket, address, keys, .. } = guest;
+        let channel = SideChannel::new(socket, keys);
+        Ok(link(address, Wire { channel, domain: self.domain, provider: self.ours.id }))
     }
 }
 
-impl Listener for IbvListener {
-    fn accept(&mut self, timeout: Duration) -> Result<Option<Link>, VerbsError> {
-        self.shared.check_fork()?;
-        let end = Instant::now() + timeout;
-        let mut ready = Vec::new();
-        loop {
-            if let Some(link) = self.done.pop_front() {
-                return Ok(Some(link));
+impl AsFd for Guest {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Peers that connect and then misbehave, as far as that needs no device.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handshake::connect;
+    use crate::provider::Options;
+    use overside_verbs::Listener;
+    use overside_verbs::acceptor::Refused;
+    use overside_verbs::handshake::Key;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    const DOMAIN: ProtectionDomain = ProtectionDomain::new(0);
+
+    fn endpoint(key: Option<&[u8]>, connections_max: usize) -> Arc<Endpoint> {
+        let key = key.and_then(Key::from_bytes);
+        Arc::new(Endpoint::new(1, &Options { key, connections_max, ..Options::default() }).unwrap())
+    }
+
+    /// A listener that a thread serves until this ends, and whom it has let in.
+    struct Served {
+        name: String,
+        over: Arc<AtomicBool>,
+        thread: Option<std::thread::JoinHandle<(Vec<Link>, Vec<Refused>)>>,
+    }
+
+    fn serve(ours: Arc<Endpoint>) -> Served {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let name = format!("127.0.0.1:{port}");
+        let mut acceptor = bind(ours, &DOMAIN, &name).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let over = over.clone();
+            move || {
+                let (mut links, mut refused) = (Vec::new(), Vec::new());
+                while !over.load(Ordering::Relaxed) {
+                    links.extend(acceptor.accept(Duration::from_millis(5)).unwrap());
+                    refused.extend(acceptor.refused());
+                }
+                (links, refused)
             }
-            let mut left = end.saturating_duration_since(Instant::now());
-            if let Some(oldest) = self.half_open.front() {
-                left = left.min(oldest.deadline.saturating_duration_since(Instant::now()));
-            }
-            ready.clear();
-            self.watch.wait(left, |token, _| ready.push(token))?;
-            self.progress(&ready)?;
-            if self.done.is_empty() && Instant::now() >= end {
-                return Ok(None);
+        });
+        Served { name, over, thread: Some(thread) }
+    }
+
+    impl Served {
+        /// Who was let in, and who was not.
+        fn end(mut self) -> (Vec<Link>, Vec<Refused>) {
+            self.over.store(true, Ordering::Relaxed);
+            self.thread.take().unwrap().join().unwrap()
+        }
+    }
+
+    impl Drop for Served {
+        fn drop(&mut self) {
+            self.over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn told(result: Result<Link, VerbsError>) -> String {
+        result.err().map_or_else(|| "connected".to_owned(), |error| error.to_string())
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const KEY: Option<&[u8]> = Some(b"the key of these tests");
+
+    #[test]
+    fn other_hosts_are_listened_for_with_a_key_and_not_without() {
+        let error = bind(endpoint(None, 9), &DOMAIN, "0.0.0.0:0").unwrap_err().to_string();
+        assert!(error.contains("--key-file") && error.contains("rdma:0.0.0.0:0"), "{error}");
+        bind(endpoint(KEY, 9), &DOMAIN, "0.0.0.0:0").unwrap();
+        bind(endpoint(None, 9), &DOMAIN, "127.0.0.1:0").unwrap();
+    }
+
+    #[test]
+    fn only_whoever_holds_the_key_comes_in() {
+        let served = serve(endpoint(KEY, 9));
+        let with = |key| connect(&endpoint(key, 9), &DOMAIN, &served.name, PATIENCE);
+        let ours = with(KEY).unwrap();
+        assert_eq!(ours.peer.description, served.name);
+        assert!(told(with(None)).contains("asks for a key"));
+        assert!(told(with(Some(b"another key altogether"))).contains("another one"));
+        let (links, refused) = served.end();
+        assert_eq!(links.len(), 1);
+        assert_eq!(refused.iter().map(|refused| refused.connections).sum::<u64>(), 2, "{refused:?}");
+    }
+
+    #[test]
+    fn both_ends_tag_what_they_say_later() {
+        let served = serve(endpoint(KEY, 9));
+        let ours = connect(&endpoint(KEY, 9), &DOMAIN, &served.name, PATIENCE).unwrap();
+        let (mut links, _) = served.end();
+        let mut ours: Wire = ours.into_inner().unwrap();
+        let mut theirs: Wire = links.remove(0).into_inner().unwrap();
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = [&mut ours, &mut theirs];
+            ends[from].channel.send(&crate::messages::Message::Ready);
+            let end = Instant::now() + PATIENCE;
+            while ends[to].channel.receive() != crate::channel::Incoming::Message(crate::messages::Message::Ready) {
+                assert!(Instant::now() < end, "from {from}");
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.watch.as_fd()
+    #[test]
+    fn as_many_as_may_be_and_no_more() {
+        let ours = endpoint(KEY, 1);
+        ours.opened();
+        let served = serve(ours.clone());
+        assert!(told(connect(&endpoint(KEY, 9), &DOMAIN, &served.name, PATIENCE)).contains("try again later"));
+        ours.ended();
+        connect(&endpoint(KEY, 9), &DOMAIN, &served.name, PATIENCE).unwrap();
+    }
+
+    /// Thousands that say nothing, one that speaks byte by byte, one that stops in the middle, one that says garbage.
+    #[test]
+    fn whoever_misbehaves_disturbs_nobody() {
+        let served = serve(endpoint(KEY, 9));
+        let reach = || TcpStream::connect(&served.name).unwrap();
+        let mut garbage = reach();
+        garbage.write_all(&[0xff; 4096]).unwrap();
+        let mut stops = reach();
+        stops.write_all(b"overside").unwrap();
+        let mut slow = reach();
+        let mut silent = std::collections::VecDeque::new();
+        for round in 0..2000 {
+            silent.push_back(reach());
+            // As many as a process may have, with room for the listener's own.
+            if silent.len() > 200 {
+                silent.pop_front();
+            }
+            if round % 400 == 0 {
+                let _ = slow.write_all(b"o");
+                connect(&endpoint(KEY, 9), &DOMAIN, &served.name, PATIENCE).unwrap();
+            }
+        }
+        // Hung up on, each of them, and no answer but a greeting.
+        for mut peer in [garbage, stops, slow] {
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut answer = Vec::new();
+            let _ = peer.read_to_end(&mut answer);
+            assert!(answer.len() <= 96, "{} bytes", answer.len());
+        }
+        let (links, refused) = served.end();
+        assert_eq!(links.len(), 5);
+        assert!(refused.iter().map(|refused| refused.connections).sum::<u64>() > 3, "{refused:?}");
     }
 }
-
-/// The listening socket's token; connections count up from there.
-const LISTENING: u64 = 0;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 512;
-/// Connections admitted in one go, before those that have spoken get their turn.
-const ADMIT_MAX: usize = 64;
-/// Silent connections at a time.
-const HALF_OPEN_MAX: usize = 256;
-/// How long a connection may be silent.
-const GREETING_DEADLINE: Duration = Duration::from_secs(2);

@@ -1,11 +1,9 @@
-//! What the two ends of a connection tell each other over the side channel: packets of 64 bytes.
+//! What the two ends of a connection tell each other over the side channel, once they have shaken hands: packets of 64 bytes.
 
 /// A message of the side channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// First in both directions; the connector speaks first.
-    Hello { version: u32 },
-    /// Once, after the greeting, when the connection gets its queue pair.
+    /// Once, first, when the connection gets its queue pair.
     Attach(Attach),
     /// Number of the second queue pair, where the first message could not have it yet.
     Second { number: u32 },
@@ -54,11 +52,6 @@ impl Message {
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut out = [0; BYTES];
         match self {
-            Message::Hello { version } => {
-                out[0] = HELLO;
-                out[1..9].copy_from_slice(MAGIC);
-                out[9..13].copy_from_slice(&version.to_le_bytes());
-            }
             Message::Attach(attach) => {
                 out[0] = ATTACH;
                 out[1..5].copy_from_slice(&attach.numbers[0].to_le_bytes());
@@ -92,11 +85,6 @@ impl Message {
     pub(crate) fn decode(bytes: &[u8; BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (message, used) = match bytes[0] {
-            HELLO if bytes[1..9] == *MAGIC => {
-                let version = word(9);
-                // A later version may say more.
-                (Message::Hello { version }, if version == VERSION { 13 } else { BYTES })
-            }
             ATTACH => (Message::Attach(Self::attach(bytes, [word(1), word(5), word(9)])?), 35),
             SECOND if is_number(word(1)) => (Message::Second { number: word(1) }, 5),
             READY => (Message::Ready, 1),
@@ -151,13 +139,9 @@ fn is_number(number: u32) -> bool {
     (2..=NUMBER_MAX).contains(&number)
 }
 
-/// Version of what is said here.
-pub(crate) const VERSION: u32 = 1;
 /// Bytes of a message.
 pub(crate) const BYTES: usize = 64;
-const MAGIC: &[u8; 8] = b"overside";
 const NUMBER_MAX: u32 = (1 << 24) - 1;
-const HELLO: u8 = 1;
 const ATTACH: u8 = 2;
 const SECOND: u8 = 3;
 const READY: u8 = 4;
@@ -184,7 +168,6 @@ mod tests {
     #[test]
     fn messages_travel() {
         for message in [
-            Message::Hello { version: VERSION },
             Message::Attach(attach()),
             Message::Attach(Attach { numbers: [2, 0], shares: false, mode: Mode::Undecided, ..attach() }),
             Message::Second { number: 99 },
@@ -230,7 +213,7 @@ mod tests {
                 }
             });
             if let Some(message) = Message::decode(&bytes) {
-                assert!(matches!(message, Message::Hello { .. }) || message.encode() == bytes);
+                assert_eq!(message.encode(), bytes);
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::ffi::{
 use crate::limits::Place;
 use crate::messages::{Attach, Message, Mode};
 use crate::objects::{Qp, refused};
+use crate::said::{OUT_OF_TURN, Said};
 use crate::status::Fate;
 use crate::translate::Request;
 
@@ -40,14 +41,12 @@ pub(crate) struct Pair {
     reads: [u8; 2],
     /// Whether this end may ever take from the shared queue.
     shares: bool,
-    peer: Option<Attach>,
+    /// What the peer has said.
+    pub(crate) said: Said,
     up: [bool; 2],
     told_ready: bool,
-    peer_ready: bool,
     /// From where this end takes receives.
     pub(crate) mode: Mode,
-    /// From where the peer does.
-    peer_mode: Mode,
     /// The queue pair in use for sends.
     route: usize,
     /// What was accepted and has not completed, in order; the first `posted` are with the device.
@@ -59,8 +58,6 @@ pub(crate) struct Pair {
     /// Receives of its own: slot and segment.
     pub(crate) receives: VecDeque<(u32, u32)>,
     pub(crate) fate: Option<Fate>,
-    /// What the peer said of the oldest request that the device had.
-    blame: Option<Fate>,
     pub(crate) wants_room: bool,
 }
 
@@ -120,12 +117,10 @@ impl Pair {
             gid: parts.gid,
             reads: parts.reads,
             shares: parts.shares,
-            peer: None,
+            said: Said::nothing(),
             up: [false; 2],
             told_ready: false,
-            peer_ready: false,
             mode: parts.mode,
-            peer_mode: Mode::Undecided,
             route: OWN,
             sends: VecDeque::new(),
             posted: 0,
@@ -133,7 +128,6 @@ impl Pair {
             quiet: 0,
             receives: VecDeque::new(),
             fate: None,
-            blame: None,
             wants_room: false,
         };
         pair.qps.iter().flatten().try_for_each(|qp| pair.initialise(qp))?;
@@ -159,7 +153,7 @@ impl Pair {
 
     /// Whether the second queue pair is still to be made: the peer shares, and we did not know.
     pub(crate) fn lacks_second(&self) -> bool {
-        self.qps[SHARED].is_none() && self.peer.is_some_and(|peer| peer.shares)
+        self.qps[SHARED].is_none() && self.said.shares()
     }
 
     /// Takes the second queue pair, made late.
@@ -172,34 +166,9 @@ impl Pair {
         Ok(())
     }
 
-    /// What the peer said.
-    pub(crate) fn hear(&mut self, message: Message) -> Result<(), Fate> {
-        match message {
-            Message::Attach(attach) if self.peer.is_none() => {
-                self.peer_mode = if attach.shares { attach.mode } else { Mode::Own };
-                self.peer = Some(attach);
-            }
-            Message::Second { number } => match &mut self.peer {
-                Some(peer) if peer.numbers[SHARED] == 0 => peer.numbers[SHARED] = number,
-                _ => return Err(OUT_OF_TURN),
-            },
-            Message::Ready if self.peer.is_some() && !self.peer_ready => self.peer_ready = true,
-            Message::Mode(mode) if self.peer.is_some_and(|peer| peer.shares || mode == Mode::Own) => {
-                self.peer_mode = mode
-            }
-            Message::Close { fate } => {
-                let fate = Fate::from_byte(fate);
-                self.blame = Some(fate);
-                return Err(fate);
-            }
-            Message::Hello { .. } | Message::Attach(_) | Message::Ready | Message::Mode(_) => return Err(OUT_OF_TURN),
-        }
-        Ok(())
-    }
-
     /// Takes up whatever can be taken up by now, and tells the peer when all is.
     pub(crate) fn rise(&mut self) -> Result<(), VerbsError> {
-        let Some(peer) = self.peer else { return Ok(()) };
+        let Some(peer) = self.said.attach else { return Ok(()) };
         for which in [OWN, SHARED] {
             if let Some(qp) = &self.qps[which]
                 && !self.up[which]
@@ -219,7 +188,7 @@ impl Pair {
 
     /// Whether both ends take what comes.
     pub(crate) fn connected(&self) -> bool {
-        self.told_ready && self.peer_ready
+        self.told_ready && self.said.ready
     }
 
     /// From now on, receives come from there.
@@ -275,7 +244,7 @@ impl Pair {
                 // In its turn, as the device would have done it.
                 return if busy == 0 { Err(Fate::RemoteAccess) } else { self.post(chain) };
             }
-            let route = match self.peer_mode {
+            let route = match self.said.mode {
                 Mode::Undecided if next.meets_receive => break,
                 Mode::Undecided => self.route,
                 Mode::Own => OWN,
@@ -382,7 +351,7 @@ impl Pair {
         let fate = self.fate.unwrap_or(Fate::Closed);
         let oldest = self.sends.front().filter(|_| self.posted > 0).map(|sent| sent.opcode);
         // The peer's device told ours why it refused, but the peer itself may have been faster.
-        match (self.blame.take(), oldest) {
+        match (self.said.blame.take(), oldest) {
             (Some(Fate::TooLong), Some(Opcode::Send)) => Status::TooLong,
             (Some(Fate::RemoteAccess), Some(opcode)) if opcode != Opcode::Send => Status::RemoteAccess,
             _ => fate.pending(),
@@ -518,7 +487,6 @@ pub(crate) fn parts_of(id: u64) -> (u32, u32, bool) {
 }
 
 const RECEIVE: u64 = 1 << 32;
-const OUT_OF_TURN: Fate = Fate::Malformed("the peer said on the side channel what must not be said then");
 /// A peer without a receive asks for 0.32 ms of patience.
 const RNR_TIMER: u8 = 10;
 /// A packet is sent again after 0.27 s, seven times.

@@ -46,8 +46,6 @@ pub(crate) struct IbvPort {
     serial: u32,
     /// Sends accepted, ever.
     sends: u64,
-    /// Queue pairs that are not connected yet.
-    rising: usize,
     done: VecDeque<RawCompletion>,
     events: VecDeque<PortEvent>,
     /// Queue pairs that must end, and why.
@@ -88,7 +86,6 @@ impl IbvPort {
             by_number: ByNumber::default(),
             serial: 0,
             sends: 0,
-            rising: 0,
             done: VecDeque::new(),
             events: VecDeque::new(),
             endings: VecDeque::new(),
@@ -167,12 +164,11 @@ impl IbvPort {
     fn end(&mut self, index: u32, fate: Fate, announced: bool) {
         let Some(pair) = self.pair(index) else { return };
         let refused = pair.refuses();
-        let rising = !pair.connected();
         pair.fate = Some(fate);
         pair.stop();
         // What had completed counts, and so do receives of the shared queue that it had taken.
         while self.gather() == BATCH {}
-        let Self { pairs, watch, bounce, done, segments, by_serial, by_number, .. } = self;
+        let Self { pairs, watch, bounce, done, segments, by_serial, by_number, shared, .. } = self;
         let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
         if fate != Fate::PeerDied {
             pair.channel.send(&crate::messages::Message::Close { fate: fate.byte() });
@@ -186,7 +182,7 @@ impl IbvPort {
             done.push_back(receives::flushed(slot, pair.index, fate.pending()));
         }
         self.completions.returned(2 * self.depth);
-        self.rising -= usize::from(rising);
+        shared.ours.ended();
         if announced {
             self.events.push_back(PortEvent::Disconnected {
                 queue_pair: QpIndex(index),
@@ -216,16 +212,16 @@ impl IbvPort {
         self.settle();
     }
 
-    /// Takes what came on a side channel.
+    /// Takes what came on a side channel; not all of it at once, so that whoever says much holds up nobody.
     fn listen(&mut self, index: u32) {
-        loop {
+        for _ in 0..MESSAGES_AT_ONCE {
             let Some(pair) = self.pair(index) else { return };
             if pair.wants_room {
                 pair.channel.flush();
             }
             let fate = match pair.channel.receive() {
                 Incoming::Nothing => break,
-                Incoming::Message(message) => pair.hear(message).err(),
+                Incoming::Message(message) => pair.said.hear(message).err(),
                 Incoming::End => Some(Fate::PeerDied),
                 Incoming::Malformed => Some(Fate::Malformed("what the peer said on the side channel is garbage")),
             };
@@ -251,7 +247,6 @@ impl IbvPort {
     /// A step of the way up.
     fn rise(&mut self, index: u32) {
         let Some(pair) = self.pair(index) else { return };
-        let before = pair.connected();
         let lacks_second = pair.lacks_second();
         let depth = pair.depth;
         let mut risen = Ok(());
@@ -269,10 +264,6 @@ impl IbvPort {
         if risen.and_then(|()| pair.rise()).is_err() {
             let why = Fate::Malformed("the device did not take the peer's address");
             self.endings.push_back((index, why));
-            return;
-        }
-        if !before && pair.connected() {
-            self.rising -= 1;
         }
     }
 
@@ -357,7 +348,7 @@ unsafe impl Port for IbvPort {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
         self.shared.check_fork()?;
         let wire: Wire = link.into_inner()?;
-        if wire.provider != self.shared.id() || wire.domain != self.domain {
+        if wire.provider != self.shared.ours.id || wire.domain != self.domain {
             return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
         }
         let at = qp.0 as usize;
@@ -388,7 +379,7 @@ unsafe impl Port for IbvPort {
         self.by_serial.insert(pair.serial, qp.0);
         self.pairs[at] = Some(Box::new(pair));
         self.number(qp.0);
-        self.rising += 1;
+        self.shared.ours.opened();
         // The peer may have attached already.
         self.patience = 0;
         Ok(())
@@ -464,7 +455,7 @@ unsafe impl Port for IbvPort {
             self.launch_parked();
             self.settle();
         }
-        if self.patience == 0 || self.rising > 0 {
+        if self.patience == 0 {
             self.look();
         }
         self.patience -= 1;
@@ -551,6 +542,8 @@ const SERIALS: u32 = (1 << 31) - 1;
 const LOOK_EVERY: u32 = 128;
 /// Idle polling looks there this often.
 const LOOK_IDLE: Duration = Duration::from_micros(20);
+/// Messages taken from a side channel in one look: more than anybody has to say.
+const MESSAGES_AT_ONCE: usize = 16;
 /// Tokens of what is watched; queue pairs count up from the last.
 const COMPLETIONS: u64 = 0;
 const DEVICE: u64 = 1;

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
+use overside_verbs::handshake::Key;
 use overside_verbs::{
     Access, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
 };
 
 use crate::device::{self, Opened, gigabits};
+use crate::endpoint::Endpoint;
 use crate::ffi::IBV_ATOMIC_NONE;
-use crate::handshake;
 use crate::limits::{Limits, Place};
-use crate::listener::IbvListener;
 use crate::port::IbvPort;
 use crate::registry::Registry;
+use crate::{handshake, listener};
 
 /// The provider of an RDMA device.
 #[derive(Debug)]
@@ -30,18 +31,24 @@ pub struct Options {
     pub device: Option<String>,
     /// Requests in flight on one queue pair, at most; the device's own limit caps it.
     pub depth_max: usize,
+    /// The pre-shared key. Without one nothing is proved, so a listener must have a loopback address.
+    pub key: Option<Key>,
+    /// Whether what is said on side channels carries tags made with the key. What goes through the device never does.
+    pub mac: bool,
+    /// Queue pairs beyond which listeners take no more connections.
+    pub connections_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { device: None, depth_max: 1024 }
+        Self { device: None, depth_max: 1024, key: None, mac: true, connections_max: 4096 }
     }
 }
 
 /// What provider, ports and listeners share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    id: u64,
+    pub(crate) ours: Arc<Endpoint>,
     pub(crate) device: Opened,
     pub(crate) limits: Limits,
     pub(crate) place: Place,
@@ -49,11 +56,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Tells this provider's links from another's.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
     #[inline]
     pub(crate) fn check_fork(&self) -> Result<(), VerbsError> {
         self.device.context.fork.check()
@@ -83,8 +85,8 @@ impl IbvProvider {
         let device = device::open(options.device.as_deref())?;
         let limits = Limits::of(&device, options.depth_max)?;
         let place = Place::of(&device);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Self { shared: Arc::new(Shared { id, device, limits, place, registry: Registry::default() }) }))
+        let ours = Arc::new(Endpoint::new(NEXT.fetch_add(1, Ordering::Relaxed), &options)?);
+        Ok(Arc::new(Self { shared: Arc::new(Shared { ours, device, limits, place, registry: Registry::default() }) }))
     }
 
     /// The device's name, as the system has it.
@@ -132,12 +134,12 @@ impl Provider for IbvProvider {
 
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
         self.shared.check_fork()?;
-        Ok(Box::new(IbvListener::bind(self.shared.clone(), domain, name)?))
+        Ok(Box::new(listener::bind(self.shared.ours.clone(), domain, name)?))
     }
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
         self.shared.check_fork()?;
-        handshake::connect(self.shared.id(), domain, name, timeout)
+        handshake::connect(&self.shared.ours, domain, name, timeout)
     }
 
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use overside_conformance::{Harness, Processes, SENTENCES, assert_kept};
 use overside_ibv::{IbvProvider, Options, devices};
 use overside_verbs::Provider;
+use overside_verbs::handshake::Key;
 
 /// An address of this process alone, within 127.0.0.0/8.
 fn name() -> String {
@@ -18,7 +19,8 @@ fn name() -> String {
 
 /// A queue of this depth is filled and drained message by message in time.
 fn provider() -> Arc<dyn Provider> {
-    IbvProvider::with_options(Options { depth_max: 64, ..Options::default() }).expect("a device")
+    let key = Key::from_bytes(b"the key of the conformance suite");
+    IbvProvider::with_options(Options { depth_max: 64, key, ..Options::default() }).expect("a device")
 }
 
 fn kept(id: &str) {
