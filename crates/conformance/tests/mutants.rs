@@ -61,6 +61,7 @@ mutants! {
     changes_bytes_after_completion: ChangesLater by "own" "private";
     blocks: Blocks by "nonblocking";
     is_never_readable_after_arm: Deaf by "arm";
+    oversleeps: Oversleeps by "wait";
     is_always_readable: Restless by "idle";
 }
 

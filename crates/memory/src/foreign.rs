@@ -2,9 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::racing::Racing;
-use crate::{MemoryError, kernels};
+use crate::{MemoryError, kernels, sys};
 
 /// A peer's segment. The peer may change it at any moment, so it gives copies and single
 /// aligned words only; whoever reads validates after the copy.
@@ -23,6 +24,7 @@ impl Foreign {
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.mapped.len()
     }
@@ -36,6 +38,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`MemoryError::Escapes`]; nothing is copied then.
+    #[inline]
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         self.mapped.read(at, out)
     }
@@ -44,6 +47,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    #[inline]
     pub fn load(&self, at: u64) -> Result<u64, MemoryError> {
         Ok(self.mapped.word(at)?.load(Ordering::Acquire))
     }
@@ -57,7 +61,26 @@ impl Foreign {
         Ok(self.mapped.words::<N>(at)?.each_ref().map(|word| word.load(Ordering::Acquire)))
     }
 
+    /// The aligned half word at offset `at`, with sequentially consistent ordering: what [`doze`](Self::doze) waits on.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    #[inline]
+    pub fn load_half(&self, at: u64) -> Result<u32, MemoryError> {
+        Ok(self.mapped.half(at)?.load(Ordering::SeqCst))
+    }
+
+    /// Sleeps while the half word at offset `at` is `value`, until its owner wakes who waits on it, at most `timeout`. Whether it
+    /// ended before that; wakes for nothing happen.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    pub fn doze(&self, at: u64, value: u32, timeout: Duration) -> Result<bool, MemoryError> {
+        Ok(sys::wait_on(self.mapped.half(at)?, value, timeout))
+    }
+
     /// Asks the processor to fetch the cache line at `at`; nothing happens for a bad offset.
+    #[inline]
     pub fn prefetch(&self, at: u64) {
         if let Ok(source) = self.mapped.checked(at, 1) {
             kernels::prefetch(source);
@@ -68,7 +91,8 @@ impl Foreign {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Segment, sys};
+    use crate::Segment;
+    use std::sync::atomic::AtomicU32;
 
     fn passed(segment: &Segment) -> OwnedFd {
         segment.fd().unwrap().try_clone_to_owned().unwrap()
@@ -91,6 +115,28 @@ mod tests {
         assert_eq!(foreign.load_words::<3>(0).unwrap(), [0, 7, 0]);
         assert!(foreign.load_words::<2>(4088).is_err());
         assert!(foreign.load_words::<2>(4).is_err());
+    }
+
+    #[test]
+    fn a_sleep_ends_by_a_wake_by_a_change_before_it_or_by_its_limit() {
+        let segment = Segment::shared(4096).unwrap();
+        let foreign = Foreign::map(passed(&segment), 4096).unwrap();
+        assert!(!foreign.doze(8, 0, Duration::from_millis(1)).unwrap(), "nobody woke it");
+        assert!(foreign.doze(8, 1, Duration::from_secs(60)).unwrap(), "it has changed already");
+        assert!(foreign.doze(4094, 0, Duration::ZERO).is_err() && foreign.doze(2, 0, Duration::ZERO).is_err());
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                while foreign.load_half(8).unwrap() == 0 {
+                    foreign.doze(8, 0, Duration::from_secs(60)).unwrap();
+                }
+            });
+            // SAFETY: [test] a word of our own mapping that is reached by atomics alone.
+            unsafe { AtomicU32::from_ptr(segment.base().as_ptr().add(8).cast()) }.store(5, Ordering::SeqCst);
+            segment.wake(8).unwrap();
+            sleeper.join().unwrap();
+        });
+        assert_eq!(foreign.load_half(8).unwrap(), 5);
+        assert!(segment.wake(4096).is_err() && segment.wake(2).is_err());
     }
 
     #[test]

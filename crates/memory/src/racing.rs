@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::{MemoryError, kernels, sys};
 
@@ -58,6 +58,17 @@ impl Racing {
         }
         // SAFETY: [foreign] [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
         Ok(unsafe { AtomicU64::from_ptr(target.cast()) })
+    }
+
+    /// The aligned half word at offset `at`.
+    #[inline]
+    pub(crate) fn half(&self, at: u64) -> Result<&AtomicU32, MemoryError> {
+        let target = self.checked(at, 4)?;
+        if !at.is_multiple_of(4) {
+            return Err(MemoryError::Escapes { at, len: 4, of: self.len as u64 });
+        }
+        // SAFETY: [foreign] [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
+        Ok(unsafe { AtomicU32::from_ptr(target.cast()) })
     }
 
     /// `N` aligned words from offset `at` on.

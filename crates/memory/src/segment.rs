@@ -126,6 +126,19 @@ impl Segment {
         (address as usize).checked_sub(start).and_then(|at| at.checked_add(len)).is_some_and(|end| end <= self.len)
     }
 
+    /// Wakes the peer that sleeps on the aligned half word at offset `at` ([`Foreign::doze`](crate::Foreign::doze)).
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    pub fn wake(&self, at: usize) -> Result<(), MemoryError> {
+        if !at.is_multiple_of(4) || at.checked_add(4).is_none_or(|end| end > self.len) {
+            return Err(MemoryError::Escapes { at: at as u64, len: 4, of: self.len as u64 });
+        }
+        // SAFETY: [segment] aligned, in bounds, alive as long as the borrow; the system takes its address and no byte is touched.
+        sys::wake(unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) });
+        Ok(())
+    }
+
     /// Cuts the whole segment into exclusive buffers of `size` bytes. Consumes the segment,
     /// so the same bytes are never carved twice. `size` is rounded up to 64 bytes.
     pub fn carve(self, size: usize) -> Vec<Buffer> {

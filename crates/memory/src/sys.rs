@@ -2,9 +2,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
 
 use crate::MemoryError;
 
@@ -112,6 +115,22 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
 pub(crate) fn advise_huge(base: NonNull<u8>, len: usize) {
     // SAFETY: [mapping] advice on our own mapping changes no content.
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxHugepage) };
+}
+
+/// Sleeps while the word is `value`, until somebody who has the same memory mapped wakes it, at most `timeout`. False when that
+/// has passed.
+pub(crate) fn wait_on(word: &AtomicU32, value: u32, timeout: Duration) -> bool {
+    let timeout = futex::Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // Not private: whoever wakes is another process.
+    futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) != Err(rustix::io::Errno::TIMEDOUT)
+}
+
+/// Wakes whoever sleeps on the word.
+pub(crate) fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
 /// What the kernel thinks can be allocated without pushing others out (`MemAvailable`).

@@ -44,6 +44,7 @@ mod queue;
 mod random;
 mod region;
 mod slots;
+mod spin;
 pub mod watch;
 mod work;
 

@@ -30,15 +30,18 @@
 //! - **death**: the peer's death is reported within a second, by an event and by the failure of everything pending.
 //! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
 //! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something.
+//! - **wait**: `wait` returns soon after `poll` or `next_event` would return something, after `other` became readable and after `timeout`.
 //! - **idle**: a port on which nothing happens costs no processor time once armed.
 //! - **nonblocking**: `post`, `poll`, `arm`, `close` and `next_event` do not wait for a peer.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use overside_memory::Fragment;
 
 use crate::provider::Link;
 use crate::region::RemoteToken;
+use crate::watch::sleep_on;
 use crate::work::Status;
 use crate::{Opcode, VerbsError};
 
@@ -183,6 +186,19 @@ pub unsafe trait Port: Send {
     /// # Errors
     /// When the system refuses.
     fn arm(&mut self) -> Result<bool, VerbsError>;
+
+    /// Sleeps until something happens here, `other` becomes readable or `timeout` has passed; whether it slept. As
+    /// [`arm`](Self::arm) and a sleep on [`fd`](Self::fd), which is what it does unless the provider knows a cheaper way.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        let armed = self.arm()?;
+        if armed {
+            sleep_on(self.fd(), other, timeout)?;
+        }
+        Ok(armed)
+    }
 
     /// The descriptor to wait on.
     fn fd(&self) -> BorrowedFd<'_>;

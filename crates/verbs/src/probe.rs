@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
 
@@ -300,6 +301,14 @@ impl Probe {
     /// The port's.
     pub fn arm(&mut self) -> Result<bool, VerbsError> {
         self.port().arm()
+    }
+
+    /// Sleeps.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        self.port().wait(other, timeout)
     }
 
     /// The descriptor to wait on.

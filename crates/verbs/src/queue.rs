@@ -5,14 +5,13 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use overside_memory::Buffer;
-use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
 use crate::VerbsError;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
 use crate::slots::{InFlight, QueuePairs, Slots};
-use crate::watch::{failed, timespec};
+use crate::spin::Spin;
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
 /// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
@@ -24,11 +23,13 @@ pub struct CompletionQueue {
     slots: Slots,
     pairs: QueuePairs,
     signal_every: usize,
-    spin: Duration,
+    spin: Spin,
     /// Where the port reports to; as long as a batch.
     raw: Vec<RawCompletion>,
     sleeps: u64,
     spun: Duration,
+    /// What a poll that finds nothing takes.
+    poll_takes: Duration,
     /// The last poll saw the end of something, perhaps of unsignalled requests only.
     made_room: bool,
 }
@@ -41,17 +42,18 @@ impl CompletionQueue {
             slots: Slots::default(),
             pairs: QueuePairs::default(),
             signal_every: SIGNAL_EVERY,
-            spin: SPIN,
+            spin: Spin::new(SPIN),
             raw: vec![NO_COMPLETION; POLL_BATCH],
             sleeps: 0,
             spun: Duration::ZERO,
+            poll_takes: Duration::ZERO,
             made_room: false,
         }
     }
 
-    /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps.
+    /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps, at most: where polling brings nothing it sleeps sooner.
     pub fn set_spin(&mut self, spin: Duration) {
-        self.spin = spin;
+        self.spin.set_max(spin);
     }
 
     /// How many completions one [`poll`](Self::poll) takes at most (32 unless set). Where the receiver
@@ -290,8 +292,40 @@ impl CompletionQueue {
         if found > 0 || self.made_room {
             return Ok(found);
         }
+        let budget = self.spin.budget().min(timeout.unwrap_or(Duration::MAX));
+        if budget == Duration::ZERO && !self.spin.watches() {
+            self.sleeps += u64::from(self.port().wait(other, timeout)?);
+            return Ok(self.poll(out));
+        }
         let start = Instant::now();
-        let budget = timeout.map_or(self.spin, |t| t.min(self.spin));
+        if budget > Duration::ZERO {
+            let found = self.poll_for(budget, start, out);
+            if found > 0 || self.made_room {
+                self.spin.found();
+                return Ok(found);
+            }
+        }
+        let polled = start.elapsed();
+        let left = timeout.map(|t| t.saturating_sub(polled));
+        if self.port().wait(other, left)? {
+            self.sleeps += 1;
+            self.spin.slept(budget > Duration::ZERO, start.elapsed() - polled);
+        }
+        Ok(self.poll(out))
+    }
+
+    /// Polls until something is there or `budget` is spent.
+    fn poll_for(&mut self, budget: Duration, start: Instant, out: &mut Vec<WorkCompletion>) -> usize {
+        // An answer that comes at once costs no look at the clock: what those polls took is known by others.
+        for poll in 0..EAGER_POLLS {
+            let found = self.poll(out);
+            if found > 0 || self.made_room {
+                self.spun += self.poll_takes * poll;
+                return found;
+            }
+        }
+        let eager = start.elapsed();
+        self.poll_takes = (eager / EAGER_POLLS).min(POLL_TAKES_MAX);
         // Whoever is waited for may share this core's units and caches: the longer nothing comes, the rarer the looks.
         let mut pauses = 1;
         while start.elapsed() < budget {
@@ -299,19 +333,14 @@ impl CompletionQueue {
                 let found = self.poll(out);
                 if found > 0 || self.made_room {
                     self.spun += start.elapsed();
-                    return Ok(found);
+                    return found;
                 }
                 (0..pauses).for_each(|_| std::hint::spin_loop());
             }
             pauses = (pauses * 2).min(PAUSES_MAX);
         }
         self.spun += start.elapsed();
-        if self.port().arm()? {
-            let left = timeout.map(|t| t.saturating_sub(start.elapsed()));
-            self.sleeps += 1;
-            sleep_on(self.fd(), other, left)?;
-        }
-        Ok(self.poll(out))
+        0
     }
 
     /// Asks for [`fd`](Self::fd) to become readable when something happens. False: poll again first.
@@ -418,16 +447,6 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
     RawRequest { slot, work, signalled, fence: request.fence }
 }
 
-fn sleep_on(fd: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), VerbsError> {
-    let timeout = timeout.map(timespec);
-    let mut fds = [fd, other.unwrap_or(fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let watched = if other.is_some() { &mut fds[..] } else { &mut fds[..1] };
-    match rustix::event::poll(watched, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(errno) => Err(failed("waiting for a completion", errno)),
-    }
-}
-
 const NO_COMPLETION: RawCompletion = RawCompletion {
     slot: u32::MAX,
     qp: None::<QpIndex>,
@@ -441,6 +460,10 @@ const NO_COMPLETION: RawCompletion = RawCompletion {
 const POST_CHUNK: usize = 16;
 /// Completions taken from the provider at once, unless set.
 const POLL_BATCH: usize = 32;
+/// Polls of a wait before the first look at the clock and the first pause: a microsecond or so.
+const EAGER_POLLS: u32 = 32;
+/// A poll that takes longer was interrupted.
+const POLL_TAKES_MAX: Duration = Duration::from_nanos(500);
 /// Polls between two looks at the clock.
 const SPIN_POLLS: usize = 16;
 /// Pauses of the processor between two polls: together well under a microsecond.

@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::VerbsError;
@@ -67,6 +67,24 @@ impl Watch {
 impl AsFd for Watch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+/// Sleeps until `fd` or `other` is readable, or `timeout` has passed.
+///
+/// # Errors
+/// When the system refuses.
+pub fn sleep_on(
+    fd: BorrowedFd<'_>,
+    other: Option<BorrowedFd<'_>>,
+    timeout: Option<Duration>,
+) -> Result<(), VerbsError> {
+    let timeout = timeout.map(timespec);
+    let mut fds = [fd, other.unwrap_or(fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let watched = if other.is_some() { &mut fds[..] } else { &mut fds[..1] };
+    match rustix::event::poll(watched, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(failed("waiting for a completion", errno)),
     }
 }
 

@@ -43,6 +43,7 @@ pub const SENTENCES: &[Sentence] = &[
     Sentence { id: "death", check: lifetimes::death },
     Sentence { id: "hostile", check: lifetimes::hostile },
     Sentence { id: "arm", check: waiting::arm },
+    Sentence { id: "wait", check: waiting::wait },
     Sentence { id: "idle", check: waiting::idle },
     Sentence { id: "nonblocking", check: waiting::nonblocking },
 ];

@@ -91,6 +91,73 @@ fn two_threads(pair: &mut Pair) -> Result<(), Stop> {
     })
 }
 
+/// Sleeps by `wait` until `done`; one that does not return though there is something is a breach.
+fn waited(end: &mut End, what: &str, mut done: impl FnMut(&End) -> bool) -> Result<(), Stop> {
+    let limit = Instant::now() + WAIT;
+    loop {
+        end.turn();
+        if done(end) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        end.probe.wait(None, Some(WAIT))?;
+        end.turn();
+        owes!(start.elapsed() < WAKE || !done(end), "{what}: it was there, but wait slept on");
+        owes!(Instant::now() < limit, "{what}: wait did not bring it within {WAIT:?}");
+    }
+}
+
+pub(super) fn wait(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+    // The first message settles what both ends still have to tell each other.
+    pair.message(from.piece(0, 64)?, to.piece(0, 64)?)?;
+    pair.quiet();
+    let start = Instant::now();
+    pair.a.probe.wait(None, Some(PAUSE))?;
+    owes!(start.elapsed() < WAKE, "wait slept for {:?} and had been given {PAUSE:?}", start.elapsed());
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    std::io::Write::write_all(&mut &theirs, b"!")?;
+    let start = Instant::now();
+    pair.a.probe.wait(Some(std::os::fd::AsFd::as_fd(&ours)), Some(WAIT))?;
+    owes!(start.elapsed() < WAKE, "another descriptor was readable, and wait slept for {:?}", start.elapsed());
+    ping_pong_by_wait(&mut pair)?;
+    let Pair { a, b } = &mut pair;
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| waited(b, "the end of a connection", |end| !end.events.is_empty()));
+        std::thread::sleep(PAUSE);
+        a.probe.close(QP);
+        a.turn();
+        sleeper.join().unwrap_or_else(|_| Err(Stop::Broken("the sleeper panicked".into())))
+    })
+}
+
+/// Two threads that sleep by `wait` alone, one of them without asking for reports of its SENDs.
+fn ping_pong_by_wait(pair: &mut Pair) -> Result<(), Stop> {
+    let Pair { a, b } = pair;
+    let areas = [a.area(4096)?, b.area(4096)?];
+    let play = |end: &mut End, area: &overside_verbs::probe::Area, first: bool| -> Result<(), Stop> {
+        for i in 0..ROUNDS {
+            let got = end.receive(Some(QP), area.piece(i % 32 * 64, 64)?)?;
+            if !first {
+                waited(end, "a receive", |end| end.has(got))?;
+            }
+            let act = Act::Send(Data::Gather(vec![area.piece(2048, 64)?]), None);
+            let ball = end.post(QP, act, first || i % 8 == 7, false)?;
+            if first {
+                waited(end, "the report of a SEND", |end| end.has(ball))?;
+                waited(end, "a receive", |end| end.has(got))?;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| play(b, &areas[1], false));
+        let ours = play(a, &areas[0], true);
+        ours.and(other.join().unwrap_or_else(|_| Err(Stop::Broken("a player panicked".into()))))
+    })
+}
+
 pub(super) fn idle(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
@@ -147,6 +214,9 @@ fn at_once(what: &str, call: impl FnOnce()) -> Result<(), Stop> {
 
 /// A wake-up that takes longer is lost.
 const WAKE: Duration = Duration::from_secs(1);
+/// A wait that nothing ends.
+const PAUSE: Duration = Duration::from_millis(30);
+const ROUNDS: usize = 300;
 /// How long idleness is watched.
 const IDLE: Duration = Duration::from_millis(500);
 /// No scheduler takes a thread off a processor for so long; a call that waits for a peer is longer.

@@ -32,6 +32,8 @@ pub enum Wrong {
     Blocks,
     /// Never becomes readable.
     Deaf,
+    /// Sleeps to the end of its time whatever comes.
+    Oversleeps,
     /// Is readable though nothing happens.
     Restless,
 }
@@ -178,6 +180,13 @@ unsafe impl Port for Mutant {
 
     fn arm(&mut self) -> Result<bool, VerbsError> {
         self.inner.arm()
+    }
+
+    fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        if self.wrong == Wrong::Oversleeps && other.is_none() {
+            std::thread::sleep(timeout.unwrap_or(Duration::MAX));
+        }
+        self.inner.wait(other, timeout)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -1,10 +1,11 @@
 //! Reading the peer's ring: nothing in it is believed before it is copied out and checked.
 
-use crate::control::PeerControl;
-use crate::doorbell::PeerWords;
+use crate::doorbell::PeerRing;
 use crate::fate::Fate;
 use crate::peer_memory::PeerMemory;
-use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge, Task, Word};
+use crate::ring::{
+    CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge, Task, stamp_of,
+};
 
 /// Where the next message is.
 #[derive(Debug)]
@@ -14,8 +15,6 @@ pub(crate) struct Consumer {
     next: u64,
     /// Cells consumed, ever.
     cells: u64,
-    /// The peer's head as last seen.
-    head: u64,
     /// The descriptor at `next`, when it was read already.
     ahead: Option<(u64, [u64; WORDS])>,
     /// The last descriptor whose bytes were asked for ahead.
@@ -31,7 +30,7 @@ pub(crate) struct Message {
 
 impl Consumer {
     pub(crate) fn new(geometry: Geometry) -> Self {
-        Self { geometry, next: 0, cells: 0, head: 0, ahead: None, fetched: u64::MAX }
+        Self { geometry, next: 0, cells: 0, ahead: None, fetched: u64::MAX }
     }
 
     /// Descriptors consumed, ever.
@@ -40,26 +39,27 @@ impl Consumer {
         self.next
     }
 
-    /// Looks at the peer's head; whether there is a message.
+    /// Whether there is a message.
     #[inline]
-    pub(crate) fn look(&mut self, peer: &PeerControl) -> Result<bool, Fate> {
-        let head = peer.load(Word::Head);
-        if head != self.head {
-            if head < self.head || head - self.next > u64::from(self.geometry.depth()) {
-                return Err(Fate::Malformed("the peer's head is out of range"));
-            }
-            self.head = head;
+    pub(crate) fn look(&self, peer: &impl PeerRing) -> bool {
+        if matches!(self.ahead, Some((index, _)) if index == self.next) || peer.shows(self.next) {
+            return true;
         }
-        Ok(self.next != self.head)
+        // A message of middling size has its bytes here, and they are written before its stamp.
+        peer.prefetch_cell(self.cells);
+        false
     }
 
     /// The next message; there is one.
     #[inline]
-    pub(crate) fn peek(&mut self, peer: &PeerControl) -> Result<Message, Fate> {
-        let words = match self.ahead.take() {
+    pub(crate) fn peek(&mut self, peer: &impl PeerRing) -> Result<Message, Fate> {
+        let words = match self.ahead {
             Some((index, words)) if index == self.next => words,
             _ => peer.descriptor(self.next),
         };
+        if stamp_of(words[1]) != self.geometry.stamp(self.next) {
+            return Err(Fate::Malformed("a descriptor changed after it was published"));
+        }
         let descriptor =
             Descriptor::from_words([words[0], words[1]]).ok_or(Fate::Malformed("a descriptor is garbage"))?;
         Ok(Message { descriptor, words })
@@ -68,20 +68,18 @@ impl Consumer {
     /// Reads the descriptor after the next one and asks the processor for the start of its bytes,
     /// while the next one is copied; for the next one's own, if nobody could before.
     #[inline]
-    pub(crate) fn prefetch(&mut self, message: &Message, peer: &PeerControl, memory: &mut PeerMemory) {
+    pub(crate) fn prefetch(&mut self, message: &Message, peer: &impl PeerRing, memory: &mut PeerMemory) {
         if self.fetched != self.next {
             prefetch_message(&message.words, memory);
         }
         let index = self.next + 1;
-        if index >= self.head {
+        if !peer.shows(index) {
             return;
         }
         let words = peer.descriptor(index);
         self.ahead = Some((index, words));
         self.fetched = index;
-        if index + 1 < self.head {
-            peer.prefetch(index + 1);
-        }
+        peer.prefetch_descriptor(index + 1);
         prefetch_message(&words, memory);
     }
 
@@ -93,7 +91,7 @@ impl Consumer {
     pub(crate) unsafe fn copy(
         &self,
         message: &Message,
-        peer: &PeerControl,
+        peer: &impl PeerRing,
         memory: &mut PeerMemory,
         to: *mut u8,
         room: usize,
@@ -142,7 +140,7 @@ impl Consumer {
 
     /// The bytes of a long list's fragments lie anywhere: asks for them ahead.
     #[inline]
-    fn prefetch_fragment(&self, peer: &PeerControl, memory: &mut PeerMemory, first: usize) {
+    fn prefetch_fragment(&self, peer: &impl PeerRing, memory: &mut PeerMemory, first: usize) {
         for i in first..first + 4 {
             // Past the list's end this is some other cell; a prefetch of anything does no harm.
             let sge = Sge::from_words(peer.cell(self.cells + i as u64));
@@ -155,7 +153,7 @@ impl Consumer {
         }
     }
 
-    fn copy_inline(&self, message: &Message, peer: &PeerControl, out: &mut [u8]) {
+    fn copy_inline(&self, message: &Message, peer: &impl PeerRing, out: &mut [u8]) {
         if out.len() <= INLINE_INSIDE {
             for (to, word) in out.chunks_mut(8).zip(&message.words[2..]) {
                 to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);

@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use overside_memory::{Foreign, MemoryError, Segment};
 
-use crate::doorbell::{OwnWords, PeerWords};
-use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, Word};
+use crate::doorbell::{OwnRing, OwnWords, PeerRing, PeerWords};
+use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, Word, stamp_of, unstamped};
 
 /// Our side of a connection. The peer has it mapped read-only.
 #[derive(Debug)]
@@ -39,16 +40,12 @@ impl OwnControl {
         self.geometry
     }
 
-    /// Writes a descriptor; the peer looks at it after the head moved past it.
-    #[inline]
-    pub(crate) fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
-        self.put(self.geometry.descriptor_at(index), words);
-    }
-
-    /// Writes a cell.
-    #[inline]
-    pub(crate) fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]) {
-        self.put(self.geometry.cell_at(index), words);
+    /// Ends the peer's sleep number `sleep` on our word.
+    pub(crate) fn wake(&self, sleep: u64) {
+        let [a, b, c, d] = (sleep as u32).to_ne_bytes();
+        self.words()[Word::Rung as usize / 8].store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::SeqCst);
+        // Within the segment: the layout says so.
+        let _ = self.segment.wake(Word::Rung as usize);
     }
 
     #[inline]
@@ -63,6 +60,24 @@ impl OwnControl {
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: [shm-control] the segment's whole memory, mapped as long as `self` keeps it.
         unsafe { self.words.as_ref() }
+    }
+}
+
+impl OwnRing for OwnControl {
+    #[inline]
+    fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
+        self.put(self.geometry.descriptor_at(index), words);
+    }
+
+    #[inline]
+    fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]) {
+        self.put(self.geometry.cell_at(index), words);
+    }
+
+    #[inline]
+    fn stamp(&self, index: u64) {
+        let word = &self.words()[self.geometry.descriptor_at(index) / 8 + 1];
+        word.store(unstamped(word.load(Ordering::Relaxed)) | self.geometry.stamp(index), Ordering::Release);
     }
 }
 
@@ -90,26 +105,48 @@ impl PeerControl {
         Ok(Self { memory: Foreign::map(fd, geometry.bytes() as u64)?, geometry })
     }
 
-    #[inline]
-    pub(crate) fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR_BYTES / 8] {
-        self.read(self.geometry.descriptor_at(index))
+    /// The number of our sleep that the peer ended last.
+    pub(crate) fn rung(&self) -> u32 {
+        self.memory.load_half(Word::Rung as u64).unwrap_or(0)
     }
 
-    #[inline]
-    pub(crate) fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8] {
-        self.read(self.geometry.cell_at(index))
-    }
-
-    /// Fetches the descriptor into the cache.
-    #[inline]
-    pub(crate) fn prefetch(&self, index: u64) {
-        self.memory.prefetch(self.geometry.descriptor_at(index) as u64);
+    /// Sleeps until the peer ends a sleep after the one it had ended when `rung` was read, at most `timeout`; whether it did.
+    pub(crate) fn doze(&self, rung: u32, timeout: Duration) -> bool {
+        self.memory.doze(Word::Rung as u64, rung, timeout).unwrap_or(true)
     }
 
     #[inline]
     fn read<const WORDS: usize>(&self, at: usize) -> [u64; WORDS] {
         // In bounds: the memory has exactly the geometry's size. A zeroed descriptor is malformed anyway.
         self.memory.load_words(at as u64).unwrap_or([0; WORDS])
+    }
+}
+
+impl PeerRing for PeerControl {
+    #[inline]
+    fn shows(&self, index: u64) -> bool {
+        let word = self.memory.load(self.geometry.descriptor_at(index) as u64 + 8).unwrap_or(0);
+        stamp_of(word) == self.geometry.stamp(index)
+    }
+
+    #[inline]
+    fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR_BYTES / 8] {
+        self.read(self.geometry.descriptor_at(index))
+    }
+
+    #[inline]
+    fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8] {
+        self.read(self.geometry.cell_at(index))
+    }
+
+    #[inline]
+    fn prefetch_descriptor(&self, index: u64) {
+        self.memory.prefetch(self.geometry.descriptor_at(index) as u64);
+    }
+
+    #[inline]
+    fn prefetch_cell(&self, index: u64) {
+        self.memory.prefetch(self.geometry.cell_at(index) as u64);
     }
 }
 

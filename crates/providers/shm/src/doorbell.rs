@@ -4,8 +4,12 @@
 //! it sleeps, then looks at the words. A full fence between the two steps on both sides makes it
 //! impossible that both look too early: at least one sees the other's store. The logic is generic
 //! over its memory, so that loom runs it as it ships.
+//!
+//! A sleep ends in one of two ways, as its sleeper asked. A short one is on a word of the publisher's memory (a futex: one
+//! system call on either side, and the peer maps that memory read-only all the same); a long one is on the port's descriptor,
+//! which a message on the socket makes readable.
 
-use crate::ring::Word;
+use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Word};
 
 /// Memory of one's own: words that the peer reads.
 pub(crate) trait OwnWords {
@@ -21,6 +25,39 @@ pub(crate) trait PeerWords {
     fn load(&self, word: Word) -> u64;
 }
 
+/// A ring of one's own.
+pub(crate) trait OwnRing: OwnWords {
+    /// Writes a descriptor that nobody sees before it is stamped.
+    fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]);
+    /// Writes a cell.
+    fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]);
+    /// Publishes a descriptor that was written, with release ordering.
+    fn stamp(&self, index: u64);
+}
+
+/// The peer's ring.
+pub(crate) trait PeerRing: PeerWords {
+    /// Whether a descriptor was published, with acquire ordering.
+    fn shows(&self, index: u64) -> bool;
+    /// Its words.
+    fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR_BYTES / 8];
+    /// A cell's words.
+    fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8];
+    /// Fetches a descriptor into the cache.
+    fn prefetch_descriptor(&self, _index: u64) {}
+    /// Fetches a cell into the cache.
+    fn prefetch_cell(&self, _index: u64) {}
+}
+
+/// How a sleep ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ring {
+    /// By a message on the socket.
+    Socket,
+    /// By the publisher's `rung` word, which is to say so many.
+    Word(u64),
+}
+
 /// The publisher's memory of whom it woke.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
@@ -28,25 +65,42 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// To be called after publishing: whether the peer sleeps and was not woken from this sleep yet.
-    pub(crate) fn wanted(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> bool {
+    /// To be called after publishing: how to wake the peer, if it sleeps, waits for that and was not woken from this sleep yet.
+    #[inline]
+    pub(crate) fn wanted(&mut self, own: &impl OwnWords, peer: &impl PeerWords, news: News) -> Option<Ring> {
         own.fence();
+        self.glance(peer, news)
+    }
+
+    /// As [`wanted`](Self::wanted), without the fence: a sleep that begins at this moment may be missed, and whoever
+    /// cannot leave it to a later call has no use for this.
+    #[inline]
+    pub(crate) fn glance(&mut self, peer: &impl PeerWords, news: News) -> Option<Ring> {
         let armed = peer.load(Word::Armed);
-        if armed == 0 || armed == self.rung {
-            return false;
+        if armed == 0 || armed == self.rung || (news == News::Consumed && armed & FOR_CONSUMED == 0) {
+            return None;
         }
         self.rung = armed;
-        true
+        Some(if armed & BY_WORD != 0 { Ring::Word(armed >> FLAGS) } else { Ring::Socket })
     }
+}
+
+/// What was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Messages, or the end.
+    All,
+    /// How far we have come with the peer's messages, which not every sleeper waits for.
+    Consumed,
 }
 
 /// What the sleeper has seen of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// Its head; none when there is no receive to take a message, which is nothing to wake up for.
-    pub(crate) head: Option<u64>,
-    /// What it has consumed.
-    pub(crate) consumed: u64,
+    /// The descriptor it waits for; none when there is no receive to take a message, which is nothing to wake up for.
+    pub(crate) next: Option<u64>,
+    /// What it has consumed; none when no report and no room depends on it.
+    pub(crate) consumed: Option<u64>,
 }
 
 /// The sleeper's side.
@@ -56,36 +110,52 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    /// Asks for a doorbell. False, and nothing asked, when the peer has published meanwhile.
-    pub(crate) fn arm(&mut self, own: &impl OwnWords, peer: &impl PeerWords, seen: Seen) -> bool {
+    /// Asks to be woken. False, and nothing asked, when the peer has published meanwhile.
+    pub(crate) fn arm(&mut self, own: &impl OwnWords, peer: &impl PeerRing, seen: Seen, by_word: bool) -> bool {
         self.number += 1;
-        own.store(Word::Armed, self.number);
+        let flags = if by_word { BY_WORD } else { 0 } | if seen.consumed.is_some() { FOR_CONSUMED } else { 0 };
+        own.store(Word::Armed, self.number << FLAGS | flags);
         own.fence();
         let quiet = peer.load(Word::Closed) == 0
-            && peer.load(Word::Consumed) == seen.consumed
-            && seen.head.is_none_or(|head| peer.load(Word::Head) == head);
+            && seen.consumed.is_none_or(|consumed| peer.load(Word::Consumed) == consumed)
+            && seen.next.is_none_or(|next| !peer.shows(next));
         if !quiet {
             own.store(Word::Armed, 0);
         }
         quiet
     }
 
-    /// Awake again: no more doorbells.
+    /// Awake again: nobody need ring.
     pub(crate) fn disarm(&self, own: &impl OwnWords) {
         own.store(Word::Armed, 0);
     }
 }
 
+/// Of an `armed` word: the sleeper waits on the `rung` word.
+const BY_WORD: u64 = 1;
+/// Of an `armed` word: the sleeper wants to hear how far its messages have come.
+const FOR_CONSUMED: u64 = 2;
+const FLAGS: u32 = 2;
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod model {
+    //! Control memory under loom's memory model, with a ring of two descriptors.
+
     use super::*;
-    use loom::sync::Arc;
+    use crate::ring::{Geometry, stamp_of, unstamped};
     use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-    /// A control memory's words under loom's memory model.
+    pub(crate) const GEOMETRY: Geometry = Geometry::tiny(2, 4);
+    const DESCRIPTOR: usize = DESCRIPTOR_BYTES / 8;
+    const CELL: usize = CELL_BYTES / 8;
+
     #[derive(Default)]
-    struct Model {
+    pub(crate) struct Model {
         words: [AtomicU64; 4],
+        descriptors: [[AtomicU64; DESCRIPTOR]; 2],
+        cells: [[AtomicU64; CELL]; 4],
+        /// Planted: stamps before the words they vouch for are sure to be visible.
+        pub(crate) hasty: bool,
     }
 
     impl OwnWords for Model {
@@ -104,23 +174,88 @@ mod tests {
         }
     }
 
+    impl OwnRing for Model {
+        fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR]) {
+            let place = &self.descriptors[index as usize % 2];
+            place.iter().zip(words).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+        }
+
+        fn put_cell(&self, index: u64, words: &[u64; CELL]) {
+            let place = &self.cells[index as usize % 4];
+            place.iter().zip(words).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+        }
+
+        fn stamp(&self, index: u64) {
+            let word = &self.descriptors[index as usize % 2][1];
+            let order = if self.hasty { Ordering::Relaxed } else { Ordering::Release };
+            word.store(unstamped(word.load(Ordering::Relaxed)) | GEOMETRY.stamp(index), order);
+        }
+    }
+
+    impl PeerRing for Model {
+        fn shows(&self, index: u64) -> bool {
+            stamp_of(self.descriptors[index as usize % 2][1].load(Ordering::Acquire)) == GEOMETRY.stamp(index)
+        }
+
+        fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR] {
+            self.descriptors[index as usize % 2].each_ref().map(|word| word.load(Ordering::Acquire))
+        }
+
+        fn cell(&self, index: u64) -> [u64; CELL] {
+            self.cells[index as usize % 4].each_ref().map(|word| word.load(Ordering::Acquire))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model::Model;
+    use super::*;
+    use loom::sync::Arc;
+
+    const QUIET: Seen = Seen { next: Some(0), consumed: Some(0) };
+
     /// Publisher and sleeper in every order, under a memory model in which stores are late: either the
     /// sleeper sees the message and stays up, or the publisher sees the sleeper and rings.
     #[test]
     fn a_message_is_seen_or_the_bell_rings() {
-        for word in [Word::Head, Word::Consumed, Word::Closed] {
-            loom::model(move || {
-                let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
-                let (own, peer) = (ours.clone(), theirs.clone());
-                let publisher = loom::thread::spawn(move || {
-                    own.store(word, 1);
-                    Bell::default().wanted(&*own, &*peer)
+        for word in [None, Some(Word::Consumed), Some(Word::Closed)] {
+            for by_word in [false, true] {
+                loom::model(move || {
+                    let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
+                    let (own, peer) = (ours.clone(), theirs.clone());
+                    let publisher = loom::thread::spawn(move || {
+                        match word {
+                            Some(word) => own.store(word, 1),
+                            None => own.stamp(0),
+                        }
+                        let news = if word == Some(Word::Consumed) { News::Consumed } else { News::All };
+                        Bell::default().wanted(&*own, &*peer, news)
+                    });
+                    let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, by_word);
+                    let rang = publisher.join().unwrap();
+                    assert!(!slept || rang.is_some(), "asleep with a message and no bell");
+                    let way = if by_word { Ring::Word(1) } else { Ring::Socket };
+                    assert!(rang.is_none_or(|ring| ring == way));
                 });
-                let slept = Sleep::default().arm(&*theirs, &*ours, Seen { head: Some(0), consumed: 0 });
-                let rang = publisher.join().unwrap();
-                assert!(!slept || rang, "asleep with a message and no bell");
-            });
+            }
         }
+    }
+
+    /// A glance without a fence may miss the sleeper, and the next call that fences finds it.
+    #[test]
+    fn what_a_glance_misses_the_next_call_finds() {
+        loom::model(|| {
+            let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
+            let (own, peer) = (ours.clone(), theirs.clone());
+            let publisher = loom::thread::spawn(move || {
+                own.store(Word::Consumed, 1);
+                let mut bell = Bell::default();
+                bell.glance(&*peer, News::Consumed).or_else(|| bell.wanted(&*own, &*peer, News::Consumed))
+            });
+            let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, false);
+            assert!(!slept || publisher.join().unwrap().is_some(), "asleep with a completion and no bell");
+        });
     }
 
     /// One doorbell a sleep, one for each sleep.
@@ -129,13 +264,14 @@ mod tests {
         loom::model(|| {
             let (ours, theirs) = (Model::default(), Model::default());
             let (mut bell, mut sleep) = (Bell::default(), Sleep::default());
-            for message in 1..=2 {
-                assert!(sleep.arm(&theirs, &ours, Seen { head: Some(message - 1), consumed: 0 }));
-                ours.store(Word::Head, message);
-                assert!(bell.wanted(&ours, &theirs));
-                assert!(!bell.wanted(&ours, &theirs), "woken already");
+            for message in 0..2 {
+                assert!(sleep.arm(&theirs, &ours, Seen { next: Some(message), consumed: None }, message == 1));
+                assert!(bell.wanted(&ours, &theirs, News::Consumed).is_none(), "it does not wait for that");
+                ours.stamp(message);
+                assert!(bell.wanted(&ours, &theirs, News::All).is_some());
+                assert!(bell.wanted(&ours, &theirs, News::All).is_none(), "woken already");
                 sleep.disarm(&theirs);
-                assert!(!bell.wanted(&ours, &theirs), "awake");
+                assert!(bell.wanted(&ours, &theirs, News::All).is_none(), "awake");
             }
         });
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status, VerbsError};
@@ -10,7 +11,7 @@ use overside_verbs::{Opcode, Status, VerbsError};
 use crate::channel::{Carried, Channel, Incoming};
 use crate::consumer::Consumer;
 use crate::control::{OwnControl, PeerControl};
-use crate::doorbell::{Bell, OwnWords, PeerWords, Seen, Sleep};
+use crate::doorbell::{Bell, News, OwnWords, PeerWords, Ring, Seen, Sleep};
 use crate::fate::Fate;
 use crate::grants::Grants;
 use crate::handshake::Wire;
@@ -39,6 +40,8 @@ pub(crate) struct Pair {
     tell_every: u64,
     /// Descriptors of the peer's that it knows we have consumed.
     consumed_published: u64,
+    /// The peer was told without a fence: whether it sleeps is to be looked at once more.
+    glanced: bool,
     /// Polled by memory; else armed.
     pub(crate) hot: bool,
     /// Polls in a row that found nothing.
@@ -92,6 +95,7 @@ impl Pair {
             sleep: Sleep::default(),
             tell_every: 1,
             consumed_published: 0,
+            glanced: false,
             hot: false,
             idle: 0,
             starved: false,
@@ -120,18 +124,44 @@ impl Pair {
         turn.count += received;
         turn.fate = fate;
         turn.busy |= turn.count > 0;
-        // While there is more to take, the peer is told every now and then: each telling costs both a
-        // cache line and this side a full fence.
-        if turn.fate.is_none() && (received == 0 || self.behind() >= self.tell_every || !self.more()) {
+        if turn.fate.is_some() {
+            return turn;
+        }
+        // While there is more to take, the peer is told every now and then: each telling costs both a cache line.
+        if received == 0 {
             self.publish();
+        } else if self.behind() >= self.tell_every || !self.more() {
+            self.tell();
         }
         turn
     }
 
+    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what was received: a peer
+    /// that falls asleep at this very moment is found by the next call ([`publish`](Self::publish)).
+    #[inline]
+    fn tell(&mut self) {
+        if self.publish_consumed()
+            && let Some(Link { control, .. }) = &self.link
+        {
+            self.glanced = true;
+            let ring = self.bell.glance(control, News::Consumed);
+            self.ring(ring);
+        }
+    }
+
+    #[inline]
+    fn ring(&self, ring: Option<Ring>) {
+        match ring {
+            None => {}
+            Some(Ring::Socket) => self.channel.ring(),
+            Some(Ring::Word(sleep)) => self.own.wake(sleep),
+        }
+    }
+
     /// Whether a message is there that a receive waits for.
     #[inline]
-    fn more(&mut self) -> bool {
-        !self.starved && self.link.as_mut().is_some_and(|l| l.consumer.look(&l.control) == Ok(true))
+    fn more(&self) -> bool {
+        !self.starved && self.link.as_ref().is_some_and(|l| l.consumer.look(&l.control))
     }
 
     /// Descriptors consumed that the peer was not told of.
@@ -143,24 +173,23 @@ impl Pair {
     /// Tells the peer what was posted and consumed, and wakes it if it sleeps.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        let mut published = false;
-        if let Some(head) = self.send.producer.unpublished() {
+        let mut news = std::mem::take(&mut self.glanced).then_some(News::Consumed);
+        if self.send.producer.unpublished() {
             if self.channel.blocked() {
                 self.channel.flush();
             }
             // What a descriptor relies on is sent before the descriptor shows.
             if !self.channel.blocked() {
-                self.own.store(Word::Head, head);
-                self.send.producer.set_published();
-                published = true;
+                self.send.producer.publish(&self.own);
+                news = Some(News::All);
             }
         }
-        published |= self.publish_consumed();
-        if published
-            && let Some(Link { control, .. }) = &self.link
-            && self.bell.wanted(&self.own, control)
-        {
-            self.channel.ring();
+        if self.publish_consumed() {
+            news = news.or(Some(News::Consumed));
+        }
+        if let (Some(news), Some(Link { control, .. })) = (news, &self.link) {
+            let ring = self.bell.wanted(&self.own, control, news);
+            self.ring(ring);
         }
     }
 
@@ -176,17 +205,28 @@ impl Pair {
         true
     }
 
-    /// Asks to be woken. False: there is something to do.
-    pub(crate) fn arm(&mut self) -> bool {
-        if self.behind() > 0 {
+    /// Sleeps by the peer's word alone, at most `limit`; whether it was woken, or none when there is something to do.
+    pub(crate) fn doze(&mut self, limit: Duration) -> Option<bool> {
+        let rung = self.link.as_ref()?.control.rung();
+        if !self.arm(true) {
+            return None;
+        }
+        let woken = self.link.as_ref()?.control.doze(rung, limit);
+        self.disarm();
+        Some(woken)
+    }
+
+    /// Asks to be woken, by the peer's word or by the socket. False: there is something to do.
+    pub(crate) fn arm(&mut self, by_word: bool) -> bool {
+        if self.behind() > 0 || self.glanced {
             self.publish();
         }
         if self.heard_fate.is_some() || (!self.send.settled() && !self.channel.blocked()) {
             return false;
         }
         let Some(Link { control, consumer }) = &self.link else { return true };
-        let seen = Seen { head: (!self.starved).then_some(consumer.next()), consumed: self.send.producer.consumed() };
-        self.sleep.arm(&self.own, control, seen)
+        let seen = Seen { next: (!self.starved).then_some(consumer.next()), consumed: self.send.waits() };
+        self.sleep.arm(&self.own, control, seen, by_word)
     }
 
     /// Polled again: no doorbells.
@@ -235,9 +275,8 @@ impl Pair {
         let control = PeerControl::map(fd, geometry)
             .map_err(|_| Fate::Malformed("the peer's control memory is not a sealed, allocated memfd"))?;
         // What was published before the peer's words could be read may have found it asleep.
-        if self.bell.wanted(&self.own, &control) {
-            self.channel.ring();
-        }
+        let ring = self.bell.wanted(&self.own, &control, News::All);
+        self.ring(ring);
         self.tell_every = (u64::from(geometry.depth()) / 8).min(TELL_EVERY_MAX);
         self.link = Some(Link { control, consumer: Consumer::new(geometry) });
         Ok(())
@@ -263,6 +302,11 @@ impl Pair {
         self.own.store(Word::Closed, fate.word());
         self.own.fence();
         self.channel.send(&Message::Bye, Carried::Nothing);
+        if let Some(Link { control, .. }) = &self.link
+            && let Some(Ring::Word(sleep)) = self.bell.glance(control, News::All)
+        {
+            self.own.wake(sleep);
+        }
         self.send.flush(self.index, fate, by_peer, out);
         while let Some(receive) = self.receives.pop_front() {
             out.push_back(RawCompletion {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use overside_memory::Fragment;
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
-use overside_verbs::watch::Watch;
+use overside_verbs::watch::{Watch, sleep_on};
 use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
 
 use crate::fate::Fate;
@@ -17,8 +17,8 @@ use crate::local::{LocalSegments, Place};
 use crate::pair::Pair;
 use crate::provider::Shared;
 use crate::registry::Mail;
-use crate::ring::{Geometry, Sge};
-use crate::send::{Entry, Progress, Sources};
+use crate::ring::{Geometry, MESSAGE_MAX, Sge};
+use crate::send::{Entry, Progress, Sources, limit};
 use crate::watch::Ready;
 
 /// A port of the shared-memory provider.
@@ -46,6 +46,8 @@ pub(crate) struct ShmPort {
     /// Polls until epoll is looked at in any case.
     patience: u32,
     next_look: Instant,
+    /// Polls in a row that found nothing.
+    idle_polls: u32,
     /// The queue pair whose turn comes first.
     first: usize,
 }
@@ -77,6 +79,7 @@ impl ShmPort {
             ready: Vec::new(),
             patience: 0,
             next_look: Instant::now(),
+            idle_polls: 0,
             first: 0,
             shared,
         })
@@ -84,6 +87,13 @@ impl ShmPort {
 
     fn pair(&mut self, qp: QpIndex) -> Option<&mut Pair> {
         self.pairs.get_mut(qp.0 as usize)?.as_deref_mut()
+    }
+
+    /// The one open queue pair, where there is no other and all that can happen to it shows in its peer's memory.
+    fn only(&self) -> Option<QpIndex> {
+        let mut open = self.pairs.iter().flatten().filter(|pair| pair.fate.is_none());
+        let pair = open.next().filter(|pair| pair.hot && pair.link.is_some() && !pair.channel.blocked())?;
+        open.next().is_none().then_some(pair.index)
     }
 
     /// Puts a queue pair among those polled by memory.
@@ -209,7 +219,7 @@ impl ShmPort {
             if pair.idle < idle_max {
                 return true;
             }
-            if !pair.arm() {
+            if !pair.arm(false) {
                 quiet = false;
                 return true;
             }
@@ -252,6 +262,9 @@ impl ShmPort {
             // What the peer grants is known once it attached.
             _ if pair.link.is_none() => return Ok(false),
             RawWork::Write(payload, token, immediate) => {
+                if immediate.is_some() {
+                    limit("a message's length", payload_bytes(&payload), MESSAGE_MAX)?;
+                }
                 if immediate.is_some() && !pair.send.producer.room(0) {
                     return Ok(false);
                 }
@@ -320,7 +333,12 @@ unsafe impl Port for ShmPort {
             // SAFETY: [shm-posted] the caller's promise.
             match unsafe { self.post_one(qp, request) } {
                 Ok(true) => accepted += 1,
-                Ok(false) => break,
+                Ok(false) => {
+                    if let Some(pair) = self.pair(qp) {
+                        pair.send.refused = true;
+                    }
+                    break;
+                }
                 Err(refused) => {
                     error = Some(refused);
                     break;
@@ -373,11 +391,17 @@ unsafe impl Port for ShmPort {
         self.patience -= 1;
         let (taken, busy) = self.turns(&mut out[count..]);
         count += taken;
-        if !busy && count == 0 {
-            let now = Instant::now();
-            if now >= self.next_look {
-                self.look();
-                self.next_look = now + LOOK_IDLE;
+        if busy || count > 0 {
+            self.idle_polls = 0;
+        } else {
+            self.idle_polls = self.idle_polls.wrapping_add(1);
+            // Reading the clock costs as much as a poll.
+            if self.idle_polls.is_multiple_of(CLOCK_EVERY) {
+                let now = Instant::now();
+                if now >= self.next_look {
+                    self.look();
+                    self.next_look = now + LOOK_IDLE;
+                }
             }
         }
         while count < out.len()
@@ -402,6 +426,28 @@ unsafe impl Port for ShmPort {
         // Whatever wakes us shows in epoll, so that is where to look next.
         self.patience = 0;
         Ok(self.cool(0))
+    }
+
+    fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        self.shared.fork.check()?;
+        let mut left = timeout;
+        if other.is_none()
+            && let Some(index) = self.only()
+        {
+            self.read_mail();
+            if !self.done.is_empty() || !self.events.is_empty() {
+                return Ok(false);
+            }
+            let limit = left.map_or(DOZE, |left| left.min(DOZE));
+            match self.pair(index).and_then(|pair| pair.doze(limit)) {
+                Some(false) => left = left.map(|left| left - limit),
+                woken => return Ok(woken.is_some()),
+            }
+        }
+        if left != Some(Duration::ZERO) && self.arm()? {
+            sleep_on(self.fd(), other, left)?;
+        }
+        Ok(true)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -446,6 +492,10 @@ const PROCESS: u64 = 1;
 const LOOK_EVERY: u32 = 128;
 /// Idle polling looks at epoll this often.
 const LOOK_IDLE: Duration = Duration::from_micros(20);
+/// Idle polls between two looks at the clock.
+const CLOCK_EVERY: u32 = 8;
+/// A sleep on the peer's word, which neither its death nor a message on the socket ends, is no longer than this.
+const DOZE: Duration = Duration::from_millis(5);
 /// So few queue pairs are polled by memory however idle they are.
 const ALWAYS_HOT: usize = 8;
 /// Idle turns, shared among the hot queue pairs, before one turns cold.

@@ -1,6 +1,6 @@
 //! Writing into the send ring.
 
-use crate::control::OwnControl;
+use crate::doorbell::OwnRing;
 use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge};
 
 /// Where the next descriptor goes, and what the peer has given back.
@@ -30,7 +30,7 @@ impl Producer {
     }
 
     /// Writes a gather list. There must be room.
-    pub(crate) fn gather(&mut self, own: &OwnControl, descriptor: Descriptor, sges: &[Sge]) {
+    pub(crate) fn gather(&mut self, own: &impl OwnRing, descriptor: Descriptor, sges: &[Sge]) {
         let mut words = begin(descriptor);
         if sges.len() <= SGES_INSIDE {
             for (pair, sge) in words[2..].chunks_exact_mut(2).zip(sges) {
@@ -45,7 +45,7 @@ impl Producer {
     }
 
     /// Writes bytes that ride along. There must be room.
-    pub(crate) fn inline(&mut self, own: &OwnControl, descriptor: Descriptor, bytes: &[u8]) {
+    pub(crate) fn inline(&mut self, own: &impl OwnRing, descriptor: Descriptor, bytes: &[u8]) {
         let mut words = begin(descriptor);
         if bytes.len() <= INLINE_INSIDE {
             for (word, part) in words[2..].iter_mut().zip(bytes.chunks(8)) {
@@ -61,23 +61,26 @@ impl Producer {
     }
 
     /// Writes a descriptor that stands alone. There must be room.
-    pub(crate) fn alone(&mut self, own: &OwnControl, descriptor: Descriptor) {
+    pub(crate) fn alone(&mut self, own: &impl OwnRing, descriptor: Descriptor) {
         self.finish(own, descriptor, &begin(descriptor));
     }
 
-    fn finish(&mut self, own: &OwnControl, descriptor: Descriptor, words: &[u64; WORDS]) {
+    fn finish(&mut self, own: &impl OwnRing, descriptor: Descriptor, words: &[u64; WORDS]) {
         own.put_descriptor(self.head, words);
         self.head += 1;
         self.cells_used += descriptor.cells() as u64;
     }
 
-    /// The head to publish, if the peer was not told of it yet.
+    /// Whether there are descriptors that the peer was not told of.
     #[inline]
-    pub(crate) fn unpublished(&self) -> Option<u64> {
-        (self.head != self.published).then_some(self.head)
+    pub(crate) fn unpublished(&self) -> bool {
+        self.head != self.published
     }
 
-    pub(crate) fn set_published(&mut self) {
+    /// Tells the peer of all that was written.
+    #[inline]
+    pub(crate) fn publish(&mut self, own: &impl OwnRing) {
+        (self.published..self.head).for_each(|index| own.stamp(index));
         self.published = self.head;
     }
 

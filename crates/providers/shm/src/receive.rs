@@ -43,7 +43,7 @@ impl Pair {
     #[inline]
     fn receive_one(&mut self, shared: &mut VecDeque<RawReceive>) -> Result<Option<RawCompletion>, Fate> {
         let Some(Link { control, consumer }) = &mut self.link else { return Ok(None) };
-        if !consumer.look(control)? {
+        if !consumer.look(control) {
             return Ok(None);
         }
         let message = consumer.peek(control)?;

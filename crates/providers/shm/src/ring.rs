@@ -1,15 +1,16 @@
 //! The layout of a control memory and of what is in its rings.
 //!
 //! ```text
-//! 0     head      descriptors published, ever
+//! 0     rung      the number of the sleep that this side ended last (a half word that the peer sleeps on)
 //! 128   consumed  of the peer's descriptors, ever
-//! 256   armed     0, or the number of the present sleep: a doorbell is wanted
+//! 256   armed     0, or the number of the present sleep above two bits: 1 `rung` ends it (else a doorbell), 2 `consumed` does too
 //! 384   closed    0, or why
 //! 512   depth descriptors of 64 bytes
 //! then  cells of 16 bytes: gather entries past the third, inline bytes past the 48th
 //! ```
 //!
-//! Everything is native-endian 64-bit words: both ends are on one host. Cells are used in the order of
+//! A descriptor is there when its stamp is that of its lap around the ring: whoever waits for it looks at no other line
+//! (rdma-sockets variant 2, RS-M10). Everything is native-endian 64-bit words: both ends are on one host. Cells are used in the order of
 //! the descriptors, so no descriptor says where its cells are.
 
 /// The sizes of a control memory's rings; powers of two.
@@ -24,6 +25,12 @@ impl Geometry {
     pub(crate) fn for_options(depth: usize, sges: usize) -> Self {
         let depth = depth.clamp(DEPTH_MIN, DEPTH_MAX).next_power_of_two() as u32;
         let cells = sges.clamp(CELLS_MIN, CELLS_MAX).next_power_of_two() as u32;
+        Self { depth, cells }
+    }
+
+    /// One that a model of memory can hold.
+    #[cfg(test)]
+    pub(crate) const fn tiny(depth: u32, cells: u32) -> Self {
         Self { depth, cells }
     }
 
@@ -52,6 +59,15 @@ impl Geometry {
         HEADER_BYTES + (index & u64::from(self.depth - 1)) as usize * DESCRIPTOR_BYTES
     }
 
+    /// What the second word of descriptor number `index` carries above its length once it is published. Never 0, and another
+    /// one on each lap.
+    #[inline]
+    pub(crate) fn stamp(self, index: u64) -> u64 {
+        let lap = index >> self.depth.trailing_zeros();
+        // The top bit is always set; of a lap 31 bits remain.
+        (lap | 1 << 31) << LEN_BITS
+    }
+
     /// Where cell number `index` lies.
     pub(crate) fn cell_at(self, index: u64) -> usize {
         HEADER_BYTES
@@ -64,7 +80,7 @@ impl Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Word {
-    Head = 0,
+    Rung = 0,
     Consumed = 128,
     Armed = 256,
     Closed = 384,
@@ -109,7 +125,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// The first two words.
+    /// The first two words, not stamped.
     pub(crate) fn to_words(self) -> [u64; 2] {
         let (op, count) = match self.task {
             Task::Gather(count) => (OP_GATHER, count as u64),
@@ -120,14 +136,14 @@ impl Descriptor {
         [op | count << 16 | immediate, self.len]
     }
 
-    /// Checked; none for what no sender of ours writes.
+    /// Checked, its stamp aside; none for what no sender of ours writes.
     pub(crate) fn from_words(words: [u64; 2]) -> Option<Self> {
         let (count, flags) = ((words[0] >> 16) as u16 as usize, words[0] >> 8 & 0xff);
-        let len = words[1];
+        let len = unstamped(words[1]);
         let task = match words[0] & 0xff {
             OP_GATHER if count <= SGE_MAX && len <= MESSAGE_MAX => Task::Gather(count),
             OP_INLINE if count == 0 && len <= INLINE_MAX as u64 => Task::Inline,
-            OP_WRITTEN if count == 0 => Task::Written,
+            OP_WRITTEN if count == 0 && len <= MESSAGE_MAX => Task::Written,
             _ => return None,
         };
         let immediate = match flags {
@@ -150,6 +166,19 @@ impl Descriptor {
     }
 }
 
+/// A descriptor's second word without its stamp: the length.
+#[inline]
+pub(crate) fn unstamped(word: u64) -> u64 {
+    word & ((1 << LEN_BITS) - 1)
+}
+
+/// A descriptor's second word without its length: the stamp.
+#[inline]
+pub(crate) fn stamp_of(word: u64) -> u64 {
+    word & !((1 << LEN_BITS) - 1)
+}
+
+const LEN_BITS: u32 = 32;
 const OP_GATHER: u64 = 1;
 const OP_INLINE: u64 = 2;
 const OP_WRITTEN: u64 = 3;
@@ -166,7 +195,7 @@ pub(crate) const INLINE_INSIDE: usize = 48;
 /// Gather entries of one message.
 pub(crate) const SGE_MAX: usize = 256;
 /// Bytes that ride in the ring.
-pub(crate) const INLINE_MAX: usize = 256;
+pub(crate) const INLINE_MAX: usize = 512;
 /// Bytes of a message.
 pub(crate) const MESSAGE_MAX: u64 = 1 << 30;
 /// The completion queue above relies on at least 32 (it signals every 16th request).
@@ -200,6 +229,10 @@ mod tests {
                 assert_eq!(Descriptor::from_words(descriptor.to_words()), Some(descriptor));
             }
         }
+        let geometry = Geometry::for_options(32, 0);
+        let stamps: Vec<u64> = (0..96).map(|index| geometry.stamp(index)).collect();
+        assert!(stamps.iter().all(|stamp| unstamped(*stamp) == 0 && *stamp != 0));
+        assert!(stamps[0] == stamps[31] && stamps[31] != stamps[32] && stamps[63] != stamps[64]);
         let sge = Sge { segment: u32::MAX, len: 5, offset: u64::MAX - 1 };
         assert_eq!(Sge::from_words(sge.to_words()), sge);
     }
@@ -207,7 +240,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_words_are_a_bounded_descriptor_or_none(a in proptest::num::u64::ANY, b in proptest::num::u64::ANY, op in 0u64..5) {
-            for words in [[a, b], [a & !0xff | op, b % 300], [a & 0xffff_ffff_0000_0000 | 1 << 8 | op, b]] {
+            for words in [[a, b >> 32], [a & !0xff | op, b % 600], [a & 0xffff_ffff_0000_0000 | 1 << 8 | op, b >> 32]] {
                 if let Some(d) = Descriptor::from_words(words) {
                     assert!(d.cells() <= CELLS_MIN);
                     assert_eq!(d.to_words(), words);

@@ -21,6 +21,10 @@ use crate::ring::{Descriptor, INLINE_MAX, MESSAGE_MAX, SGE_MAX, Sge, Task};
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
     depth: usize,
+    /// Entries whose end will be reported.
+    reports: usize,
+    /// A request found no room since the peer consumed something.
+    pub(crate) refused: bool,
     pub(crate) producer: Producer,
     bounce: Bounce,
     /// Descriptors consumed whose entries are not popped yet.
@@ -65,6 +69,8 @@ impl SendQueue {
         Self {
             entries: VecDeque::new(),
             depth: own.geometry().depth() as usize,
+            reports: 0,
+            refused: false,
             producer: Producer::new(own.geometry()),
             bounce: Bounce::default(),
             ripe: 0,
@@ -80,6 +86,7 @@ impl SendQueue {
     }
 
     pub(crate) fn push(&mut self, entry: Entry) {
+        self.reports += usize::from(entry.reports());
         self.entries.push_back(entry);
     }
 
@@ -235,10 +242,15 @@ impl SendQueue {
         }
     }
 
+    /// What the peer has consumed, as last seen, if anything waits for it to consume more.
+    pub(crate) fn waits(&self) -> Option<u64> {
+        (self.reports > 0 || self.refused).then_some(self.producer.consumed())
+    }
+
     /// Whether nothing can be reported and nothing told without the peer's doing.
     #[inline]
     pub(crate) fn settled(&self) -> bool {
-        !self.front_ready() && self.producer.unpublished().is_none()
+        !self.front_ready() && !self.producer.unpublished()
     }
 
     #[inline]
@@ -255,6 +267,7 @@ impl SendQueue {
         let done =
             self.producer.observe(consumed).ok_or(Fate::Malformed("the peer's consumed index is out of range"))?;
         self.ripe += done;
+        self.refused = false;
         self.bounce.release_large(consumed, channel);
         Ok(true)
     }
@@ -278,6 +291,7 @@ impl SendQueue {
                 }
             };
             self.entries.pop_front();
+            self.reports -= usize::from(entry.reports());
             if entry.signalled || status != Status::Success {
                 out[count] = entry.completion(qp, status, value);
                 count += 1;
@@ -294,6 +308,7 @@ impl SendQueue {
         }
         // The first message that the peer did not consume is the one it refused.
         let mut refused = by_peer && fate == Fate::TooLong;
+        self.reports = 0;
         while let Some(entry) = self.entries.pop_front() {
             let (mut status, mut result) = (fate.pending(), 0);
             match entry.progress {
@@ -309,6 +324,11 @@ impl SendQueue {
 }
 
 impl Entry {
+    /// Whether its end is reported even if all goes well from here on.
+    fn reports(&self) -> bool {
+        self.signalled || matches!(self.progress, Progress::Done { status, .. } if status != Status::Success)
+    }
+
     fn completion(&self, qp: QpIndex, status: Status, value: u64) -> RawCompletion {
         RawCompletion {
             slot: self.slot,

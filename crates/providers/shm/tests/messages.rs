@@ -38,7 +38,7 @@ fn long_lists_inline_bytes_and_hidden_memory_arrive_in_order() {
         requests.push(match turn % 4 {
             0 => WorkRequest::send(turn, view(&a, &bytes)),
             1 => {
-                let bytes = &bytes[..bytes.len().min(256)];
+                let bytes = &bytes[..bytes.len().min(512)];
                 expected.push(bytes.to_vec());
                 WorkRequest::send_inline(turn, bytes)
             }
@@ -186,7 +186,7 @@ fn what_can_never_be_sent_is_refused_with_the_reason() {
         assert_eq!(batch.len(), 1, "it stays with the caller");
         error
     };
-    assert!(matches!(refused(WorkRequest::send_inline(0, &[0; 257])), VerbsError::Limit { max: 256, .. }));
+    assert!(matches!(refused(WorkRequest::send_inline(0, &[0; 513])), VerbsError::Limit { max: 512, .. }));
     let stray = Segment::shared(4096).unwrap().carve(4096).pop().unwrap();
     let id = stray.segment_id().get();
     assert!(matches!(refused(WorkRequest::send(0, View::whole(stray))), VerbsError::NotRegistered(i) if i == id));
