@@ -4,8 +4,9 @@ use crate::args::Serve;
 use crate::output;
 use crate::signals::Doorbell;
 use anyhow::Result;
-use overside::table::server::ServerOptions;
+use overside::table::server::{Notices, ServerOptions};
 use serde_json::json;
+use std::io::Write;
 
 /// Serves until a signal comes.
 ///
@@ -19,6 +20,10 @@ pub fn run(args: &Serve) -> Result<()> {
     if let Some(workers) = args.workers {
         options.workers = workers.into();
     }
+    options.notices = Some(Notices::new(|line| {
+        // Nobody may be listening there.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }));
     // Before anything is served, so that no signal finds the server without its end prepared.
     let doorbell = Doorbell::new()?;
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();

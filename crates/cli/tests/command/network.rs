@@ -2,6 +2,8 @@
 
 use crate::server::{Server, overside, told};
 use overside::Address;
+use std::io::Write;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
@@ -80,4 +82,33 @@ fn what_other_hosts_can_reach_needs_a_key() {
     let output = overside(&["serve", "--listen", "tcp:0.0.0.0:17999"]).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(told(&output).contains("--key-file"), "{}", told(&output));
+}
+
+/// Whoever is turned away or misbehaves is a line for the operator, and a flood of them a few.
+#[test]
+fn the_server_says_whom_it_turned_away_and_why() {
+    let tcp = address("told");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, "the key of this very test").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let good = path.to_str().unwrap();
+    let server = Server::with(&["--listen", &tcp, "--key-file", good]);
+    let dial = || TcpStream::connect(tcp.strip_prefix("tcp:").unwrap()).unwrap();
+    let mut stranger = dial();
+    stranger.write_all(&[b'x'; 200]).unwrap();
+    server.says(&["refused", &stranger.local_addr().unwrap().to_string()]);
+    // Longer than a handshake may take.
+    let silent = dial();
+    server.says(&["refused", "in time"]);
+    drop(silent);
+    server.fails(&["scan", &tcp, "trips", "--key-file", &key(&server, "other", "another key altogether", 0o600)]);
+    server.says(&["refused", "key"]);
+    for _ in 0..300 {
+        drop(dial());
+    }
+    let trips = server.file("trips.csv", TRIPS);
+    server.ok(&["load", &tcp, "trips", &trips, "--key", "id", "--key-file", good]);
+    assert!(server.log().lines().count() < 60, "{}", server.log());
+    assert!(!server.log().contains("goodbye") && !server.log().contains("ended"), "{}", server.log());
 }

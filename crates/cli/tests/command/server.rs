@@ -1,10 +1,12 @@
 //! A server process for a test, and other processes' commands against it.
 
 use serde_json::Value as Json;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// `overside serve` on an address of its own; ended and waited for when dropped.
 pub struct Server {
@@ -23,17 +25,19 @@ impl Server {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let address = format!("shm:cli-test-{}-{number}", std::process::id());
+        let folder = tempfile::tempdir().unwrap();
         let mut child = overside(&["serve", "--listen", &address])
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(File::create(folder.path().join(LOG)).unwrap())
             .spawn()
             .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         assert_eq!(line, format!("listening on {address}\n"));
-        Server { address, child, output, folder: tempfile::tempdir().unwrap() }
+        Server { address, child, output, folder }
     }
 
     /// A command, its address put in the place of `@`.
@@ -83,6 +87,20 @@ impl Server {
         names.any(|name| name.to_string_lossy().ends_with(".part"))
     }
 
+    /// What the server has said on standard error.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join(LOG)).unwrap()
+    }
+
+    /// Waits until the server says a line with all of this on standard error.
+    pub fn says(&self, words: &[&str]) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.log().lines().any(|line| words.iter().all(|word| line.contains(word))) {
+            assert!(Instant::now() < end, "it does not say {words:?} but {:?}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         send(&self.child, signal);
     }
@@ -92,8 +110,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprint!("{}", self.log());
+        }
     }
 }
+
+const LOG: &str = "serve.log";
 
 /// The command that was built, with these arguments.
 pub fn overside(arguments: &[&str]) -> Command {

@@ -21,6 +21,8 @@ use crate::wire::{
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) queue_pair: QueuePair,
+    /// Who it is, for people.
+    pub(crate) peer: String,
     /// Bytes of the client's receive buffers; 0 before its Hello.
     pub(crate) block_bytes: usize,
     /// Messages that the queue pair had no room for yet.
@@ -35,9 +37,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(queue_pair: QueuePair) -> Self {
+    pub(crate) fn new(queue_pair: QueuePair, peer: String) -> Self {
         Self {
             queue_pair,
+            peer,
             block_bytes: 0,
             outbox: VecDeque::new(),
             in_flight: 0,

@@ -14,6 +14,7 @@ mod apply;
 mod connection;
 mod message;
 mod meter;
+mod notices;
 mod scan;
 mod store;
 mod transmit;
@@ -31,6 +32,7 @@ use overside_planner::{Goal, Profile};
 use overside_verbs::{Access, Link, Listener, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 
 use meter::Meter;
+pub use notices::Notices;
 use store::{MemoryLimit, Store};
 use worker::{Waker, Worker};
 
@@ -54,6 +56,8 @@ pub struct ServerOptions {
     pub goal: Goal,
     /// Prices to plan with instead of the provider's own.
     pub profile: Option<Profile>,
+    /// Told of every peer that is turned away, closed for cause or lost.
+    pub notices: Option<Notices>,
 }
 
 impl Default for ServerOptions {
@@ -68,6 +72,7 @@ impl Default for ServerOptions {
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,
             profile: None,
+            notices: None,
         }
     }
 }
@@ -220,6 +225,10 @@ fn accept(shared: &Shared, mut listener: Box<dyn Listener>, doors: &[(Sender<Lin
         let link = loop {
             if shared.house.stop.load(Ordering::Acquire) {
                 return;
+            }
+            if let Some(notices) = &shared.options.notices {
+                notices.look();
+                listener.refused().iter().for_each(|refused| notices.say(&refused.to_string()));
             }
             match listener.accept(ACCEPT_LOOK) {
                 Ok(Some(link)) => break link,

@@ -16,7 +16,7 @@ use rustix::event::EventfdFlags;
 use super::Shared;
 use super::connection::Connection;
 use super::transmit::Transmit;
-use crate::wire::REQUEST_BYTES_MAX;
+use crate::wire::{BadMessage, REQUEST_BYTES_MAX};
 
 /// Wakes a worker that sleeps.
 #[derive(Clone, Debug)]
@@ -95,7 +95,11 @@ impl Worker {
             for completion in done.drain(..) {
                 self.complete(completion);
             }
-            while let Some(PortEvent::Disconnected { queue_pair, .. }) = self.queue.next_event() {
+            while let Some(PortEvent::Disconnected { queue_pair, status, reason }) = self.queue.next_event() {
+                // A client that says goodbye is no news.
+                if status != Status::Flushed {
+                    self.tell(queue_pair, &reason);
+                }
                 self.forget(queue_pair);
             }
             self.sweep();
@@ -106,8 +110,9 @@ impl Worker {
 
     fn take_links(&mut self) {
         while let Ok(link) = self.links.try_recv() {
+            let peer = link.peer.description.clone();
             if let Ok(queue_pair) = self.queue.attach(link) {
-                self.connections.insert(queue_pair, Connection::new(queue_pair));
+                self.connections.insert(queue_pair, Connection::new(queue_pair, peer));
                 self.shared.house.connections.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -129,10 +134,12 @@ impl Worker {
             let message = &buffer[..completion.bytes as usize];
             let queue_pair = connection.queue_pair;
             match connection.request(&self.shared, &self.transmit, message) {
-                Ok(()) if connection.outbox.len() > OUTBOX_MAX => self.dismiss(queue_pair),
+                Ok(()) if connection.outbox.len() > OUTBOX_MAX => {
+                    self.dismiss(queue_pair, "it asks on and on and takes no answer");
+                }
                 Ok(()) if !self.busy.contains(&queue_pair) => self.busy.push(queue_pair),
                 Ok(()) => {}
-                Err(_) => self.dismiss(queue_pair),
+                Err(BadMessage(what)) => self.dismiss(queue_pair, what),
             }
         }
         self.spare.push((0, buffer));
@@ -156,9 +163,9 @@ impl Worker {
                 let before = connection.outbox.len();
                 let posted = self.queue.post(connection.queue_pair, &mut connection.outbox);
                 connection.in_flight += before - connection.outbox.len();
-                if posted.is_err() {
+                if let Err(error) = posted {
                     let queue_pair = connection.queue_pair;
-                    self.dismiss(queue_pair);
+                    self.dismiss(queue_pair, &error.to_string());
                     continue;
                 }
                 waits &= before == connection.outbox.len() && !produced;
@@ -188,13 +195,21 @@ impl Worker {
         let deadline = self.shared.options.deadline;
         let late = |c: &&Connection| c.in_flight > 0 && c.progressed.elapsed() > deadline;
         let late: Vec<QueuePair> = self.connections.values().filter(late).map(|c| c.queue_pair).collect();
-        late.into_iter().for_each(|qp| self.dismiss(qp));
+        late.into_iter().for_each(|qp| self.dismiss(qp, "it did not take what was sent in time"));
     }
 
     /// Closes a connection for cause.
-    fn dismiss(&mut self, queue_pair: QueuePair) {
+    fn dismiss(&mut self, queue_pair: QueuePair, why: &str) {
+        self.tell(queue_pair, why);
         self.shared.house.closed_for_cause.fetch_add(1, Ordering::Relaxed);
         self.forget(queue_pair);
+    }
+
+    /// Tells the operator how a connection ended.
+    fn tell(&self, queue_pair: QueuePair, why: &str) {
+        if let (Some(notices), Some(connection)) = (&self.shared.options.notices, self.connections.get(&queue_pair)) {
+            notices.say(&format!("the connection of {} ended: {why}", connection.peer));
+        }
     }
 
     fn forget(&mut self, queue_pair: QueuePair) {
