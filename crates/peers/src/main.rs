@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p overside-peers -- tree   [--quick] [--json] [--only E,insert] [--peers bwtree,concurrent-map] [--keep FILE]
-//! cargo run --release -p overside-peers -- flight [--quick] [--json]
+//! cargo run --release -p overside-peers -- flight [--quick] [--json] [--over tcp] [--pyarrow PYTHON]
 //! ```
 //!
 //! Sides alternate in rounds on the same machine and do the same work; medians and the 95 % interval of paired
@@ -26,15 +26,17 @@ struct Command {
 enum What {
     /// The Bw-tree against a skip list, two concurrent trees and a locked BTreeMap.
     Tree(tree::TreeMeasure),
-    /// Scans over shared memory against Arrow Flight over loopback.
-    Flight(Measure),
+    /// Scans over shared memory or TCP against Arrow Flight over loopback.
+    Flight(flight::FlightMeasure),
     /// A process of `flight`; not to be called by hand.
     #[command(hide = true)]
     FlightChild {
         /// Which side it serves.
         side: String,
-        /// Rows, as a memory file on standard input, are served at this address.
+        /// Where it serves, or where the rows are.
         address: String,
+        /// The key of an Overside server.
+        key_file: Option<std::path::PathBuf>,
     },
 }
 
@@ -55,7 +57,7 @@ struct Measure {
 fn main() -> anyhow::Result<()> {
     match Command::parse().what {
         What::Tree(measure) => tree::main(measure),
-        What::Flight(measure) => flight::main(measure),
-        What::FlightChild { side, address } => flight::child(&side, &address),
+        What::Flight(measure) => flight::main(&measure),
+        What::FlightChild { side, address, key_file } => flight::child(&side, &address, key_file),
     }
 }

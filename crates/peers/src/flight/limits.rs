@@ -44,7 +44,7 @@ impl Limits {
         self.twice.run()
     }
 
-    /// For Flight: sent over loopback TCP by one thread, received by another and read there.
+    /// For all that goes over TCP: written to loopback by one thread in chunks of 64 KiB, read by another and looked at there.
     pub fn loopback(&mut self) -> Result<f64> {
         self.loopback.run()
     }
@@ -124,4 +124,4 @@ impl Loopback {
 const CHUNK_BYTES: usize = 16 << 10;
 const RING_BYTES: usize = 1 << 20;
 /// Bytes that are written and read at once.
-const WRITE_BYTES: usize = 256 << 10;
+const WRITE_BYTES: usize = 64 << 10;

@@ -1,11 +1,13 @@
-//! `flight`: scans over shared memory against Arrow Flight over loopback, the same rows, servers in other processes.
+//! `flight`: scans over shared memory or TCP against Arrow Flight over loopback, the same rows, servers in other processes.
 
 mod limits;
+mod pyarrow;
 mod report;
 mod service;
 mod sides;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,13 +15,31 @@ use anyhow::{Context, Result, bail, ensure};
 use overside_bench::limits::Touched;
 use overside_bench::lineitem::Lineitem;
 use overside_bench::measure::{Cpu, median, rotation};
-use overside_bench::overside::{self, table::client::Client, table::server::ServerOptions};
+use overside_bench::overside::table::client::{Client, ClientOptions};
+use overside_bench::overside::{self, Address, Network, table::server::ServerOptions};
 
 use crate::Measure;
 use limits::Limits;
+use pyarrow::PyArrow;
 use report::Report;
 use service::Tuning;
 use sides::{Flight, Overside};
+
+/// How to measure, and against whom.
+#[derive(clap::Args, Clone, Debug)]
+pub struct FlightMeasure {
+    #[command(flatten)]
+    measure: Measure,
+    /// How Overside's rows travel: shm or tcp.
+    #[arg(long, default_value = "shm", value_parser = ["shm", "tcp"])]
+    over: String,
+    /// A Python with pyarrow and numpy, whose Flight (in C++) is measured as well.
+    #[arg(long, value_name = "PYTHON")]
+    pyarrow: Option<PathBuf>,
+    /// Only these sides: views, batches, flight, tuned, tagged, pyarrow.
+    #[arg(long, value_name = "SIDE,…", value_delimiter = ',')]
+    only: Vec<String>,
+}
 
 /// Who delivers rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +49,25 @@ enum Side {
     /// The one that bars are held against.
     Flight,
     Tuned,
+    /// Row views by frames that carry tags made with a key.
+    Tagged,
+    PyArrow,
 }
 
 impl Side {
-    const ALL: [Side; 4] = [Side::Views, Side::Batches, Side::Flight, Side::Tuned];
+    const ALL: [Side; 6] = [Side::Views, Side::Batches, Side::Flight, Side::Tuned, Side::Tagged, Side::PyArrow];
+
+    /// As `--only` names it.
+    fn word(self) -> &'static str {
+        match self {
+            Side::Views => "views",
+            Side::Batches => "batches",
+            Side::Flight => "flight",
+            Side::Tuned => "tuned",
+            Side::Tagged => "tagged",
+            Side::PyArrow => "pyarrow",
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -40,6 +75,8 @@ impl Side {
             Side::Batches => "Overside, Arrow batches",
             Side::Flight => "Arrow Flight, as it comes",
             Side::Tuned => "Arrow Flight, tuned",
+            Side::Tagged => "Overside, row views, tags",
+            Side::PyArrow => "pyarrow's Flight (C++)",
         }
     }
 }
@@ -59,7 +96,7 @@ impl Limit {
         match self {
             Limit::Rows => "row views: copied once, in pages, read",
             Limit::Batches => "batches: copied twice, used again, read",
-            Limit::Loopback => "Flight: loopback TCP, read",
+            Limit::Loopback => "TCP: plain write and read in 64 KiB",
         }
     }
 }
@@ -90,35 +127,48 @@ impl Samples {
 }
 
 /// Measures and reports.
-pub fn main(measure: Measure) -> Result<()> {
+pub fn main(asked: &FlightMeasure) -> Result<()> {
+    let measure = asked.measure;
     let scale = if measure.quick { 0.02 } else { 0.1 };
     let rounds = measure.rounds.unwrap_or(if measure.quick { 7 } else { 15 }).max(2);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     eprintln!("generating lineitem");
     let generated = Lineitem::generate(scale, cores)?;
     let rows = generated.rows();
-    let address = format!("shm:overside-peers-{}", std::process::id());
-    let (_server, _) = Server::start("overside", &address)?;
-    eprintln!("loading {} rows", rows.len());
-    let ours = Overside::load(connect(&address)?, rows)?;
+    let mut servers = Vec::new();
+    let mut load = |what: &str, key_file: Option<&Path>| -> Result<(Overside, String)> {
+        let address = Address::here(&asked.over, &format!("overside-peers-{what}-{}", std::process::id()))?.to_string();
+        servers.push(Server::start("overside", &address, key_file)?.0);
+        eprintln!("loading {} rows, {what}", rows.len());
+        Ok((Overside::load(connect(&address, key_file)?, rows)?, address))
+    };
+    let (ours, address) = load("plain", None)?;
+    let key = tempfile_key()?;
+    let tagged = if asked.over == "tcp" { Some(load("tagged", Some(&key.0))?.0) } else { None };
     // They take the very batches that Overside delivers, and serve those.
-    let (flight, flight_address) = Server::start("flight", &address)?;
-    let (tuned, tuned_address) = Server::start("flight-tuned", &address)?;
+    let (flight, flight_address) = Server::start("flight", &address, None)?;
+    let (tuned, tuned_address) = Server::start("flight-tuned", &address, None)?;
+    let pyarrow = asked.pyarrow.as_deref().map(|python| PyArrow::start(python, &flight_address, BATCH_ROWS_USUAL));
     let mut session = Session {
         ours,
+        tagged,
         flight: Flight::connect(&flight_address, Tuning::AsItComes)?,
         tuned: Flight::connect(&tuned_address, Tuning::Tuned)?,
+        pyarrow: pyarrow.transpose()?,
         flight_pid: flight.child.id(),
         tuned_pid: tuned.child.id(),
         batch: BATCH_ROWS_USUAL,
         tuned_batch: BATCH_ROWS_USUAL,
+        only: asked.only.clone(),
     };
     let row_bytes = session.check(rows.len() as u64)?;
     session.batch = session.best_batch(Side::Batches)?;
     session.tuned_batch = session.best_batch(Side::Tuned)?;
     let limits = Limits::new(rows, (session.batch as f64 * row_bytes) as usize)?;
     let samples = session.rounds(limits, rounds)?;
-    let report = Report::new(&samples, rows.len() as u64, scale, row_bytes, |side| session.batch_rows(side));
+    let over_tcp = asked.over == "tcp";
+    let batch_rows = |side| session.batch_rows(side);
+    let report = Report::new(&samples, rows.len() as u64, scale, row_bytes, over_tcp, batch_rows);
     if measure.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -127,15 +177,37 @@ pub fn main(measure: Measure) -> Result<()> {
     Ok(())
 }
 
+/// A file with a key, gone when it is dropped.
+struct KeyFile(PathBuf);
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn tempfile_key() -> Result<KeyFile> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::env::temp_dir().join(format!("overside-peers-{}.key", std::process::id()));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    let key = KeyFile(path);
+    file.write_all(format!("for measuring only, {:?}", Instant::now()).as_bytes())?;
+    Ok(key)
+}
+
 struct Session {
     ours: Overside,
+    tagged: Option<Overside>,
     flight: Flight,
     tuned: Flight,
+    pyarrow: Option<PyArrow>,
     flight_pid: u32,
     tuned_pid: u32,
     /// Rows of a batch that the side does best with.
     batch: usize,
     tuned_batch: usize,
+    /// Which sides run; all when it is empty.
+    only: Vec<String>,
 }
 
 impl Session {
@@ -143,6 +215,9 @@ impl Session {
     fn check(&mut self, rows: u64) -> Result<f64> {
         let views = self.ours.views()?;
         ensure!(views.rows == rows, "row views: {} of {rows} rows", views.rows);
+        if let Some(tagged) = &mut self.tagged {
+            ensure!(tagged.views()? == views, "row views differ when frames carry tags");
+        }
         let (mut ours, mut read) = (Touched::default(), Touched::default());
         self.ours.batches(BATCH_ROWS_USUAL, |batch| {
             read.add(sides::read(&batch));
@@ -161,14 +236,20 @@ impl Session {
             let (few, many) = (read.bytes.min(their_read.bytes), read.bytes.max(their_read.bytes));
             ensure!(many - few < many / 100, "one side's consumer reads {few} bytes, the other's {many}");
         }
+        if let Some(theirs) = &mut self.pyarrow {
+            let once = theirs.run(Duration::ZERO)?;
+            ensure!(once.scans == 1 && once.rows == rows, "pyarrow: {} of {rows} rows", once.rows);
+            let (few, many) = (read.bytes.min(once.bytes), read.bytes.max(once.bytes));
+            ensure!(many - few < many / 100, "pyarrow's consumer reads {} bytes, ours {}", once.bytes, read.bytes);
+        }
         Ok(views.bytes as f64 / rows as f64)
     }
 
     fn batch_rows(&self, side: Side) -> Option<usize> {
         match side {
-            Side::Views => None,
+            Side::Views | Side::Tagged => None,
             Side::Batches => Some(self.batch),
-            Side::Flight => Some(BATCH_ROWS_USUAL),
+            Side::Flight | Side::PyArrow => Some(BATCH_ROWS_USUAL),
             Side::Tuned => Some(self.tuned_batch),
         }
     }
@@ -176,6 +257,9 @@ impl Session {
     /// The batch size that suits a side best.
     fn best_batch(&mut self, side: Side) -> Result<usize> {
         let mut best = (0.0, BATCH_ROWS_USUAL);
+        if !self.has(side) {
+            return Ok(best.1);
+        }
         for rows in BATCH_ROWS {
             match side {
                 Side::Tuned => self.tuned_batch = rows,
@@ -192,11 +276,23 @@ impl Session {
         Ok(best.1)
     }
 
+    fn has(&self, side: Side) -> bool {
+        if !self.only.is_empty() && !self.only.iter().any(|word| word == side.word()) {
+            return false;
+        }
+        match side {
+            Side::Tagged => self.tagged.is_some(),
+            Side::PyArrow => self.pyarrow.is_some(),
+            Side::Views | Side::Batches | Side::Flight | Side::Tuned => true,
+        }
+    }
+
     fn rounds(&mut self, mut limits: Limits, rounds: usize) -> Result<Samples> {
         let mut samples = Samples::default();
         for round in 0..rounds {
             for step in rotation(Side::ALL.len() + Limit::ALL.len(), round) {
                 match Side::ALL.get(step) {
+                    Some(&side) if !self.has(side) => {}
                     Some(&side) => samples.sides[side as usize].push(self.run(side)?),
                     None => {
                         let limit = Limit::ALL[step - Side::ALL.len()];
@@ -214,10 +310,12 @@ impl Session {
 
     /// Repeats one side's scan for a while.
     fn run(&mut self, side: Side) -> Result<Sample> {
-        let server = match side {
-            Side::Views | Side::Batches => self.ours.server_pid(),
-            Side::Flight => self.flight_pid,
-            Side::Tuned => self.tuned_pid,
+        let server = match (side, &mut self.pyarrow, &self.tagged) {
+            (Side::PyArrow, Some(pyarrow), _) => return pyarrow.sample(SAMPLE),
+            (Side::Tagged, _, Some(tagged)) => tagged.server_pid(),
+            (Side::Flight, ..) => self.flight_pid,
+            (Side::Tuned, ..) => self.tuned_pid,
+            _ => self.ours.server_pid(),
         };
         let (server_before, client_before, start) = (Cpu::of(server)?, Cpu::own(), Instant::now());
         let mut all = Touched::default();
@@ -227,7 +325,8 @@ impl Session {
                 Ok(())
             };
             match side {
-                Side::Views => all.add(self.ours.views()?),
+                Side::Views | Side::PyArrow => all.add(self.ours.views()?),
+                Side::Tagged => all.add(self.tagged.as_mut().context("a side that was not started")?.views()?),
                 Side::Batches => self.ours.batches(self.batch, each)?,
                 Side::Flight => self.flight.batches(BATCH_ROWS_USUAL, each)?,
                 Side::Tuned => self.tuned.batches(self.tuned_batch, each)?,
@@ -251,9 +350,10 @@ struct Server {
 
 impl Server {
     /// Starts this executable again; returns the line that it says when it is ready.
-    fn start(side: &str, address: &str) -> Result<(Self, String)> {
+    fn start(side: &str, address: &str, key_file: Option<&Path>) -> Result<(Self, String)> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["flight-child", side, address])
+            .args(key_file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -277,7 +377,7 @@ impl Drop for Server {
 }
 
 /// A server process.
-pub fn child(side: &str, address: &str) -> Result<()> {
+pub fn child(side: &str, address: &str, key_file: Option<PathBuf>) -> Result<()> {
     // Whoever started us holds the other end.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0; 1]);
@@ -285,7 +385,8 @@ pub fn child(side: &str, address: &str) -> Result<()> {
     });
     match side {
         "overside" => {
-            let _server = overside::serve(&[address], ServerOptions::default())?;
+            let network = Network { key_file, no_mac: false };
+            let _server = overside::serve_over(&[address], ServerOptions::default(), &network)?;
             ready("")?;
             loop {
                 std::thread::park();
@@ -299,7 +400,7 @@ pub fn child(side: &str, address: &str) -> Result<()> {
 
 /// Serves what Overside's server at `address` delivers, in batches of these sizes.
 fn flight(address: &str, sizes: &[usize], tuning: Tuning) -> Result<()> {
-    let mut table = Overside::open(connect(address)?)?;
+    let mut table = Overside::open(connect(address, None)?)?;
     let mut tables = Vec::new();
     for &rows in sizes {
         let mut batches = Vec::new();
@@ -319,10 +420,10 @@ fn ready(word: &str) -> Result<()> {
     Ok(())
 }
 
-fn connect(address: &str) -> Result<Client> {
-    let start = Instant::now();
+fn connect(address: &str, key_file: Option<&Path>) -> Result<Client> {
+    let (start, network) = (Instant::now(), Network { key_file: key_file.map(Path::to_path_buf), no_mac: false });
     loop {
-        match overside::connect(address) {
+        match overside::connect_over(address, ClientOptions::default(), &network) {
             Ok(client) => return Ok(client),
             Err(_) if start.elapsed() < Duration::from_secs(10) => std::thread::sleep(Duration::from_millis(5)),
             Err(error) => return Err(error).with_context(|| format!("the server at {address} does not answer")),

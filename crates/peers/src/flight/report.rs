@@ -51,10 +51,12 @@ impl Report {
         rows: u64,
         scale: f64,
         row_bytes: f64,
+        over_tcp: bool,
         batch_rows: impl Fn(Side) -> Option<usize>,
     ) -> Self {
         let of = |side: Side, pick: fn(&Sample) -> f64| samples.of(side).iter().map(pick).collect::<Vec<f64>>();
-        let sides = Side::ALL.into_iter().map(|side| {
+        let measured = Side::ALL.into_iter().filter(|side| !samples.of(*side).is_empty());
+        let sides = measured.map(|side| {
             let rows_per_s = Spread::of(&of(side, |s| s.rows_per_s));
             SideReport {
                 name: side.name(),
@@ -73,18 +75,33 @@ impl Report {
         let cheaper = |ours, theirs| Ratio::paired(&cpu(theirs), &cpu(ours));
         let bytes = |side| rate(side).iter().map(|rate| rate * row_bytes).collect::<Vec<f64>>();
         let of_limit = |side, limit| Ratio::paired(&bytes(side), samples.limit(limit));
-        let bars = vec![
-            Bar::at_least("row views: throughput over Flight's", 12.0, faster(Side::Views, Side::Flight)),
-            Bar::at_least("Arrow batches: throughput over Flight's", 4.0, faster(Side::Batches, Side::Flight)),
-            Bar::at_least(
-                "Arrow batches: throughput over Flight's, the goal",
-                8.0,
-                faster(Side::Batches, Side::Flight),
-            ),
-            Bar::at_least("Arrow batches: Flight's CPU a row over ours, both processes", 4.0, {
-                cheaper(Side::Batches, Side::Flight)
-            }),
-        ];
+        // One that was not run has no ratio.
+        let at_least = |name: &str, wanted, ratio| Bar::at_least(name, wanted, ratio);
+        let bars = match over_tcp {
+            false => vec![
+                at_least("row views: throughput over Flight's", 12.0, faster(Side::Views, Side::Flight)),
+                at_least("Arrow batches: throughput over Flight's", 4.0, faster(Side::Batches, Side::Flight)),
+                at_least("Arrow batches: throughput over Flight's, the goal", 8.0, faster(Side::Batches, Side::Flight)),
+                at_least("Arrow batches: Flight's CPU a row over ours, both processes", 4.0, {
+                    cheaper(Side::Batches, Side::Flight)
+                }),
+            ],
+            true => vec![
+                at_least("row views: bytes over a plain write and read's", 0.9, of_limit(Side::Views, Limit::Loopback)),
+                at_least("row views: throughput over Flight's", 3.0, faster(Side::Views, Side::Flight)),
+                at_least("row views: throughput over pyarrow's Flight's", 1.5, faster(Side::Views, Side::PyArrow)),
+                at_least("Arrow batches: throughput over Flight's", 1.0, faster(Side::Batches, Side::Flight)),
+                at_least(
+                    "Arrow batches: throughput over pyarrow's Flight's",
+                    1.0,
+                    faster(Side::Batches, Side::PyArrow),
+                ),
+                at_least("row views: Flight's CPU a row over ours", 1.0, cheaper(Side::Views, Side::Flight)),
+                at_least("row views: pyarrow's CPU a row over ours", 1.0, cheaper(Side::Views, Side::PyArrow)),
+                at_least("Arrow batches: Flight's CPU a row over ours", 1.0, cheaper(Side::Batches, Side::Flight)),
+                at_least("Arrow batches: pyarrow's CPU a row over ours", 1.0, cheaper(Side::Batches, Side::PyArrow)),
+            ],
+        };
         let beside = |name: &str, ratio| Beside { name: name.to_owned(), ratio };
         let beside = vec![
             beside("row views: throughput over the tuned Flight's", faster(Side::Views, Side::Tuned)),
@@ -95,6 +112,10 @@ impl Report {
             beside("Arrow batches: share of their limit", of_limit(Side::Batches, Limit::Batches)),
             beside("Flight as it comes: share of its limit", of_limit(Side::Flight, Limit::Loopback)),
             beside("the tuned Flight: share of its limit", of_limit(Side::Tuned, Limit::Loopback)),
+            beside("row views: throughput with tags over that without", faster(Side::Tagged, Side::Views)),
+            beside("row views: CPU a row with tags over that without", cheaper(Side::Views, Side::Tagged)),
+            beside("row views with tags: throughput over Flight's", faster(Side::Tagged, Side::Flight)),
+            beside("pyarrow's Flight: throughput over Flight's as it comes", faster(Side::PyArrow, Side::Flight)),
             beside("row views' limit over Flight as it comes", {
                 Ratio::paired(samples.limit(Limit::Rows), &bytes(Side::Flight))
             }),
