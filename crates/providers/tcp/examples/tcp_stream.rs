@@ -1,12 +1,13 @@
 //! How fast messages go from one process to another over loopback, beside plain blocking `write`/`read` loops of the same bytes in
 //! 64 KiB chunks over TCP connections between the same two processes: one as it comes, one whose socket buffers hold no more than
-//! credits let be under way, and one whose two ends are held on a processor each; all alternately, with the processor time of both.
+//! credits let be under way, one whose two ends are held on a processor each, and one whose reader asks again and again instead of
+//! sleeping, so that no write has to wake it; all alternately, with the processor time of both.
 //!
 //! `cargo run --release -p overside-tcp --example tcp_stream [message_bytes [fragments [tags]]]`
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -120,6 +121,12 @@ fn receive(provider: &TcpProvider, message: usize) {
             let bytes = match which {
                 VERBS => receive_all(&mut queue, qp, &mut free, message, &mut sums),
                 SMALL => read_all(&mut small, &mut ring, &mut sums),
+                AWAKE => {
+                    commands.set_nonblocking(true).unwrap();
+                    let bytes = read_all(&mut commands, &mut ring, &mut sums);
+                    commands.set_nonblocking(false).unwrap();
+                    bytes
+                }
                 _ => read_all(&mut commands, &mut ring, &mut sums),
             };
             hold(false, 1);
@@ -177,7 +184,13 @@ fn read_all(plain: &mut TcpStream, ring: &mut [Buffer], sums: &mut u64) -> u64 {
     let slots = ring.len();
     for i in 0..SOURCE_BYTES / CHUNK_BYTES {
         let chunk = &mut ring[i % slots][..CHUNK_BYTES];
-        plain.read_exact(chunk).unwrap();
+        let mut got = 0;
+        while got < chunk.len() {
+            match plain.read(&mut chunk[got..]) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                read => got += read.unwrap(),
+            }
+        }
         *sums += look(chunk);
     }
     SOURCE_BYTES as u64
@@ -231,9 +244,15 @@ fn cpu() -> u64 {
 const VERBS: u8 = 0;
 const SMALL: u8 = 2;
 const PINNED: u8 = 3;
-const SIDES: usize = 4;
-const NAMES: [&str; SIDES] =
-    ["verbs", "write and read", "write and read, small socket buffers", "write and read, a processor each"];
+const AWAKE: u8 = 4;
+const SIDES: usize = 5;
+const NAMES: [&str; SIDES] = [
+    "verbs",
+    "write and read",
+    "write and read, small socket buffers",
+    "write and read, a processor each",
+    "write and read, the reader never sleeps",
+];
 /// What credits let be under way.
 const SMALL_BYTES: usize = 1 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
