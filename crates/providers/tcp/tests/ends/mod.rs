@@ -114,14 +114,20 @@ impl Server {
 
     /// Waits for a connection that ended like this, and takes it off the list.
     pub fn ended(&self, status: Status, reason: &str) {
+        self.ended_one_way(&[(status, reason)]);
+    }
+
+    /// Waits for a connection that ended in one of these ways, and takes it off the list.
+    pub fn ended_one_way(&self, ways: &[(Status, &str)]) {
         let end = Instant::now() + PATIENCE;
         loop {
             let mut ended = self.noted.ended.lock().unwrap();
-            if let Some(at) = ended.iter().position(|(s, why)| *s == status && why.contains(reason)) {
+            let so = |(s, why): &(Status, String)| ways.iter().any(|(status, way)| s == status && why.contains(way));
+            if let Some(at) = ended.iter().position(so) {
                 ended.swap_remove(at);
                 return;
             }
-            assert!(Instant::now() < end, "none ended as {status:?} with {reason:?}: {ended:?}");
+            assert!(Instant::now() < end, "none ended as {ways:?}: {ended:?}");
             drop(ended);
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -129,9 +135,17 @@ impl Server {
 }
 
 impl Server {
-    /// The numbers that have come, in the order of their coming.
-    pub fn numbers(&self) -> Vec<u64> {
-        self.noted.numbers.lock().unwrap().clone()
+    /// The numbers that have come, in the order of their coming, once there are so many: what has been placed is seen a little later.
+    pub fn numbers(&self, atleast: usize) -> Vec<u64> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let numbers = self.noted.numbers.lock().unwrap().clone();
+            if numbers.len() >= atleast {
+                return numbers;
+            }
+            assert!(Instant::now() < end, "{} of {atleast} numbers came", numbers.len());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
