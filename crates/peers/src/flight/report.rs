@@ -69,60 +69,8 @@ impl Report {
         });
         let limits = Limit::ALL.into_iter();
         let limits = limits.map(|l| LimitReport { name: l.name(), bytes_per_s: Spread::of(samples.limit(l)) });
-        let rate = |side| of(side, |s| s.rows_per_s);
-        let cpu = |side| of(side, |s| s.server_ns + s.client_ns);
-        let faster = |ours, theirs| Ratio::paired(&rate(ours), &rate(theirs));
-        let cheaper = |ours, theirs| Ratio::paired(&cpu(theirs), &cpu(ours));
-        let bytes = |side| rate(side).iter().map(|rate| rate * row_bytes).collect::<Vec<f64>>();
-        let of_limit = |side, limit| Ratio::paired(&bytes(side), samples.limit(limit));
-        // One that was not run has no ratio.
-        let at_least = |name: &str, wanted, ratio| Bar::at_least(name, wanted, ratio);
-        let bars = match over_tcp {
-            false => vec![
-                at_least("row views: throughput over Flight's", 12.0, faster(Side::Views, Side::Flight)),
-                at_least("Arrow batches: throughput over Flight's", 4.0, faster(Side::Batches, Side::Flight)),
-                at_least("Arrow batches: throughput over Flight's, the goal", 8.0, faster(Side::Batches, Side::Flight)),
-                at_least("Arrow batches: Flight's CPU a row over ours, both processes", 4.0, {
-                    cheaper(Side::Batches, Side::Flight)
-                }),
-            ],
-            true => vec![
-                at_least("row views: bytes over a plain write and read's", 0.9, of_limit(Side::Views, Limit::Loopback)),
-                at_least("row views: throughput over Flight's", 3.0, faster(Side::Views, Side::Flight)),
-                at_least("row views: throughput over pyarrow's Flight's", 1.5, faster(Side::Views, Side::PyArrow)),
-                at_least("Arrow batches: throughput over Flight's", 1.0, faster(Side::Batches, Side::Flight)),
-                at_least(
-                    "Arrow batches: throughput over pyarrow's Flight's",
-                    1.0,
-                    faster(Side::Batches, Side::PyArrow),
-                ),
-                at_least("row views: Flight's CPU a row over ours", 1.0, cheaper(Side::Views, Side::Flight)),
-                at_least("row views: pyarrow's CPU a row over ours", 1.0, cheaper(Side::Views, Side::PyArrow)),
-                at_least("Arrow batches: Flight's CPU a row over ours", 1.0, cheaper(Side::Batches, Side::Flight)),
-                at_least("Arrow batches: pyarrow's CPU a row over ours", 1.0, cheaper(Side::Batches, Side::PyArrow)),
-            ],
-        };
-        let beside = |name: &str, ratio| Beside { name: name.to_owned(), ratio };
-        let beside = vec![
-            beside("row views: throughput over the tuned Flight's", faster(Side::Views, Side::Tuned)),
-            beside("Arrow batches: throughput over the tuned Flight's", faster(Side::Batches, Side::Tuned)),
-            beside("Arrow batches: the tuned Flight's CPU a row over ours", cheaper(Side::Batches, Side::Tuned)),
-            beside("the tuned Flight: throughput over Flight's as it comes", faster(Side::Tuned, Side::Flight)),
-            beside("row views: share of their limit", of_limit(Side::Views, Limit::Rows)),
-            beside("Arrow batches: share of their limit", of_limit(Side::Batches, Limit::Batches)),
-            beside("Flight as it comes: share of its limit", of_limit(Side::Flight, Limit::Loopback)),
-            beside("the tuned Flight: share of its limit", of_limit(Side::Tuned, Limit::Loopback)),
-            beside("row views: throughput with tags over that without", faster(Side::Tagged, Side::Views)),
-            beside("row views: CPU a row with tags over that without", cheaper(Side::Views, Side::Tagged)),
-            beside("row views with tags: throughput over Flight's", faster(Side::Tagged, Side::Flight)),
-            beside("pyarrow's Flight: throughput over Flight's as it comes", faster(Side::PyArrow, Side::Flight)),
-            beside("row views' limit over Flight as it comes", {
-                Ratio::paired(samples.limit(Limit::Rows), &bytes(Side::Flight))
-            }),
-            beside("Arrow batches' limit over Flight as it comes", {
-                Ratio::paired(samples.limit(Limit::Batches), &bytes(Side::Flight))
-            }),
-        ];
+        let compare = Compare { samples, row_bytes };
+        let (bars, beside) = (compare.bars(over_tcp), compare.beside());
         let rounds = samples.of(Side::Views).len();
         Self { rows, scale, rounds, row_bytes, sides: sides.collect(), limits: limits.collect(), bars, beside }
     }
@@ -160,5 +108,125 @@ impl Report {
             let interval = format!("{:.2} .. {:.2}", ratio.low, ratio.high);
             println!("{:66} {:>15.2}x {:>17}", beside.name, ratio.median, interval);
         }
+    }
+}
+
+/// Ratios of paired rounds.
+struct Compare<'a> {
+    samples: &'a Samples,
+    row_bytes: f64,
+}
+
+impl Compare<'_> {
+    fn of(&self, side: Side, pick: fn(&Sample) -> f64) -> Vec<f64> {
+        self.samples.of(side).iter().map(pick).collect()
+    }
+
+    fn bytes(&self, side: Side) -> Vec<f64> {
+        self.of(side, |s| s.rows_per_s).iter().map(|rate| rate * self.row_bytes).collect()
+    }
+
+    fn faster(&self, ours: Side, theirs: Side) -> Option<Ratio> {
+        Ratio::paired(&self.of(ours, |s| s.rows_per_s), &self.of(theirs, |s| s.rows_per_s))
+    }
+
+    fn cheaper(&self, ours: Side, theirs: Side) -> Option<Ratio> {
+        let cpu = |side| self.of(side, |s| s.server_ns + s.client_ns);
+        Ratio::paired(&cpu(theirs), &cpu(ours))
+    }
+
+    fn of_limit(&self, side: Side, limit: Limit) -> Option<Ratio> {
+        Ratio::paired(&self.bytes(side), self.samples.limit(limit))
+    }
+
+    /// What is to be reached; one that was not run has no ratio.
+    fn bars(&self, over_tcp: bool) -> Vec<Bar> {
+        match over_tcp {
+            false => vec![
+                Bar::at_least("row views: throughput over Flight's", 12.0, self.faster(Side::Views, Side::Flight)),
+                Bar::at_least("Arrow batches: throughput over Flight's", 4.0, self.faster(Side::Batches, Side::Flight)),
+                Bar::at_least(
+                    "Arrow batches: throughput over Flight's, the goal",
+                    8.0,
+                    self.faster(Side::Batches, Side::Flight),
+                ),
+                Bar::at_least("Arrow batches: Flight's CPU a row over ours, both processes", 4.0, {
+                    self.cheaper(Side::Batches, Side::Flight)
+                }),
+            ],
+            true => vec![
+                Bar::at_least(
+                    "row views: bytes over a plain write and read's",
+                    0.9,
+                    self.of_limit(Side::Views, Limit::Loopback),
+                ),
+                Bar::at_least("row views: throughput over Flight's", 3.0, self.faster(Side::Views, Side::Flight)),
+                Bar::at_least(
+                    "row views: throughput over pyarrow's Flight's",
+                    1.5,
+                    self.faster(Side::Views, Side::PyArrow),
+                ),
+                Bar::at_least("Arrow batches: throughput over Flight's", 1.0, self.faster(Side::Batches, Side::Flight)),
+                Bar::at_least(
+                    "Arrow batches: throughput over pyarrow's Flight's",
+                    1.0,
+                    self.faster(Side::Batches, Side::PyArrow),
+                ),
+                Bar::at_least("row views: Flight's CPU a row over ours", 1.0, self.cheaper(Side::Views, Side::Flight)),
+                Bar::at_least(
+                    "row views: pyarrow's CPU a row over ours",
+                    1.0,
+                    self.cheaper(Side::Views, Side::PyArrow),
+                ),
+                Bar::at_least(
+                    "Arrow batches: Flight's CPU a row over ours",
+                    1.0,
+                    self.cheaper(Side::Batches, Side::Flight),
+                ),
+                Bar::at_least(
+                    "Arrow batches: pyarrow's CPU a row over ours",
+                    1.0,
+                    self.cheaper(Side::Batches, Side::PyArrow),
+                ),
+            ],
+        }
+    }
+
+    fn beside(&self) -> Vec<Beside> {
+        vec![
+            Beside::of("row views: throughput over the tuned Flight's", self.faster(Side::Views, Side::Tuned)),
+            Beside::of("Arrow batches: throughput over the tuned Flight's", self.faster(Side::Batches, Side::Tuned)),
+            Beside::of(
+                "Arrow batches: the tuned Flight's CPU a row over ours",
+                self.cheaper(Side::Batches, Side::Tuned),
+            ),
+            Beside::of(
+                "the tuned Flight: throughput over Flight's as it comes",
+                self.faster(Side::Tuned, Side::Flight),
+            ),
+            Beside::of("row views: share of their limit", self.of_limit(Side::Views, Limit::Rows)),
+            Beside::of("Arrow batches: share of their limit", self.of_limit(Side::Batches, Limit::Batches)),
+            Beside::of("Flight as it comes: share of its limit", self.of_limit(Side::Flight, Limit::Loopback)),
+            Beside::of("the tuned Flight: share of its limit", self.of_limit(Side::Tuned, Limit::Loopback)),
+            Beside::of("row views: throughput with tags over that without", self.faster(Side::Tagged, Side::Views)),
+            Beside::of("row views: CPU a row with tags over that without", self.cheaper(Side::Views, Side::Tagged)),
+            Beside::of("row views with tags: throughput over Flight's", self.faster(Side::Tagged, Side::Flight)),
+            Beside::of(
+                "pyarrow's Flight: throughput over Flight's as it comes",
+                self.faster(Side::PyArrow, Side::Flight),
+            ),
+            Beside::of("row views' limit over Flight as it comes", {
+                Ratio::paired(self.samples.limit(Limit::Rows), &self.bytes(Side::Flight))
+            }),
+            Beside::of("Arrow batches' limit over Flight as it comes", {
+                Ratio::paired(self.samples.limit(Limit::Batches), &self.bytes(Side::Flight))
+            }),
+        ]
+    }
+}
+
+impl Beside {
+    fn of(name: &str, ratio: Option<Ratio>) -> Self {
+        Self { name: name.to_owned(), ratio }
     }
 }
