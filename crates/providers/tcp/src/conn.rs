@@ -65,14 +65,21 @@ pub(crate) struct Context<'a> {
 }
 
 impl Conn {
-    pub(crate) fn new(index: QpIndex, wire: Wire, depth: usize, sources_max: usize) -> Self {
+    /// With room for so many requests and gather entries; see [`Outbound::new`] for `zero_copy_from`.
+    pub(crate) fn new(
+        index: QpIndex,
+        wire: Wire,
+        depth: usize,
+        sources_max: usize,
+        zero_copy_from: Option<usize>,
+    ) -> Self {
         Self {
             index,
             socket: wire.socket,
             requests: Requests::new(depth, sources_max),
             receives: VecDeque::new(),
             credits: Credits::default(),
-            outbound: Outbound::new(Seal::new(wire.keys.map(|keys| keys.out))),
+            outbound: Outbound::new(Seal::new(wire.keys.map(|keys| keys.out)), zero_copy_from),
             wants_room: false,
             more: true,
             heard_bye: false,
@@ -89,6 +96,7 @@ impl Conn {
     pub(crate) fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Fate> {
         let before = self.inbound.taken;
         self.more = false;
+        self.hear();
         self.requests.report(self.index, cx.done);
         let taken = self.take_frames(cx);
         let moved = self.inbound.taken != before;
@@ -104,6 +112,7 @@ impl Conn {
 
     fn take_frames(&mut self, cx: &mut Context<'_>) -> Result<(), Fate> {
         let budget = self.inbound.taken + TURN_BYTES;
+        self.inbound.dry = false;
         loop {
             if let Some((body, then)) = &mut self.body {
                 if self.inbound.take(body)? {
@@ -133,7 +142,8 @@ impl Conn {
                 self.more = true;
                 return Ok(());
             }
-            if !self.inbound.fill(&self.socket, self.body.as_mut().map(|(body, _)| body))? {
+            // A socket that gave less than was asked for has no more now: asking again would be a call for nothing.
+            if self.inbound.dry || !self.inbound.fill(&self.socket, self.body.as_mut().map(|(body, _)| body))? {
                 return Ok(());
             }
         }
@@ -296,7 +306,7 @@ impl Conn {
                 let Act::Read(_, token, done) = &mut entry.act else { return Ok(()) };
                 *done += len;
                 if *done as u64 == token.len {
-                    self.requests.end_front(Status::Success, 0);
+                    self.requests.end_first(Status::Success, 0);
                     self.requests.report(self.index, cx.done);
                 }
             }
@@ -319,7 +329,7 @@ impl Conn {
             return Err(out_of_place);
         }
         let status = if value.is_some() { Status::Success } else { Status::RemoteAccess };
-        self.requests.end_front(status, value.unwrap_or(0));
+        self.requests.end_first(status, value.unwrap_or(0));
         self.requests.report(self.index, cx.done);
         Ok(())
     }
@@ -423,10 +433,22 @@ impl Conn {
         self.requests.advance(self.outbound.queued());
     }
 
+    /// Hears of memory that the kernel has sent from.
+    fn hear(&mut self) {
+        if self.outbound.is_lent() {
+            self.outbound.hear(&self.socket);
+            self.requests.lend_from(self.outbound.released());
+        }
+    }
+
     /// Sends what the system takes now.
     pub(crate) fn flush(&mut self) -> Result<(), Fate> {
         loop {
-            match self.outbound.flush(&self.socket) {
+            let flushed = self.outbound.flush(&self.socket);
+            if self.outbound.is_lent() {
+                self.requests.lend_from(self.outbound.released());
+            }
+            match flushed {
                 // There may be more than the queue was allowed to hold.
                 Ok(true) => self.pump(),
                 Ok(false) => return Ok(()),
@@ -460,8 +482,10 @@ impl Conn {
         self.inbound.is_partial()
     }
 
-    /// Ends it: reports everything that is pending and leaves a goodbye in `outbound`. What had left and what had not.
+    /// Ends it: reports everything that is pending, but for what the kernel may still send from, and leaves a goodbye in `outbound`. What
+    /// had left and what had not.
     pub(crate) fn end(&mut self, fate: Fate, pool: &mut Pool, out: &mut VecDeque<RawCompletion>) -> (usize, usize) {
+        self.hear();
         let effects = self.requests.effects(self.outbound.sent());
         // From here on nobody reads posted memory.
         let may_follow = self.outbound.drop_unsent();

@@ -19,7 +19,7 @@ use crate::handshake::Wire;
 use crate::outbound::{Outbound, Source};
 use crate::provider::{DEPTH_MAX, INLINE_MAX, SGE_MAX, Shared};
 use crate::registry::Known;
-use crate::requests::{Act, Entry};
+use crate::requests::{Act, Entry, Requests};
 use crate::watch::Bell;
 
 /// The state of a port.
@@ -51,13 +51,18 @@ pub(crate) struct Engine {
 // SAFETY: [tcp-posted] the addresses of posted memory may be used on whichever thread has the engine's lock.
 unsafe impl Send for Engine {}
 
-/// A connection that has ended here: its goodbye must still reach the peer.
+/// A connection that has ended here: its goodbye must still reach the peer, and the kernel may still send from posted memory.
 #[derive(Debug)]
 struct Leaving {
+    index: QpIndex,
     socket: OwnedFd,
     outbound: Outbound,
+    /// What is not reported yet, since the kernel may send from it.
+    lent: Requests,
     until: Instant,
     said: bool,
+    /// Nothing more is said or heard.
+    over: bool,
 }
 
 impl Engine {
@@ -100,7 +105,8 @@ impl Engine {
             self.conns.resize_with(at + 1, || None);
         }
         self.watch.add(&wire.socket, u64::from(qp.0))?;
-        let mut conn = Box::new(Conn::new(qp, wire, self.depth, self.sources_max));
+        let zero_copy_from = self.shared.zero_copy_from();
+        let mut conn = Box::new(Conn::new(qp, wire, self.depth, self.sources_max, zero_copy_from));
         self.pool.sharers += 1;
         conn.credits.share(0, &mut self.pool);
         self.conns[at] = Some(conn);
@@ -301,7 +307,8 @@ impl Engine {
             return;
         }
         self.next_look = now + LOOK;
-        self.leaving.retain_mut(|leaving| leaving.stays(now));
+        let done = &mut self.done;
+        self.leaving.retain_mut(|leaving| leaving.stays(now, done));
         for i in (0..self.live.len()).rev() {
             let index = self.live[i];
             let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
@@ -370,10 +377,11 @@ impl Engine {
             self.events.push_back(PortEvent::Disconnected { queue_pair, status: fate.status(), reason });
         }
         let now = Instant::now();
-        let heard = conn.heard_bye;
-        let mut leaving =
-            Leaving { socket: conn.socket, outbound: conn.outbound, until: now + LEAVE_LIMIT, said: false };
-        if !heard && fate.is_ours() && leaving.stays(now) {
+        let Conn { socket, outbound, requests: lent, heard_bye, .. } = *conn;
+        let over = heard_bye || !fate.is_ours();
+        let index = QpIndex(index);
+        let mut leaving = Leaving { index, socket, outbound, lent, until: now + LEAVE_LIMIT, said: false, over };
+        if leaving.stays(now, &mut self.done) {
             self.leaving.push(leaving);
         }
     }
@@ -389,16 +397,42 @@ impl Engine {
         for index in 0..self.conns.len() as u32 {
             self.close(QpIndex(index));
         }
-        // Nobody drives what is left: the system does, as far as it goes.
+        // Nobody drives what is left: the system does, as far as it goes; but not from memory that is its owner's again.
+        self.leaving.iter().for_each(Leaving::forsake);
         self.leaving.clear();
         self.pool.receives.clear();
     }
 }
 
 impl Leaving {
+    /// Whether something is left to be said, heard or reported.
+    fn stays(&mut self, now: Instant, done: &mut VecDeque<RawCompletion>) -> bool {
+        self.over = self.over || !self.says(now);
+        if self.lent.is_empty() {
+            return !self.over;
+        }
+        if self.over {
+            // What the kernel did not send by now it is not to send: then it gives the memory back.
+            self.forsake();
+        }
+        self.outbound.hear(&self.socket);
+        // Long after the connection is no more, nothing of it is sent, whatever was not heard.
+        let given_up = now >= self.until + LEAVE_LIMIT;
+        self.lent.lend_from(if given_up { u64::MAX } else { self.outbound.released() });
+        self.lent.report(self.index, done);
+        !self.over || !self.lent.is_empty()
+    }
+
+    /// The kernel is not to send from posted memory any longer.
+    fn forsake(&self) {
+        if !self.lent.is_empty() {
+            let _ = rustix::net::connect_unspec(&self.socket);
+        }
+    }
+
     /// Sends what is left, then waits for the peer's own end, and throws away what it still says: a socket closed with bytes unread
-    /// would take the goodbye back.
-    fn stays(&mut self, now: Instant) -> bool {
+    /// would take the goodbye back. False: that was all.
+    fn says(&mut self, now: Instant) -> bool {
         if !self.said {
             match self.outbound.flush(&self.socket) {
                 Ok(true) => {

@@ -38,6 +38,7 @@ mod requests;
 mod seal;
 mod target;
 mod watch;
+mod zerocopy;
 
 pub use options::Options;
 pub use provider::TcpProvider;

@@ -11,6 +11,9 @@ pub struct Options {
     pub mac: bool,
     /// Whether a thread of each port carries out what peers ask while nobody polls.
     pub progress: bool,
+    /// Whether large payloads are left to the kernel to send from where they lie (MSG_ZEROCOPY) where that is the cheaper way and the
+    /// kernel does not copy them all the same.
+    pub zero_copy: bool,
     /// Connections that a listener has made and that have not ended, at most.
     pub connections_max: usize,
 }
@@ -24,6 +27,6 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { key: None, mac: true, progress: true, connections_max: 4096 }
+        Self { key: None, mac: true, progress: true, zero_copy: true, connections_max: 4096 }
     }
 }

@@ -9,6 +9,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use crate::frame::{HEAD_MAX, Head, SMALL_BYTES};
 use crate::seal::Seal;
+use crate::zerocopy::{self, ZeroCopy};
 
 /// A stretch of a posted request's memory.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,7 @@ impl Piece {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     seal: Seal,
+    zero_copy: ZeroCopy,
     pieces: VecDeque<Piece>,
     /// Bytes of `Piece::Own`, in order; those before `own_start` are gone.
     own: Vec<u8>,
@@ -66,9 +68,11 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    pub(crate) fn new(seal: Seal) -> Self {
+    /// Frames with these tags; posted memory from a length on is left to the kernel to send from, if there is such a length.
+    pub(crate) fn new(seal: Seal, zero_copy_from: Option<usize>) -> Self {
         Self {
             seal,
+            zero_copy: ZeroCopy::new(zero_copy_from),
             pieces: VecDeque::new(),
             own: Vec::new(),
             own_start: 0,
@@ -166,7 +170,15 @@ impl Outbound {
     /// Sends as much as the system takes now. False: it is full.
     pub(crate) fn flush(&mut self, socket: impl AsFd) -> Result<bool, Errno> {
         while !self.pieces.is_empty() {
-            let (sent, asked) = match self.send(socket.as_fd()) {
+            let apart = self.pieces.front().is_some_and(|piece| self.is_apart(piece, self.gone));
+            let apart = apart && self.zero_copy.is_ready(&socket);
+            let mut sent = self.send(socket.as_fd(), apart);
+            if apart && sent.is_err_and(ZeroCopy::is_refused) {
+                sent = self.send(socket.as_fd(), false);
+            } else if apart && sent.is_ok() {
+                self.zero_copy.sent(self.sent);
+            }
+            let (sent, asked) = match sent {
                 Ok(done) => done,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
@@ -180,11 +192,22 @@ impl Outbound {
         Ok(true)
     }
 
-    /// One `sendmsg`: bytes that went, and bytes that were offered.
-    fn send(&self, socket: impl AsFd) -> Result<(usize, usize), Errno> {
+    /// Whether a piece, but for what is gone of it, is worth a call in which the kernel sends from where it lies.
+    fn is_apart(&self, piece: &Piece, gone: usize) -> bool {
+        matches!(piece, Piece::Posted(source) if self.zero_copy.wants(source.len - gone))
+    }
+
+    /// One `sendmsg`: bytes that went, and bytes that were offered. `apart`: of pieces that the kernel is to send from where they
+    /// lie; our own bytes, which move, are never among these.
+    fn send(&self, socket: impl AsFd, apart: bool) -> Result<(usize, usize), Errno> {
         let (mut own, mut skip, mut asked) = (&self.own[self.own_start..], self.gone, 0);
         let mut slices = Vec::with_capacity(self.pieces.len().min(IOV_MAX));
-        for piece in self.pieces.iter().take(IOV_MAX) {
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        for (at, piece) in self.pieces.iter().take(IOV_MAX).enumerate() {
+            if at > 0 && self.is_apart(piece, 0) != apart {
+                flags |= SendFlags::MORE;
+                break;
+            }
             let bytes = match piece {
                 Piece::Own(len) => {
                     let (bytes, rest) = own.split_at(len - skip);
@@ -201,9 +224,26 @@ impl Outbound {
                 break;
             }
         }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if apart {
+            flags |= zerocopy::FLAG;
+        }
         let sent = rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags)?;
         Ok((sent, asked))
+    }
+
+    /// Whether the kernel may still send from posted memory.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.zero_copy.is_pending()
+    }
+
+    /// Hears whether the kernel has given posted memory back.
+    pub(crate) fn hear(&mut self, socket: impl AsFd) {
+        self.zero_copy.hear(socket);
+    }
+
+    /// How far into all bytes ever queued the kernel needs no posted memory any longer.
+    pub(crate) fn released(&self) -> u64 {
+        self.zero_copy.released()
     }
 
     fn advance(&mut self, sent: usize) {
@@ -347,7 +387,7 @@ mod tests {
         ) {
             let memory: Vec<u8> = (0..5000u32).map(|i| (i * 7) as u8).collect();
             let seal = || Seal::new(sealed.then_some([3; 32]));
-            let (mut whole, mut out) = (Outbound::new(seal()), Outbound::new(seal()));
+            let (mut whole, mut out) = (Outbound::new(seal(), None), Outbound::new(seal(), None));
             queue(&mut whole, &sizes, &memory);
             queue(&mut out, &sizes, &memory);
             let all = whole.front(whole.waiting() as usize);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
 use overside_verbs::{
-    Access, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
+    Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
 };
 
 use crate::frame::MESSAGE_MAX;
@@ -25,6 +25,8 @@ pub struct TcpProvider {
 #[derive(Debug)]
 pub(crate) struct Shared {
     id: u64,
+    /// None where the system has no page for it: then a system call tells.
+    fork: Option<ForkMark>,
     process: u32,
     pub(crate) registry: Registry,
     pub(crate) options: Options,
@@ -41,12 +43,19 @@ impl Shared {
 
     /// Whether this process is a child that inherited the provider: its locks may be held by threads that it does not have.
     pub(crate) fn inherited(&self) -> bool {
-        self.process != std::process::id()
+        self.fork.as_ref().map_or_else(|| self.process != std::process::id(), ForkMark::inherited)
     }
 
     /// `Err(Forked)` in a child.
     pub(crate) fn check_fork(&self) -> Result<(), VerbsError> {
         if self.inherited() { Err(VerbsError::Forked) } else { Ok(()) }
+    }
+
+    /// The length from which on a stretch of posted memory is cheaper left to the kernel to send from than copied, at what a byte
+    /// costs here.
+    pub(crate) fn zero_copy_from(&self) -> Option<usize> {
+        let byte_ns = self.profile.lock().unwrap_or_else(PoisonError::into_inner).send_byte_ns;
+        self.options.zero_copy.then(|| ((ZERO_COPY_NS / byte_ns) as usize).max(ZERO_COPY_MIN))
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -65,6 +74,7 @@ impl TcpProvider {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let shared = Arc::new(Shared {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            fork: ForkMark::new().ok(),
             process: std::process::id(),
             registry: Registry::default(),
             profile: Mutex::new(calibrate::default_profile(options.tags())),
@@ -147,3 +157,7 @@ pub(crate) const SGE_MAX: usize = 1020;
 pub(crate) const INLINE_MAX: usize = 2048;
 /// Requests in flight on a queue pair.
 pub(crate) const DEPTH_MAX: usize = 4096;
+/// What it costs to pin pages for a send, and to hear that they are needed no longer.
+const ZERO_COPY_NS: f64 = 5000.0;
+/// Below this the kernel's own documentation expects nothing of it.
+const ZERO_COPY_MIN: usize = 10 << 10;

@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     /// Where its payload lies; inline bytes are in `inline`.
     pub(crate) sources: Vec<Source>,
     pub(crate) inline: Vec<u8>,
+    /// Where its last byte is among all that were queued; 0 before.
+    end: u64,
     state: State,
 }
 
@@ -66,6 +68,10 @@ pub(crate) struct Requests {
     entries: VecDeque<Entry>,
     /// The first that waits.
     next: usize,
+    /// Those at the front that have ended and are not reported, since the kernel may still send from their memory.
+    ended: usize,
+    /// From this byte of all that were queued on it may.
+    lent_from: u64,
     /// The number of the next one that goes to the peer.
     number: u64,
     /// Under way and to be answered.
@@ -82,6 +88,8 @@ impl Requests {
         Self {
             entries: VecDeque::new(),
             next: 0,
+            ended: 0,
+            lent_from: u64::MAX,
             number: 0,
             reading: 0,
             sources: 0,
@@ -139,7 +147,7 @@ impl Requests {
     /// The one that waited is queued up to `queued`.
     pub(crate) fn advance(&mut self, queued: u64) {
         let Some(entry) = self.entries.get_mut(self.next) else { return };
-        entry.state = State::Queued(self.number, queued);
+        (entry.state, entry.end) = (State::Queued(self.number, queued), queued);
         self.reading += usize::from(entry.act.is_answered());
         self.number += 1;
         self.next += 1;
@@ -150,40 +158,61 @@ impl Requests {
         if acked > self.number {
             return false;
         }
-        self.report(qp, out);
-        while let Some(Entry { state: State::Queued(number, _), act, .. }) = self.entries.front() {
+        while let Some(Entry { state: State::Queued(number, _), act, .. }) = self.first_open() {
             if *number >= acked {
                 break;
             }
             if act.is_answered() {
                 return false;
             }
-            self.end_front(Status::Success, 0);
-            self.report(qp, out);
+            self.end_first(Status::Success, 0);
         }
+        self.report(qp, out);
         true
     }
 
     /// The request with this number, if an answer to it may come now: all before it have ended.
     pub(crate) fn answered(&mut self, number: u64) -> Option<&mut Entry> {
-        let front = self.entries.front_mut()?;
-        matches!(front.state, State::Queued(this, _) if this == number).then_some(front)
+        let first = self.first_open()?;
+        matches!(first.state, State::Queued(this, _) if this == number).then_some(first)
+    }
+
+    /// The first one that has not ended.
+    fn first_open(&mut self) -> Option<&mut Entry> {
+        while let Some(Entry { state: State::Done(..), .. }) = self.entries.get(self.ended) {
+            self.ended += 1;
+        }
+        self.entries.get_mut(self.ended)
     }
 
     /// The first one under way has ended.
-    pub(crate) fn end_front(&mut self, status: Status, value: u64) {
-        if let Some(front) = self.entries.front_mut() {
-            self.reading -= usize::from(front.act.is_answered() && matches!(front.state, State::Queued(..)));
-            front.state = State::Done(status, value);
-        }
+    pub(crate) fn end_first(&mut self, status: Status, value: u64) {
+        let Some(first) = self.first_open() else { return };
+        let answers = usize::from(first.act.is_answered() && matches!(first.state, State::Queued(..)));
+        first.state = State::Done(status, value);
+        self.reading -= answers;
+    }
+
+    /// From this byte on the kernel may still send from posted memory: what lies there is not reported.
+    pub(crate) fn lend_from(&mut self, byte: u64) {
+        self.lent_from = byte;
+    }
+
+    /// Whether nothing is left to report.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Reports what has ended, in order.
     pub(crate) fn report(&mut self, qp: QpIndex, out: &mut VecDeque<RawCompletion>) {
-        while let Some(Entry { state: State::Done(status, value), .. }) = self.entries.front() {
+        while let Some(Entry { state: State::Done(status, value), end, .. }) = self.entries.front() {
             let (status, value) = (*status, *value);
+            if *end > self.lent_from {
+                return;
+            }
             let Some(entry) = self.entries.pop_front() else { return };
             self.next = self.next.saturating_sub(1);
+            self.ended = self.ended.saturating_sub(1);
             self.sources -= entry.sources.len();
             if entry.signalled || status != Status::Success {
                 out.push_back(RawCompletion {
@@ -245,6 +274,7 @@ impl Entry {
             act,
             sources,
             inline: Vec::new(),
+            end: 0,
             state: State::Waits,
         }
     }
@@ -254,3 +284,61 @@ impl Entry {
 pub(crate) const READING_MAX: usize = 128;
 const SPARE_MAX: usize = 32;
 const SPARE_LEN_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overside_memory::SegmentId;
+
+    fn reported(out: &mut VecDeque<RawCompletion>) -> Vec<(u32, Status)> {
+        out.drain(..).map(|done| (done.slot, done.status)).collect()
+    }
+
+    /// A SEND, a READ behind it, a SEND behind that, all under way; each 100 bytes of the stream.
+    fn under_way() -> Requests {
+        let mut requests = Requests::new(32, 32);
+        let sink = RawBuffer { address: std::ptr::null_mut(), len: 8, segment: SegmentId::FOREIGN };
+        let read = Act::Read(sink, RemoteToken { at: 0, len: 8, rkey: 1 }, 0);
+        for (slot, opcode, act) in
+            [(0, Opcode::Send, Act::Send(None)), (1, Opcode::Read, read), (2, Opcode::Send, Act::Send(None))]
+        {
+            requests.push(Entry::new(slot, opcode, act, Vec::new()));
+            requests.waiting();
+            requests.advance(100 * u64::from(slot + 1));
+        }
+        requests
+    }
+
+    #[test]
+    fn what_the_kernel_may_send_again_is_not_reported_and_holds_up_no_answer() {
+        let (mut requests, mut out, qp) = (under_way(), VecDeque::new(), QpIndex(0));
+        requests.lend_from(50);
+        assert!(requests.acknowledge(1, qp, &mut out));
+        assert_eq!(reported(&mut out), []);
+        assert!(requests.answered(0).is_none() && requests.answered(2).is_none());
+        assert!(requests.answered(1).is_some(), "the READ is next, though the SEND before it is not reported");
+        requests.end_first(Status::Success, 0);
+        assert!(requests.acknowledge(3, qp, &mut out));
+        assert_eq!(reported(&mut out), [], "the order is kept");
+        requests.lend_from(250);
+        requests.report(qp, &mut out);
+        assert_eq!(reported(&mut out), [(0, Status::Success), (1, Status::Success)]);
+        requests.lend_from(u64::MAX);
+        requests.report(qp, &mut out);
+        assert_eq!(reported(&mut out), [(2, Status::Success)]);
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn an_end_reports_each_once_as_memory_comes_back() {
+        let (mut requests, mut out, qp) = (under_way(), VecDeque::new(), QpIndex(0));
+        requests.lend_from(50);
+        assert!(requests.acknowledge(1, qp, &mut out));
+        requests.flush(qp, Fate::Died, None, &mut out);
+        assert_eq!(reported(&mut out), []);
+        requests.lend_from(u64::MAX);
+        requests.report(qp, &mut out);
+        let gone = Status::PeerDied;
+        assert_eq!(reported(&mut out), [(0, Status::Success), (1, gone), (2, gone)]);
+    }
+}
