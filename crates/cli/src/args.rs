@@ -49,6 +49,9 @@ pub enum Command {
     /// Delete one row.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(Delete),
+    /// Run an unmodified program with its sockets over shared memory where the other end runs so too.
+    #[command(long_about = RUN, after_long_help = RUN_EXAMPLES)]
+    Run(Run),
     /// Show the RDMA devices of this host and, if there are none, why.
     #[command(long_about = DEVICES, after_long_help = DEVICES_EXAMPLES)]
     Devices(Devices),
@@ -121,6 +124,25 @@ impl Wire {
     pub fn network(&self) -> Network {
         Network { key_file: self.key_file.clone(), no_mac: self.no_mac }
     }
+}
+
+/// `overside run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Tell at the end, on standard error, which connections were accelerated, which not and why.
+    #[arg(long)]
+    pub verbose: bool,
+    /// Print where the library lies, for LD_PRELOAD in a service file, and run nothing.
+    #[arg(long)]
+    pub print_library: bool,
+    /// The program and its arguments.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        required_unless_present = "print_library"
+    )]
+    pub command: Vec<OsString>,
 }
 
 /// `overside devices`
@@ -332,6 +354,19 @@ Examples:
   overside bench transmit --quick
   overside bench all --quick --report figures.html
   overside bench delta --json > delta.json";
+
+const RUN: &str = "\
+Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a
+program run the same way by the same user, go over shared memory after the first few messages; all others
+through the kernel, as ever. The program keeps its real sockets, and whatever is not covered brings a connection
+back to them: fork, exec, passing the descriptor on, and what docs/sockets.md lists.
+
+Nothing is printed unless --verbose asks for it. The exit status is the program's.";
+const RUN_EXAMPLES: &str = "\
+Examples:
+  overside run -- postgres -D data
+  overside run --verbose -- psql -h localhost
+  overside run --print-library";
 
 const SERVE: &str = "\
 Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Over

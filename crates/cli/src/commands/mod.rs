@@ -5,6 +5,7 @@ mod demo;
 mod devices;
 mod load;
 mod point;
+mod run;
 mod scan;
 mod serve;
 
@@ -24,6 +25,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(options) => bench::run(options),
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
+        Command::Run(options) => run::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Load(options) => load::run(&options, &Signals::take()?),
         Command::Scan(options) => scan::run(&options, &Signals::take()?),

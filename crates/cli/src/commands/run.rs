@@ -1,0 +1,119 @@
+//! `overside run`: a program with the sockets library preloaded.
+
+use crate::args::Run;
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Runs the program in place of this one, or waits for it and tells what its connections did.
+///
+/// # Errors
+/// When the library or the program is not there.
+pub(super) fn run(options: &Run) -> Result<()> {
+    let library = library()?;
+    if options.print_library {
+        println!("{}", library.display());
+        return Ok(());
+    }
+    let (program, arguments) = options.command.split_first().context("name the program to run after `--`")?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", preload(&library));
+    if !options.verbose {
+        let error = command.exec();
+        bail!("{} cannot be started: {error}", program.display());
+    }
+    let report = report_file()?;
+    // Ctrl-C reaches the program as well; its report is to be told all the same.
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::new(AtomicBool::new(false)))?;
+    let status = command
+        .env("OVERSIDE_SOCKETS_REPORT", &report)
+        .status()
+        .with_context(|| format!("{} cannot be started", program.display()));
+    let lines = std::fs::read_to_string(&report).unwrap_or_default();
+    let _ = std::fs::remove_file(&report);
+    let status = status?;
+    eprint!("{}", told(&lines));
+    exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
+}
+
+/// The library: beside this executable, where a build puts it, or where a package would.
+fn library() -> Result<PathBuf> {
+    let exe = std::env::current_exe().context("where this executable lies")?;
+    let folder = exe.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(NAME), folder.join("deps").join(NAME), folder.join("../lib/overside").join(NAME)];
+    match places.iter().find(|place| place.exists()) {
+        Some(place) => Ok(place.canonicalize().unwrap_or_else(|_| place.clone())),
+        None => bail!("{NAME} is not beside {}; `cargo build --release` puts it there", exe.display()),
+    }
+}
+
+/// What is preloaded already stays so.
+fn preload(library: &Path) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        all.push(":");
+        all.push(before);
+    }
+    all
+}
+
+/// A new file for the processes' lines, that only this user can reach.
+fn report_file() -> Result<PathBuf> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::env::temp_dir().join(format!("overside-run-{}", std::process::id()));
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    file.with_context(|| format!("{} cannot be written; set TMPDIR to a folder that can", path.display()))?;
+    Ok(path)
+}
+
+/// The processes' lines (process, side, both addresses, way, reason, then bytes and messages out and in) for people.
+fn told(lines: &str) -> String {
+    let mut text = String::new();
+    let (mut rings, mut kernel, mut bytes, mut messages) = (0u64, 0u64, 0u64, 0u64);
+    for line in lines.lines() {
+        let [process, side, here, there, way, reason, bytes_out, messages_out, bytes_in, messages_in] =
+            line.split('\t').collect::<Vec<_>>()[..]
+        else {
+            continue;
+        };
+        let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+        bytes += number(bytes_out) + number(bytes_in);
+        messages += number(messages_out) + number(messages_in);
+        let head = format!("overside: process {process} {side} {here} to {there}: ");
+        let tail = if way == "ring" {
+            rings += 1;
+            let then = if reason.is_empty() { String::new() } else { format!(", then the kernel: {reason}") };
+            format!(
+                "shared memory, {bytes_out} bytes in {messages_out} sends, {bytes_in} in {messages_in} receives{then}"
+            )
+        } else {
+            kernel += 1;
+            format!("kernel: {reason}")
+        };
+        text += &format!("{head}{tail}\n");
+    }
+    text + &format!(
+        "overside: {rings} connection ends over shared memory ({bytes} bytes in {messages} calls), {kernel} through the kernel\n"
+    )
+}
+
+const NAME: &str = "liboverside_preload.so";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_told_and_nonsense_is_passed_over() {
+        let lines = "7\tconnected\t127.0.0.1:1\t127.0.0.1:2\tring\t\t10\t1\t20\t2\n\
+                     7\taccepted\tunix\tunix\tkernel\tpoll\t0\t0\t0\t0\nnonsense\n";
+        let told = told(lines);
+        assert!(told.contains("process 7 connected 127.0.0.1:1 to 127.0.0.1:2: shared memory, 10 bytes in 1 sends"));
+        assert!(told.contains("kernel: poll\n"));
+        assert!(told.ends_with("1 connection ends over shared memory (30 bytes in 3 calls), 1 through the kernel\n"));
+    }
+}

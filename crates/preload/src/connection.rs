@@ -1,0 +1,232 @@
+//! A connection as this process sees it.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+use crate::count::Counts;
+use crate::diagnosis::Reason;
+use crate::layout::Shared;
+use crate::lock::{Guard, Lock};
+use crate::ring::{Receiver, Sender};
+
+/// Where a connection stands. It only ever moves forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// No connection.
+    Free,
+    /// Through the kernel, every byte counted; the ends may still meet.
+    Counting,
+    /// Shared memory is mapped and both ends know it; each direction starts when its sender finds it can.
+    Ring,
+    /// The kernel's for good.
+    Plain,
+}
+
+/// One connection. It is never unmapped, so a stale pointer from the table is harmless: whoever uses it takes the lock and
+/// looks whether the table still names it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    lock: Lock,
+    state: AtomicU8,
+    /// Descriptors of this process that name it.
+    pub(crate) descriptors: AtomicU32,
+    /// Threads that look at the shared memory without the lock, hence must find it mapped.
+    pub(crate) watchers: AtomicU32,
+    /// Threads that sleep in the kernel on its socket.
+    pub(crate) sleepers: AtomicU32,
+    /// O_NONBLOCK, as far as the ring is concerned.
+    pub(crate) nonblocking: AtomicBool,
+    /// Bytes may have passed uncounted: the ends must not meet.
+    pub(crate) tainted: AtomicBool,
+    pub(crate) next_free: AtomicPtr<Connection>,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: [preload-lock] `inner` is reached under the lock alone.
+unsafe impl Sync for Connection {}
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// 0 connected, 1 accepted: our end, and the direction that we send in.
+    pub(crate) end: usize,
+    pub(crate) own: Counts,
+    /// In place of `own` once a fork has shared them.
+    pub(crate) common: *const Counts,
+    /// Calls that are in the kernel with the program's own buffers.
+    pub(crate) sending: u32,
+    pub(crate) receiving: u32,
+    /// Finished calls that carried bytes; how often the ends have tried to meet.
+    pub(crate) operations: u32,
+    pub(crate) next_try: u32,
+    /// A listening socket on which the other end may come by; -1 if there is none.
+    pub(crate) offer: c_int,
+    pub(crate) shared: Option<Shared>,
+    /// We dialled: ours is the memory, and the other may never come.
+    pub(crate) dialled: bool,
+    /// Our sending direction is in the ring.
+    pub(crate) started: bool,
+    pub(crate) out: Sender,
+    pub(crate) input: Receiver,
+    /// Our sending direction is back in the kernel; from `resend` on the ring's bytes must go through it first.
+    pub(crate) out_switched: bool,
+    pub(crate) resend: u64,
+    /// The receiving direction is back in the kernel once `bells_last` bells are eaten.
+    pub(crate) in_switched: bool,
+    pub(crate) bells_last: u64,
+    /// Bells counted but not sent yet.
+    pub(crate) owed: u32,
+    /// Bells read from the kernel's stream.
+    pub(crate) eaten: u64,
+    /// Consecutive receives that found nothing, sends that found unread bytes.
+    pub(crate) dry: u32,
+    pub(crate) unread: u32,
+    /// Whether spinning has paid lately; counts up and down.
+    pub(crate) luck: u8,
+    /// Naps taken for the sake of other sleepers.
+    pub(crate) patience: u8,
+    pub(crate) reason: Reason,
+    /// The program wants Nagle's algorithm; bells must not wait for it.
+    pub(crate) nagle: bool,
+    /// A Unix socket: the kernel makes no reset of bytes that lie in a ring.
+    pub(crate) unix: bool,
+    /// An error that one of our own calls has taken from the socket, and that is the program's.
+    pub(crate) error: c_int,
+    pub(crate) tally: Tally,
+}
+
+/// What went through rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) bytes_out: u64,
+    pub(crate) messages_out: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) messages_in: u64,
+}
+
+/// The lock is held, `inner` can be used.
+pub(crate) struct Held<'a> {
+    pub(crate) connection: &'a Connection,
+    _guard: Guard<'a>,
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Inner;
+    #[inline]
+    fn deref(&self) -> &Inner {
+        // SAFETY: [preload-lock] the guard lives as long as this.
+        unsafe { &*self.connection.inner.get() }
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Inner {
+        // SAFETY: [preload-lock] the guard lives as long as this, and `self` is borrowed alone.
+        unsafe { &mut *self.connection.inner.get() }
+    }
+}
+
+impl Connection {
+    pub(crate) const fn new() -> Self {
+        Self {
+            lock: Lock::new(),
+            state: AtomicU8::new(State::Free as u8),
+            descriptors: AtomicU32::new(0),
+            watchers: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            nonblocking: AtomicBool::new(false),
+            tainted: AtomicBool::new(false),
+            next_free: AtomicPtr::new(null_mut()),
+            inner: UnsafeCell::new(Inner::new(0)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            1 => State::Counting,
+            2 => State::Ring,
+            3 => State::Plain,
+            _ => State::Free,
+        }
+    }
+
+    /// The caller holds the lock.
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// None when this thread has it already (a signal handler).
+    #[inline]
+    pub(crate) fn hold(&self) -> Option<Held<'_>> {
+        self.lock.lock().map(|guard| Held { connection: self, _guard: guard })
+    }
+
+    /// In a forked child, which has one thread.
+    pub(crate) fn forget_other_threads(&self) {
+        self.lock.reset();
+        self.watchers.store(0, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    pub(crate) const fn new(end: usize) -> Self {
+        Self {
+            end,
+            own: Counts::new(),
+            common: std::ptr::null(),
+            sending: 0,
+            receiving: 0,
+            operations: 0,
+            next_try: FIRST_TRY,
+            offer: -1,
+            shared: None,
+            dialled: false,
+            started: false,
+            out: Sender::NEW,
+            input: Receiver::NEW,
+            out_switched: false,
+            resend: 0,
+            in_switched: false,
+            bells_last: 0,
+            owed: 0,
+            eaten: 0,
+            dry: 0,
+            unread: 0,
+            luck: LUCK_AT_FIRST,
+            patience: 0,
+            reason: Reason::Short,
+            nagle: false,
+            unix: false,
+            error: 0,
+            tally: Tally { bytes_out: 0, messages_out: 0, bytes_in: 0, messages_in: 0 },
+        }
+    }
+
+    /// The other end.
+    #[inline]
+    pub(crate) fn peer(&self) -> usize {
+        self.end ^ 1
+    }
+
+    #[inline]
+    pub(crate) fn counts(&self) -> &Counts {
+        // SAFETY: [preload-counts] a page of this process and its forked relatives, mapped until the connection is closed.
+        unsafe { self.common.as_ref() }.unwrap_or(&self.own)
+    }
+
+    /// Whether no other process can have it open.
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        self.counts().holders.load(Ordering::Acquire) <= 1
+    }
+}
+
+/// The ends look for each other after so many calls: a connection of one exchange never pays for it.
+const FIRST_TRY: u32 = 4;
+/// What the wait begins with.
+const LUCK_AT_FIRST: u8 = 8;

@@ -1,0 +1,172 @@
+//! Back to the kernel: what stops a connection's rings, at a counted byte, for good.
+//!
+//! Either end may switch a direction at any moment by one bit in its tail word: from that tail on the bytes travel through
+//! the kernel, and those that lie in the ring already are sent again by their sender, before anything else. Nobody waits for
+//! anybody. Bells that are in the kernel's stream are counted (`bells`), so exactly those are dropped.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use crate::bells;
+use crate::connection::{Held, Inner, State};
+use crate::diagnosis::Reason;
+use crate::kernel;
+use crate::layout::{SWITCHED, Shared};
+use crate::meeting;
+
+/// Ends acceleration of this connection. What of our own bytes the peer has not taken goes through the kernel now, as far as
+/// it fits; the rest before the next byte that is sent.
+pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
+    match held.connection.state() {
+        State::Counting => {
+            held.reason = reason;
+            meeting::call_off(held);
+            held.connection.set_state(State::Plain);
+        }
+        State::Ring => {
+            if !held.out_switched && !held.in_switched {
+                held.reason = reason;
+            }
+            leave_ring(held, fd);
+        }
+        State::Free | State::Plain => {}
+    }
+}
+
+fn leave_ring(held: &mut Held<'_>, fd: c_int) {
+    let Some(shared) = held.shared else { return };
+    // A bell of ours means something only behind a counted start.
+    if shared.present(held.peer()).load(Ordering::Acquire) == 1 {
+        start_now(held, &shared);
+    }
+    switch_in(held, &shared);
+    if !held.out_switched {
+        let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
+        note_out(held, word);
+    }
+    // The peer may sleep, and has our unread bytes to send again.
+    ring(held, fd, &shared, bells::DATA | bells::ROOM);
+    let _ = push(held, fd, &shared);
+    finish(held, fd);
+}
+
+/// The receiving direction comes through the kernel from here on.
+pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
+    if !held.in_switched {
+        shared.tail(held.peer()).fetch_or(SWITCHED, Ordering::SeqCst);
+        held.in_switched = true;
+        held.bells_last = bells::disarm(shared.bell(held.end));
+    }
+}
+
+/// The sending direction alone: the peer is gone, and the kernel is to say how.
+pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
+    if !held.out_switched {
+        let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
+        note_out(held, word);
+    }
+}
+
+/// Takes note that the sending direction is switched, at the position this tail word has.
+pub(crate) fn note_out(held: &mut Inner, word: u64) {
+    let tail = word & !SWITCHED;
+    held.out_switched = true;
+    // A peer that lies about its position gets what it has not said to have taken, or nothing.
+    held.resend =
+        if tail <= held.out.head && held.out.head - tail <= held.out.in_ring_at_most() { tail } else { held.out.head };
+    if matches!(held.reason, Reason::None) {
+        held.reason = Reason::Peer;
+    }
+}
+
+/// What was asked of us by the peer's switch: to be done before sleeping.
+pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
+    let Some(shared) = held.shared else { return };
+    let word = shared.tail(held.end).load(Ordering::Acquire);
+    if word & SWITCHED != 0 && !held.out_switched {
+        note_out(held, word);
+    }
+    if held.out_switched {
+        let _ = push(held, fd, &shared);
+    }
+}
+
+/// Whether ring bytes, or bells, must still go through the kernel before anything else does.
+pub(crate) fn has_backlog(held: &Inner) -> bool {
+    held.out_switched && (held.owed > 0 || held.resend < held.out.head)
+}
+
+/// Sends again through the kernel what the peer did not take from the ring.
+pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), Errno> {
+    pay(held, fd)?;
+    while held.out_switched && held.resend < held.out.head {
+        let (at, len) = held.out.written(shared, held.end, held.resend);
+        match kernel::give(fd, at, len) {
+            Ok(sent) => held.resend += sent as u64,
+            Err(Errno::AGAIN) => return Err(Errno::AGAIN),
+            Err(error) => {
+                // Nobody will have them. The error was meant for the program.
+                held.resend = held.out.head;
+                held.error = if error == Errno::PIPE { 0 } else { error.raw_os_error() };
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends bells that are counted but did not fit.
+pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
+    while held.owed > 0 {
+        kernel::give(fd, &0, 1)?;
+        held.owed -= 1;
+    }
+    Ok(())
+}
+
+/// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a bell when it sees one.
+#[inline]
+pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
+    if held.started && bells::claim(shared.bell(held.peer()), wishes) {
+        held.owed += 1;
+        let _ = pay(held, fd);
+    }
+}
+
+/// Begins the sending direction, when nobody is in the kernel with bytes that are not counted yet.
+pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
+    if !held.started && held.sending == 0 {
+        let sent = held.counts().sent.load(Ordering::Relaxed);
+        shared.start(held.end).store(sent + 1, Ordering::SeqCst);
+        held.started = true;
+    }
+    held.started
+}
+
+/// The kernel's for good, once nothing of the rings is left.
+pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
+    let Some(shared) = held.shared else { return true };
+    let start = shared.start(held.peer()).load(Ordering::Acquire);
+    let before_ring = held.counts().received.load(Ordering::Relaxed) < start.saturating_sub(1);
+    let done = held.in_switched && held.out_switched && held.eaten >= held.bells_last;
+    let reset = held.error != 0 || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
+    if !done || before_ring || has_backlog(held) || reset {
+        return false;
+    }
+    meeting::restore(held, fd);
+    held.connection.set_state(State::Plain);
+    release(held);
+    true
+}
+
+/// Ends the mapping, if nobody looks at it without the lock.
+pub(crate) fn release(held: &mut Held<'_>) {
+    if held.connection.watchers.load(Ordering::SeqCst) == 0
+        && let Some(shared) = held.shared.take()
+    {
+        // SAFETY: [preload-shared] the lock is held and there are no watchers; new ones need the lock and `shared`.
+        unsafe { shared.unmap() };
+    }
+}

@@ -1,0 +1,83 @@
+//! The end of a connection in this process: what it owes the peer, and what is told of it.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use rustix::net::sockopt;
+
+use crate::connection::{Connection, Held, State};
+use crate::{bells, drain, errno, fork, kernel, meeting, report, table};
+
+/// A descriptor is about to be closed, by the program's `close` or by what implies one.
+pub(crate) fn close(fd: c_int, connection: &'static Connection) {
+    errno::kept(|| {
+        if connection.descriptors.load(Ordering::Acquire) == 1
+            && let Some(mut held) = table::hold(fd, connection)
+        {
+            finish(&mut held, fd);
+        }
+        if table::remove(fd, connection) {
+            table::give_back(connection);
+        }
+    });
+}
+
+/// The process ends with this connection open.
+pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
+    if let Some(mut held) = table::hold(fd, connection) {
+        if connection.descriptors.swap(0, Ordering::AcqRel) == 0 {
+            return;
+        }
+        finish(&mut held, fd);
+        connection.set_state(State::Plain);
+    }
+}
+
+fn finish(held: &mut Held<'_>, fd: c_int) {
+    report::write(held, fd);
+    match held.connection.state() {
+        State::Ring => ring_ends(held, fd),
+        State::Counting => meeting::call_off(held),
+        State::Free | State::Plain => {}
+    }
+    drain::release(held);
+    fork::leave(held);
+}
+
+/// What the peer has not taken goes through the kernel, as far as it fits at once; the rest it finds in the ring, which it
+/// keeps. What we have not taken makes the close a reset, as the kernel does it.
+fn ring_ends(held: &mut Held<'_>, fd: c_int) {
+    let Some(shared) = held.shared else { return };
+    let peer = held.peer();
+    let unread = !held.in_switched && held.input.waiting(&shared, peer).is_ok_and(|bytes| bytes > 0);
+    // Before any switch: the peer looks for it when it sees one.
+    if unread {
+        shared.reset(held.end).store(1, Ordering::Release);
+        if !held.unix {
+            let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
+        }
+    }
+    let (end, head) = (held.end, held.out.head);
+    if held.started && !held.out_switched && held.out.taken(&shared, end).is_ok_and(|taken| taken.tail != head) {
+        drain::switch_out(held, &shared);
+    }
+    let _ = drain::push(held, fd, &shared);
+    drain::switch_in(held, &shared);
+    // A bell left unread would make the kernel say reset.
+    for _ in 0..BELL_TRIES {
+        if held.eaten >= held.bells_last {
+            break;
+        }
+        let mut bell = 0;
+        match kernel::take(fd, &mut bell, 1, false) {
+            Ok(0) => break,
+            Ok(n) => held.eaten += n as u64,
+            Err(rustix::io::Errno::AGAIN) => rustix::thread::sched_yield(),
+            Err(_) => break,
+        }
+    }
+    // Whoever sleeps learns from the kernel's end of the stream.
+    let _ = bells::disarm(shared.bell(held.end));
+}
+
+const BELL_TRIES: u32 = 2000;

@@ -1,0 +1,136 @@
+//! Bytes of one or several buffers: read, recv, write, send and their kin.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{iovec, sockaddr, socklen_t, ssize_t};
+
+use super::{receive_by, send_by};
+use crate::{real, table};
+
+fn one(at: *const c_void, len: usize) -> [iovec; 1] {
+    [iovec { iov_base: at.cast_mut(), iov_len: len }]
+}
+
+/// The program's own list of buffers; an absurd count is the kernel's to refuse.
+unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= 1024 && !iov.is_null())?;
+    // SAFETY: [preload-program] the program's promise to readv or writev.
+    Some(unsafe { std::slice::from_raw_parts(iov, count) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t {
+    // SAFETY: [preload-real] the program's arguments.
+    receive_by(fd, &one(to, len), 0, || unsafe { real::read(fd, to, len) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __read_chk(fd: c_int, to: *mut c_void, len: usize, room: usize) -> ssize_t {
+    if len > room {
+        std::process::abort();
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    receive_by(fd, &one(to, len), 0, || unsafe { real::read(fd, to, len) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    if table::find(fd).is_some()
+        // SAFETY: [preload-program] the program's list.
+        && let Some(list) = unsafe { list(iov, count) }
+    {
+        // SAFETY: [preload-real] the program's arguments.
+        return receive_by(fd, list, 0, || unsafe { real::readv(fd, iov, count) });
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::readv(fd, iov, count) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+    // SAFETY: [preload-real] the program's arguments.
+    receive_by(fd, &one(to, len), flags, || unsafe { real::recv(fd, to, len, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recv_chk(fd: c_int, to: *mut c_void, len: usize, room: usize, flags: c_int) -> ssize_t {
+    if len > room {
+        std::process::abort();
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    receive_by(fd, &one(to, len), flags, || unsafe { real::recv(fd, to, len, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    len: usize,
+    flags: c_int,
+    address: *mut sockaddr,
+    alen: *mut socklen_t,
+) -> ssize_t {
+    if !address.is_null() {
+        super::give_up(fd, "recvfrom with an address");
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    receive_by(fd, &one(to, len), flags, || unsafe { real::recvfrom(fd, to, len, flags, address, alen) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: usize,
+    room: usize,
+    flags: c_int,
+    address: *mut sockaddr,
+    alen: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        std::process::abort();
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { recvfrom(fd, to, len, flags, address, alen) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: usize) -> ssize_t {
+    // SAFETY: [preload-real] the program's arguments.
+    send_by(fd, &one(from, len), 0, || unsafe { real::write(fd, from, len) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    if table::find(fd).is_some()
+        // SAFETY: [preload-program] the program's list.
+        && let Some(list) = unsafe { list(iov, count) }
+    {
+        // SAFETY: [preload-real] the program's arguments.
+        return send_by(fd, list, 0, || unsafe { real::writev(fd, iov, count) });
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::writev(fd, iov, count) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: usize, flags: c_int) -> ssize_t {
+    // SAFETY: [preload-real] the program's arguments.
+    send_by(fd, &one(from, len), flags, || unsafe { real::send(fd, from, len, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    flags: c_int,
+    address: *const sockaddr,
+    alen: socklen_t,
+) -> ssize_t {
+    if !address.is_null() {
+        super::give_up(fd, "sendto with an address");
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    send_by(fd, &one(from, len), flags, || unsafe { real::sendto(fd, from, len, flags, address, alen) })
+}

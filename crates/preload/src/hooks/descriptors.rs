@@ -1,0 +1,300 @@
+//! Where connections come from and go: connect, accept, close, dup, settings.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::{sockaddr, socklen_t};
+use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6};
+
+use super::give_up;
+use crate::connection::{Connection, State};
+use crate::kernel::borrowed;
+use crate::{end, errno, real, table};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::connect(fd, address, len) };
+    errno::kept(|| {
+        let pending = result != 0 && errno::get() == libc::EINPROGRESS;
+        if let Some(known) = table::find(fd) {
+            // A second look at a connection that was on its way already.
+            let again = result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EALREADY | libc::EISCONN);
+            if again && known.state() == State::Counting {
+                return;
+            }
+            if table::is_ours() {
+                end::close(fd, known);
+            }
+        }
+        if (result == 0 || pending) && is_of_this_host(fd) && table::is_ours() {
+            table::insert(fd, 0);
+        }
+    });
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::accept(fd, address, len) };
+    accepted(result);
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::accept4(fd, address, len, flags) };
+    accepted(result);
+    result
+}
+
+fn accepted(fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    errno::kept(|| {
+        if is_of_this_host(fd) && table::is_ours() {
+            table::insert(fd, 1);
+        }
+    });
+}
+
+/// A stream whose other end is on this host, as far as addresses tell.
+fn is_of_this_host(fd: c_int) -> bool {
+    let Ok(here) = rustix::net::getsockname(borrowed(fd)) else { return false };
+    let loopback = |address: &SocketAddrAny| {
+        let v4 = SocketAddrV4::try_from(address.clone()).is_ok_and(|v4| v4.ip().is_loopback());
+        v4 || SocketAddrV6::try_from(address.clone())
+            .is_ok_and(|v6| v6.ip().is_loopback() || v6.ip().to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()))
+    };
+    if here.address_family() == rustix::net::AddressFamily::UNIX || loopback(&here) {
+        return true;
+    }
+    // One of the host's own addresses at both ends.
+    let ip = |address: SocketAddrAny| {
+        let v4 = SocketAddrV4::try_from(address.clone()).map(|v4| v4.ip().to_ipv6_mapped());
+        v4.or_else(|_| SocketAddrV6::try_from(address).map(|v6| *v6.ip())).ok()
+    };
+    let there = rustix::net::getpeername(borrowed(fd)).ok().flatten().and_then(ip);
+    there.is_some() && there == ip(here)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    forget(fd);
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::close(fd) }
+}
+
+/// Before a descriptor is closed.
+fn forget(fd: c_int) {
+    if let Some(connection) = table::find(fd)
+        && errno::kept(table::is_ours)
+    {
+        end::close(fd, connection);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & CLOSE_RANGE_CLOEXEC == 0 && errno::kept(table::is_ours) {
+        for (fd, connection) in table::range(first, last) {
+            end::close(fd, connection);
+        }
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    if errno::kept(table::is_ours) {
+        for (fd, connection) in table::range(first.max(0) as c_uint, c_uint::MAX) {
+            end::close(fd, connection);
+        }
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::closefrom(first) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    give_up(fd, "shutdown");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::shutdown(fd, how) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let new = unsafe { real::dup(fd) };
+    doubled(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd != to && borrowed_exists(fd) {
+        forget(to);
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    let new = unsafe { real::dup2(fd, to) };
+    if fd != to {
+        doubled(fd, new);
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fd != to && borrowed_exists(fd) {
+        forget(to);
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    let new = unsafe { real::dup3(fd, to, flags) };
+    doubled(fd, new);
+    new
+}
+
+/// Whether a dup of it can succeed; only then is the target closed.
+fn borrowed_exists(fd: c_int) -> bool {
+    fd >= 0 && errno::kept(|| rustix::io::fcntl_getfd(borrowed(fd)).is_ok())
+}
+
+/// `new` names what `fd` names. In a vfork child, which is about to become another program, the connection goes back.
+fn doubled(fd: c_int, new: c_int) {
+    if new < 0 {
+        return;
+    }
+    let Some(connection) = table::find(fd) else { return };
+    errno::kept(|| {
+        if !table::is_ours() {
+            give_up(fd, "dup in a vfork child");
+        } else if !table::add(new, connection) {
+            give_up(fd, "a descriptor above 65535");
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    after_fcntl(fd, command, argument, result);
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::fcntl64(fd, command, argument) };
+    after_fcntl(fd, command, argument, result);
+    result
+}
+
+fn after_fcntl(fd: c_int, command: c_int, argument: usize, result: c_int) {
+    if result < 0 {
+        return;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => doubled(fd, result),
+        libc::F_SETFL => {
+            set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
+            if argument as c_int & libc::O_ASYNC != 0 {
+                give_up(fd, "O_ASYNC");
+            }
+        }
+        _ => {}
+    }
+}
+
+fn set_nonblocking(fd: c_int, on: bool) {
+    if let Some(connection) = table::find(fd) {
+        connection.nonblocking.store(on, Ordering::Relaxed);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    if let Some(connection) = table::find(fd)
+        && connection.state() == State::Ring
+        && let Some(bytes) = ring_bytes(fd, connection, request)
+    {
+        // SAFETY: [preload-program] the program's int.
+        unsafe { (argument as *mut c_int).write(bytes) };
+        return 0;
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if request == libc::FIONBIO && result == 0 {
+        // SAFETY: [preload-program] the program's int, which the system has read already.
+        set_nonblocking(fd, unsafe { (argument as *const c_int).read() } != 0);
+    }
+    result
+}
+
+/// Bytes to be read, or not read by the peer yet; none when the kernel is to be asked.
+fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> Option<c_int> {
+    if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ) {
+        return None;
+    }
+    let mut held = table::hold(fd, connection)?;
+    let shared = held.shared?;
+    let (end, peer) = (held.end, held.end ^ 1);
+    if request == libc::TIOCOUTQ {
+        let taken = held.out.taken(&shared, end).ok()?;
+        return (!taken.switched && held.started).then_some((held.out.head - taken.tail) as c_int);
+    }
+    let waiting = held.input.waiting(&shared, peer).ok()?;
+    (waiting > 0 && !held.in_switched).then_some(waiting as c_int).or_else(|| {
+        let bells = crate::bells::rung(shared.bell(end)).saturating_sub(held.eaten);
+        Some(crate::kernel::pending(fd).saturating_sub(bells) as c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if let Some(connection) = table::find(fd)
+        && matches!(connection.state(), State::Counting | State::Ring)
+    {
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if connection.state() == State::Ring => {
+                return ring_option(fd, connection, name, value, len);
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_OOBINLINE | libc::SO_PASSCRED | libc::SO_PEEK_OFF)
+            | (
+                libc::SOL_SOCKET,
+                libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | libc::SO_ZEROCOPY,
+            )
+            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => give_up(fd, "a socket option"),
+            _ => {}
+        }
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Bells must not wait for one another; what the program wants takes effect when the connection is the kernel's again.
+fn ring_option(fd: c_int, connection: &'static Connection, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    if (len as usize) < size_of::<c_int>() || value.is_null() {
+        return errno::fail(libc::EINVAL) as c_int;
+    }
+    // SAFETY: [preload-program] the program's int.
+    let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+    if name == libc::TCP_NODELAY
+        && let Some(mut held) = table::hold(fd, connection)
+    {
+        held.nagle = !on;
+    }
+    0
+}
+
+const CLOSE_RANGE_CLOEXEC: c_int = 4;

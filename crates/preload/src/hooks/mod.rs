@@ -1,0 +1,84 @@
+//! What the program calls in place of the C library.
+//!
+//! Each hook looks the descriptor up and, when it is no connection of ours or its connection is the kernel's, calls the C
+//! library at once. `extern "C-unwind"`: a thread may be cancelled in a blocked call, and its unwinding passes through here;
+//! so no hook keeps anything that must be dropped over a call of the C library that can block.
+
+mod data;
+mod descriptors;
+mod messages;
+mod processes;
+mod unnoticed;
+mod waiting;
+
+use std::ffi::c_int;
+
+use libc::iovec;
+
+use crate::connection::State;
+use crate::diagnosis::Reason;
+use crate::receive::{Way, settle};
+use crate::{end, fork, receive, report, send, table};
+
+/// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = init;
+
+/// Runs at `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = fini;
+
+extern "C" fn init() {
+    report::find_file();
+    // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
+}
+
+extern "C" fn fini() {
+    if table::is_ours() {
+        for (fd, connection) in table::all() {
+            end::abandon(fd, connection);
+        }
+    }
+}
+
+/// A receive of these buffers, by the ring or by `real`.
+#[inline]
+fn receive_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize) -> isize {
+    let Some(connection) = table::find(fd) else { return real() };
+    match receive::begin(fd, connection, list, flags) {
+        Way::Done(result) => result,
+        Way::Kernel => real(),
+        Way::Counted => {
+            let result = real();
+            receive::counted(fd, connection, result, flags);
+            result
+        }
+    }
+}
+
+/// A send of these buffers, by the ring or by `real`.
+#[inline]
+fn send_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize) -> isize {
+    let Some(connection) = table::find(fd) else { return real() };
+    match send::begin(fd, connection, list, flags) {
+        Way::Done(result) => result,
+        Way::Kernel => real(),
+        Way::Counted => {
+            let result = real();
+            send::counted(fd, connection, result);
+            result
+        }
+    }
+}
+
+/// The connection goes back to the kernel, if it ever left: a call that is not covered follows.
+fn give_up(fd: c_int, call: &'static str) {
+    if let Some(connection) = table::find(fd)
+        && matches!(connection.state(), State::Counting | State::Ring)
+    {
+        settle(fd, connection, Reason::Call(call));
+    }
+}

@@ -1,0 +1,106 @@
+//! New programs: exec, posix_spawn, system, popen, and a process that shuts itself off.
+//!
+//! `execl`, `execlp` and `execle` take any number of arguments; they are in `unnoticed`.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::pid_t;
+
+use super::give_up;
+use crate::{fork, real};
+
+type Strings = *const *const c_char;
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    fork::before_exec("exec");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::execve(path, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    fork::before_exec("exec");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::execv(path, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: Strings) -> c_int {
+    fork::before_exec("exec");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::execvp(path, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    fork::before_exec("exec");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::execvpe(path, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+    fork::before_exec("exec");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::fexecve(fd, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    fork::before_exec("posix_spawn");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawnp(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    fork::before_exec("posix_spawn");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::posix_spawnp(pid, path, actions, attributes, arguments, environment) }
+}
+
+/// What is doubled for a new program goes back, whether it would be inherited by itself or not.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
+    give_up(fd, "posix_spawn with its descriptor");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    fork::before_exec("system");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::system(command) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    fork::before_exec("popen");
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::popen(command, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        fork::before_sandbox();
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::prctl(option, a, b, c, d) }
+}

@@ -1,0 +1,69 @@
+//! The program's own buffers, walked in order.
+
+use libc::iovec;
+
+/// A place in a list of buffers.
+#[derive(Clone, Copy)]
+pub(crate) struct Cursor<'a> {
+    rest: &'a [iovec],
+    /// Bytes of the first buffer that are behind us.
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(list: &'a [iovec]) -> Self {
+        Self { rest: list, at: 0 }
+    }
+
+    /// The next run of at most `limit` bytes that lie together; none at the end.
+    #[inline]
+    pub(crate) fn peek(&mut self, limit: usize) -> Option<(*mut u8, usize)> {
+        while let Some((first, rest)) = self.rest.split_first() {
+            let left = first.iov_len.saturating_sub(self.at);
+            if left > 0 {
+                return Some((first.iov_base.cast::<u8>().wrapping_add(self.at), left.min(limit)));
+            }
+            (self.rest, self.at) = (rest, 0);
+        }
+        None
+    }
+
+    /// Moves on by `bytes` of the run that `peek` told.
+    #[inline]
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.at = self.at.wrapping_add(bytes);
+    }
+
+    /// Whether nothing is left.
+    #[inline]
+    pub(crate) fn is_done(&mut self) -> bool {
+        self.peek(1).is_none()
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.rest.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len)).saturating_sub(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_come_in_order_and_empty_buffers_are_passed_over() {
+        let mut bytes = *b"abcdef";
+        let base = bytes.as_mut_ptr();
+        let part = |at: usize, len| iovec { iov_base: base.wrapping_add(at).cast(), iov_len: len };
+        let list = [part(0, 2), part(2, 0), part(2, 3), part(5, 1)];
+        let mut cursor = Cursor::new(&list);
+        let mut seen = Vec::new();
+        assert_eq!(cursor.left(), 6);
+        while let Some((at, len)) = cursor.peek(2) {
+            seen.push((at as usize - base as usize, len));
+            cursor.advance(len);
+        }
+        assert_eq!(seen, [(0, 2), (2, 2), (4, 1), (5, 1)]);
+        assert!(cursor.is_done() && cursor.left() == 0);
+    }
+}

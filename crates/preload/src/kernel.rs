@@ -1,0 +1,72 @@
+//! The kernel socket itself, by system calls that are no cancellation points: these run with a connection's lock held.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// A descriptor of the program's, for the time of a call.
+#[inline]
+pub(crate) fn borrowed(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: [preload-descriptor] a number out of the table, hence not negative; a closed one gives EBADF.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Takes at most `len` bytes to where the program or we want them, without waiting. 0 is the end of the stream.
+pub(crate) fn take(fd: c_int, to: *mut u8, len: usize, look: bool) -> Result<usize, Errno> {
+    // SAFETY: [preload-program] the program's buffer, or one of ours, of `len` bytes.
+    let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<u8>>(), len) };
+    let flags = RecvFlags::DONTWAIT | if look { RecvFlags::PEEK } else { RecvFlags::empty() };
+    retry(|| rustix::net::recv(borrowed(fd), &mut *to, flags).map(|(_, n)| n))
+}
+
+/// Gives at most `len` bytes, without waiting and without a signal.
+pub(crate) fn give(fd: c_int, from: *const u8, len: usize) -> Result<usize, Errno> {
+    // SAFETY: [preload-program] the program's bytes, or the ring's, which only the system reads.
+    let from = unsafe { std::slice::from_raw_parts(from, len) };
+    retry(|| rustix::net::send(borrowed(fd), from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+}
+
+/// Whether the stream from the peer has ended: `Some(Ok)`, or in an error. None while it goes on, or behind unread bytes.
+pub(crate) fn ended(fd: c_int) -> Option<Result<(), Errno>> {
+    let mut byte = 0;
+    match take(fd, &mut byte, 1, true) {
+        Ok(0) => Some(Ok(())),
+        Ok(_) | Err(Errno::AGAIN) => None,
+        Err(errno) => Some(Err(errno)),
+    }
+}
+
+/// Bytes that wait in the kernel.
+pub(crate) fn pending(fd: c_int) -> u64 {
+    rustix::io::ioctl_fionread(borrowed(fd)).unwrap_or(0)
+}
+
+/// Which of these events stand now.
+pub(crate) fn events(fd: c_int, wanted: PollFlags) -> PollFlags {
+    let mut poll = [PollFd::from_borrowed_fd(borrowed(fd), wanted)];
+    match rustix::event::poll(&mut poll, Some(&NOW)) {
+        Ok(1) => poll.first().map_or(PollFlags::empty(), PollFd::revents),
+        _ => PollFlags::empty(),
+    }
+}
+
+/// A short sleep.
+pub(crate) fn nap() {
+    let _ = rustix::event::poll(&mut [], Some(&NAP));
+}
+
+fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match f() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };

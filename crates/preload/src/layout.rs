@@ -1,0 +1,206 @@
+//! What two ends of a connection share: one memfd, a page of words and small rings, then two large rings.
+//!
+//! ```text
+//! page 0     64 … 511   words, one cache line for each writer
+//!          1024         small ring, connecting end → accepting end
+//!          2560         small ring, the other way
+//! page 1 …              large rings, whose memory is there only once a direction has outgrown its small ring
+//! ```
+//!
+//! Direction 0 goes from the connecting end (end 0) to the accepting end (end 1). The peer may write anything anywhere at any
+//! time: words are atomics, bytes are copied by racing kernels, and what was read is checked where it is used.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// A mapping of a connection's shared memory. Ended by [`Shared::unmap`] alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    base: NonNull<u8>,
+}
+
+// SAFETY: [preload-shared] only atomics and racing copies reach the memory.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// New memory and the descriptor to pass on. The size is sealed, the first page is there.
+    pub(crate) fn create() -> Result<(Self, OwnedFd), Errno> {
+        let fd = rustix::fs::memfd_create("overside-socket", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, BYTES as u64)?;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, PAGE as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let shared = Self::mapped(&fd)?;
+        Ok((shared, fd))
+    }
+
+    /// A peer's memory, when it is what it must be: of this size, never to shrink, its first page there.
+    pub(crate) fn passed(fd: &OwnedFd) -> Result<Self, Errno> {
+        let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        let stat = rustix::fs::fstat(fd)?;
+        let there = (stat.st_blocks as u64).wrapping_mul(512) >= PAGE as u64;
+        if !rustix::fs::fcntl_get_seals(fd)?.contains(wanted) || stat.st_size != BYTES as i64 || !there {
+            return Err(Errno::PERM);
+        }
+        Self::mapped(fd)
+    }
+
+    fn mapped(fd: impl AsFd) -> Result<Self, Errno> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: [preload-shared] a new mapping at an address of the system's choice.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, prot, flags, fd, 0) }?;
+        NonNull::new(base.cast()).map(|base| Self { base }).ok_or(Errno::NOMEM)
+    }
+
+    /// Ends the mapping.
+    ///
+    /// # Safety
+    /// No copy of it is used any more, on any thread.
+    pub(crate) unsafe fn unmap(self) {
+        // SAFETY: [preload-shared] the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };
+    }
+
+    /// Bytes that the sender has written, ever.
+    #[inline]
+    pub(crate) fn head(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, HEAD)
+    }
+
+    /// One more than the bytes that went through the kernel before the first of the ring; 0 before the sender has started.
+    #[inline]
+    pub(crate) fn start(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, START)
+    }
+
+    /// One more than the position from which on bytes lie in the large ring; 0 as long as all lie in the small one.
+    #[inline]
+    pub(crate) fn large_from(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, LARGE_FROM)
+    }
+
+    /// Bytes that the receiver has taken, ever, and [`SWITCHED`].
+    #[inline]
+    pub(crate) fn tail(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, TAIL)
+    }
+
+    /// Whether this end sleeps and for what, and how many bells were rung for it.
+    #[inline]
+    pub(crate) fn bell(&self, end: usize) -> &AtomicU64 {
+        self.word(end, BELL)
+    }
+
+    /// 1 once this end has mapped the memory and expects the ring.
+    #[inline]
+    pub(crate) fn present(&self, end: usize) -> &AtomicU64 {
+        self.word(end, PRESENT)
+    }
+
+    /// The processor on which this end was last seen waiting, plus 1.
+    #[inline]
+    pub(crate) fn processor(&self, end: usize) -> &AtomicU64 {
+        self.word(end, PROCESSOR)
+    }
+
+    /// 1 when this end was closed with bytes unread, which the other is to learn as a reset.
+    #[inline]
+    pub(crate) fn reset(&self, end: usize) -> &AtomicU64 {
+        self.word(end, RESET)
+    }
+
+    #[inline]
+    fn word(&self, which: usize, line: usize) -> &AtomicU64 {
+        let at = line + (which & 1) * SECOND;
+        // SAFETY: [preload-shared] an aligned word of the first page, mapped as long as anybody uses this.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+
+    /// Where the byte at `position` of a direction lies, and how many follow it there in one run.
+    #[inline]
+    pub(crate) fn place(&self, direction: usize, position: u64, large_from: u64) -> (*mut u8, u64) {
+        let direction = direction & 1;
+        let (at, run) = if large_from != 0 && position >= large_from - 1 {
+            let at = position & (LARGE - 1);
+            (PAGE + direction * LARGE as usize + at as usize, LARGE - at)
+        } else {
+            let at = position % SMALL;
+            let run = SMALL - at;
+            let run = if large_from == 0 { run } else { run.min(large_from - 1 - position) };
+            (SMALL_AT + direction * SMALL as usize + at as usize, run)
+        };
+        // SAFETY: [preload-shared] below PAGE + 2 * LARGE by the remainders above.
+        (unsafe { self.base.as_ptr().add(at) }, run)
+    }
+
+    /// Has the large ring's memory allocated; false when there is none left.
+    pub(crate) fn populate(&self, direction: usize) -> bool {
+        // SAFETY: [preload-shared] within the mapping.
+        let at = unsafe { self.base.as_ptr().add(PAGE + (direction & 1) * LARGE as usize) };
+        // SAFETY: [preload-shared] advice on our own mapping; it writes nothing.
+        unsafe { rustix::mm::madvise(at.cast(), LARGE as usize, Advice::LinuxPopulateWrite) }.is_ok()
+    }
+}
+
+/// Bit of the tail word: from the tail on, bytes travel through the kernel. Either end sets it, nobody clears it.
+pub(crate) const SWITCHED: u64 = 1 << 63;
+
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const SMALL: u64 = 1536;
+pub(crate) const LARGE: u64 = 128 << 10;
+pub(crate) const BYTES: usize = PAGE + 2 * LARGE as usize;
+const SMALL_AT: usize = 1024;
+
+/// Lines of direction 0 or end 0; those of 1 lie `SECOND` behind.
+const HEAD: usize = 64;
+const START: usize = 72;
+const LARGE_FROM: usize = 80;
+const TAIL: usize = 128;
+const BELL: usize = 192;
+const PRESENT: usize = 256;
+const PROCESSOR: usize = 264;
+const RESET: usize = 272;
+const SECOND: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_and_rings_do_not_overlap() {
+        assert!(RESET + 8 + SECOND <= SMALL_AT && SMALL_AT + 2 * SMALL as usize <= PAGE);
+        let (shared, _) = Shared::create().unwrap();
+        for direction in 0..2 {
+            for large_from in [0, 1, 1000, 5000] {
+                let mut position = 0;
+                while position < 3 * LARGE {
+                    let (at, run) = shared.place(direction, position, large_from);
+                    let at = at as usize - shared.base.as_ptr() as usize;
+                    assert!(run > 0 && at >= SMALL_AT && at + run as usize <= BYTES);
+                    let small = SMALL_AT + direction * SMALL as usize;
+                    let large = PAGE + direction * LARGE as usize;
+                    assert!(
+                        at >= small && at + run as usize <= small + SMALL as usize
+                            || at >= large && at + run as usize <= large + LARGE as usize
+                    );
+                    position += run;
+                }
+            }
+        }
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
+
+    #[test]
+    fn only_sealed_memory_of_the_right_size_is_mapped() {
+        let fd = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, BYTES as u64).unwrap();
+        assert!(Shared::passed(&fd).is_err(), "it may still shrink");
+        let (_, fd) = Shared::create().unwrap();
+        assert!(Shared::passed(&fd).is_ok());
+    }
+}

@@ -1,0 +1,289 @@
+//! The ends of a connection find each other, while it goes on through the kernel.
+//!
+//! After a few calls the side that connected listens on an abstract Unix socket whose name only the two can tell; the side
+//! that accepted comes by and leaves a descriptor of new shared memory. Each checks the other's user. Neither waits: both
+//! look in at the end of calls, less and less often, and give up. Not one byte of the stream is touched.
+
+use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use crate::bells;
+use crate::connection::{Held, Inner, State};
+use crate::diagnosis::Reason;
+use crate::kernel::{self, borrowed};
+use crate::layout::{SWITCHED, Shared};
+use crate::name::Name;
+
+/// At the end of a call that went through the kernel: one step towards the ring, if it is time.
+pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
+    if held.connection.state() != State::Counting || held.operations < held.next_try {
+        return;
+    }
+    if held.shared.is_some() {
+        return enter(held, fd);
+    }
+    if held.operations > GIVE_UP {
+        return refuse(held, Reason::Alone);
+    }
+    held.next_try = held.operations + (held.operations / 2).max(1);
+    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) || is_barred() {
+        held.reason = Reason::Shared;
+        return;
+    }
+    let met = if held.end == 1 {
+        dial(held, fd)
+    } else if held.offer < 0 {
+        offer(held, fd)
+    } else {
+        answer(held)
+    };
+    match met {
+        Ok(()) => {}
+        Err(Errno::AGAIN | Errno::CONNREFUSED | Errno::NOTCONN) => held.reason = Reason::Alone,
+        Err(Errno::PERM | Errno::ADDRINUSE) => refuse(held, Reason::Refused),
+        Err(_) => refuse(held, Reason::Exhausted),
+    }
+    if held.shared.is_some() {
+        held.next_try = 0;
+        enter(held, fd);
+    } else if held.offer >= 0 {
+        held.next_try = held.operations + (held.operations / 16).max(1);
+    }
+}
+
+/// The kernel's for good.
+fn refuse(held: &mut Held<'_>, reason: Reason) {
+    held.reason = reason;
+    call_off(held);
+    held.connection.set_state(State::Plain);
+}
+
+/// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
+pub(crate) fn call_off(held: &mut Held<'_>) {
+    if held.offer >= 0 {
+        // SAFETY: [preload-descriptor] ours since `offer`.
+        drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
+        held.offer = -1;
+    }
+    if let Some(shared) = held.shared {
+        shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
+        shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
+        bells::disarm(shared.bell(held.end));
+        crate::drain::release(held);
+    }
+}
+
+/// Listens for the other end.
+fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
+    let name = Name::of(fd, held.end).ok_or(Errno::NOTCONN)?;
+    let socket = side_socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    rustix::net::listen(&socket, 1)?;
+    held.offer = out_of_the_way(socket)?;
+    Ok(())
+}
+
+/// Looks whether the other end has come by.
+fn answer(held: &mut Inner) -> Result<(), Errno> {
+    let caller = rustix::net::accept_with(borrowed(held.offer), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    is_same_user(&caller)?;
+    for _ in 0..PATIENCE {
+        match receive(&caller) {
+            Err(Errno::AGAIN) => kernel::nap(),
+            other => {
+                let memory = other?;
+                let shared = Shared::passed(&memory)?;
+                held.shared = Some(shared);
+                // SAFETY: [preload-descriptor] ours since `offer`.
+                drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
+                held.offer = -1;
+                return Ok(());
+            }
+        }
+    }
+    Err(Errno::PERM)
+}
+
+/// Goes to where the other end may listen and leaves the memory there.
+fn dial(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
+    let name = Name::of(fd, held.end).ok_or(Errno::NOTCONN)?;
+    let socket = side_socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    is_same_user(&socket)?;
+    let (shared, memory) = Shared::create()?;
+    // Whoever sleeps already, in a call that began before, is woken by the first byte.
+    for end in 0..2 {
+        bells::arm(shared.bell(end), bells::DATA | bells::ROOM);
+    }
+    held.shared = Some(shared);
+    held.dialled = true;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [memory.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(&socket, &[IoSlice::new(&GREETING)], &mut ancillary, flags)?;
+    Ok(())
+}
+
+fn receive(caller: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let mut greeting = [0; 32];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(caller, &mut [IoSliceMut::new(&mut greeting)], &mut ancillary, flags)?;
+    let mut passed = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            passed = fds.last();
+        }
+    }
+    if greeting.get(..got.bytes) != Some(&GREETING[..]) {
+        return Err(Errno::PERM);
+    }
+    passed.ok_or(Errno::PERM)
+}
+
+/// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
+/// the ring is expected.
+fn enter(held: &mut Held<'_>, fd: c_int) {
+    let Some(shared) = held.shared else { return };
+    if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
+        return refuse(held, Reason::Peer);
+    }
+    let peer_is_there = !held.dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
+    if !peer_is_there || held.sending > 0 || held.receiving > 0 {
+        if held.operations > GIVE_UP {
+            refuse(held, Reason::Alone);
+        }
+        return;
+    }
+    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) {
+        return refuse(held, Reason::Shared);
+    }
+    if let Err(reason) = fits(held, fd) {
+        return refuse(held, reason);
+    }
+    held.reason = Reason::None;
+    shared.present(held.end).store(1, Ordering::Release);
+    held.connection.set_state(State::Ring);
+}
+
+/// Whether the socket's settings and the kernel's own counts allow it.
+fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
+    let socket = borrowed(fd);
+    let flags = rustix::fs::fcntl_getfl(socket).map_err(|_| Reason::Refused)?;
+    if sockopt::socket_type(socket) != Ok(SocketType::STREAM) {
+        return Err(Reason::Refused);
+    }
+    if option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) != Some(1) {
+        return Err(Reason::Call("SO_RCVLOWAT"));
+    }
+    held.unix = sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX);
+    if held.unix {
+        if option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED) != Some(0) {
+            return Err(Reason::Call("SO_PASSCRED"));
+        }
+    } else {
+        let counts = kernel_counts(fd).ok_or(Reason::Refused)?;
+        let ours = (held.counts().sent.load(Ordering::Relaxed), held.counts().received.load(Ordering::Relaxed));
+        if counts != ours {
+            return Err(Reason::Miscounted);
+        }
+        if option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE) != Some(0) {
+            return Err(Reason::Call("SO_OOBINLINE"));
+        }
+        held.nagle = sockopt::tcp_nodelay(socket) == Ok(false);
+        if held.nagle {
+            sockopt::set_tcp_nodelay(socket, true).map_err(|_| Reason::Refused)?;
+        }
+    }
+    held.connection.nonblocking.store(flags.contains(OFlags::NONBLOCK), Ordering::Relaxed);
+    held.connection.nonblocking.store(flags.contains(OFlags::NONBLOCK), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Gives the socket back the settings that it had.
+pub(crate) fn restore(held: &mut Inner, fd: c_int) {
+    if std::mem::take(&mut held.nagle) {
+        let _ = sockopt::set_tcp_nodelay(borrowed(fd), false);
+    }
+}
+
+/// Bytes that the program has sent and received over TCP, as the kernel counts them.
+fn kernel_counts(fd: c_int) -> Option<(u64, u64)> {
+    let mut info = [0u8; 256];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: [preload-real] a buffer of ours and its length.
+    let done = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
+    if done != 0 || (len as usize) < TCPI_BYTES_RETRANS + 8 {
+        return None;
+    }
+    let long = |at: usize| info.get(at..)?.first_chunk::<8>().map(|bytes| u64::from_ne_bytes(*bytes));
+    let word = |at: usize| info.get(at..)?.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
+    let sent = long(TCPI_BYTES_SENT)?.checked_sub(long(TCPI_BYTES_RETRANS)?)? + u64::from(word(TCPI_NOTSENT_BYTES)?);
+    let received = long(TCPI_BYTES_RECEIVED)?.checked_sub(kernel::pending(fd))?;
+    Some((sent, received))
+}
+
+fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: [preload-real] a buffer of ours and its length.
+    let done = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+    (done == 0).then_some(value)
+}
+
+/// Nobody but this user.
+fn is_same_user(socket: &OwnedFd) -> Result<(), Errno> {
+    let theirs = sockopt::socket_peercred(socket)?.uid;
+    if theirs == rustix::process::geteuid() { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn side_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// A descriptor that a program does not expect must not take a number that it does.
+fn out_of_the_way(socket: OwnedFd) -> Result<c_int, Errno> {
+    match rustix::io::fcntl_dupfd_cloexec(&socket, OUT_OF_THE_WAY) {
+        Ok(high) => Ok(high.into_raw_fd()),
+        Err(Errno::INVAL) => Ok(socket.into_raw_fd()),
+        Err(error) => Err(error),
+    }
+}
+
+/// After the program has shut itself off from system calls that this library may need.
+pub(crate) fn is_barred() -> bool {
+    BARRED.load(Ordering::Relaxed)
+}
+
+/// From now on the ends do not meet any more.
+pub(crate) fn bar() {
+    BARRED.store(true, Ordering::Relaxed);
+}
+
+static BARRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// Kind, version and size of what is left at the other end.
+const GREETING: [u8; 16] = *b"overside-sock-01";
+/// Calls after which the other end will not come any more.
+const GIVE_UP: u32 = 200;
+const PATIENCE: u32 = 5;
+const OUT_OF_THE_WAY: c_int = 500;
+/// Offsets in `struct tcp_info`.
+const TCPI_BYTES_RECEIVED: usize = 128;
+const TCPI_NOTSENT_BYTES: usize = 144;
+const TCPI_BYTES_SENT: usize = 200;
+const TCPI_BYTES_RETRANS: usize = 208;

@@ -1,0 +1,105 @@
+//! The C library's own functions, behind the hooks of the same names.
+//!
+//! Found at the first call, which may come before any constructor ran; nothing is allocated here.
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{iovec, mmsghdr, msghdr, off_t, pid_t, sockaddr, socklen_t, ssize_t};
+
+struct Symbol {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    #[inline]
+    fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.look_up() } else { found }
+    }
+
+    #[cold]
+    fn look_up(&self) -> *mut c_void {
+        // SAFETY: [preload-real] a constant name, looked up behind this library.
+        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if found.is_null() {
+            found = absent as *mut c_void;
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Stands for a function that this C library does not have; nobody could have called it without this library.
+extern "C" fn absent() -> c_int {
+    crate::errno::set(libc::ENOSYS);
+    -1
+}
+
+macro_rules! real {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
+            static SYMBOL: Symbol = Symbol {
+                // SAFETY: [preload-real] ends with a zero, has none before.
+                name: unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+                found: AtomicPtr::new(std::ptr::null_mut()),
+            };
+            // SAFETY: [preload-real] the C library declares the function of this name so.
+            unsafe {
+                let real: unsafe extern "C-unwind" fn($($type),*) -> $result = std::mem::transmute(SYMBOL.get());
+                real($($arg),*)
+            }
+        }
+    )*};
+}
+
+real! {
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
+    fn close(fd: c_int) -> c_int;
+    fn shutdown(fd: c_int, how: c_int) -> c_int;
+    fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t;
+    fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    fn recv(fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> ssize_t;
+    fn recvfrom(fd: c_int, to: *mut c_void, len: usize, flags: c_int, address: *mut sockaddr, alen: *mut socklen_t) -> ssize_t;
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut libc::timespec) -> c_int;
+    fn write(fd: c_int, from: *const c_void, len: usize) -> ssize_t;
+    fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    fn send(fd: c_int, from: *const c_void, len: usize, flags: c_int) -> ssize_t;
+    fn sendto(fd: c_int, from: *const c_void, len: usize, flags: c_int, address: *const sockaddr, alen: socklen_t) -> ssize_t;
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int;
+    fn sendfile(out: c_int, from: c_int, at: *mut off_t, len: usize) -> ssize_t;
+    fn sendfile64(out: c_int, from: c_int, at: *mut off_t, len: usize) -> ssize_t;
+    fn splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, len: usize, flags: u32) -> ssize_t;
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+    fn ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec, mask: *const libc::sigset_t) -> c_int;
+    fn select(count: c_int, r: *mut libc::fd_set, w: *mut libc::fd_set, e: *mut libc::fd_set, timeout: *mut libc::timeval) -> c_int;
+    fn pselect(count: c_int, r: *mut libc::fd_set, w: *mut libc::fd_set, e: *mut libc::fd_set, timeout: *const libc::timespec, mask: *const libc::sigset_t) -> c_int;
+    fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
+    fn dup(fd: c_int) -> c_int;
+    fn dup2(fd: c_int, to: c_int) -> c_int;
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
+    fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
+    fn closefrom(first: c_int) -> ();
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void;
+    fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
+}

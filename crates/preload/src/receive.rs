@@ -1,0 +1,278 @@
+//! Receiving: from the kernel as long as bytes of before the ring are there, from the ring, and from the kernel again.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use crate::connection::{Connection, Held, State};
+use crate::diagnosis::Reason;
+use crate::iovecs::Cursor;
+use crate::layout::{SWITCHED, Shared};
+use crate::ring::Took;
+use crate::{bells, drain, errno, kernel, meeting, real, table, wait};
+use libc::iovec;
+
+/// How a call goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It is done, with this result; errno is set.
+    Done(isize),
+    /// The C library's function does it.
+    Kernel,
+    /// It does, and what it carries is to be counted afterwards.
+    Counted,
+}
+
+/// What one look came to.
+enum Step {
+    Bytes(usize),
+    Nothing,
+    End,
+    Error(Errno),
+    /// The connection is the kernel's.
+    Plain,
+    Again,
+}
+
+/// Begins a receive into the program's buffers.
+#[inline]
+pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+    match connection.state() {
+        State::Ring if flags & !UNDERSTOOD == 0 => from_ring(fd, connection, list, flags),
+        State::Counting if flags & !UNDERSTOOD == 0 => {
+            let Some(mut held) = table::hold(fd, connection) else {
+                connection.tainted.store(true, Ordering::Relaxed);
+                return Way::Kernel;
+            };
+            if connection.state() == State::Counting {
+                held.receiving += 1;
+                return Way::Counted;
+            }
+            drop(held);
+            begin(fd, connection, list, flags)
+        }
+        // Urgent data and the like; looking at the error queue moves no bytes.
+        State::Ring | State::Counting if flags & libc::MSG_ERRQUEUE == 0 => {
+            settle(fd, connection, Reason::Call("a flag of recv"));
+            Way::Kernel
+        }
+        _ => Way::Kernel,
+    }
+}
+
+/// Counts what the kernel delivered; the ends may meet now.
+pub(crate) fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_int) {
+    errno::kept(|| {
+        let Some(mut held) = table::hold(fd, connection) else { return };
+        held.receiving = held.receiving.saturating_sub(1);
+        if result > 0 && flags & libc::MSG_PEEK == 0 {
+            held.counts().received.fetch_add(result as u64, Ordering::Relaxed);
+            held.operations += 1;
+        }
+        meeting::advance(&mut held, fd);
+    });
+}
+
+/// Gives a connection back to the kernel and waits until nothing of ours is left in its stream, as far as the peer lets us.
+pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason) {
+    errno::kept(|| {
+        let Some(mut held) = table::hold(fd, connection) else { return };
+        drain::leave(&mut held, fd, reason);
+        for _ in 0..SETTLE_TRIES {
+            if held.shared.is_none() || connection.state() == State::Plain {
+                return;
+            }
+            let mut nothing = Cursor::new(&[]);
+            if let Step::Plain | Step::End | Step::Bytes(_) = after_ring(&mut held, fd, &mut nothing, true) {
+                return;
+            }
+            drain::respond(&mut held, fd);
+            kernel::nap();
+        }
+    });
+}
+
+fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+    let mut to = Cursor::new(list);
+    let (look, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
+    let mut got = 0usize;
+    loop {
+        let Some(mut held) = table::hold(fd, connection) else {
+            return Way::Done(errno::fail(libc::EINTR));
+        };
+        let step = once(&mut held, fd, &mut to, look);
+        drop(held);
+        let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
+        match step {
+            Step::Bytes(bytes) => {
+                got += bytes;
+                if !all || look || to.is_done() {
+                    return Way::Done(got as isize);
+                }
+            }
+            Step::Again => {}
+            Step::End => return Way::Done(got as isize),
+            Step::Error(_) if got > 0 => return Way::Done(got as isize),
+            Step::Error(error) => return Way::Done(errno::fail(error.raw_os_error())),
+            Step::Plain if got == 0 => return Way::Kernel,
+            Step::Plain => return Way::Done(rest_from_kernel(fd, &mut to, flags, got)),
+            Step::Nothing if !blocking => {
+                return Way::Done(if got > 0 { got as isize } else { errno::fail(libc::EAGAIN) });
+            }
+            Step::Nothing => {
+                if let Err(error) = wait::for_data(fd, connection) {
+                    return Way::Done(if got > 0 { got as isize } else { errno::fail(error) });
+                }
+            }
+        }
+    }
+}
+
+/// The rest of a receive that wants all, after the connection went back in the middle of it.
+fn rest_from_kernel(fd: c_int, to: &mut Cursor<'_>, flags: c_int, mut got: usize) -> isize {
+    while let Some((at, len)) = to.peek(usize::MAX) {
+        // SAFETY: [preload-program] the program's buffer.
+        let n = unsafe { real::recv(fd, at.cast(), len, flags) };
+        if n <= 0 {
+            break;
+        }
+        to.advance(n as usize);
+        got += n as usize;
+    }
+    got as isize
+}
+
+fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -> Step {
+    let Some(shared) = held.shared else { return Step::Plain };
+    if held.in_switched {
+        return after_ring(held, fd, to, look);
+    }
+    let direction = held.peer();
+    let start = shared.start(direction).load(Ordering::Acquire);
+    if start == 0 {
+        if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+            drain::switch_in(held, &shared);
+            return Step::Again;
+        }
+        return before_start(held, fd, &shared, to, look);
+    }
+    let received = held.counts().received.load(Ordering::Relaxed);
+    if received < start - 1 {
+        return from_kernel(held, fd, to, look, start - 1 - received);
+    }
+    match held.input.read(&shared, direction, to, look) {
+        Ok(Took::Bytes(bytes)) => {
+            held.dry = 0;
+            if !look {
+                held.tally.bytes_in += bytes;
+                held.tally.messages_in += 1;
+                drain::ring(held, fd, &shared, bells::ROOM);
+            }
+            Step::Bytes(bytes as usize)
+        }
+        Ok(Took::Nothing) => nothing(held, fd, &shared),
+        Ok(Took::Switched) => {
+            drain::switch_in(held, &shared);
+            Step::Again
+        }
+        Err(_) => {
+            held.reason = Reason::Corrupt;
+            Step::Error(Errno::CONNRESET)
+        }
+    }
+}
+
+/// The ring is empty. Now and then, or when the kernel has said that there is something, looks whether the stream has ended.
+fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
+    held.dry += 1;
+    if held.dry & DRY_MASK != 0 {
+        return Step::Nothing;
+    }
+    wait::eat(held, fd, shared);
+    let (ended, peer) = (kernel::ended(fd), held.peer());
+    match ended {
+        None => Step::Nothing,
+        // What was sent before the end is to be had first.
+        Some(_) if held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) => Step::Again,
+        Some(_) if shared.tail(held.peer()).load(Ordering::Acquire) & SWITCHED != 0 => Step::Again,
+        Some(Ok(())) if shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => Step::Error(Errno::CONNRESET),
+        Some(Ok(())) => {
+            held.dry -= 1;
+            Step::End
+        }
+        // The look has consumed the error.
+        Some(Err(error)) => Step::Error(error),
+    }
+}
+
+/// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.
+fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor<'_>, look: bool) -> Step {
+    let there = kernel::pending(fd);
+    if there == 0 {
+        return match kernel::ended(fd) {
+            None => Step::Nothing,
+            Some(Ok(())) => Step::End,
+            Some(Err(error)) => Step::Error(error),
+        };
+    }
+    if shared.start(held.peer()).load(Ordering::SeqCst) != 0 {
+        return Step::Again;
+    }
+    from_kernel(held, fd, to, look, there)
+}
+
+/// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
+fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -> Step {
+    let Some(shared) = held.shared else { return Step::Plain };
+    let start = shared.start(held.peer()).load(Ordering::Acquire);
+    let received = held.counts().received.load(Ordering::Relaxed);
+    if received < start.saturating_sub(1) {
+        return from_kernel(held, fd, to, look, start - 1 - received);
+    }
+    while held.eaten < held.bells_last {
+        let mut bells = [0; 16];
+        let len = (held.bells_last - held.eaten).min(bells.len() as u64) as usize;
+        match kernel::take(fd, bells.as_mut_ptr(), len, false) {
+            Ok(0) => return Step::End,
+            Ok(n) => held.eaten += n as u64,
+            Err(Errno::AGAIN) => return Step::Nothing,
+            Err(error) => return Step::Error(error),
+        }
+    }
+    drain::respond(held, fd);
+    if shared.reset(held.peer()).load(Ordering::Acquire) == 1 && held.unix && held.error == 0 {
+        shared.reset(held.peer()).store(0, Ordering::Relaxed);
+        held.error = libc::ECONNRESET;
+    }
+    if held.error != 0 && kernel::pending(fd) == 0 {
+        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    }
+    if drain::finish(held, fd) {
+        return Step::Plain;
+    }
+    from_kernel(held, fd, to, look, u64::MAX)
+}
+
+fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, limit: u64) -> Step {
+    let Some((at, len)) = to.peek(usize::try_from(limit).unwrap_or(usize::MAX)) else { return Step::Bytes(0) };
+    match kernel::take(fd, at, len, look) {
+        Ok(0) => Step::End,
+        Ok(bytes) => {
+            to.advance(bytes);
+            if !look {
+                held.counts().received.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            Step::Bytes(bytes)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Error(error),
+    }
+}
+
+/// Flags that mean the same in a ring; MSG_CMSG_CLOEXEC and MSG_NOSIGNAL mean nothing here.
+const UNDERSTOOD: c_int =
+    libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC | libc::MSG_NOSIGNAL;
+/// A receive that finds nothing looks for the end of the stream so often.
+pub(crate) const DRY_MASK: u32 = 3;
+const SETTLE_TRIES: u32 = 200;

@@ -1,0 +1,82 @@
+//! One line for each connection that ends, in the file that `overside run --verbose` names. Nothing is ever printed.
+
+use std::ffi::{CStr, c_int};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::SocketAddrAny;
+
+use crate::connection::Held;
+use crate::diagnosis::Reason;
+use crate::kernel::borrowed;
+
+/// The file's name in the environment; it stays where it is as long as the program leaves its environment alone, so a copy is kept.
+static FILE: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Looks for the file's name. At start-up, when allocation is allowed.
+pub(crate) fn find_file() {
+    // SAFETY: [preload-real] at start-up, before the program can change its environment; the copy is never freed.
+    let copy = unsafe {
+        let value = libc::getenv(VARIABLE.as_ptr());
+        if value.is_null() { std::ptr::null_mut() } else { libc::strdup(value) }
+    };
+    FILE.store(copy, Ordering::Release);
+}
+
+/// Appends the line of this connection.
+pub(crate) fn write(held: &Held<'_>, fd: c_int) {
+    let file = FILE.load(Ordering::Acquire);
+    if file.is_null() {
+        return;
+    }
+    let mut line = Line { bytes: [0; 512], len: 0 };
+    let tally = held.tally;
+    let accelerated = tally.messages_in + tally.messages_out > 0;
+    let reason = if accelerated && held.reason == Reason::None { "" } else { held.reason.text() };
+    let _ = write!(line, "{}\t", rustix::process::getpid().as_raw_nonzero());
+    let _ = write!(line, "{}\t", ["connected", "accepted"].get(held.end).unwrap_or(&""));
+    let here = rustix::net::getsockname(borrowed(fd)).ok();
+    let there = rustix::net::getpeername(borrowed(fd)).ok().flatten();
+    let _ = write!(line, "{}\t{}\t", Shown(here), Shown(there));
+    let _ = write!(line, "{}\t{reason}\t", if accelerated { "ring" } else { "kernel" });
+    let _ = writeln!(line, "{}\t{}\t{}\t{}", tally.bytes_out, tally.messages_out, tally.bytes_in, tally.messages_in);
+    // SAFETY: [preload-real] the copy that `find_file` made.
+    let file = unsafe { CStr::from_ptr(file) };
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
+    if let (Ok(file), Some(line)) = (rustix::fs::open(file, flags, Mode::empty()), line.bytes.get(..line.len)) {
+        let _ = rustix::io::write(&file, line);
+    }
+}
+
+struct Shown(Option<SocketAddrAny>);
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(address) = &self.0 else { return f.write_str("-") };
+        if let Ok(v4) = rustix::net::SocketAddrV4::try_from(address.clone()) {
+            write!(f, "{v4}")
+        } else if let Ok(v6) = rustix::net::SocketAddrV6::try_from(address.clone()) {
+            write!(f, "{v6}")
+        } else {
+            f.write_str("unix")
+        }
+    }
+}
+
+/// Text in place: no allocation in a hook.
+struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(std::fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+const VARIABLE: &CStr = c"OVERSIDE_SOCKETS_REPORT";

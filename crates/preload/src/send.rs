@@ -1,0 +1,210 @@
+//! Sending: through the kernel until this direction starts, into the ring, and through the kernel again.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::connection::{Connection, Held, State};
+use crate::diagnosis::Reason;
+use crate::iovecs::Cursor;
+use crate::layout::{SWITCHED, Shared};
+use crate::receive::{Way, settle};
+use crate::{bells, drain, errno, kernel, meeting, real, table, wait};
+use libc::iovec;
+
+/// What one attempt came to.
+enum Step {
+    Bytes(usize),
+    /// The ring is full.
+    Full,
+    /// The kernel's buffer is.
+    KernelFull,
+    /// The direction has not started.
+    NotStarted,
+    /// The connection is the kernel's, or the kernel is to say what is wrong with it.
+    Plain,
+    Error(Errno),
+}
+
+/// Begins a send of the program's bytes.
+#[inline]
+pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+    match connection.state() {
+        State::Ring if flags & !UNDERSTOOD == 0 => into_ring(fd, connection, list, flags),
+        State::Counting if flags & !UNDERSTOOD == 0 => {
+            let Some(mut held) = table::hold(fd, connection) else {
+                connection.tainted.store(true, Ordering::Relaxed);
+                return Way::Kernel;
+            };
+            if connection.state() == State::Counting {
+                held.sending += 1;
+                return Way::Counted;
+            }
+            drop(held);
+            begin(fd, connection, list, flags)
+        }
+        State::Ring | State::Counting => {
+            settle(fd, connection, Reason::Call("a flag of send"));
+            Way::Kernel
+        }
+        _ => Way::Kernel,
+    }
+}
+
+/// Counts what the kernel took; the ends may meet now.
+pub(crate) fn counted(fd: c_int, connection: &'static Connection, result: isize) {
+    errno::kept(|| {
+        let Some(mut held) = table::hold(fd, connection) else { return };
+        held.sending = held.sending.saturating_sub(1);
+        if result > 0 {
+            held.counts().sent.fetch_add(result as u64, Ordering::Relaxed);
+            held.operations += 1;
+        }
+        meeting::advance(&mut held, fd);
+    });
+}
+
+fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+    let mut from = Cursor::new(list);
+    let mut sent = 0usize;
+    if from.is_done() {
+        return Way::Done(0);
+    }
+    loop {
+        let Some(mut held) = table::hold(fd, connection) else {
+            return Way::Done(errno::fail(libc::EINTR));
+        };
+        let step = once(&mut held, fd, &mut from);
+        if matches!(step, Step::NotStarted) && sent == 0 {
+            held.sending += 1;
+            return Way::Counted;
+        }
+        drop(held);
+        let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
+        let waited = match step {
+            Step::Bytes(bytes) => {
+                sent += bytes;
+                if !blocking || from.is_done() {
+                    return Way::Done(sent as isize);
+                }
+                Ok(())
+            }
+            Step::Plain if sent == 0 => return Way::Kernel,
+            Step::Plain | Step::NotStarted => return Way::Done(rest_to_kernel(fd, &mut from, flags, sent)),
+            Step::Error(error) => Err(error.raw_os_error()),
+            Step::Full | Step::KernelFull if !blocking => Err(libc::EAGAIN),
+            Step::Full => wait::for_room(fd, connection),
+            Step::KernelFull => wait::for_kernel(fd),
+        };
+        if let Err(error) = waited {
+            return Way::Done(if sent > 0 { sent as isize } else { errno::fail(error) });
+        }
+    }
+}
+
+/// The rest of a blocking send, after the connection went back in the middle of it.
+fn rest_to_kernel(fd: c_int, from: &mut Cursor<'_>, flags: c_int, mut sent: usize) -> isize {
+    while let Some((at, len)) = from.peek(usize::MAX) {
+        // SAFETY: [preload-program] the program's bytes.
+        let n = unsafe { real::send(fd, at.cast(), len, flags) };
+        if n <= 0 {
+            break;
+        }
+        from.advance(n as usize);
+        sent += n as usize;
+    }
+    sent as isize
+}
+
+fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
+    let Some(shared) = held.shared else { return Step::Plain };
+    let direction = held.end;
+    if !held.started && !begin_direction(held, &shared) {
+        if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+            drain::leave(held, fd, Reason::Peer);
+            if held.connection.state() == State::Plain {
+                return Step::Plain;
+            }
+        }
+        return Step::NotStarted;
+    }
+    if !held.out_switched {
+        match held.out.taken(&shared, direction) {
+            Err(_) => {
+                held.reason = Reason::Corrupt;
+                return Step::Error(Errno::CONNRESET);
+            }
+            Ok(taken) if taken.switched => drain::note_out(held, taken.tail),
+            Ok(taken) if taken.tail != held.out.head => look_after_peer(held, fd, &shared),
+            Ok(_) => held.unread = 0,
+        }
+    }
+    if held.out_switched {
+        return to_kernel(held, fd, &shared, from);
+    }
+    if held.owed > 0 {
+        let _ = drain::pay(held, fd);
+    }
+    if held.out.room() < from.left() as u64 {
+        held.out.grow(&shared, direction);
+    }
+    let bytes = held.out.write(&shared, direction, from);
+    if bytes == 0 {
+        return Step::Full;
+    }
+    held.tally.bytes_out += bytes;
+    held.tally.messages_out += 1;
+    drain::ring(held, fd, &shared, bells::DATA);
+    if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+        drain::respond(held, fd);
+    }
+    Step::Bytes(bytes as usize)
+}
+
+/// Starts the ring in our direction, once the peer expects it.
+fn begin_direction(held: &mut Held<'_>, shared: &Shared) -> bool {
+    shared.present(held.peer()).load(Ordering::Acquire) == 1 && drain::start_now(held, shared)
+}
+
+/// Bytes lie unread: is anybody there? Asked at the first such send and then now and then.
+fn look_after_peer(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+    held.unread += 1;
+    if held.unread % UNREAD_TURN == 1
+        && kernel::events(fd, PollFlags::RDHUP).intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP)
+    {
+        drain::switch_out(held, shared);
+    }
+}
+
+fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<'_>) -> Step {
+    match drain::push(held, fd, shared) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => return Step::KernelFull,
+        Err(_) if held.error != 0 => {}
+        // The kernel says it again to the call itself, with the signal that belongs to it.
+        Err(_) => return Step::Plain,
+    }
+    if held.error != 0 {
+        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    }
+    if drain::finish(held, fd) {
+        return Step::Plain;
+    }
+    let Some((at, len)) = from.peek(usize::MAX) else { return Step::Bytes(0) };
+    match kernel::give(fd, at, len) {
+        Ok(bytes) => {
+            from.advance(bytes);
+            held.counts().sent.fetch_add(bytes as u64, Ordering::Relaxed);
+            Step::Bytes(bytes)
+        }
+        Err(Errno::AGAIN) => Step::KernelFull,
+        Err(Errno::PIPE) => Step::Plain,
+        Err(error) => Step::Error(error),
+    }
+}
+
+/// Flags that mean the same in a ring, or nothing there.
+const UNDERSTOOD: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
+const UNREAD_TURN: u32 = 16;

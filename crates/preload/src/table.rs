@@ -1,0 +1,139 @@
+//! Which descriptor is which connection.
+
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::connection::{Connection, Held, Inner, State};
+use crate::lock::Lock;
+
+static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
+/// One more than the highest descriptor that was ever in the table.
+static TOP: AtomicUsize = AtomicUsize::new(0);
+static FREE: AtomicPtr<Connection> = AtomicPtr::new(null_mut());
+/// Guards the free list; held over a fork.
+pub(crate) static SLAB: Lock = Lock::new();
+/// The process that the table belongs to. A vfork child runs in its parent's memory and must leave it alone.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// The connection behind a descriptor, if it is one.
+#[inline]
+pub(crate) fn find(fd: c_int) -> Option<&'static Connection> {
+    let pointer = TABLE.get(fd as usize)?.load(Ordering::Acquire);
+    // SAFETY: [preload-slab] connections are never unmapped.
+    unsafe { pointer.as_ref() }
+}
+
+/// The connection behind a descriptor with its lock, which proves that the descriptor still names it.
+#[inline]
+pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'static>> {
+    let held = connection.hold()?;
+    find(fd).is_some_and(|now| std::ptr::eq(now, connection)).then_some(held)
+}
+
+/// Whether the table is this process's own to change.
+pub(crate) fn is_ours() -> bool {
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    match OWNER.load(Ordering::Relaxed) {
+        0 => {
+            OWNER.store(me, Ordering::Relaxed);
+            true
+        }
+        owner => owner == me,
+    }
+}
+
+/// In a forked child: now it is ours.
+pub(crate) fn adopt() {
+    OWNER.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+    SLAB.reset();
+}
+
+/// A new connection under this descriptor; whatever stood there is forgotten. None when there is no room.
+pub(crate) fn insert(fd: c_int, end: usize) -> Option<&'static Connection> {
+    let slot = TABLE.get(fd as usize)?;
+    let connection = take_free()?;
+    {
+        let mut held = connection.hold()?;
+        *held = Inner::new(end);
+        connection.descriptors.store(1, Ordering::Relaxed);
+        connection.set_state(State::Counting);
+    }
+    raise_top(fd);
+    slot.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Release);
+    Some(connection)
+}
+
+/// Another descriptor for the same connection.
+pub(crate) fn add(fd: c_int, connection: &'static Connection) -> bool {
+    let Some(slot) = TABLE.get(fd as usize) else { return false };
+    connection.descriptors.fetch_add(1, Ordering::Relaxed);
+    raise_top(fd);
+    slot.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Release);
+    true
+}
+
+/// The descriptor names nothing any more. True for the last one of its connection.
+pub(crate) fn remove(fd: c_int, connection: &'static Connection) -> bool {
+    let Some(slot) = TABLE.get(fd as usize) else { return false };
+    let pointer = std::ptr::from_ref(connection).cast_mut();
+    slot.compare_exchange(pointer, null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        && connection.descriptors.fetch_sub(1, Ordering::AcqRel) == 1
+}
+
+/// All descriptors that may be in the table from `first` to `last`.
+pub(crate) fn range(first: u32, last: u32) -> impl Iterator<Item = (c_int, &'static Connection)> {
+    let end = TOP.load(Ordering::Acquire).min((last as usize).saturating_add(1));
+    (first as usize..end).filter_map(|fd| find(fd as c_int).map(|connection| (fd as c_int, connection)))
+}
+
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = (c_int, &'static Connection)> {
+    range(0, u32::MAX)
+}
+
+/// The connection is over; its place is used again. Its shared memory is gone already.
+pub(crate) fn give_back(connection: &'static Connection) {
+    connection.set_state(State::Free);
+    let Some(_guard) = SLAB.lock() else { return };
+    connection.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+    FREE.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Relaxed);
+}
+
+fn raise_top(fd: c_int) {
+    TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
+}
+
+fn take_free() -> Option<&'static Connection> {
+    let _guard = SLAB.lock()?;
+    if FREE.load(Ordering::Relaxed).is_null() {
+        refill();
+    }
+    // SAFETY: [preload-slab] connections are never unmapped.
+    let connection = unsafe { FREE.load(Ordering::Relaxed).as_ref() }?;
+    FREE.store(connection.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+    Some(connection)
+}
+
+/// More places, from the system directly: the program's allocator may be what called us.
+fn refill() {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: [preload-slab] a new mapping at an address of the system's choice.
+    let Ok(base) = (unsafe { rustix::mm::mmap_anonymous(null_mut(), CHUNK_BYTES, prot, flags) }) else { return };
+    let Some(base) = NonNull::new(base.cast::<Connection>()) else { return };
+    for index in 0..CHUNK_BYTES / size_of::<Connection>() {
+        // SAFETY: [preload-slab] within the new mapping, which is aligned to a page.
+        unsafe {
+            let place = base.add(index);
+            place.write(Connection::new());
+            place.as_ref().next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+            FREE.store(place.as_ptr(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Descriptors above are the kernel's alone.
+const DESCRIPTORS: usize = 1 << 16;
+const CHUNK_BYTES: usize = 32 << 10;

@@ -1,0 +1,249 @@
+//! Waiting: watch the ring for a while if the peer runs on another core, let it run if it shares ours, then sleep in the kernel.
+//!
+//! Whoever sleeps does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
+//! cancellation and the peer's death are then the kernel's business. No lock is held, nothing must be destroyed, so a
+//! `siglongjmp` out of it leaves no more than a count that is too high.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use crate::bells;
+use crate::connection::{Connection, Held};
+use crate::diagnosis::Reason;
+use crate::layout::{SWITCHED, Shared};
+use crate::ring::Receiver;
+use crate::{drain, errno, kernel, real, receive, table};
+
+/// What is watched without the lock.
+#[derive(Clone, Copy)]
+struct Scene {
+    shared: Shared,
+    end: usize,
+    /// Our positions: bytes that we have taken, bytes of ours that the peer has.
+    tail: u64,
+    taken: u64,
+    luck: u8,
+}
+
+/// Waits until a receive is worth another look. `Err` is an errno for the program.
+pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
+    let Some(scene) = enter(fd, connection) else { return Ok(()) };
+    let stirring = |scene: &Scene| Receiver::is_stirring(&scene.shared, scene.end ^ 1, scene.tail);
+    if spin(&scene, stirring) {
+        leave(connection, Some((fd, true)));
+        return Ok(());
+    }
+    match doze(fd, connection, bells::DATA, |scene| stirring(scene)) {
+        Doze::Awake => {
+            leave(connection, Some((fd, false)));
+            Ok(())
+        }
+        Doze::Kernel => {
+            let mut byte = 0u8;
+            // SAFETY: [preload-real] one byte of ours.
+            let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+            let error = errno::get();
+            connection.sleepers.fetch_sub(1, Ordering::SeqCst);
+            leave(connection, Some((fd, false)));
+            after_sleep(fd, connection, n, scene.end);
+            if n < 0 && error != libc::ECONNRESET { Err(error) } else { Ok(()) }
+        }
+    }
+}
+
+/// Waits until there may be room in the ring.
+pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
+    let Some(scene) = enter(fd, connection) else { return Ok(()) };
+    let stirring = |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken;
+    if spin(&scene, stirring) {
+        leave(connection, Some((fd, true)));
+        return Ok(());
+    }
+    let result = match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
+        Doze::Awake => Ok(()),
+        Doze::Kernel => {
+            let result = sleep_for_room(fd);
+            connection.sleepers.fetch_sub(1, Ordering::SeqCst);
+            result
+        }
+    };
+    leave(connection, Some((fd, false)));
+    result
+}
+
+/// Waits until the kernel's buffer takes more.
+pub(crate) fn for_kernel(fd: c_int) -> Result<(), c_int> {
+    let timeout = send_timeout(fd);
+    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: [preload-real] one pollfd of ours.
+    match unsafe { real::poll(&mut poll, 1, timeout) } {
+        0 => Err(libc::EAGAIN),
+        n if n < 0 => Err(errno::get()),
+        _ => Ok(()),
+    }
+}
+
+/// On a socket where something is unread that is no bell for us a look returns at once: then naps.
+fn sleep_for_room(fd: c_int) -> Result<(), c_int> {
+    if kernel::pending(fd) > 0 || kernel::ended(fd).is_some() {
+        kernel::nap();
+        return Ok(());
+    }
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: [preload-real] one pollfd of ours.
+    match unsafe { real::poll(&mut poll, 1, send_timeout(fd)) } {
+        0 => Err(libc::EAGAIN),
+        n if n < 0 => Err(errno::get()),
+        _ => Ok(()),
+    }
+}
+
+/// SO_SNDTIMEO in milliseconds, -1 for none.
+fn send_timeout(fd: c_int) -> c_int {
+    let timeout = rustix::net::sockopt::socket_timeout(kernel::borrowed(fd), rustix::net::sockopt::Timeout::Send);
+    match timeout {
+        Ok(Some(limit)) => c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX).max(1),
+        _ => -1,
+    }
+}
+
+enum Doze {
+    Awake,
+    /// Armed, nothing there: sleep. `sleepers` counts us.
+    Kernel,
+}
+
+/// Everything that must be in order before sleeping: the peer's switch is answered, bells of before are eaten, the wish is
+/// there, and still nothing has happened.
+fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn(&Scene) -> bool) -> Doze {
+    let Some(mut held) = table::hold(fd, connection) else { return Doze::Awake };
+    let Some(scene) = scene_of(&mut held) else { return Doze::Awake };
+    let shared = scene.shared;
+    drain::respond(&mut held, fd);
+    if drain::has_backlog(&held) {
+        // The peer waits for these bytes; do not sleep on them.
+        drop(held);
+        kernel::nap();
+        return Doze::Awake;
+    }
+    if held.in_switched {
+        connection.sleepers.fetch_add(1, Ordering::SeqCst);
+        return Doze::Kernel;
+    }
+    let started = shared.start(held.peer()).load(Ordering::SeqCst);
+    if stirring(&scene) {
+        return Doze::Awake;
+    }
+    if started != 0 && held.counts().received.load(Ordering::Relaxed) >= started - 1 && !eat(&mut held, fd, &shared) {
+        drop(held);
+        kernel::nap();
+        return Doze::Awake;
+    }
+    bells::arm(shared.bell(held.end), wish);
+    if stirring(&scene) || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0 && !held.out_switched {
+        return Doze::Awake;
+    }
+    connection.sleepers.fetch_add(1, Ordering::SeqCst);
+    Doze::Kernel
+}
+
+/// Takes bells of before out of the kernel's stream, so that the next one wakes. False when others sleep whom the unread
+/// bell is just waking: they would go back to sleep without having looked.
+pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    let rung = bells::rung(shared.bell(held.end));
+    if held.eaten >= rung {
+        return true;
+    }
+    if held.connection.sleepers.load(Ordering::SeqCst) > 0 && held.patience < PATIENCE {
+        held.patience += 1;
+        return false;
+    }
+    held.patience = 0;
+    while held.eaten < rung {
+        let mut bells = [0; 16];
+        let len = (rung - held.eaten).min(bells.len() as u64) as usize;
+        match kernel::take(fd, bells.as_mut_ptr(), len, false) {
+            Ok(n) if n > 0 => held.eaten += n as u64,
+            // On its way, or the stream has ended: the next look tells.
+            Ok(_) | Err(Errno::AGAIN) => break,
+            Err(_) => break,
+        }
+    }
+    true
+}
+
+/// A look that found something which is no bell: the end, or bytes that somebody wrote past the library.
+fn after_sleep(fd: c_int, connection: &'static Connection, n: isize, end: usize) {
+    let Some(mut held) = table::hold(fd, connection) else { return };
+    let Some(shared) = held.shared else { return };
+    // Let the next receive look at the kernel.
+    held.dry |= receive::DRY_MASK;
+    let start = shared.start(end ^ 1).load(Ordering::SeqCst);
+    let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1 && !held.in_switched;
+    if n == 0 || held.dry < STRAY_LOOKS || !in_ring {
+        return;
+    }
+    let quiet = !Receiver::is_stirring(&shared, end ^ 1, held.input.tail);
+    if n > 0 && quiet && bells::rung(shared.bell(end)) == held.eaten {
+        drain::leave(&mut held, fd, Reason::Call("bytes written past the library"));
+    }
+}
+
+/// Begins watching: from here on the memory stays mapped.
+fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene> {
+    let mut held = table::hold(fd, connection)?;
+    let scene = scene_of(&mut held)?;
+    connection.watchers.fetch_add(1, Ordering::SeqCst);
+    Some(scene)
+}
+
+fn scene_of(held: &mut Held<'_>) -> Option<Scene> {
+    let shared = held.shared?;
+    let taken = shared.tail(held.end).load(Ordering::Acquire);
+    let luck = held.luck;
+    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, luck })
+}
+
+fn leave(connection: &'static Connection, learn: Option<(c_int, bool)>) {
+    if let Some((fd, lucky)) = learn
+        && let Some(mut held) = table::hold(fd, connection)
+    {
+        held.luck = if lucky { (held.luck + 1).min(LUCK_MAX) } else { held.luck.saturating_sub(1) };
+    }
+    connection.watchers.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Watches for a while. Where the peer was last seen waiting on this very core, watching keeps it from running: yields instead.
+fn spin(scene: &Scene, stirring: impl Fn(&Scene) -> bool) -> bool {
+    let here = rustix::thread::sched_getcpu() as u64 + 1;
+    let (mine, theirs) = (scene.shared.processor(scene.end), scene.shared.processor(scene.end ^ 1));
+    if mine.load(Ordering::Relaxed) != here {
+        mine.store(here, Ordering::Relaxed);
+    }
+    if theirs.load(Ordering::Relaxed) == here {
+        for _ in 0..YIELDS {
+            if stirring(scene) {
+                return true;
+            }
+            rustix::thread::sched_yield();
+        }
+        return stirring(scene);
+    }
+    for _ in 0..SPINS_UNIT << scene.luck.min(LUCK_MAX) {
+        if stirring(scene) {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    false
+}
+
+/// Longest watch: about 2^8 * 4 pauses, some 40 µs, less than waking a core takes.
+const LUCK_MAX: u8 = 8;
+const SPINS_UNIT: u32 = 4;
+const YIELDS: u32 = 8;
+/// Naps for the sake of other sleepers before bells are eaten all the same (a count may be too high for ever).
+const PATIENCE: u8 = 20;
+const STRAY_LOOKS: u32 = 8;

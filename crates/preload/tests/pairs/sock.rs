@@ -1,0 +1,148 @@
+//! Plain system calls for test programs, and the transcript of what they returned.
+
+use std::ffi::c_int;
+use std::fmt::Write as _;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// One end of a connection.
+pub(crate) struct Side {
+    pub(crate) fd: RawFd,
+    pub(crate) server: bool,
+    pub(crate) tcp: bool,
+}
+
+/// Written through to a file line by line, so that a killed program leaves what it saw.
+pub(crate) struct Log {
+    path: PathBuf,
+    text: String,
+}
+
+impl Log {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, text: String::new() }
+    }
+
+    pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
+        writeln!(self.text, "{line}").unwrap();
+        std::fs::write(&self.path, &self.text).unwrap();
+    }
+
+    /// What a call returned, and errno if it failed.
+    pub(crate) fn result(&mut self, what: &str, result: isize) {
+        let error = std::io::Error::last_os_error();
+        let shown = if result < 0 { format!("{:?}", error.raw_os_error()) } else { String::new() };
+        self.say(format_args!("{what}: {result} {shown}"));
+    }
+}
+
+/// Connects the two programs.
+pub(crate) fn meet(role: &str, address: &str, folder: &Path) -> Side {
+    let tcp = !address.starts_with('/');
+    let server = role == "server";
+    let port = folder.join("port");
+    let fd = match (server, tcp) {
+        (true, true) => {
+            let listener = std::net::TcpListener::bind(address).unwrap();
+            std::fs::write(folder.join("port.new"), listener.local_addr().unwrap().to_string()).unwrap();
+            std::fs::rename(folder.join("port.new"), &port).unwrap();
+            listener.accept().unwrap().0.into_raw_fd()
+        }
+        (true, false) => std::os::unix::net::UnixListener::bind(address).unwrap().accept().unwrap().0.into_raw_fd(),
+        (false, true) => {
+            let address = until(|| std::fs::read_to_string(&port).ok());
+            std::net::TcpStream::connect(address).unwrap().into_raw_fd()
+        }
+        (false, false) => until(|| std::os::unix::net::UnixStream::connect(address).ok()).into_raw_fd(),
+    };
+    Side { fd, server, tcp }
+}
+
+/// Tries until it works; a test that hangs is ended by whoever started it.
+pub(crate) fn until<T>(mut f: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(value) = f() {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn send(fd: RawFd, bytes: &[u8], flags: c_int) -> isize {
+    // SAFETY: a live slice.
+    unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags | libc::MSG_NOSIGNAL) }
+}
+
+pub(crate) fn recv(fd: RawFd, bytes: &mut [u8], flags: c_int) -> isize {
+    // SAFETY: a live slice.
+    unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }
+}
+
+/// Sends all or panics.
+pub(crate) fn send_all(fd: RawFd, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let n = send(fd, bytes, 0);
+        assert!(n > 0, "send: {}", std::io::Error::last_os_error());
+        bytes = &bytes[n as usize..];
+    }
+}
+
+/// Receives exactly so many bytes or panics.
+pub(crate) fn recv_exactly(fd: RawFd, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut at = 0;
+    while at < len {
+        let n = recv(fd, &mut bytes[at..], 0);
+        assert!(n > 0, "recv after {at} of {len}: {n} {}", std::io::Error::last_os_error());
+        at += n as usize;
+    }
+    bytes
+}
+
+/// Receives until the end; the bytes and what the last call returned.
+pub(crate) fn recv_to_end(fd: RawFd) -> (Vec<u8>, isize) {
+    let (mut all, mut part) = (Vec::new(), vec![0; 5000]);
+    loop {
+        let n = recv(fd, &mut part, 0);
+        if n <= 0 {
+            return (all, n);
+        }
+        all.extend_from_slice(&part[..n as usize]);
+    }
+}
+
+/// Bytes that tell their place.
+pub(crate) fn pattern(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+impl Side {
+    /// Exchanges until the ends have met.
+    pub(crate) fn warm_up(&self) {
+        for round in 0..12u8 {
+            if self.server {
+                assert_eq!(recv_exactly(self.fd, 16), [round; 16]);
+                send_all(self.fd, &[round; 16]);
+            } else {
+                send_all(self.fd, &[round; 16]);
+                assert_eq!(recv_exactly(self.fd, 16), [round; 16]);
+            }
+        }
+    }
+
+    /// Waits for the other side to have come here as well.
+    pub(crate) fn rendezvous(&self, mark: u8) {
+        if self.server {
+            assert_eq!(recv_exactly(self.fd, 1), [mark]);
+            send_all(self.fd, &[mark]);
+        } else {
+            send_all(self.fd, &[mark]);
+            assert_eq!(recv_exactly(self.fd, 1), [mark]);
+        }
+    }
+}
+
+pub(crate) fn nap(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
