@@ -156,10 +156,14 @@ pub struct PortOptions {
     pub sges: usize,
     /// Receives in the shared receive queue.
     pub shared_receives: usize,
+    /// Completed sends wake a sleeper once they are half of those that a queue pair had in flight, instead of at the first:
+    /// for a sender that keeps many in flight and has nothing to do before. A hint: a provider may wake earlier, and
+    /// everything else wakes at once.
+    pub wake_at_half: bool,
 }
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { depth: 128, sges: 1024, shared_receives: 1024 }
+        Self { depth: 128, sges: 1024, shared_receives: 1024, wake_at_half: false }
     }
 }

@@ -451,7 +451,7 @@ impl Outgoing {
 
 /// How large the ports of both ends are.
 pub fn port_options() -> PortOptions {
-    PortOptions { depth: 128, sges: 4096, shared_receives: 0 }
+    PortOptions { depth: 128, sges: 4096, shared_receives: 0, ..PortOptions::default() }
 }
 
 /// Requests made ready before they are posted.

@@ -77,11 +77,15 @@ impl Bell {
     #[inline]
     pub(crate) fn glance(&mut self, peer: &impl PeerWords, news: News) -> Option<Ring> {
         let armed = peer.load(Word::Armed);
-        if armed == 0 || armed == self.rung || (news == News::Consumed && armed & FOR_CONSUMED == 0) {
+        let waits_for_it = match news {
+            News::All => true,
+            News::Consumed(consumed) => armed & FOR_CONSUMED != 0 && reached(consumed, armed),
+        };
+        if armed == 0 || armed == self.rung || !waits_for_it {
             return None;
         }
         self.rung = armed;
-        Some(if armed & BY_WORD != 0 { Ring::Word(armed >> FLAGS) } else { Ring::Socket })
+        Some(if armed & BY_WORD != 0 { Ring::Word(armed >> NUMBER) } else { Ring::Socket })
     }
 }
 
@@ -91,7 +95,7 @@ pub(crate) enum News {
     /// Messages, or the end.
     All,
     /// How far we have come with the peer's messages, which not every sleeper waits for.
-    Consumed,
+    Consumed(u64),
 }
 
 /// What the sleeper has seen of the peer.
@@ -99,8 +103,9 @@ pub(crate) enum News {
 pub(crate) struct Seen {
     /// The descriptor it waits for; none when there is no receive to take a message, which is nothing to wake up for.
     pub(crate) next: Option<u64>,
-    /// What it has consumed; none when no report and no room depends on it.
-    pub(crate) consumed: Option<u64>,
+    /// What it is to have consumed before that is worth waking up for, more than it has; none when no report and no room
+    /// depends on it.
+    pub(crate) wake_at: Option<u64>,
 }
 
 /// The sleeper's side.
@@ -112,12 +117,15 @@ pub(crate) struct Sleep {
 impl Sleep {
     /// Asks to be woken. False, and nothing asked, when the peer has published meanwhile.
     pub(crate) fn arm(&mut self, own: &impl OwnWords, peer: &impl PeerRing, seen: Seen, by_word: bool) -> bool {
-        self.number += 1;
-        let flags = if by_word { BY_WORD } else { 0 } | if seen.consumed.is_some() { FOR_CONSUMED } else { 0 };
-        own.store(Word::Armed, self.number << FLAGS | flags);
+        // Never 0, which is awake.
+        self.number = self.number % NUMBER_MAX + 1;
+        let flags = if by_word { BY_WORD } else { 0 } | if seen.wake_at.is_some() { FOR_CONSUMED } else { 0 };
+        let wake_at = seen.wake_at.unwrap_or(0) & u64::from(u32::MAX);
+        let armed = self.number << NUMBER | wake_at << FLAGS | flags;
+        own.store(Word::Armed, armed);
         own.fence();
         let quiet = peer.load(Word::Closed) == 0
-            && seen.consumed.is_none_or(|consumed| peer.load(Word::Consumed) == consumed)
+            && (seen.wake_at.is_none() || !reached(peer.load(Word::Consumed), armed))
             && seen.next.is_none_or(|next| !peer.shows(next));
         if !quiet {
             own.store(Word::Armed, 0);
@@ -136,6 +144,14 @@ const BY_WORD: u64 = 1;
 /// Of an `armed` word: the sleeper wants to hear how far its messages have come.
 const FOR_CONSUMED: u64 = 2;
 const FLAGS: u32 = 2;
+/// Of an `armed` word: where the number of the sleep is, above the lower half of the consumed index worth waking for.
+const NUMBER: u32 = FLAGS + 32;
+const NUMBER_MAX: u64 = (1 << (64 - NUMBER)) - 1;
+
+/// Whether `consumed` has come to what an `armed` word says: indexes are never half of its range apart.
+fn reached(consumed: u64, armed: u64) -> bool {
+    (consumed as u32).wrapping_sub((armed >> FLAGS) as u32) as i32 >= 0
+}
 
 #[cfg(test)]
 pub(crate) mod model {
@@ -213,7 +229,7 @@ mod tests {
     use super::*;
     use loom::sync::Arc;
 
-    const QUIET: Seen = Seen { next: Some(0), consumed: Some(0) };
+    const QUIET: Seen = Seen { next: Some(0), wake_at: Some(1) };
 
     /// Publisher and sleeper in every order, under a memory model in which stores are late: either the
     /// sleeper sees the message and stays up, or the publisher sees the sleeper and rings.
@@ -229,7 +245,7 @@ mod tests {
                             Some(word) => own.store(word, 1),
                             None => own.stamp(0),
                         }
-                        let news = if word == Some(Word::Consumed) { News::Consumed } else { News::All };
+                        let news = if word == Some(Word::Consumed) { News::Consumed(1) } else { News::All };
                         Bell::default().wanted(&*own, &*peer, news)
                     });
                     let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, by_word);
@@ -251,11 +267,34 @@ mod tests {
             let publisher = loom::thread::spawn(move || {
                 own.store(Word::Consumed, 1);
                 let mut bell = Bell::default();
-                bell.glance(&*peer, News::Consumed).or_else(|| bell.wanted(&*own, &*peer, News::Consumed))
+                bell.glance(&*peer, News::Consumed(1)).or_else(|| bell.wanted(&*own, &*peer, News::Consumed(1)))
             });
             let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, false);
             assert!(!slept || publisher.join().unwrap().is_some(), "asleep with a completion and no bell");
         });
+    }
+
+    /// A sleeper that waits for the second of two is woken by it and not before, whenever it falls asleep.
+    #[test]
+    fn what_is_not_worth_waking_for_rings_no_bell() {
+        loom::model(|| {
+            let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
+            let (own, peer) = (ours.clone(), theirs.clone());
+            let publisher = loom::thread::spawn(move || {
+                let mut bell = Bell::default();
+                [1, 2].map(|consumed| {
+                    own.store(Word::Consumed, consumed);
+                    bell.wanted(&*own, &*peer, News::Consumed(consumed)).is_some()
+                })
+            });
+            let slept = Sleep::default().arm(&*theirs, &*ours, Seen { next: Some(0), wake_at: Some(2) }, false);
+            let [first, second] = publisher.join().unwrap();
+            assert!(!first, "woken too early");
+            assert!(!slept || second, "asleep although all that it waits for was there, and no bell");
+        });
+        // Indexes go round.
+        let armed = |wake_at: u32| 7 << NUMBER | u64::from(wake_at) << FLAGS | FOR_CONSUMED;
+        assert!(reached(1 << 32, armed(u32::MAX)) && !reached((1 << 32) - 1, armed(0)));
     }
 
     /// One doorbell a sleep, one for each sleep.
@@ -265,8 +304,8 @@ mod tests {
             let (ours, theirs) = (Model::default(), Model::default());
             let (mut bell, mut sleep) = (Bell::default(), Sleep::default());
             for message in 0..2 {
-                assert!(sleep.arm(&theirs, &ours, Seen { next: Some(message), consumed: None }, message == 1));
-                assert!(bell.wanted(&ours, &theirs, News::Consumed).is_none(), "it does not wait for that");
+                assert!(sleep.arm(&theirs, &ours, Seen { next: Some(message), wake_at: None }, message == 1));
+                assert!(bell.wanted(&ours, &theirs, News::Consumed(9)).is_none(), "it does not wait for that");
                 ours.stamp(message);
                 assert!(bell.wanted(&ours, &theirs, News::All).is_some());
                 assert!(bell.wanted(&ours, &theirs, News::All).is_none(), "woken already");

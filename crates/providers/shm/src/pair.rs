@@ -36,6 +36,8 @@ pub(crate) struct Pair {
     pub(crate) grants: Grants,
     bell: Bell,
     sleep: Sleep,
+    /// [`PortOptions::wake_at_half`](overside_verbs::PortOptions::wake_at_half).
+    wake_at_half: bool,
     /// While messages keep coming, the peer is told after so many.
     tell_every: u64,
     /// Descriptors of the peer's that it knows we have consumed.
@@ -76,7 +78,13 @@ pub(crate) struct Turn {
 
 impl Pair {
     /// Makes the queue pair and tells the peer where our control memory is.
-    pub(crate) fn new(index: QpIndex, wire: Wire, geometry: Geometry, limits: Limits) -> Result<Self, VerbsError> {
+    pub(crate) fn new(
+        index: QpIndex,
+        wire: Wire,
+        geometry: Geometry,
+        limits: Limits,
+        wake_at_half: bool,
+    ) -> Result<Self, VerbsError> {
         let own = OwnControl::new(geometry)?;
         let channel = Arc::new(Channel::new(wire.socket));
         channel.send(&Message::Attach(geometry), Carried::Segment(own.segment().clone()));
@@ -93,6 +101,7 @@ impl Pair {
             grants: Grants::new(limits),
             bell: Bell::default(),
             sleep: Sleep::default(),
+            wake_at_half,
             tell_every: 1,
             consumed_published: 0,
             glanced: false,
@@ -144,7 +153,7 @@ impl Pair {
             && let Some(Link { control, .. }) = &self.link
         {
             self.glanced = true;
-            let ring = self.bell.glance(control, News::Consumed);
+            let ring = self.bell.glance(control, News::Consumed(self.consumed_published));
             self.ring(ring);
         }
     }
@@ -173,7 +182,7 @@ impl Pair {
     /// Tells the peer what was posted and consumed, and wakes it if it sleeps.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        let mut news = std::mem::take(&mut self.glanced).then_some(News::Consumed);
+        let mut news = std::mem::take(&mut self.glanced).then_some(News::Consumed(self.consumed_published));
         if self.send.producer.unpublished() {
             if self.channel.blocked() {
                 self.channel.flush();
@@ -185,7 +194,7 @@ impl Pair {
             }
         }
         if self.publish_consumed() {
-            news = news.or(Some(News::Consumed));
+            news = news.filter(|news| *news == News::All).or(Some(News::Consumed(self.consumed_published)));
         }
         if let (Some(news), Some(Link { control, .. })) = (news, &self.link) {
             let ring = self.bell.wanted(&self.own, control, news);
@@ -225,7 +234,10 @@ impl Pair {
             return false;
         }
         let Some(Link { control, consumer }) = &self.link else { return true };
-        let seen = Seen { next: (!self.starved).then_some(consumer.next()), consumed: self.send.waits() };
+        let in_flight = self.send.producer.head() - self.send.producer.consumed();
+        let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
+        let wake_at = self.send.waits().map(|consumed| consumed.wrapping_add(worth_waking_for));
+        let seen = Seen { next: (!self.starved).then_some(consumer.next()), wake_at };
         self.sleep.arm(&self.own, control, seen, by_word)
     }
 

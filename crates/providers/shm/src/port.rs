@@ -27,6 +27,7 @@ pub(crate) struct ShmPort {
     shared: Arc<Shared>,
     domain: u64,
     geometry: Geometry,
+    wake_at_half: bool,
     watch: Watch,
     pairs: Vec<Option<Box<Pair>>>,
     /// Queue pairs that are polled by memory.
@@ -64,6 +65,7 @@ impl ShmPort {
         Ok(Self {
             domain: domain.id(),
             geometry: Geometry::for_options(options.depth, options.sges),
+            wake_at_half: options.wake_at_half,
             watch: Watch::new()?,
             pairs: Vec::new(),
             hot: Vec::new(),
@@ -312,7 +314,7 @@ unsafe impl Port for ShmPort {
         if self.pairs.len() <= at {
             self.pairs.resize_with(at + 1, || None);
         }
-        let pair = Pair::new(qp, wire, self.geometry, self.shared.limits())?;
+        let pair = Pair::new(qp, wire, self.geometry, self.shared.limits(), self.wake_at_half)?;
         self.watch.add(&pair.channel, token(qp.0, SOCKET))?;
         self.watch.add(&pair.pidfd, token(qp.0, PROCESS))?;
         self.shared.registry.join(self.domain, &pair.channel)?;

@@ -3,7 +3,8 @@
 //! ```text
 //! 0     rung      the number of the sleep that this side ended last (a half word that the peer sleeps on)
 //! 128   consumed  of the peer's descriptors, ever
-//! 256   armed     0, or the number of the present sleep above two bits: 1 `rung` ends it (else a doorbell), 2 `consumed` does too
+//! 256   armed     0, or the number of the present sleep above 34 bits: 1 `rung` ends it (else a doorbell), 2 `consumed` does too,
+//!                 once its lower half has come to bits 2..34
 //! 384   closed    0, or why
 //! 512   depth descriptors of 64 bytes
 //! then  cells of 16 bytes: gather entries past the third, inline bytes past the 48th

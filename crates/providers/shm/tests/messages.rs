@@ -156,7 +156,7 @@ fn closing_flushes_both_ends_and_the_index_serves_again() {
 
 #[test]
 fn full_queues_accept_fewer_and_lose_nothing() {
-    let options = PortOptions { depth: 32, sges: 256, shared_receives: 16 };
+    let options = PortOptions { depth: 32, sges: 256, shared_receives: 16, ..PortOptions::default() };
     let (mut a, to_b, mut b, _) = pair_with(options);
     let mut batch: std::collections::VecDeque<_> =
         (0..1000u64).map(|i| WorkRequest::send_inline(i, &i.to_le_bytes())).collect();
