@@ -314,6 +314,25 @@ impl CompletionQueue {
         Ok(self.poll(out))
     }
 
+    /// As [`poll_wait_or`](Self::poll_wait_or), without polling before the sleep: for who knows that it will be long.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    pub fn sleep_or(
+        &mut self,
+        out: &mut Vec<WorkCompletion>,
+        timeout: Option<Duration>,
+        other: Option<BorrowedFd<'_>>,
+    ) -> Result<usize, VerbsError> {
+        self.made_room = false;
+        let found = self.poll(out);
+        if found > 0 || self.made_room {
+            return Ok(found);
+        }
+        self.sleeps += u64::from(self.port().wait(other, timeout)?);
+        Ok(self.poll(out))
+    }
+
     /// Polls until something is there or `budget` is spent.
     fn poll_for(&mut self, budget: Duration, start: Instant, out: &mut Vec<WorkCompletion>) -> usize {
         // An answer that comes at once costs no look at the clock: what those polls took is known by others.

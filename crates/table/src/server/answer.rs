@@ -1,7 +1,8 @@
 //! The three ways in which a page can travel, and what each costs at both ends.
 
-use overside_planner::{Alternative, Plan, Profile, Work, plan};
+use overside_planner::{Alternative, Profile, Work, plan};
 
+use super::remembered::{Kind, Priced, Remembered};
 use super::scan::Terms;
 use crate::block::{Copier, DeltaAnswer, DeltaMark, Fragment, GatherAnswer, GatherMark, PageState};
 use crate::projection::Projection;
@@ -17,6 +18,7 @@ pub(crate) struct Ways {
     /// Fragments and bytes of the drafts before the page in hand.
     before: [Size; 2],
     drafted: [bool; 2],
+    remembered: Remembered,
 }
 
 /// How large a draft is, or what a page adds to it.
@@ -79,15 +81,31 @@ impl<'a> Draft<'a> {
 }
 
 impl Ways {
-    /// Prices all ways for the page in hand; none when not even copying can be priced. A page that `joins` those of a
-    /// message spares a request where it travels as they do.
+    /// Prices of all ways for the page in hand, or for one like it; none when not even copying can be priced. A page that
+    /// `joins` those of a message spares a request where it travels as they do.
     pub(crate) fn plan(
         &mut self,
         state: &PageState<'_>,
         projection: &Projection,
         terms: &Terms<'_>,
         joins: Option<Mode>,
-    ) -> Option<Plan<3>> {
+    ) -> Option<Priced> {
+        let kind = Kind::of(state, joins);
+        if let Some(priced) = self.remembered.recall(kind) {
+            return Some(priced.clone());
+        }
+        let priced = self.price(state, projection, terms, joins)?;
+        self.remembered.note(kind, &priced);
+        Some(priced)
+    }
+
+    fn price(
+        &mut self,
+        state: &PageState<'_>,
+        projection: &Projection,
+        terms: &Terms<'_>,
+        joins: Option<Mode>,
+    ) -> Option<Priced> {
         let requests = |way| if joins == Some(way) { 0.0 } else { 1.0 };
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()?;
         let copy = copy_work(state, projection, copied, requests(Mode::Copy));
@@ -98,7 +116,10 @@ impl Ways {
             let possible = page.fragments < terms.sge_max && page.bytes <= terms.block_bytes as u64;
             possible.then(|| terms.meter.corrected(way, in_place_work(way, state, page, requests(way))))
         });
-        plan(terms.profile, terms.goal, &[copy, gather, delta])
+        let ways = [copy, gather, delta];
+        let plan = plan(terms.profile, terms.goal, &ways)?;
+        let beyond_ns = ways[plan.chosen].as_ref().map_or(0.0, |way| way.sender.other_ns);
+        Some(Priced { device_ns: plan.price().sender_ns - beyond_ns, plan })
     }
 
     /// Sees to it that the page in hand is in the draft of a way.

@@ -150,9 +150,10 @@ impl Connection {
         account
     }
 
-    /// Bytes that stay in memory only because this client has not taken them yet.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.pins.iter().map(|(_, account)| account.held_bytes()).sum()
+    /// Whether more than `bytes` stay in memory only because this client has not taken them yet.
+    pub(crate) fn holds_more_than(&self, bytes: u64) -> bool {
+        let pinned = self.pins.iter().map(|(_, account)| account.pinned_bytes()).sum::<u64>();
+        pinned > bytes && self.pins.iter().map(|(_, account)| account.held_bytes()).sum::<u64>() > bytes
     }
 
     /// A table by number; a short list, since a connection uses few.

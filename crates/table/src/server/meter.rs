@@ -42,18 +42,19 @@ impl Meter {
         alternative
     }
 
-    /// Takes note of `pages` pages that were priced at `price_ns` for the sender, corrections included.
-    pub(crate) fn note(&self, way: Mode, price_ns: f64, pages: u32, stopwatch: Stopwatch) {
+    /// Takes note of `pages` pages that take the sender `device_ns` by the profile alone.
+    pub(crate) fn note(&self, way: Mode, device_ns: f64, pages: u32, stopwatch: Stopwatch) {
         let (Some(start), Some(_)) = (stopwatch.0, pages.checked_sub(1)) else { return };
         let took = start.elapsed().as_nanos() as i64;
         if took > INTERRUPTED_NS {
             return;
         }
-        let (took, price_ns) = (took / i64::from(pages), price_ns / f64::from(pages));
+        let beyond = took / i64::from(pages) - (device_ns / f64::from(pages)) as i64;
         let place = &self.beyond[answer::index(way)];
-        let known = self.beyond(way);
-        let beyond = took - (price_ns as i64 - known);
-        let mean = if place.load(Ordering::Relaxed) == UNKNOWN { beyond } else { known + (beyond - known) / MEAN_OF };
+        let mean = match place.load(Ordering::Relaxed) {
+            UNKNOWN => beyond,
+            known => known + (beyond - known) / MEAN_OF,
+        };
         // Two workers may overwrite each other: one sample less.
         place.store(mean, Ordering::Relaxed);
     }
@@ -95,7 +96,7 @@ mod tests {
         let first = price(&meter, Mode::Copy);
         assert!((1_500.0..10_000.0).contains(&first), "half of 5 µs, less half of 2 µs: {first}");
         assert_eq!(price(&meter, Mode::Gather), first, "what is common to all, as far as known");
-        meter.note(Mode::Gather, 4_000.0 + first, 1, running());
+        meter.note(Mode::Gather, 4_000.0, 1, running());
         assert!(price(&meter, Mode::Gather) < first);
         let late = Stopwatch(Some(Instant::now() - std::time::Duration::from_millis(5)));
         meter.note(Mode::Copy, 1000.0, 1, late);

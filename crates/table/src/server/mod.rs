@@ -15,6 +15,7 @@ mod connection;
 mod message;
 mod meter;
 mod notices;
+mod remembered;
 mod scan;
 mod store;
 mod transmit;
@@ -45,7 +46,7 @@ pub struct ServerOptions {
     pub memory_max: usize,
     /// Bytes of one segment: the step in which tables grow.
     pub segment_bytes: usize,
-    /// Messages of one scan in flight.
+    /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up.
     pub window: usize,
     /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
     /// are copied out instead.
@@ -67,7 +68,7 @@ impl Default for ServerOptions {
             workers: (processors / 2).max(1),
             memory_max: 64 << 30,
             segment_bytes: 8 << 20,
-            window: 24,
+            window: 64,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
 use overside_memory::View;
-use overside_planner::{Goal, Plan, Profile};
+use overside_planner::{Goal, Profile};
+use smallvec::SmallVec;
 
 use super::Shared;
 use super::answer::{self, Ways};
 use super::connection::Connection;
 use super::meter::{Meter, Stopwatch};
+use super::remembered::Priced;
 use super::store::{Table, fault};
 use super::transmit::Transmit;
 use crate::block::{DeltaAt, PageState};
@@ -46,16 +48,16 @@ pub(super) struct Choice {
     /// Rows that the page delivers.
     pub(super) rows: usize,
     /// Where the planner chose.
-    plan: Option<Plan<3>>,
+    priced: Option<Priced>,
     /// Another way was wanted, and the connection's pins are spent.
     over_budget: bool,
 }
 
-/// The pages of a message that travel as planned: how many, and their price for the sender.
+/// The pages of a message that travel as planned: how many, and what they take the sender by the device's profile.
 #[derive(Clone, Copy, Default)]
 struct Planned {
     pages: u32,
-    sender_ns: f64,
+    device_ns: f64,
 }
 
 /// What a turn brought.
@@ -91,7 +93,8 @@ impl Part {
     pub(super) fn with_state<R>(&self, with: impl FnOnce(&PageState<'_>) -> R) -> R {
         let page = &self.page;
         let at = |record: DeltaRecord<'_>| page.offset_of(record.record());
-        let deltas: Vec<DeltaAt<'_>> = page.deltas().map(|record| DeltaAt { record, at: at(record) }).collect();
+        let deltas: SmallVec<[DeltaAt<'_>; 9]> =
+            page.deltas().map(|record| DeltaAt { record, at: at(record) }).collect();
         with(&PageState::new(page.leaf(), page.offset_of(page.base()), page.rows(), &deltas))
     }
 }
@@ -150,7 +153,7 @@ impl ActiveScan {
             Turn::Long(bytes) => bytes.len() as u64,
             Turn::Wait | Turn::End => return turn,
         };
-        terms.meter.note(way, self.planned.sender_ns, self.planned.pages, stopwatch);
+        terms.meter.note(way, self.planned.device_ns, self.planned.pages, stopwatch);
         self.sequence += 1;
         self.reply.messages += 1;
         turn
@@ -174,14 +177,14 @@ impl ActiveScan {
     }
 
     fn choose(&mut self, state: &PageState<'_>, from: usize, terms: &Terms<'_>, joins: Option<Mode>) -> Choice {
-        let plan = match self.mode {
+        let priced = match self.mode {
             Mode::Auto if from == 0 => self.ways.plan(state, &self.projection, terms, joins),
             _ => None,
         };
-        let wanted = match (self.mode, &plan) {
+        let wanted = match (self.mode, &priced) {
             // The rest of a page that was begun by copying is copied.
             _ if from > 0 => Mode::Copy,
-            (Mode::Auto, Some(plan)) => MODES[plan.chosen],
+            (Mode::Auto, Some(priced)) => MODES[priced.plan.chosen],
             (Mode::Auto, None) => Mode::Copy,
             (mode, _) => mode,
         };
@@ -190,7 +193,7 @@ impl ActiveScan {
         if way != Mode::Copy {
             self.ways.draft(way, state, &self.projection, terms);
         }
-        Choice { way, rows: state.rows(), plan, over_budget }
+        Choice { way, rows: state.rows(), priced, over_budget }
     }
 
     /// Books `rows` rows of a page as sent `way`.
@@ -201,13 +204,13 @@ impl ActiveScan {
         }
         self.reply.chosen[answer::index(way)] += 1;
         self.reply.over_budget += u64::from(choice.over_budget);
-        if let Some(plan) = &choice.plan {
+        if let Some(Priced { plan, device_ns }) = &choice.priced {
             for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {
                 *sum += price.map_or(0, |p| p.ns as u64);
             }
             if MODES[plan.chosen] == way {
                 self.planned.pages += 1;
-                self.planned.sender_ns += plan.price().sender_ns;
+                self.planned.device_ns += device_ns;
             }
         }
     }
@@ -223,7 +226,7 @@ impl Connection {
             goal: shared.options.goal,
             sge_max: shared.sge_max,
             block_bytes: self.block_bytes,
-            spent: self.held_bytes() > shared.options.pinned_max,
+            spent: self.holds_more_than(shared.options.pinned_max),
             meter: &shared.meter,
         };
         let until = shared.options.window.min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);

@@ -43,6 +43,7 @@ pub(crate) struct Worker {
     connections: HashMap<QueuePair, Connection>,
     /// Connections with a scan or messages to send.
     busy: Vec<QueuePair>,
+    pace: Pace,
     spare: Vec<(u64, Buffer)>,
     swept: Instant,
 }
@@ -51,7 +52,7 @@ impl Worker {
     /// # Errors
     /// When the system has no room for the worker's buffers and descriptors.
     pub(crate) fn new(shared: Arc<Shared>, links: Receiver<Link>) -> Result<Self, VerbsError> {
-        let options = PortOptions { shared_receives: RECEIVES, ..PortOptions::default() };
+        let options = PortOptions { shared_receives: RECEIVES, wake_at_half: true, ..PortOptions::default() };
         let queue = CompletionQueue::new(shared.provider.open_port(&shared.domain, options)?);
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| VerbsError::System { what: "eventfd", reason: e.to_string() })?;
@@ -64,6 +65,7 @@ impl Worker {
             waker: Waker(Arc::new(waker)),
             connections: HashMap::new(),
             busy: Vec::new(),
+            pace: Pace::default(),
             spare: buffers.into_iter().map(|b| (0, b)).collect(),
             swept: Instant::now(),
         })
@@ -82,13 +84,20 @@ impl Worker {
             let waits = self.feed();
             if waits {
                 let (spun, slept) = (self.queue.spun(), self.queue.sleeps());
+                let (patience, sated) = (self.patience(), self.sated());
+                let waker = Some(self.waker.0.as_fd());
                 // Only a failing system call ends the wait with an error; the next turn tries again.
-                let _ = self.queue.poll_wait_or(&mut done, self.patience(), Some(self.waker.0.as_fd()));
+                let _ = match self.pace.sleeps_at_once(sated) {
+                    true => self.queue.sleep_or(&mut done, patience, waker),
+                    false => self.queue.poll_wait_or(&mut done, patience, waker),
+                };
                 let spun = self.queue.spun() - spun;
                 self.shared.house.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
-                if self.queue.sleeps() > slept {
+                let slept = self.queue.sleeps() > slept;
+                if slept {
                     self.waker.quiet();
                 }
+                self.pace.waited(slept);
             } else {
                 self.queue.poll(&mut done);
             }
@@ -179,6 +188,15 @@ impl Worker {
         waits
     }
 
+    /// Whether nothing is to be done before clients have taken half of what is under way to them.
+    fn sated(&self) -> bool {
+        let sated = |qp| {
+            let connection: Option<&Connection> = self.connections.get(qp);
+            connection.is_some_and(|c| c.scan.is_some() && c.in_flight >= self.shared.options.window)
+        };
+        !self.busy.is_empty() && self.busy.iter().all(sated)
+    }
+
     /// How long it may sleep: for ever when nobody owes anything.
     fn patience(&self) -> Option<Duration> {
         let owed = self.busy.iter().any(|qp| self.connections.contains_key(qp))
@@ -220,6 +238,34 @@ impl Worker {
     }
 }
 
+/// Whether to poll before going to sleep.
+///
+/// A worker whose clients are sated is woken when half of what they have is taken, which is long enough to be worth sleeping for;
+/// and whoever takes it may share this core's units. Where a provider wakes earlier all the same, it is not.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the wait in hand began, if it began with a sleep.
+    since: Option<Instant>,
+    /// Waits of a sated worker that shall begin with polling.
+    poll_first: u32,
+}
+
+impl Pace {
+    /// For the wait that begins now.
+    fn sleeps_at_once(&mut self, sated: bool) -> bool {
+        let at_once = sated && self.poll_first == 0;
+        self.poll_first = self.poll_first.saturating_sub(u32::from(sated));
+        self.since = at_once.then(Instant::now);
+        at_once
+    }
+
+    fn waited(&mut self, slept: bool) {
+        if slept && self.since.take().is_some_and(|since| since.elapsed() < WORTH_SLEEPING) {
+            self.poll_first = POLLS_AFTER_SHORT_SLEEP;
+        }
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         self.transmit.close(&self.shared);
@@ -233,5 +279,8 @@ const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
 /// Messages that wait for one client. Parts of the longest message for the smallest buffers stay below; a
 /// client that asks on and on and takes no answer does not.
 const OUTBOX_MAX: usize = 8192;
+/// A sleep that is shorter costs more than polling does.
+const WORTH_SLEEPING: Duration = Duration::from_micros(80);
+const POLLS_AFTER_SHORT_SLEEP: u32 = 64;
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
