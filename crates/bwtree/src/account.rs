@@ -1,6 +1,6 @@
 //! Who pins how much: an account per client, so that a stalled one can be told from the others.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::core::Core;
@@ -9,6 +9,10 @@ use crate::core::Core;
 pub struct PinAccount {
     core: Arc<Core>,
     blocks: [OnceLock<Box<[Place]>>; BLOCKS],
+    /// Of all entries.
+    bytes: AtomicU64,
+    /// Where to look for a free place first: behind the last one taken, since pins mostly end in the order in which they began.
+    next: AtomicUsize,
 }
 
 /// One pin's entry.
@@ -21,15 +25,21 @@ struct Place {
 
 impl PinAccount {
     pub(crate) fn new(core: Arc<Core>) -> PinAccount {
-        PinAccount { core, blocks: [const { OnceLock::new() }; BLOCKS] }
+        PinAccount {
+            core,
+            blocks: [const { OnceLock::new() }; BLOCKS],
+            bytes: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+        }
     }
 
     /// Bytes of all pages pinned through this account, their overflow extents included. A page pinned twice counts twice.
     pub fn pinned_bytes(&self) -> u64 {
-        self.places().filter(|p| p.unit.load(Ordering::Acquire) != 0).map(|p| p.bytes.load(Ordering::Relaxed)).sum()
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of pages that the tree has replaced and that stay in memory because they are pinned through this account.
+    /// Bytes of pages that the tree has replaced and that stay in memory because they are pinned through this account. Looks at
+    /// every pin; [`pinned_bytes`](Self::pinned_bytes) is never less and looks at none.
     pub fn held_bytes(&self) -> u64 {
         let held = self.places().filter(|p| match p.unit.load(Ordering::Acquire) {
             0 => false,
@@ -49,27 +59,49 @@ impl PinAccount {
 
     /// Enters a pin; its place.
     pub(crate) fn enter(&self, unit: u32, bytes: u64) -> u32 {
-        let mut first = 0;
-        for (block, places) in self.blocks.iter().enumerate() {
-            let places = places.get_or_init(|| (0..FIRST << block).map(|_| Place::default()).collect());
-            for (i, place) in places.iter().enumerate() {
-                let free = place.unit.load(Ordering::Relaxed) == 0;
-                if free
-                    && place.unit.compare_exchange(0, u64::from(unit) + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-                {
-                    place.bytes.store(bytes, Ordering::Relaxed);
-                    return first + i as u32;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut start = self.next.load(Ordering::Relaxed);
+        for block in 0..BLOCKS {
+            let there = (FIRST << block) - FIRST;
+            if self.blocks[block].get().is_some() && block + 1 < BLOCKS {
+                continue;
+            }
+            // All blocks before this one exist: round them once, then take a new one.
+            for at in (0..there).map(|step| (start + step) % there) {
+                if self.take(at, unit, bytes) {
+                    return at as u32;
                 }
             }
-            first += places.len() as u32;
+            self.blocks[block].get_or_init(|| (0..FIRST << block).map(|_| Place::default()).collect());
+            start = there;
+            if let Some(at) = (start..there + (FIRST << block)).find(|at| self.take(*at, unit, bytes)) {
+                return at as u32;
+            }
         }
         unreachable!("more pins than pages can exist")
     }
 
-    pub(crate) fn leave(&self, at: u32) {
-        let n = at as usize + FIRST;
+    /// Takes a place if it is free.
+    fn take(&self, at: usize, unit: u32, bytes: u64) -> bool {
+        let Some(place) = self.place(at) else { return false };
+        let free = place.unit.load(Ordering::Relaxed) == 0;
+        if !free || place.unit.compare_exchange(0, u64::from(unit) + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        place.bytes.store(bytes, Ordering::Relaxed);
+        self.next.store(at + 1, Ordering::Relaxed);
+        true
+    }
+
+    fn place(&self, at: usize) -> Option<&Place> {
+        let n = at + FIRST;
         let block = (n.ilog2() - FIRST.ilog2()) as usize;
-        if let Some(place) = self.blocks[block].get().and_then(|places| places.get(n - (FIRST << block))) {
+        self.blocks.get(block)?.get()?.get(n - (FIRST << block))
+    }
+
+    pub(crate) fn leave(&self, at: u32) {
+        if let Some(place) = self.place(at as usize) {
+            self.bytes.fetch_sub(place.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             place.unit.store(0, Ordering::Release);
         }
     }

@@ -72,6 +72,9 @@ impl Pages {
                 Some(leaf.low_fence()).filter(|low| !low.is_empty() && clip_from == Bound::Unbounded)
             }
         };
+        if self.direction == Direction::Forward && next.is_some() {
+            self.core.look_ahead(&guard, &leaf);
+        }
         let next = next.map(<[u8]>::to_vec);
         drop(guard);
         match (next, self.direction) {

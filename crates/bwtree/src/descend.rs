@@ -9,7 +9,7 @@ use crate::core::{Core, ROOT};
 use crate::epoch::Guard;
 use crate::inner::{Inner, Target};
 use crate::options::Error;
-use crate::page::NO_PAGE;
+use crate::page::{Leaf, NO_PAGE};
 use crate::store::{LeafState, Node, Word};
 
 /// A leaf that was found.
@@ -23,6 +23,19 @@ pub(crate) struct Found<'g> {
 impl Core {
     pub(crate) fn read<'g>(&self, guard: &'g Guard<'_>, pid: u32) -> Word<'g> {
         Word::read(guard, self.store.map.entry(pid))
+    }
+
+    /// Asks for what a scan forward from `leaf` will read next: the header of the leaf after the next, and, since the next one's
+    /// header was asked for a leaf ago, the next one's chain.
+    pub(crate) fn look_ahead(&self, guard: &Guard<'_>, leaf: &Leaf<'_>) {
+        if leaf.right() == NO_PAGE {
+            return;
+        }
+        let Node::Leaf(next) = self.read(guard, leaf.right()).node(&self.store) else { return };
+        self.store.prefetch_chain(&next);
+        if next.leaf.right() != NO_PAGE {
+            self.store.prefetch(self.read(guard, next.leaf.right()));
+        }
     }
 
     /// The leaf for `target`.

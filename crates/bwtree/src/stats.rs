@@ -14,6 +14,7 @@ pub(crate) enum Counter {
     Retries,
     Collections,
     Pages,
+    Waits,
 }
 
 /// Figures of a tree. Counts are since its creation; none of them stops anybody while it is taken.
@@ -31,6 +32,8 @@ pub struct Stats {
     pub merges: u64,
     /// Attempts lost to a faster writer.
     pub retries: u64,
+    /// Times that somebody gave up the processor for memory that others hold back: deletes in a full arena, nobody else.
+    pub waits: u64,
     /// Pages given to cursors, and read by readers.
     pub pages_scanned: u64,
     /// Bytes of chunks committed in the arena.
@@ -64,6 +67,7 @@ impl Core {
             inner_splits: count(Counter::InnerSplits),
             merges: count(Counter::Merges),
             retries: count(Counter::Retries),
+            waits: count(Counter::Waits),
             pages_scanned: count(Counter::Pages),
             committed_bytes,
             committed_bytes_peak,

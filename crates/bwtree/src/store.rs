@@ -274,6 +274,23 @@ impl Store {
         self.arena.base().as_ptr().wrapping_add(offset as usize)
     }
 
+    /// Asks for the header of the leaf that `word` names.
+    #[inline]
+    pub(crate) fn prefetch(&self, word: Word<'_>) {
+        page::prefetch::at(self.address(base_of(word.raw)), HEAD_LINES * 64);
+    }
+
+    /// Asks for what a pin of this leaf and its chain will read.
+    #[inline]
+    pub(crate) fn prefetch_chain(&self, state: &LeafState<'_>) {
+        page::prefetch::at(std::ptr::from_ref(self.units.entry(state.leaf.unit())).cast(), 1);
+        if state.chain() > 0 {
+            // Records lie behind the page, the newest last.
+            let from = state.leaf.bytes().len().min(state.newest());
+            page::prefetch::at(state.base.wrapping_add(from), (state.newest() - from).min(CHAIN_BYTES) + 64);
+        }
+    }
+
     /// The leaf that `word` names.
     #[inline]
     pub(crate) fn leaf<'g>(&self, word: Word<'g>) -> LeafState<'g> {
@@ -519,6 +536,8 @@ const RELEASED: u64 = 1 << 33;
 pub(crate) const UNIT_MAX: usize = 0xffff * 8;
 /// Header, fences and hints of a page of 8-byte keys.
 const HEAD_LINES: usize = 6;
+/// Bytes of a chain that are asked for at once.
+const CHAIN_BYTES: usize = 2 << 10;
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {

@@ -91,6 +91,7 @@ impl Core {
             }
             if failed > TRIES {
                 // Somebody who was put to sleep inside the tree may hold back what is missing.
+                guard.count(Counter::Waits as usize, 1);
                 drop(guard);
                 wait_for_others(failed - TRIES);
             }

@@ -81,6 +81,22 @@ fn every_delete_succeeds_at_once() {
     }
 }
 
+/// On a machine whose processors others keep busy, each time slice given up costs milliseconds, and a load into a full arena
+/// has thousands of inserts refused.
+#[test]
+fn an_insert_that_is_refused_waits_for_nobody() {
+    let tree = tree(16 << 10, 3, 100);
+    // One stays inside all the while and holds back what is replaced.
+    let pages = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).collect::<Vec<_>>();
+    let there = filled(&tree, &[7; 100]);
+    for n in &there[..100] {
+        let update = tree.update(&key(*n), &[8; 100]);
+        assert!(matches!(update, Ok(true) | Err(Error::Exhausted)), "{update:?}");
+    }
+    assert_eq!(tree.stats().waits, 0);
+    drop(pages);
+}
+
 #[test]
 fn deletes_succeed_while_others_read_and_fail_to_insert() {
     let tree = tree(16 << 10, 3, 100);
