@@ -36,6 +36,8 @@ struct Receiver {
     queue: CompletionQueue,
     pair: QueuePair,
     came: Vec<Vec<u8>>,
+    /// SENDs that came, ever.
+    requests: usize,
     _provider: Arc<dyn Provider>,
 }
 
@@ -70,7 +72,7 @@ impl Delivery {
                 let region = Memory::Segment(buffers[0].segment().clone());
                 theirs.register(&domain, &region, Access::LOCAL)?;
                 queue.post_receive(Some(pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
-                Ok::<_, VerbsError>(Receiver { queue, pair, came: Vec::new(), _provider: theirs })
+                Ok::<_, VerbsError>(Receiver { queue, pair, came: Vec::new(), requests: 0, _provider: theirs })
             });
             pairs.push(queue.attach(listener.accept(LIMIT)?.ok_or("nobody connected")?)?);
             receivers.push(connecting.join().map_err(|_| "the connecting thread panicked")??);
@@ -82,6 +84,11 @@ impl Delivery {
     /// The memory that regions are of.
     pub fn memory(&self) -> &Arc<Buffer> {
         &self.memory
+    }
+
+    /// SENDs that have come to each destination, ever.
+    pub fn requests(&self) -> Vec<usize> {
+        self.receivers.iter().map(|receiver| receiver.requests).collect()
     }
 
     /// Sends a region to the first destination, by a plan or as it lies; the messages that came.
@@ -153,6 +160,7 @@ impl Receiver {
                 return Err(format!("a receive ended with {:?}", completion.status).into());
             }
             let bundle = Bundle::new(&buffer[..completion.bytes as usize], completion.immediate)?;
+            self.requests += 1;
             self.came.extend(bundle.map(<[u8]>::to_vec));
             self.queue.post_receive(Some(self.pair), &mut vec![(0, buffer)])?;
         }
@@ -223,7 +231,8 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
 }
 
 /// Longest request: several are needed for most shapes.
-const REQUEST_BYTES: usize = 1024;
-const BUFFERS: usize = 12;
+pub const REQUEST_BYTES: usize = 1024;
+/// Transmit buffers of a delivery.
+pub const BUFFERS: usize = 12;
 const RECEIVES: usize = 6;
 const LIMIT: Duration = Duration::from_secs(10);

@@ -5,9 +5,9 @@ mod reference;
 
 use std::sync::Arc;
 
-use overside_conformance::declared::{Delivery, messages, shape};
+use overside_conformance::declared::{BUFFERS, Delivery, REQUEST_BYTES, messages, shape};
 use overside_planner::{Force, Terms, Way};
-use overside_shape::{Mask, Run, Shape};
+use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
 use overside_verbs::declared::{Balance, SharedTerms};
 use proptest::prelude::*;
 use reference::ReferenceHarness;
@@ -37,6 +37,31 @@ fn a_shared_send_brings_what_separate_sends_bring() {
             assert_eq!(came.len(), 200, "a message a row");
             assert!(came == messages(delivery.memory(), shape));
             assert!(came == delivery.send(shape, Some(None)).unwrap(), "and as a send of its own");
+        }
+    }
+}
+
+/// Row `i` of five dense columns goes wherever a hash of it says.
+fn hashed(rows: u64, destinations: u64) -> Vec<Arc<Shape>> {
+    let columns: Vec<Column> = (0..5).map(|c| Column::dense(c * rows * 4, 4)).collect();
+    let to = |row: u64| (row.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % destinations;
+    (0..destinations)
+        .map(|d| Arc::new(Shape::bitmapped(&columns, &Bitmap::of(rows, |row| to(row) == d), Order::Rows).unwrap()))
+        .collect()
+}
+
+#[test]
+fn tiles_cut_no_request_and_fewer_buffers_than_destinations_suffice() {
+    for (destinations, tile_bytes) in [(2, 900), (2, 1 << 20), (BUFFERS + 5, 2000)] {
+        let mut delivery = delivery(destinations);
+        let shapes = hashed(3000, destinations as u64);
+        let view = Terms { force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let terms = SharedTerms { tile_bytes, balance: Balance::Any, view };
+        let came = delivery.send_shared(&shapes, &terms).unwrap();
+        for ((shape, came), requests) in shapes.iter().zip(came).zip(delivery.requests()) {
+            assert!(came == messages(delivery.memory(), shape));
+            let fewest = came.len().div_ceil(REQUEST_BYTES / 20);
+            assert!(destinations > 2 || requests == fewest, "{requests} requests of whole buffers, not {fewest}");
         }
     }
 }

@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod apart;
 mod bitmap;
 mod bitmapped;
 mod cursor;
@@ -56,6 +57,7 @@ mod tiles;
 mod variable;
 mod walk;
 
+pub use apart::{Shared, shared_byte};
 pub use bitmap::{Bitmap, Ones};
 pub use bitmapped::{Column, Order};
 pub use error::ShapeError;

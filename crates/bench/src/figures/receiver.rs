@@ -1,6 +1,9 @@
 //! The receiving side: a process of its own, which does what the sender tells it over a socket.
 
-use super::{digest::Digest, sender::port_options};
+use super::{
+    digest::Digest,
+    sender::{SPIN, SPIN_CROWDED, port_options},
+};
 use crate::{
     measure::{Cpu, now_ns},
     process::{child_socket, read_word, write_words},
@@ -28,6 +31,8 @@ pub enum Command {
     Connect {
         /// Bytes of the longest message.
         message_bytes: u64,
+        /// There are more processes than processors.
+        crowded: bool,
     },
     /// Receive until the end.
     Receive,
@@ -62,7 +67,7 @@ pub struct Answer {
 impl Command {
     pub(super) fn words(self) -> [u64; 2] {
         match self {
-            Command::Connect { message_bytes } => [0, message_bytes],
+            Command::Connect { message_bytes, crowded } => [if crowded { 4 } else { 0 }, message_bytes],
             Command::Receive => [1, 0],
             Command::Check => [2, 0],
             Command::Offer { bytes } => [3, bytes],
@@ -73,7 +78,7 @@ impl Command {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (what, of) = (word(0), word(8));
         Ok(match what {
-            0 => Command::Connect { message_bytes: of },
+            0 | 4 => Command::Connect { message_bytes: of, crowded: what == 4 },
             1 => Command::Receive,
             2 => Command::Check,
             3 => Command::Offer { bytes: of },
@@ -124,7 +129,10 @@ pub(super) fn serve(address: &str) -> Result<()> {
         // The parent hangs up when it is done.
         let Some(command) = receiver.command(&mut line)? else { return Ok(()) };
         let answer = match command {
-            Command::Connect { message_bytes } => receiver.connect(message_bytes as usize)?,
+            Command::Connect { message_bytes, crowded } => {
+                receiver.queue.set_spin(if crowded { SPIN_CROWDED } else { SPIN });
+                receiver.connect(message_bytes as usize)?
+            }
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
             Command::Receive => receiver.receive(&mut line, None)?,
             Command::Check => receiver.receive(&mut line, Some(Digest::default()))?,
@@ -299,9 +307,8 @@ mod tests {
             Answer { bytes: 1, messages: 2, cpu_ns: 3, poll_ns: 5, digest: 4, readable: None, writable: Some(token) };
         write_words(&mut here, &answer.words()).unwrap();
         assert_eq!(Answer::read(&mut there).unwrap(), answer);
-        for command in
-            [Command::Connect { message_bytes: 5 }, Command::Receive, Command::Check, Command::Offer { bytes: 6 }]
-        {
+        let connect = |crowded| Command::Connect { message_bytes: 5, crowded };
+        for command in [connect(false), connect(true), Command::Receive, Command::Check, Command::Offer { bytes: 6 }] {
             write_words(&mut here, &command.words()).unwrap();
             let mut bytes = [0; COMMAND_BYTES];
             there.read_exact(&mut bytes).unwrap();

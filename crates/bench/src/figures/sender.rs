@@ -227,9 +227,12 @@ impl Sender {
     /// A receiver has ended or does not connect.
     pub fn connect(&mut self, count: usize, message_bytes: usize, buffers: usize) -> Result<()> {
         self.hang_up()?;
+        // Whoever polls takes the processor from those it waits for.
+        let crowded = count + 1 > std::thread::available_parallelism().map_or(1, usize::from);
+        self.queue.set_spin(if crowded { SPIN_CROWDED } else { SPIN });
         self.queue.set_signal_every(buffers / (2 * count.max(1)));
         for at in 0..count {
-            self.tell(at, Command::Connect { message_bytes: message_bytes as u64 })?;
+            self.tell(at, Command::Connect { message_bytes: message_bytes as u64, crowded })?;
             let link = self.listener.accept(PATIENCE)?.context("a receiver does not connect")?;
             self.pairs.push(self.queue.attach(link)?);
             self.answer(at)?;
@@ -267,15 +270,26 @@ impl Sender {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn post(&mut self, what: &mut dyn Post, check: bool) -> Result<(Sample, Vec<Answer>)> {
+        self.post_times(what, 1, check)
+    }
+
+    /// One stretch of what posts by itself, so many `times` over.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn post_times(&mut self, what: &mut dyn Post, times: usize, check: bool) -> Result<(Sample, Vec<Answer>)> {
         let begun = self.begin(check)?;
-        what.begin(&self.pairs)?;
-        let mut done = Vec::new();
-        while !what.post(&mut self.queue, &self.pairs)? {
-            self.queue.poll_wait(&mut done, Some(LOOK))?;
-            if done.is_empty() {
-                self.watch()?;
+        let (mut done, mut bytes) = (Vec::new(), 0);
+        for _ in 0..times {
+            what.begin(&self.pairs)?;
+            while !what.post(&mut self.queue, &self.pairs)? {
+                self.queue.poll_wait(&mut done, Some(LOOK))?;
+                if done.is_empty() {
+                    self.watch()?;
+                }
+                settle(&mut done, &mut drop)?;
             }
-            settle(&mut done, &mut drop)?;
+            bytes += what.bytes();
         }
         for to in 0..self.pairs.len() {
             let mut last = VecDeque::from([end_of_stretch()]);
@@ -284,7 +298,7 @@ impl Sender {
                 settle(&mut done, &mut drop)?;
             }
         }
-        self.end(begun, Sample { bytes: what.bytes(), ..Sample::default() }, &mut drop)
+        self.end(begun, Sample { bytes, ..Sample::default() }, &mut drop)
     }
 
     /// Every receiver is ready; time begins.
@@ -454,6 +468,10 @@ pub fn port_options() -> PortOptions {
     PortOptions { depth: 128, sges: 4096, shared_receives: 0, ..PortOptions::default() }
 }
 
+/// How long either end polls before it sleeps.
+pub const SPIN: Duration = Duration::from_micros(50);
+/// As [`SPIN`], where there are more processes than processors.
+pub const SPIN_CROWDED: Duration = Duration::from_micros(3);
 /// Requests made ready before they are posted.
 const BATCH: usize = 16;
 const LOOK: Duration = Duration::from_millis(200);

@@ -106,17 +106,20 @@ struct CopyOut<'a> {
     table: &'a Table,
     pool: Pool,
     next: usize,
+    /// How often the table is sent, this time included.
+    passes: usize,
     filling: Vec<Option<(Buffer, usize)>>,
     ready: Vec<VecDeque<(WorkRequest, u64)>>,
     given: u64,
 }
 
 impl<'a> CopyOut<'a> {
-    fn new(table: &'a Table, pool: &Pool, destinations: usize) -> CopyOut<'a> {
+    fn new(table: &'a Table, pool: &Pool, destinations: usize, passes: usize) -> CopyOut<'a> {
         CopyOut {
             table,
             pool: pool.clone(),
             next: 0,
+            passes,
             filling: vec_of(destinations, || None),
             ready: vec_of(destinations, VecDeque::new),
             given: 0,
@@ -170,7 +173,10 @@ impl Side for CopyOut<'_> {
                 return Ok(Next::Request(request));
             }
             if self.next == self.table.rows {
-                return Ok(Next::Done);
+                if self.passes <= 1 {
+                    return Ok(Next::Done);
+                }
+                (self.passes, self.next) = (self.passes - 1, 0);
             }
             if !self.fill() {
                 return Ok(Next::Wait);
@@ -316,7 +322,9 @@ fn one(
     check(sender, table, destinations, pool, &mut separate, &mut shared)?;
     let mut copying = Copying::new(BUNDLE_BYTES)?;
     let mut limits = Vec::new();
-    // A pass over a small table is short: as many as fill a slice.
+    // A pass over a small table is short: several in one stretch, so that beginning and ending it does not count, and as
+    // many stretches as fill a slice.
+    let times = (STRETCH_BYTES / (table.rows * ROW_BYTES)).max(1);
     let passes = |sender: &mut Sender, run: &mut dyn FnMut(&mut Sender) -> Result<Sample>| -> Result<Sample> {
         let (start, mut all) = (now_ns(), Sample::default());
         while elapsed_ns(start) < setting.slice_ns() {
@@ -338,10 +346,10 @@ fn one(
                 Ok(sample)
             }
             1 => passes(sender, &mut |sender| {
-                Ok(sender.run(&mut CopyOut::new(table, pool, destinations), Until::Done, false)?.0)
+                Ok(sender.run(&mut CopyOut::new(table, pool, destinations, times), Until::Done, false)?.0)
             }),
-            2 => passes(sender, &mut |sender| Ok(sender.post(&mut separate, false)?.0)),
-            3 => passes(sender, &mut |sender| Ok(sender.post(&mut shared, false)?.0)),
+            2 => passes(sender, &mut |sender| Ok(sender.post_times(&mut separate, times, false)?.0)),
+            3 => passes(sender, &mut |sender| Ok(sender.post_times(&mut shared, times, false)?.0)),
             _ => {
                 limits.push(copying.limit(&table.memory, setting.slice_ns() / 2));
                 Ok(Sample::default())
@@ -373,7 +381,7 @@ fn check(
         parts.push(("sge-list", sender.run(&mut list, Until::Done, true)?.1));
     }
     sender.connect(destinations, BUNDLE_BYTES, pool.capacity())?;
-    let whole = sender.run(&mut CopyOut::new(table, pool, destinations), Until::Done, true)?.1;
+    let whole = sender.run(&mut CopyOut::new(table, pool, destinations, 1), Until::Done, true)?.1;
     parts.push(("declared", sender.post(separate, true)?.1));
     parts.push(("shared-send", sender.post(shared, true)?.1));
     let rows: u64 = whole.iter().map(|answer| answer.messages).sum();
@@ -497,7 +505,7 @@ fn claims(figure: &mut Figure, sizes: &[usize]) {
 
 /// Transmit buffers: more than one a destination, and together no more than about stays in the cache.
 fn buffers(destinations: usize) -> usize {
-    (3 * destinations).max(32)
+    (6 * destinations).max(32)
 }
 
 fn vec_of<T>(count: usize, make: impl FnMut() -> T) -> Vec<T> {
@@ -519,6 +527,8 @@ const ROW_BYTES: usize = COLUMNS * VALUE_BYTES;
 /// Rows of a request: about 32 KiB.
 const BUNDLE_ROWS: usize = 1638;
 const BUNDLE_BYTES: usize = BUNDLE_ROWS * ROW_BYTES;
+/// A stretch of sending has so many bytes at least.
+const STRETCH_BYTES: usize = 16 << 20;
 const WARM_UP_ROWS: usize = 2048;
 /// Requests of SGE lists that are made ready for a round.
 const PREPARED_ROWS: usize = 32 << 10;

@@ -8,7 +8,8 @@
 //! | contiguous | one copy by vectors |
 //! | strided | one loop a run of the period, by its width; every other value by permutations |
 //! | bitmapped | vector compress by words of 64 rows (widths 1, 2, 4, 8), else value by value |
-//! | sets and several columns, row by row | columns into a block in the first-level cache, the block into rows |
+//! | several columns of a bitmap, row by row | numbers of the set rows by vectors, then row after row |
+//! | sets, row by row | columns into a block in the first-level cache, the block into rows |
 //! | mapped | row by row, fetched ahead |
 //! | other | fragment by fragment |
 //!
@@ -16,6 +17,7 @@
 
 mod columns;
 mod copy;
+mod indexed;
 mod kernel;
 mod periods;
 mod rows;

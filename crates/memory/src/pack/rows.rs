@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::columns::{Bits, WORDS, compress, every, stride};
 use super::copy::run;
+use super::indexed;
 use super::kernel::PackKernel;
 
 /// What gives the elements of one region in turn.
@@ -85,6 +86,10 @@ impl<'a> RowPacker<'a> {
             let slot = Slot { at: 0, width: self.widths[0] };
             // SAFETY: [pack] one column's values are the rows.
             return unsafe { self.fill(0, count, to, &[slot], count * self.row_bytes) };
+        }
+        if let [Feed::Bits { columns, bits }] = &mut self.feeds[..] {
+            // SAFETY: [pack] the caller's promise.
+            return unsafe { indexed::rows(self.kernel, self.base, columns, bits, count, to) };
         }
         let mut block = Block([const { std::mem::MaybeUninit::uninit() }; BLOCK_BYTES]);
         let block = block.0.as_mut_ptr().cast::<u8>();

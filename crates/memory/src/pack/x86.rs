@@ -162,6 +162,48 @@ unsafe fn compress_vbmi2<const W: usize>(word: u64, from: *const u8, to: *mut u8
     }
 }
 
+/// The numbers of the set bits of `words`, counted from the first word's first. Gives how many.
+///
+/// # Safety
+/// There is room for them and for 16 more; AVX2 and POPCNT were detected.
+#[target_feature(enable = "avx2,popcnt")]
+pub(super) unsafe fn number_avx2(words: &[u64], to: *mut u32) -> usize {
+    let mut at = 0;
+    for (i, word) in words.iter().enumerate() {
+        for step in 0..8 {
+            let bits = (word >> (8 * step) & 0xFF) as usize;
+            let first = _mm256_set1_epi32((i * 64 + step * 8) as i32);
+            // SAFETY: [pack] 8 numbers from `at` on, of which the set ones stay.
+            unsafe {
+                let order = _mm256_load_si256(ORDER_4.0[bits].as_ptr().cast());
+                _mm256_storeu_si256(to.add(at).cast(), _mm256_add_epi32(order, first));
+            }
+            at += bits.count_ones() as usize;
+        }
+    }
+    at
+}
+
+/// As [`number_avx2`].
+///
+/// # Safety
+/// As there; AVX-512 was detected.
+#[target_feature(enable = "avx512f,popcnt")]
+pub(super) unsafe fn number_avx512(words: &[u64], to: *mut u32) -> usize {
+    let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    let mut at = 0;
+    for (i, word) in words.iter().enumerate() {
+        for step in 0..4 {
+            let bits = (word >> (16 * step)) as u16;
+            let numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32((i * 64 + step * 16) as i32));
+            // SAFETY: [pack] 16 numbers from `at` on, of which the set ones stay.
+            unsafe { _mm512_storeu_si512(to.add(at).cast(), _mm512_maskz_compress_epi32(bits, numbers)) };
+            at += bits.count_ones() as usize;
+        }
+    }
+    at
+}
+
 /// As [`compress`](super::columns::compress).
 ///
 /// # Safety

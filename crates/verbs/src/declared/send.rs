@@ -1,6 +1,7 @@
 //! One region to one queue pair.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use overside_memory::{Buffer, Fragment, Hold, Pool, View};
@@ -32,7 +33,57 @@ pub struct DeclaredSend {
     until: u64,
     /// Made and not accepted yet.
     waiting: VecDeque<WorkRequest>,
+    /// A request that later tiles go on filling.
+    open: Option<Open>,
     runs: Vec<Run>,
+}
+
+/// A transmit buffer that is being filled. Tiles do not cut requests: what is posted is as long as it would be without.
+#[derive(Debug)]
+struct Open {
+    buffer: Option<Buffer>,
+    pool: Pool,
+    /// Its messages when it is full.
+    messages: Range<u64>,
+    bytes: usize,
+}
+
+impl Open {
+    /// What was packed, on its way.
+    fn into_view(mut self) -> View {
+        match self.buffer.take() {
+            Some(buffer) => self.pool.view(buffer, self.bytes),
+            None => unreachable!("an open request has its buffer"),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.put(buffer);
+        }
+    }
+}
+
+/// How far posting came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advance {
+    /// To the end of what was released.
+    Done,
+    /// There is no transmit buffer for the next request.
+    Starved,
+    /// The queue takes no more.
+    Full,
+}
+
+/// What came of making the next request.
+enum Made {
+    Request(WorkRequest),
+    /// There is no transmit buffer for it.
+    NoBuffer,
+    /// It waits for later messages.
+    Open,
 }
 
 impl DeclaredSend {
@@ -62,7 +113,8 @@ impl DeclaredSend {
         let limits =
             Limits { bytes_max: bytes_max.min(bundle_bytes), sge_max: capabilities.sge_max, gather_from, longest };
         let (inline_max, until) = (capabilities.inline_max, messages.count());
-        Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting: VecDeque::new(), runs: Vec::new() })
+        let (waiting, runs) = (VecDeque::new(), Vec::new());
+        Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting, open: None, runs })
     }
 
     /// What is being sent.
@@ -72,7 +124,7 @@ impl DeclaredSend {
 
     /// Whether every request of it was accepted.
     pub fn is_posted(&self) -> bool {
-        self.waiting.is_empty() && self.next == self.region.shape().messages().count()
+        self.waiting.is_empty() && self.open.is_none() && self.next == self.region.shape().messages().count()
     }
 
     /// Lets messages up to `until` go.
@@ -92,47 +144,99 @@ impl DeclaredSend {
         Ok(())
     }
 
-    /// Posts what was released, as far as the queue and the pool allow; whether that was all of it.
+    /// Posts what was released, as far as the queue and the pool allow. With `several`, fewer than [`AT_ONCE`] requests
+    /// wait for those of later tiles, so that a peer is woken once for several.
     pub(crate) fn advance(
         &mut self,
         queue: &mut CompletionQueue,
         qp: QueuePair,
         pool: &Pool,
-    ) -> Result<bool, VerbsError> {
+        several: bool,
+    ) -> Result<Advance, VerbsError> {
         loop {
+            let mut starved = false;
             // Several at once, so that the provider tells the peer once.
-            while self.waiting.len() < AT_ONCE && self.next < self.until {
+            while self.waiting.len() < AT_ONCE && self.next < self.until && !starved {
                 match self.prepare(pool) {
-                    Some(request) => self.waiting.push_back(request),
-                    None => break,
+                    Made::Request(request) => self.put(request),
+                    Made::NoBuffer => starved = true,
+                    Made::Open => {}
                 }
             }
-            if self.waiting.is_empty() {
-                return Ok(self.next == self.until);
+            let last = self.next == self.region.shape().messages().count();
+            let later = several && !last && !starved && self.waiting.len() < AT_ONCE;
+            if self.waiting.is_empty() || later {
+                return Ok(if self.next == self.until { Advance::Done } else { Advance::Starved });
             }
-            queue.post(qp, &mut self.waiting)?;
-            if !self.waiting.is_empty() {
-                return Ok(false);
+            if !self.push(queue, qp)? {
+                return Ok(Advance::Full);
             }
         }
     }
 
-    /// Makes the next request; none while there is no transmit buffer for it.
-    fn prepare(&mut self, pool: &Pool) -> Option<WorkRequest> {
+    /// Posts what is made; whether that was all.
+    pub(crate) fn push(&mut self, queue: &mut CompletionQueue, qp: QueuePair) -> Result<bool, VerbsError> {
+        if !self.waiting.is_empty() {
+            queue.post(qp, &mut self.waiting)?;
+        }
+        Ok(self.waiting.is_empty())
+    }
+
+    /// Makes a request of the buffer that is being filled, as far as it is.
+    pub(crate) fn close_bundle(&mut self) {
+        if let Some(open) = self.open.take() {
+            let all = self.region.shape().messages();
+            let messages = open.messages.start..self.next;
+            self.put(framed(WorkRequest::send(self.id, open.into_view()), &all.slice(messages)));
+        }
+    }
+
+    fn put(&mut self, request: WorkRequest) {
+        let last = self.next == self.region.shape().messages().count();
+        self.waiting.push_back(if last { request } else { request.prompt() });
+    }
+
+    /// Makes the next request, which begins with the first message that is in none.
+    fn prepare(&mut self, pool: &Pool) -> Made {
         let shape = self.region.shape().clone();
         let all = shape.messages();
         let rest = all.slice(self.next..self.until);
-        let (taken, request) = match self.way {
-            Way::Copy => self.packed(&rest, pool)?,
-            Way::Inline => self.inline(&rest, pool)?,
+        let made = match self.way {
+            Way::Copy if matches!(Framing::of(&all), Framing::Uniform(_)) => return self.filled(&all, pool),
+            Way::Copy => self.packed(&rest, pool),
+            Way::Inline => self.inline(&rest, pool),
             Way::Gather | Way::Mixture | Way::Boxes => match by_entries(&rest, &self.limits, &mut self.runs) {
-                Some(taken) => (taken, self.gathered(&rest.slice(0..taken), pool)?),
+                Some(taken) => self.gathered(&rest.slice(0..taken), pool).map(|request| (taken, request)),
                 // One message has more entries than a gather list: it is packed.
-                None => self.packed(&rest.slice(0..1), pool)?,
+                None => self.packed(&rest.slice(0..1), pool),
             },
         };
+        let Some((taken, request)) = made else { return Made::NoBuffer };
         self.next += taken;
-        Some(if self.next == all.count() { request } else { request.prompt() })
+        Made::Request(request)
+    }
+
+    /// Packs what was released into the buffer in hand, or into a new one; a request when that is full.
+    fn filled(&mut self, all: &Messages<'_>, pool: &Pool) -> Made {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let Some(buffer) = pool.take() else { return Made::NoBuffer };
+                let taken = by_bytes(&all.slice(self.next..all.count()), self.limits.bytes_max);
+                Open { buffer: Some(buffer), pool: pool.clone(), messages: self.next..self.next + taken, bytes: 0 }
+            }
+        };
+        let (to, from) = (self.until.min(open.messages.end), open.bytes);
+        if let Some(buffer) = &mut open.buffer {
+            open.bytes += pack_messages(self.region.memory(), &all.slice(self.next..to), &mut buffer[from..]);
+        }
+        self.next = to;
+        if to < open.messages.end {
+            self.open = Some(open);
+            return Made::Open;
+        }
+        let slice = all.slice(open.messages.clone());
+        Made::Request(framed(WorkRequest::send(self.id, open.into_view()), &slice))
     }
 
     /// As many messages as a buffer holds, packed.
@@ -209,7 +313,7 @@ impl CompletionQueue {
     /// [`post`](Self::post): the rest can never be posted.
     pub fn post_send(&mut self, qp: QueuePair, send: &mut DeclaredSend, pool: &Pool) -> Result<bool, VerbsError> {
         send.check(pool)?;
-        send.advance(self, qp, pool)?;
+        send.advance(self, qp, pool, false)?;
         Ok(send.is_posted())
     }
 }
@@ -220,8 +324,12 @@ fn pack(memory: &Buffer, slice: &Messages<'_>, out: &mut [u8]) -> usize {
     if head > 0 {
         write_lengths(slice, out);
     }
-    match overside_memory::pack::pack(memory, slice, &mut out[head..]) {
-        Ok(packed) => head + packed,
+    head + pack_messages(memory, slice, &mut out[head..])
+}
+
+fn pack_messages(memory: &Buffer, slice: &Messages<'_>, out: &mut [u8]) -> usize {
+    match overside_memory::pack::pack(memory, slice, out) {
+        Ok(packed) => packed,
         Err(error) => unreachable!("a region lies in its memory and a buffer holds a request: {error}"),
     }
 }
@@ -242,4 +350,5 @@ fn fragment(memory: &Arc<Buffer>, run: Run) -> Fragment {
     }
 }
 
+/// Requests that are posted together.
 const AT_ONCE: usize = 4;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
-use overside_shape::{Messages, Run, Shape};
+use overside_shape::{Messages, Run, Shape, Shared, shared_byte};
 
 use super::region::{DeclareError, Region};
-use super::send::DeclaredSend;
+use super::send::{Advance, DeclaredSend};
 use crate::VerbsError;
 use crate::queue::CompletionQueue;
 use crate::work::QueuePair;
@@ -157,10 +157,15 @@ impl CompletionQueue {
             if !send.released {
                 send.release();
             }
-            let mut complete = true;
+            let (mut complete, mut starved) = (true, false);
             for part in send.parts.iter_mut().filter(|part| !part.done) {
-                part.done = part.send.advance(self, part.queue_pair, pool)?;
+                let advance = part.send.advance(self, part.queue_pair, pool, true)?;
+                part.done = advance == Advance::Done;
                 complete &= part.done;
+                starved |= advance == Advance::Starved;
+            }
+            if starved {
+                self.give_up_buffers(send, pool)?;
             }
             if !complete {
                 return Ok(false);
@@ -168,6 +173,23 @@ impl CompletionQueue {
             (send.tile, send.released) = (send.tile + 1, false);
         }
         Ok(true)
+    }
+
+    /// What holds transmit buffers goes, so that they come back: requests that wait for company and, where no other
+    /// buffer is on its way, those that are being filled.
+    fn give_up_buffers(&mut self, send: &mut SharedSend, pool: &Pool) -> Result<(), VerbsError> {
+        let mut on_their_way = false;
+        for part in &mut send.parts {
+            part.send.push(self, part.queue_pair)?;
+            on_their_way |= self.sends_in_flight(part.queue_pair) > 0;
+        }
+        if !on_their_way && pool.free() == 0 {
+            for part in &mut send.parts {
+                part.send.close_bundle();
+                part.send.push(self, part.queue_pair)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -187,14 +209,11 @@ fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance)
 }
 
 fn check_disjoint(destinations: &[Destination]) -> Result<(), DeclareError> {
-    for (second, to) in destinations.iter().enumerate() {
-        for (first, before) in destinations[..second].iter().enumerate() {
-            if let Some(at) = before.shape.common_byte(&to.shape) {
-                return Err(DeclareError::Overlap { first, second, at });
-            }
-        }
+    let shapes: Vec<&Shape> = destinations.iter().map(|to| &*to.shape).collect();
+    match shared_byte(&shapes) {
+        Some(Shared { first, second, at }) => Err(DeclareError::Overlap { first, second, at }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Bytes between a shape's ends that a pass over it reads, column by column.
