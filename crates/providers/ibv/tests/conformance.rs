@@ -59,6 +59,6 @@ sentences!(
     own "own", private "private", accept "accept", once "once", silent "silent", order "order", fifo "fifo",
     placed "placed", gather "gather", inline "inline", immediate "immediate", rnr "rnr", length "length",
     last_word "last-word", write_order "write-order", fence "fence", atomic "atomic", keys "keys", progress "progress",
-    shared "shared", close "close", death "death", hostile "hostile", arm "arm", idle "idle",
+    shared "shared", close "close", death "death", hostile "hostile", arm "arm", wait "wait", idle "idle",
     nonblocking "nonblocking",
 );
