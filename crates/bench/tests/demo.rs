@@ -27,17 +27,19 @@ fn main() {
         // What a harness would be asked, so that `cargo test NAME` and `--list` do no harm.
         Some(other) if !other.starts_with("--") || other == "--list" => {}
         _ => {
-            a_demo_verifies_writes_its_report_and_leaves_nothing();
+            for over in ["shm", "tcp"] {
+                a_demo_verifies_writes_its_report_and_leaves_nothing(over);
+            }
             for signal in [Signal::INT, Signal::KILL] {
                 nothing_outlives_a_demo_that_is_stopped(signal);
             }
-            println!("test result: ok. 2 passed");
+            println!("test result: ok. 3 passed");
         }
     }
 }
 
-fn a_demo_verifies_writes_its_report_and_leaves_nothing() {
-    let options = options("whole");
+fn a_demo_verifies_writes_its_report_and_leaves_nothing(over: &str) {
+    let options = Options { over: over.into(), ..options("whole") };
     let report = demo::run(&options).expect("the demo works");
     assert!(report.verified, "{:?}", report.verification);
     assert!((11_000..13_000).contains(&report.rows), "{} rows", report.rows);
