@@ -41,6 +41,8 @@ pub(crate) struct Connection {
     pub(crate) nonblocking: AtomicBool,
     /// Bytes may have passed uncounted: the ends must not meet.
     pub(crate) tainted: AtomicBool,
+    /// Whether spinning has paid lately; counts up and down.
+    pub(crate) luck: AtomicU8,
     pub(crate) next_free: AtomicPtr<Connection>,
     inner: UnsafeCell<Inner>,
 }
@@ -84,8 +86,6 @@ pub(crate) struct Inner {
     /// Consecutive receives that found nothing, sends that found unread bytes.
     pub(crate) dry: u32,
     pub(crate) unread: u32,
-    /// Whether spinning has paid lately; counts up and down.
-    pub(crate) luck: u8,
     /// Naps taken for the sake of other sleepers.
     pub(crate) patience: u8,
     pub(crate) reason: Reason,
@@ -140,6 +140,7 @@ impl Connection {
             sleepers: AtomicU32::new(0),
             nonblocking: AtomicBool::new(false),
             tainted: AtomicBool::new(false),
+            luck: AtomicU8::new(LUCK_AT_FIRST),
             next_free: AtomicPtr::new(null_mut()),
             inner: UnsafeCell::new(Inner::new(0)),
         }
@@ -164,6 +165,15 @@ impl Connection {
     #[inline]
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
         self.lock.lock().map(|guard| Held { connection: self, _guard: guard })
+    }
+
+    /// As good as new, for its first descriptor. The caller holds the lock.
+    pub(crate) fn renew(&self) {
+        self.descriptors.store(1, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.nonblocking.store(false, Ordering::Relaxed);
+        self.tainted.store(false, Ordering::Relaxed);
+        self.luck.store(LUCK_AT_FIRST, Ordering::Relaxed);
     }
 
     /// In a forked child, which has one thread.
@@ -198,7 +208,6 @@ impl Inner {
             eaten: 0,
             dry: 0,
             unread: 0,
-            luck: LUCK_AT_FIRST,
             patience: 0,
             reason: Reason::Short,
             nagle: false,
@@ -218,6 +227,11 @@ impl Inner {
     pub(crate) fn counts(&self) -> &Counts {
         // SAFETY: [preload-counts] a page of this process and its forked relatives, mapped until the connection is closed.
         unsafe { self.common.as_ref() }.unwrap_or(&self.own)
+    }
+
+    /// Whether every bell that was rung has been read.
+    pub(crate) fn eaten_all(&self, shared: &Shared) -> bool {
+        self.eaten >= crate::bells::rung(shared.bell(self.end))
     }
 
     /// Whether no other process can have it open.

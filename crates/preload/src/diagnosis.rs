@@ -32,7 +32,7 @@ impl Reason {
             Self::Short => "too few calls to be worth it",
             Self::Alone => "the other end did not come by: no library there, or another user, host or container",
             Self::Call(name) => name,
-            Self::Peer => "the other end went back to the kernel",
+            Self::Peer => "the other end closed it or went back to the kernel",
             Self::Shared => "another process has it open too",
             Self::Miscounted => "bytes went past this library",
             Self::Exhausted => "out of memory or descriptors",

@@ -29,7 +29,6 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
             return;
         }
         finish(&mut held, fd);
-        connection.set_state(State::Plain);
     }
 }
 
@@ -44,7 +43,7 @@ fn finish(held: &mut Held<'_>, fd: c_int) {
     fork::leave(held);
 }
 
-/// What the peer has not taken goes through the kernel, as far as it fits at once; the rest it finds in the ring, which it
+/// Little that the peer has not taken goes through the kernel, which takes it at once; much it finds in the ring, which it
 /// keeps. What we have not taken makes the close a reset, as the kernel does it.
 fn ring_ends(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.shared else { return };
@@ -58,7 +57,8 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
         }
     }
     let (end, head) = (held.end, held.out.head);
-    if held.started && !held.out_switched && held.out.taken(&shared, end).is_ok_and(|taken| taken.tail != head) {
+    let few = |tail: u64| head - tail <= AT_ONCE;
+    if held.started && !held.out_switched && held.out.taken(&shared, end).is_ok_and(|taken| few(taken.tail)) {
         drain::switch_out(held, &shared);
     }
     let _ = drain::push(held, fd, &shared);
@@ -80,4 +80,6 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
     let _ = bells::disarm(shared.bell(held.end));
 }
 
+/// Bytes that the kernel's buffer of an idle socket takes without doubt.
+const AT_ONCE: u64 = 8 << 10;
 const BELL_TRIES: u32 = 2000;

@@ -40,6 +40,11 @@ pub(crate) fn ended(fd: c_int) -> Option<Result<(), Errno>> {
     }
 }
 
+/// Whether a receive from the kernel would return something: bytes, the end, or an error, which is left where it is.
+pub(crate) fn something(fd: c_int) -> bool {
+    events(fd, PollFlags::IN).intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+}
+
 /// Bytes that wait in the kernel.
 pub(crate) fn pending(fd: c_int) -> u64 {
     rustix::io::ioctl_fionread(borrowed(fd)).unwrap_or(0)

@@ -29,6 +29,8 @@ mod layout;
 mod lock;
 mod meeting;
 mod name;
+mod poll;
+mod ready;
 mod real;
 mod receive;
 mod report;

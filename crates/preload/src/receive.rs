@@ -74,20 +74,23 @@ pub(crate) fn counted(fd: c_int, connection: &'static Connection, result: isize,
     });
 }
 
-/// Gives a connection back to the kernel and waits until nothing of ours is left in its stream, as far as the peer lets us.
+/// Gives a connection back to the kernel and waits until nothing of ours is left in its stream, as far as the peer lets us:
+/// a call that is not covered follows, and bytes of the ring must go before its own.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason) {
     errno::kept(|| {
-        let Some(mut held) = table::hold(fd, connection) else { return };
-        drain::leave(&mut held, fd, reason);
-        for _ in 0..SETTLE_TRIES {
+        for attempt in 0..BACKLOG_TRIES {
+            let Some(mut held) = table::hold(fd, connection) else { return };
+            drain::leave(&mut held, fd, reason);
             if held.shared.is_none() || connection.state() == State::Plain {
                 return;
             }
-            let mut nothing = Cursor::new(&[]);
-            if let Step::Plain | Step::End | Step::Bytes(_) = after_ring(&mut held, fd, &mut nothing, true) {
+            let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true);
+            drain::respond(&mut held, fd);
+            let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_));
+            if !drain::has_backlog(&held) && (bells_are_gone || attempt > BELL_TRIES) {
                 return;
             }
-            drain::respond(&mut held, fd);
+            drop(held);
             kernel::nap();
         }
     });
@@ -222,6 +225,11 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
     from_kernel(held, fd, to, look, there)
 }
 
+/// Goes on with a switch as far as it can without taking a byte of the program's.
+pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) {
+    after_ring(held, fd, &mut Cursor::new(&[]), true);
+}
+
 /// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
 fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -> Step {
     let Some(shared) = held.shared else { return Step::Plain };
@@ -275,4 +283,6 @@ const UNDERSTOOD: c_int =
     libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC | libc::MSG_NOSIGNAL;
 /// A receive that finds nothing looks for the end of the stream so often.
 pub(crate) const DRY_MASK: u32 = 3;
-const SETTLE_TRIES: u32 = 200;
+/// Milliseconds that a bell may be on its way; that a peer may leave the kernel's buffer full.
+const BELL_TRIES: u32 = 200;
+const BACKLOG_TRIES: u32 = 30_000;

@@ -56,6 +56,11 @@ impl Sender {
         }
     }
 
+    /// Whether a send would take a byte.
+    pub(crate) fn has_room(&self) -> bool {
+        self.large_from == 0 || self.room() > 0
+    }
+
     /// Moves over to the large ring, when its memory can be had.
     #[cold]
     pub(crate) fn grow(&mut self, shared: &Shared, direction: usize) -> bool {

@@ -58,7 +58,7 @@ pub(crate) fn insert(fd: c_int, end: usize) -> Option<&'static Connection> {
     {
         let mut held = connection.hold()?;
         *held = Inner::new(end);
-        connection.descriptors.store(1, Ordering::Relaxed);
+        connection.renew();
         connection.set_state(State::Counting);
     }
     raise_top(fd);

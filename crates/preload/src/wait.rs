@@ -13,6 +13,7 @@ use crate::bells;
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
+use crate::ready::Watch;
 use crate::ring::Receiver;
 use crate::{drain, errno, kernel, real, receive, table};
 
@@ -32,12 +33,12 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
     let stirring = |scene: &Scene| Receiver::is_stirring(&scene.shared, scene.end ^ 1, scene.tail);
     if spin(&scene, stirring) {
-        leave(connection, Some((fd, true)));
+        leave(connection, true);
         return Ok(());
     }
     match doze(fd, connection, bells::DATA, |scene| stirring(scene)) {
         Doze::Awake => {
-            leave(connection, Some((fd, false)));
+            leave(connection, false);
             Ok(())
         }
         Doze::Kernel => {
@@ -46,7 +47,7 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
             let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
             let error = errno::get();
             connection.sleepers.fetch_sub(1, Ordering::SeqCst);
-            leave(connection, Some((fd, false)));
+            leave(connection, false);
             after_sleep(fd, connection, n, scene.end);
             if n < 0 && error != libc::ECONNRESET { Err(error) } else { Ok(()) }
         }
@@ -58,7 +59,7 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
     let stirring = |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken;
     if spin(&scene, stirring) {
-        leave(connection, Some((fd, true)));
+        leave(connection, true);
         return Ok(());
     }
     let result = match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
@@ -69,7 +70,7 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
             result
         }
     };
-    leave(connection, Some((fd, false)));
+    leave(connection, false);
     result
 }
 
@@ -202,16 +203,13 @@ fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene> {
 fn scene_of(held: &mut Held<'_>) -> Option<Scene> {
     let shared = held.shared?;
     let taken = shared.tail(held.end).load(Ordering::Acquire);
-    let luck = held.luck;
+    let luck = held.connection.luck.load(Ordering::Relaxed);
     Some(Scene { shared, end: held.end, tail: held.input.tail, taken, luck })
 }
 
-fn leave(connection: &'static Connection, learn: Option<(c_int, bool)>) {
-    if let Some((fd, lucky)) = learn
-        && let Some(mut held) = table::hold(fd, connection)
-    {
-        held.luck = if lucky { (held.luck + 1).min(LUCK_MAX) } else { held.luck.saturating_sub(1) };
-    }
+fn leave(connection: &'static Connection, lucky: bool) {
+    let luck = connection.luck.load(Ordering::Relaxed);
+    connection.luck.store(if lucky { (luck + 1).min(LUCK_MAX) } else { luck.saturating_sub(1) }, Ordering::Relaxed);
     connection.watchers.fetch_sub(1, Ordering::SeqCst);
 }
 
@@ -238,6 +236,33 @@ fn spin(scene: &Scene, stirring: impl Fn(&Scene) -> bool) -> bool {
         std::hint::spin_loop();
     }
     false
+}
+
+/// Watches several connections for a while, as `spin` does one. True when something stirs.
+pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
+    let here = rustix::thread::sched_getcpu() as u64 + 1;
+    let stirring = || watches.iter().flatten().any(Watch::is_stirring);
+    let mut shared_core = false;
+    let mut luck = 0;
+    for watch in watches.iter().flatten() {
+        shared_core |= watch.peer_is_here(here);
+        luck = luck.max(watch.connection.luck.load(Ordering::Relaxed));
+    }
+    let turns = if shared_core { YIELDS } else { SPINS_UNIT << luck.min(LUCK_MAX) };
+    let mut found = false;
+    for _ in 0..turns {
+        found = stirring();
+        if found {
+            break;
+        }
+        if shared_core { rustix::thread::sched_yield() } else { std::hint::spin_loop() }
+    }
+    for watch in watches.iter().flatten() {
+        let luck = &watch.connection.luck;
+        let now = luck.load(Ordering::Relaxed);
+        luck.store(if found { (now + 1).min(LUCK_MAX) } else { now.saturating_sub(1) }, Ordering::Relaxed);
+    }
+    found
 }
 
 /// Longest watch: about 2^8 * 4 pauses, some 40 µs, less than waking a core takes.

@@ -18,9 +18,9 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
     errno::kept(|| {
         let pending = result != 0 && errno::get() == libc::EINPROGRESS;
         if let Some(known) = table::find(fd) {
-            // A second look at a connection that was on its way already.
-            let again = result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EALREADY | libc::EISCONN);
-            if again && known.state() == State::Counting {
+            // Asked again whether it is there, or told that it is.
+            let again = result != 0 && matches!(errno::get(), libc::EINPROGRESS | libc::EALREADY | libc::EISCONN);
+            if again || result == 0 && known.state() == State::Counting {
                 return;
             }
             if table::is_ours() {

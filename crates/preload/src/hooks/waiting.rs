@@ -1,43 +1,58 @@
 //! poll, select and epoll.
 
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::give_up;
-use crate::{real, table};
+use crate::connection::{Connection, State};
+use crate::{errno, poll as rings, real, table};
 
-unsafe fn give_up_polled(fds: *mut pollfd, count: nfds_t) {
+/// The program's own array, when some of it concerns us; more than we take at once goes back to the kernel.
+unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     if fds.is_null() {
-        return;
+        return None;
     }
-    for index in 0..count as usize {
-        // SAFETY: [preload-program] the program's array.
-        let fd = unsafe { (*fds.add(index)).fd };
-        give_up(fd, "poll");
+    // SAFETY: [preload-program] the program's array.
+    let list = unsafe { std::slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
+    if !rings::concerns(list) {
+        return None;
     }
+    if list.len() > rings::AT_MOST {
+        for poll in list {
+            give_up(poll.fd, "poll of many");
+        }
+        return None;
+    }
+    Some(list)
 }
 
-unsafe fn give_up_selected(count: c_int, sets: [*mut fd_set; 3]) {
-    for (fd, _) in table::range(0, count.max(0) as u32) {
-        // SAFETY: [preload-program] the program's sets of `count` descriptors.
-        if sets.iter().any(|set| !set.is_null() && fd < count && unsafe { libc::FD_ISSET(fd, *set) }) {
-            give_up(fd, "select");
-        }
-    }
+fn time(limit: *const timespec) -> Option<Duration> {
+    // SAFETY: [preload-program] the program's time, or none.
+    let limit = unsafe { limit.as_ref() }?;
+    Some(Duration::new(u64::try_from(limit.tv_sec).unwrap_or(0), u32::try_from(limit.tv_nsec).unwrap_or(0)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's arguments.
     unsafe {
-        give_up_polled(fds, count);
-        real::poll(fds, count, timeout)
+        match polled(fds, count) {
+            Some(list) => {
+                let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+                rings::poll(list, limit, std::ptr::null())
+            }
+            None => real::poll(fds, count, timeout),
+        }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, _room: usize) -> c_int {
+unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int {
+    if room / size_of::<pollfd>() < count as usize {
+        std::process::abort();
+    }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { poll(fds, count, timeout) }
 }
@@ -51,9 +66,26 @@ unsafe extern "C-unwind" fn ppoll(
 ) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's arguments.
     unsafe {
-        give_up_polled(fds, count);
-        real::ppoll(fds, count, timeout, mask)
+        match polled(fds, count) {
+            Some(list) => rings::poll(list, time(timeout), mask),
+            None => real::ppoll(fds, count, timeout, mask),
+        }
     }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: usize,
+) -> c_int {
+    if room / size_of::<pollfd>() < count as usize {
+        std::process::abort();
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 #[unsafe(no_mangle)]
@@ -64,11 +96,22 @@ unsafe extern "C-unwind" fn select(
     errors: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: [preload-program] [preload-real] the program's arguments.
-    unsafe {
-        give_up_selected(count, [reads, writes, errors]);
-        real::select(count, reads, writes, errors, timeout)
+    // SAFETY: [preload-program] the program's time, or none.
+    let limit = unsafe { timeout.as_ref() }
+        .map(|limit| Duration::new(limit.tv_sec.max(0) as u64, 0) + Duration::from_micros(limit.tv_usec.max(0) as u64));
+    let begun = Instant::now();
+    // SAFETY: [preload-program] the program's sets.
+    if let Some(result) = unsafe { selected(count, [reads, writes, errors], limit, std::ptr::null()) } {
+        if let Some(limit) = limit {
+            let left = limit.saturating_sub(begun.elapsed());
+            let left = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) };
+            // SAFETY: [preload-program] the program's time, which Linux updates.
+            unsafe { timeout.write(left) };
+        }
+        return result;
     }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::select(count, reads, writes, errors, timeout) }
 }
 
 #[unsafe(no_mangle)]
@@ -80,12 +123,73 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: [preload-program] [preload-real] the program's arguments.
-    unsafe {
-        give_up_selected(count, [reads, writes, errors]);
-        real::pselect(count, reads, writes, errors, timeout, mask)
+    // SAFETY: [preload-program] the program's sets.
+    if let Some(result) = unsafe { selected(count, [reads, writes, errors], time(timeout), mask) } {
+        return result;
     }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::pselect(count, reads, writes, errors, timeout, mask) }
 }
+
+/// By way of poll, when a ring connection is in one of the sets.
+unsafe fn selected(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    limit: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let count = count.clamp(0, libc::FD_SETSIZE as c_int);
+    let has = |fd: c_int, set: *mut fd_set| {
+        // SAFETY: [preload-program] the program's sets of `count` descriptors.
+        !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
+    };
+    let in_ring = |(fd, connection): &(c_int, &Connection)| {
+        connection.state() == State::Ring && sets.iter().any(|set| has(*fd, *set))
+    };
+    if count == 0 || !table::range(0, count as u32 - 1).any(|entry| in_ring(&entry)) {
+        return None;
+    }
+    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; rings::AT_MOST];
+    let mut len = 0;
+    for fd in 0..count {
+        let events = EVENTS.iter().zip(sets).filter(|(_, set)| has(fd, *set)).fold(0, |all, (events, _)| all | events);
+        if events != 0 {
+            match list.get_mut(len) {
+                Some(place) => *place = pollfd { fd, events, revents: 0 },
+                None => {
+                    table::range(0, count as u32 - 1).filter(in_ring).for_each(|(fd, _)| give_up(fd, "select of many"));
+                    return None;
+                }
+            }
+            len += 1;
+        }
+    }
+    let list = list.get_mut(..len)?;
+    if rings::poll(list, limit, mask) < 0 {
+        return Some(-1);
+    }
+    if list.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) {
+        return Some(errno::fail(libc::EBADF) as c_int);
+    }
+    let mut ready = 0;
+    for poll in list {
+        for (stands, set) in STANDS.iter().zip(sets) {
+            if has(poll.fd, set) {
+                if poll.revents & stands == 0 {
+                    // SAFETY: [preload-program] the program's set, which has this descriptor.
+                    unsafe { libc::FD_CLR(poll.fd, set) };
+                } else {
+                    ready += 1;
+                }
+            }
+        }
+    }
+    Some(ready)
+}
+
+/// What select's sets ask of poll, and which answers put a descriptor into them.
+const EVENTS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+const STANDS: [i16; 3] = [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {

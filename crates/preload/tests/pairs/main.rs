@@ -6,6 +6,7 @@
 
 mod programs;
 mod sock;
+mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -131,9 +132,13 @@ pairs! {
     fork_after_accept: Rings,
     fork_in_the_middle: Rings,
     exec_without_the_library: Rings,
-    polled: Any,
+    polled: Rings,
+    polled_full: Rings,
+    selected: Rings,
     late_accept: Rings,
     urgent: Any,
+    connect_again: Rings,
+    noise: Any,
 }
 
 /// What this executable is when a test started it.

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
+use crate::waiting::{polled, polled_full, selected};
 
 type Program = fn(Side, &mut Log);
 
@@ -26,8 +27,12 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("fork_in_the_middle", fork_in_the_middle),
     ("exec_without_the_library", exec_without_the_library),
     ("polled", polled),
+    ("polled_full", polled_full),
+    ("selected", selected),
     ("late_accept", late_accept),
     ("urgent", urgent),
+    ("connect_again", connect_again),
+    ("noise", noise),
 ];
 
 fn echo(side: Side, log: &mut Log) {
@@ -487,39 +492,6 @@ fn exec_without_the_library(side: Side, log: &mut Log) {
     log.result("the end", recv_to_end(side.fd).1);
 }
 
-/// Waits by poll for reading and for writing.
-fn polled(side: Side, log: &mut Log) {
-    side.warm_up();
-    let ready = |events: i16, timeout: i32| {
-        let mut poll = libc::pollfd { fd: side.fd, events, revents: 0 };
-        // SAFETY: one pollfd.
-        let n = unsafe { libc::poll(&mut poll, 1, timeout) };
-        (n, poll.revents)
-    };
-    if side.server {
-        for round in 0..300usize {
-            assert_eq!(ready(libc::POLLIN, -1), (1, libc::POLLIN));
-            let bytes = recv_exactly(side.fd, 100);
-            assert!(bytes == pattern(round, 100));
-            assert_eq!(ready(libc::POLLIN | libc::POLLOUT, -1), (1, libc::POLLOUT));
-            send_all(side.fd, &bytes);
-        }
-        log.say(format_args!("{:?}", ready(libc::POLLIN, 30)));
-        side.rendezvous(1);
-        close(side.fd);
-        return;
-    }
-    for round in 0..300usize {
-        send_all(side.fd, &pattern(round, 100));
-        assert_eq!(ready(libc::POLLIN, -1), (1, libc::POLLIN));
-        assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
-    }
-    side.rendezvous(1);
-    let (n, events) = ready(libc::POLLIN | libc::POLLRDHUP, -1);
-    log.say(format_args!("{n} {events}"));
-    log.result("the end", recv(side.fd, &mut [0; 9], 0));
-}
-
 /// The client has long sent when the server first looks.
 fn late_accept(side: Side, log: &mut Log) {
     if side.server {
@@ -555,6 +527,57 @@ fn urgent(side: Side, log: &mut Log) {
     log.say(byte[0]);
     assert_eq!(recv_exactly(side.fd, 5), *b"after");
     side.rendezvous(1);
+}
+
+/// To connect what is connected is an error and changes nothing.
+fn connect_again(side: Side, log: &mut Log) {
+    side.warm_up();
+    if !side.server {
+        // SAFETY: zeroed storage is large enough for any address.
+        let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as u32;
+        let at = (&raw mut address).cast::<libc::sockaddr>();
+        // SAFETY: a live address and its length.
+        log.result("connect", unsafe {
+            libc::getpeername(side.fd, at, &mut len);
+            libc::connect(side.fd, at, len)
+        } as isize);
+    }
+    side.warm_up();
+    side.rendezvous(1);
+    log.say("still there");
+}
+
+/// The server overwrites all shared memory that it can find with noise, under its own feet and the client's; the client sees
+/// an end or an error of its connection, and lives. Without the library there is nothing to overwrite.
+fn noise(side: Side, log: &mut Log) {
+    side.warm_up();
+    side.rendezvous(1);
+    nap(100);
+    if side.server {
+        for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+            if !line.contains("memfd:overside-socket") {
+                continue;
+            }
+            let (range, _) = line.split_once(' ').unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+            for (index, at) in (from..to.min(from + 4096)).step_by(8).enumerate() {
+                // SAFETY: mapped for writing, as the maps say; nobody but this thread is at it here.
+                unsafe { (at as *mut u64).write_volatile((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)) };
+            }
+        }
+        log.say("overwritten\ndone");
+        // SAFETY: ends this very process, which need not make sense of its own noise.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    nap(200);
+    for _ in 0..20 {
+        send(side.fd, &[1; 3000], libc::MSG_DONTWAIT);
+        recv(side.fd, &mut [0; 5000], libc::MSG_DONTWAIT);
+    }
+    // SAFETY: a descriptor of ours.
+    log.result("close", unsafe { libc::close(side.fd) } as isize);
 }
 
 fn close(fd: RawFd) {

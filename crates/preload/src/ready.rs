@@ -1,0 +1,154 @@
+//! What a ring connection is ready for, beside what the kernel says of its socket.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM};
+
+use crate::connection::{Connection, Held, State};
+use crate::layout::{SWITCHED, Shared};
+use crate::ring::Receiver;
+use crate::{bells, drain, kernel, receive, table, wait};
+
+/// How one connection is to be waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Events that stand now by the rings.
+    pub(crate) ready: i16,
+    /// Events to ask the kernel for in the program's place.
+    pub(crate) ask: i16,
+    /// Something in passing is not to be waited for for long.
+    pub(crate) brief: bool,
+    /// The connection is the kernel's; `ask` is what the program wants.
+    pub(crate) plain: bool,
+}
+
+/// Looks at a connection. With `sleep`, everything is put in order for sleeping: bells of before are eaten and a wish is
+/// left, and what stands after that is told.
+pub(crate) fn look(fd: c_int, connection: &'static Connection, wanted: i16, sleep: bool) -> Look {
+    let plain = Look { ask: wanted, plain: true, ..Look::default() };
+    let Some(mut held) = table::hold(fd, connection) else { return plain };
+    if connection.state() != State::Ring {
+        return plain;
+    }
+    let Some(shared) = held.shared else { return plain };
+    drain::respond(&mut held, fd);
+    if held.in_switched {
+        receive::progress(&mut held, fd);
+        if connection.state() != State::Ring {
+            return plain;
+        }
+    }
+    let mut look = standing(&mut held, fd, &shared, wanted);
+    if sleep && look.ready == 0 {
+        let wish =
+            if wanted & READS != 0 { bells::DATA } else { 0 } | if wanted & WRITES != 0 { bells::ROOM } else { 0 };
+        if !look.brief && !held.in_switched {
+            look.brief = !wait::eat(&mut held, fd, &shared);
+            bells::arm(shared.bell(held.end), wish);
+        }
+        let again = standing(&mut held, fd, &shared, wanted);
+        look.ready = again.ready;
+        let switched = shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0;
+        look.brief |= again.brief || switched && !held.out_switched;
+    }
+    look
+}
+
+fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Look {
+    let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | POLLIN, ..Look::default() };
+    let start = shared.start(held.peer()).load(Ordering::Acquire);
+    let kernel_first = start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 || held.in_switched;
+    if wanted & READS != 0 {
+        let peer = held.peer();
+        let waits = if kernel_first {
+            !held.in_switched && kernel::pending(fd) > 0
+        } else {
+            held.input.waiting(shared, peer).map_or(true, |bytes| bytes > 0)
+        };
+        if waits {
+            look.ready |= wanted & READS;
+        }
+    }
+    if held.out_switched || !held.started {
+        look.ask |= wanted & WRITES;
+        look.brief |= drain::has_backlog(held);
+    } else if wanted & WRITES != 0 {
+        let end = held.end;
+        if held.out.taken(shared, end).is_err() || held.out.has_room() {
+            look.ready |= wanted & WRITES;
+        }
+    }
+    look
+}
+
+/// What the kernel's answer to `ask` means for the program.
+pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16, asked: Look, got: i16) -> i16 {
+    if asked.plain {
+        return got;
+    }
+    let mut events = got & (POLLERR | POLLHUP | POLLNVAL | wanted & (POLLPRI | POLLRDHUP));
+    if asked.ask & WRITES != 0 {
+        events |= got & wanted & WRITES;
+    }
+    let Some(mut held) = table::hold(fd, connection) else { return got & wanted };
+    let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else {
+        return events;
+    };
+    let look = standing(&mut held, fd, &shared, wanted);
+    events |= look.ready;
+    if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 && look.ready & READS == 0 {
+        // A bell, or the end, or what the kernel had before.
+        held.dry |= receive::DRY_MASK;
+        if held.in_switched {
+            receive::progress(&mut held, fd);
+        } else {
+            wait::eat(&mut held, fd, &shared);
+        }
+        let there = connection.state() == State::Ring && held.eaten_all(&shared) && kernel::something(fd);
+        if there {
+            events |= wanted & READS;
+        }
+    }
+    events
+}
+
+/// Whether there is anything new for somebody who spins. Without the lock: `Watch` keeps the memory mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch {
+    pub(crate) connection: &'static Connection,
+    shared: Shared,
+    end: usize,
+    tail: u64,
+    taken: u64,
+    wanted: i16,
+}
+
+impl Watch {
+    pub(crate) fn begin(fd: c_int, connection: &'static Connection, wanted: i16) -> Option<Self> {
+        let held = table::hold(fd, connection)?;
+        let shared = held.shared?;
+        connection.watchers.fetch_add(1, Ordering::SeqCst);
+        let taken = shared.tail(held.end).load(Ordering::Acquire);
+        Some(Self { connection, shared, end: held.end, tail: held.input.tail, taken, wanted })
+    }
+
+    #[inline]
+    pub(crate) fn is_stirring(&self) -> bool {
+        Receiver::is_stirring(&self.shared, self.end ^ 1, self.tail)
+            || self.wanted & WRITES != 0 && self.shared.tail(self.end).load(Ordering::Acquire) != self.taken
+    }
+
+    /// Whether the peer was last seen waiting on this processor.
+    pub(crate) fn peer_is_here(&self, here: u64) -> bool {
+        self.shared.processor(self.end).store(here, Ordering::Relaxed);
+        self.shared.processor(self.end ^ 1).load(Ordering::Relaxed) == here
+    }
+
+    pub(crate) fn end(self) {
+        self.connection.watchers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+pub(crate) const READS: i16 = POLLIN | POLLRDNORM;
+pub(crate) const WRITES: i16 = POLLOUT | POLLWRNORM;

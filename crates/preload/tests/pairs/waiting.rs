@@ -1,0 +1,121 @@
+//! Programs that wait by poll and select.
+
+use std::os::fd::RawFd;
+
+use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send, send_all};
+
+/// Waits by poll for reading and for writing.
+pub(crate) fn polled(side: Side, log: &mut Log) {
+    side.warm_up();
+    let ready = |events: i16, timeout: i32| {
+        let mut poll = libc::pollfd { fd: side.fd, events, revents: 0 };
+        // SAFETY: one pollfd.
+        let n = unsafe { libc::poll(&mut poll, 1, timeout) };
+        (n, poll.revents)
+    };
+    if side.server {
+        for round in 0..300usize {
+            assert_eq!(ready(libc::POLLIN, -1), (1, libc::POLLIN));
+            let bytes = recv_exactly(side.fd, 100);
+            assert!(bytes == pattern(round, 100));
+            assert_eq!(ready(libc::POLLIN | libc::POLLOUT, -1), (1, libc::POLLOUT));
+            send_all(side.fd, &bytes);
+        }
+        log.say(format_args!("{:?}", ready(libc::POLLIN, 30)));
+        side.rendezvous(1);
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::close(side.fd) };
+        return;
+    }
+    for round in 0..300usize {
+        send_all(side.fd, &pattern(round, 100));
+        assert_eq!(ready(libc::POLLIN, -1), (1, libc::POLLIN));
+        assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+    }
+    side.rendezvous(1);
+    let (n, events) = ready(libc::POLLIN | libc::POLLRDHUP, -1);
+    log.say(format_args!("{n} {events}"));
+    log.result("the end", recv(side.fd, &mut [0; 9], 0));
+}
+
+fn ready(fd: RawFd, events: i16, timeout: i32) -> (i32, i16) {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one pollfd.
+    let n = unsafe { libc::poll(&mut poll, 1, timeout) };
+    (n, poll.revents)
+}
+
+/// Fills the way to the peer, waits for room, and is woken when there is some; reads all the while.
+pub(crate) fn polled_full(side: Side, log: &mut Log) {
+    side.warm_up();
+    let total = 20_000_000;
+    if side.server {
+        nap(100);
+        assert!(recv_exactly(side.fd, total) == pattern(0, total));
+        send_all(side.fd, b"all");
+        side.rendezvous(1);
+        return;
+    }
+    let bytes = pattern(0, total);
+    let (mut at, mut waits) = (0, 0);
+    while at < total {
+        let n = send(side.fd, &bytes[at..], libc::MSG_DONTWAIT);
+        if n > 0 {
+            at += n as usize;
+            continue;
+        }
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
+        waits += 1;
+        assert_eq!(ready(side.fd, libc::POLLOUT | libc::POLLIN, -1), (1, libc::POLLOUT));
+    }
+    assert!(waits > 0);
+    log.say(format_args!("{:?}", ready(side.fd, libc::POLLIN, -1)));
+    assert_eq!(recv_exactly(side.fd, 3), *b"all");
+    side.rendezvous(1);
+}
+
+/// select with another descriptor that is never ready, with a time that is updated, and at the end.
+pub(crate) fn selected(side: Side, log: &mut Log) {
+    side.warm_up();
+    let mut pipe = [0; 2];
+    // SAFETY: two ints.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let select = |writes: bool, ms: i64| {
+        // SAFETY: zeroed sets are empty; descriptors of ours below FD_SETSIZE.
+        unsafe {
+            let (mut r, mut w): (libc::fd_set, libc::fd_set) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::FD_SET(side.fd, &mut r);
+            libc::FD_SET(pipe[0], &mut r);
+            if writes {
+                libc::FD_SET(side.fd, &mut w);
+            }
+            let mut limit = libc::timeval { tv_sec: 0, tv_usec: ms * 1000 };
+            let count = side.fd.max(pipe[0]) + 1;
+            let n = libc::select(count, &mut r, &mut w, std::ptr::null_mut(), &mut limit);
+            let left = limit.tv_usec > 0;
+            (n, libc::FD_ISSET(side.fd, &r), libc::FD_ISSET(pipe[0], &r), libc::FD_ISSET(side.fd, &w), left)
+        }
+    };
+    if side.server {
+        side.rendezvous(1);
+        for round in 0..100usize {
+            while !select(false, 900).1 {}
+            let bytes = recv_exactly(side.fd, 100);
+            assert!(bytes == pattern(round, 100));
+            send_all(side.fd, &bytes);
+        }
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::close(side.fd) };
+        return;
+    }
+    log.say(format_args!("{:?}", select(true, 50)));
+    log.say(format_args!("{:?}", select(false, 50)));
+    side.rendezvous(1);
+    for round in 0..100usize {
+        send_all(side.fd, &pattern(round, 100));
+        while !select(false, 900).1 {}
+        assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+    }
+    while !select(false, 900).1 {}
+    log.result("the end", recv(side.fd, &mut [0; 9], 0));
+}
