@@ -50,6 +50,15 @@ pub fn parts(mut data: &[u8]) -> bool {
     wholes > 0
 }
 
+/// A batch of rows that a client sent: its pieces are all of it, in order, and whole rows among them can be read.
+pub fn batch(data: &[u8]) -> bool {
+    let Ok(pieces) = wire::pieces(data) else { return false };
+    let mut again = Vec::new();
+    pieces.iter().for_each(|piece| wire::push_piece(&mut again, piece));
+    assert_eq!(again, data);
+    pieces.into_iter().filter(|piece| row(piece)).count() > 0
+}
+
 /// A scan answer, by rows and as a record batch; its first byte chooses the projection.
 pub fn scan_answer(data: &[u8]) -> bool {
     let Some((choice, message)) = data.split_first() else { return false };

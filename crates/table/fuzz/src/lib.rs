@@ -5,7 +5,7 @@
 
 mod checks;
 
-pub use checks::{control, key, parts, row, scan_answer, schema};
+pub use checks::{batch, control, key, parts, row, scan_answer, schema};
 
 use overside_table::projection::Projection;
 use overside_table::schema::{Column, ColumnType, Schema, TimeUnit};
@@ -14,7 +14,8 @@ use overside_table::schema::{Column, ColumnType, Schema, TimeUnit};
 pub type Check = fn(&[u8]) -> bool;
 
 /// Every target, by the name of its binary and of its folder in `corpus/`.
-pub const TARGETS: [(&str, Check); 6] = [
+pub const TARGETS: [(&str, Check); 7] = [
+    ("batch", batch),
     ("control", control),
     ("key", key),
     ("parts", parts),

@@ -46,6 +46,9 @@ fn main() -> std::io::Result<()> {
     write("schema", 0, &encoded)?;
     write("row", 0, &rows[2])?;
     write("key", 0, &keys[1])?;
+    let mut batch = Vec::new();
+    rows.iter().for_each(|row| wire::push_piece(&mut batch, row));
+    write("batch", 0, &batch)?;
     let page = leaf.finish();
     for choice in 0..3 {
         for (number, message) in messages(&page, choice).iter().enumerate() {
@@ -65,7 +68,11 @@ fn main() -> std::io::Result<()> {
 
 /// One request of each kind.
 fn requests(schema: &[u8], row: &[u8], key: &[u8]) -> Vec<Vec<u8>> {
-    let listed = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let listed = |bytes: &[u8]| {
+        let mut batch = Vec::new();
+        wire::push_piece(&mut batch, bytes);
+        batch
+    };
     let (row, keys) = (listed(row), listed(key));
     let scan =
         |bounds, columns, mode, rows_max| Request::Scan(ScanRequest { table: 3, bounds, columns, mode, rows_max });

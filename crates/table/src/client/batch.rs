@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::row::{BuildError, RowBuilder, RowLayout, ValueRef};
+use crate::wire::push_piece;
 
 /// Encoded rows, cut into requests of a moderate size.
 #[derive(Debug)]
@@ -27,14 +28,14 @@ impl RowBatch {
     /// [`BuildError`] names the column that does not fit.
     pub fn push(&mut self, values: &[ValueRef<'_>]) -> Result<(), BuildError> {
         let value = self.builder.encode(values)?;
-        Self::append(&mut self.bytes, value);
+        push_piece(&mut self.bytes, value);
         self.note();
         Ok(())
     }
 
     /// Adds a row that is encoded already (prefix and rest); the server checks it.
     pub fn push_encoded(&mut self, value: &[u8]) {
-        Self::append(&mut self.bytes, value);
+        push_piece(&mut self.bytes, value);
         self.note();
     }
 
@@ -69,11 +70,6 @@ impl RowBatch {
             from = to;
             request
         })
-    }
-
-    fn append(bytes: &mut Vec<u8>, value: &[u8]) {
-        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(value);
     }
 
     fn note(&mut self) {

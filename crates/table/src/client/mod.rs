@@ -34,7 +34,7 @@ pub use table::{OwnedRow, RemoteTable};
 
 use crate::row::ValueRef;
 use crate::schema::Schema;
-use crate::wire::{Applied, PutMode, Reply, Request, ServerStats, TableInfo};
+use crate::wire::{Applied, PutMode, Reply, Request, ServerStats, TableInfo, push_piece};
 use link::Link;
 
 /// How a client is set up.
@@ -159,8 +159,8 @@ impl Client {
     /// [`ClientError::Key`] when the values are not a key of this table.
     pub fn delete(&mut self, table: &RemoteTable, key: &[ValueRef<'_>]) -> Result<bool, ClientError> {
         let key = table.key(key)?;
-        let mut keys = (key.len() as u32).to_le_bytes().to_vec();
-        keys.extend_from_slice(&key);
+        let mut keys = Vec::new();
+        push_piece(&mut keys, &key);
         match self.link.call(&Request::Delete { table: table.id(), keys: &keys })? {
             Reply::Applied(applied) => match applied.failed.first() {
                 None => Ok(applied.applied == 1),

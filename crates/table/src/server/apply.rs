@@ -4,7 +4,7 @@ use overside_bwtree::Error;
 
 use super::store::{Table, fault};
 use crate::row::RowView;
-use crate::wire::{Applied, FAILED_MAX, Fault, FaultCode, PutMode};
+use crate::wire::{self, Applied, FAILED_MAX, Fault, FaultCode, PutMode};
 
 /// Puts a batch: each row by itself, on to the next after one that fails. A batch whose framing is
 /// broken is refused before anything is applied.
@@ -87,18 +87,10 @@ fn note(applied: &mut Applied, outcome: Result<bool, FaultCode>) -> bool {
     }
 }
 
-/// The pieces of a batch: each behind its u32 length.
-fn framed(mut bytes: &[u8]) -> Result<Vec<&[u8]>, Fault> {
-    let mut out = Vec::new();
-    while let Some((len, rest)) = bytes.split_first_chunk() {
-        let Some((piece, rest)) = rest.split_at_checked(u32::from_le_bytes(*len) as usize) else { break };
-        out.push(piece);
-        bytes = rest;
-    }
-    if bytes.is_empty() {
-        return Ok(out);
-    }
-    Err(fault(FaultCode::BadRequest, "the batch ends within a row; nothing of it was applied".into()))
+/// The pieces of a batch.
+fn framed(batch: &[u8]) -> Result<Vec<&[u8]>, Fault> {
+    wire::pieces(batch)
+        .map_err(|error| fault(FaultCode::BadRequest, format!("{error}; nothing of the batch was applied")))
 }
 
 fn code(error: Error) -> FaultCode {

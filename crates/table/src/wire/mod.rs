@@ -6,9 +6,11 @@
 //!
 //! Both directions are bounded and total: a message that does not decode closes its connection.
 
+mod batch;
 mod message;
 mod part;
 
+pub use batch::{pieces, push_piece};
 pub use message::{
     Applied, Bounds, FAILED_MAX, Fault, FaultCode, MODES, Mode, PutMode, Reply, Request, ScanReply, ScanRequest,
     ServerStats, TableInfo,

@@ -1,0 +1,44 @@
+//! Batches of rows or of keys, as requests carry them: each piece behind its u32 length.
+
+use super::BadMessage;
+
+/// Adds a piece to a batch.
+pub fn push_piece(batch: &mut Vec<u8>, piece: &[u8]) {
+    batch.extend_from_slice(&(piece.len() as u32).to_le_bytes());
+    batch.extend_from_slice(piece);
+}
+
+/// The pieces of a batch, where they lie.
+///
+/// # Errors
+/// The batch ends within a piece.
+pub fn pieces(mut batch: &[u8]) -> Result<Vec<&[u8]>, BadMessage> {
+    let mut out = Vec::new();
+    while let Some((len, rest)) = batch.split_first_chunk() {
+        let Some((piece, rest)) = rest.split_at_checked(u32::from_le_bytes(*len) as usize) else { break };
+        out.push(piece);
+        batch = rest;
+    }
+    if batch.is_empty() { Ok(out) } else { Err(BadMessage("a batch ends within a row")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_batch_is_its_pieces_and_nothing_less_is_one(
+            said in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..6),
+        ) {
+            let mut batch = Vec::new();
+            said.iter().for_each(|piece| push_piece(&mut batch, piece));
+            prop_assert_eq!(pieces(&batch).unwrap(), said.clone());
+            let last = said[said.len() - 1].len();
+            for cut in 1..last + 4 {
+                prop_assert!(pieces(&batch[..batch.len() - cut]).is_err(), "{} bytes missing", cut);
+            }
+        }
+    }
+}
