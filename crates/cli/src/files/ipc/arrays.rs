@@ -25,12 +25,14 @@ pub struct Body<'a> {
     nodes: usize,
     buffers: usize,
     views: usize,
+    /// Bytes that compressed buffers have claimed so far: a few that repeat themselves unpack into gigabytes.
+    unpacked: usize,
 }
 
 impl<'a> Body<'a> {
     /// The body `bytes` of `batch`.
     pub fn new(batch: &'a Batch, bytes: Buffer) -> Body<'a> {
-        Body { batch, bytes, nodes: 0, buffers: 0, views: 0 }
+        Body { batch, bytes, nodes: 0, buffers: 0, views: 0, unpacked: 0 }
     }
 
     /// The next column.
@@ -182,6 +184,8 @@ impl<'a> Body<'a> {
                     -1 => stored.slice(8),
                     claim => {
                         let claim = usize::try_from(claim).context("a length is negative")?;
+                        self.unpacked = self.unpacked.saturating_add(claim);
+                        ensure!(self.unpacked <= BATCH_BYTES_MAX, TOO_LARGE);
                         copied(&decompress(codec, packed, claim).context("a buffer is damaged")?)
                     }
                 }

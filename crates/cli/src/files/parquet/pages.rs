@@ -100,6 +100,14 @@ impl Pages {
                     self.advance(header.header_bytes as u64);
                     let fits = header.compressed_bytes as u64 <= self.end - self.next;
                     ensure!(fits, "a page reaches beyond its column; the file is damaged");
+                    // A few bytes of a page that repeats itself unpack into gigabytes, for every column at once.
+                    let most = header.uncompressed_bytes.max(header.compressed_bytes);
+                    ensure!(
+                        most <= PAGE_BYTES_MAX,
+                        "a page unpacks into {most} bytes, more than the {} MiB that are taken; rewrite the file with smaller \
+                         pages",
+                        PAGE_BYTES_MAX >> 20
+                    );
                     return Ok(header);
                 }
                 Err(error) if error.is::<CutOff>() && length < left.min(HEADER_BYTES_MAX) => {
@@ -271,6 +279,8 @@ fn known_encoding(number: i32) -> Result<Encoding> {
 /// A page header is tens of bytes, more with statistics of long strings.
 const HEADER_BYTES: u64 = 4 << 10;
 const HEADER_BYTES_MAX: u64 = 16 << 20;
+/// Writers make pages of a MiB; one that holds a single long value is as long as that.
+const PAGE_BYTES_MAX: usize = 256 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -346,9 +356,13 @@ mod tests {
             let told = told(header, page, plain);
             assert!(told.contains(expected), "{told}");
         }
-        let huge = header(0, (1 << 30, 6), 5, &[3, 0, 3, 3]);
-        let told = told(huge, &two_levels, Compression::SNAPPY);
-        assert!(told.contains("cannot hold 1073741824"), "{told}");
+        let huge = header(0, (1 << 28, 6), 5, &[3, 0, 3, 3]);
+        let refused = told(huge, &two_levels, Compression::SNAPPY);
+        assert!(refused.contains("cannot hold 268435456"), "{refused}");
+        // What a codec without a greatest ratio could hold all the same.
+        let bomb = header(0, ((1 << 28) + 1, 6), 5, &[3, 0, 3, 3]);
+        let refused = told(bomb, &two_levels, Compression::ZSTD(Default::default()));
+        assert!(refused.contains("more than the 256 MiB"), "{refused}");
     }
 
     #[test]
