@@ -135,8 +135,9 @@ fn chosen(report: &Report) -> String {
     let prices = "What the planner expects a page to cost in each way, in nanoseconds of the slower side (the least is \
                   marked), and how many pages of a scan <i>auto</i> then sent in it.";
     format!(
-        "<h2>4&ensp;What <i>auto</i> chose, and why</h2><p>No size constant decides. For each page the planner prices \
-         every way that the device can take, with costs calibrated on it, and takes the cheapest.</p>{}{}",
+        "<h2>4&ensp;What <i>auto</i> chose, and why</h2><p>No size constant decides. The planner prices every way \
+         that a page can take, with costs calibrated on this device, and takes the cheapest; its prices serve for the next pages of \
+         the same kind while pricing anew confirms them.</p>{}{}",
         figure(3, caption, &figures::chosen(report)),
         figure_table(4, prices, &tables::prices(report)),
     )
