@@ -65,6 +65,11 @@ impl Process {
         Process { child, name }
     }
 
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// User and system time it has used.
     ///
     /// # Errors

@@ -123,6 +123,14 @@ impl Address {
     pub(crate) fn transport(&self) -> Transport {
         self.transport
     }
+
+    /// Under which name prices are stored: tags on every frame are priced apart.
+    pub(crate) fn label(&self, network: &Network) -> &'static str {
+        match self.transport {
+            Transport::Tcp if network.key_file.is_some() && !network.no_mac => "tcp-mac",
+            _ => self.transport_name(),
+        }
+    }
 }
 
 impl Transport {

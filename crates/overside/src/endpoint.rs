@@ -89,7 +89,7 @@ impl Endpoint {
         if let Some(planner) = self.planner.get() {
             return Ok(planner);
         }
-        let profile = profiles::of(self.transport, &*self.provider)?;
+        let profile = profiles::of(self.transport, &self.provider)?;
         Ok(self.planner.get_or_init(|| Planner::new(self.capabilities.clone(), profile)))
     }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod calibrate;
 mod channel;
 mod declared;
 mod endpoint;
@@ -43,6 +44,9 @@ pub enum Error {
     /// The key file is refused.
     #[error(transparent)]
     Key(#[from] verbs::handshake::KeyError),
+    /// A calibration was told to stop.
+    #[error("stopped before everything was measured; nothing was stored")]
+    Stopped,
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),
@@ -54,8 +58,8 @@ pub enum Error {
     Client(#[from] ClientError),
 }
 
-/// Starts a table server on every address; it serves in the background until it is dropped. Its prices are those of
-/// the options, else the stored ones, else figures measured first.
+/// Starts a table server on every address; it serves in the background until it is dropped. Each transport has its own
+/// prices: the stored ones, else figures measured first.
 ///
 /// # Errors
 /// When an address is malformed or taken.
@@ -67,7 +71,7 @@ pub fn serve(addresses: &[&str], options: ServerOptions) -> Result<Server, Error
 ///
 /// # Errors
 /// As [`serve`], and when the key file is refused.
-pub fn serve_over(addresses: &[&str], mut options: ServerOptions, network: &Network) -> Result<Server, Error> {
+pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network) -> Result<Server, Error> {
     let addresses = addresses.iter().map(|a| a.parse()).collect::<Result<Vec<Address>, _>>()?;
     if addresses.is_empty() {
         return Err(AddressError::Form(String::new()).into());
@@ -79,15 +83,10 @@ pub fn serve_over(addresses: &[&str], mut options: ServerOptions, network: &Netw
             Some((_, front)) => front.names.push(name),
             None => {
                 let provider = address.provider_over(network)?;
-                fronts.push((address.transport(), Front { provider, names: vec![name] }));
+                let profile = Some(profiles::of(address.label(network), &provider)?);
+                fronts.push((address.transport(), Front { provider, names: vec![name], profile }));
             }
         }
-    }
-    // One stored profile serves one provider; several measure themselves, and each has its own prices.
-    match fronts.as_slice() {
-        _ if options.profile.is_some() => {}
-        [(_, only)] => options.profile = Some(profiles::of(addresses[0].transport_name(), &*only.provider)?),
-        several => several.iter().try_for_each(|(_, front)| front.provider.calibrate().map(|_| ()))?,
     }
     Ok(Server::start_on(fronts.into_iter().map(|(_, front)| front).collect(), options)?)
 }

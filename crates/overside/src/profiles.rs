@@ -7,9 +7,13 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use overside_planner::Profile;
-use overside_verbs::{Provider, VerbsError};
+use overside_verbs::Provider;
+
+use crate::calibrate::{Effort, calibrate};
+use crate::{Address, Error, Network};
 
 /// Where a user's profiles lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,18 +105,46 @@ impl Store {
     }
 }
 
-/// A provider's prices here: the stored ones, else figures measured in well under a second, whose source says why.
+/// A provider's prices here: the stored ones, else figures measured in a tenth of a second, once in this process, whose
+/// source says why. `label` is what they are stored as: the transport, or what it is apart from that.
 ///
 /// # Errors
 /// When nothing is stored and there is no room to measure in.
-pub(crate) fn of(transport: &str, provider: &dyn Provider) -> Result<Profile, VerbsError> {
-    let note = match Store::of_user().and_then(|store| store.load(transport)) {
+pub(crate) fn of(label: &'static str, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
+    with(label, provider, Effort::Quick)
+}
+
+/// What the prices of what goes over `address` are stored as.
+pub fn label(address: &Address, network: &Network) -> &'static str {
+    address.label(network)
+}
+
+/// As the library prices what goes over `address`; measured with care where nothing is stored, once in this process, which
+/// takes some seconds.
+///
+/// # Errors
+/// When nothing is stored and there is no room to measure in.
+pub fn careful(address: &Address, network: &Network, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
+    with(address.label(network), provider, Effort::Full)
+}
+
+fn with(label: &'static str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
+    /// By label and effort. Held while measuring: two calibrations at once would measure each other.
+    static MEASURED: Mutex<Vec<(&'static str, Effort, Profile)>> = Mutex::new(Vec::new());
+    let note = match Store::of_user().and_then(|store| store.load(label)) {
         Ok(Some(profile)) => return Ok(profile),
         Ok(None) => "no profile is stored: run `overside calibrate`".to_owned(),
         Err(error) => format!("the stored profile is not used: {error}"),
     };
-    let measured = provider.calibrate()?;
-    Ok(Profile { source: format!("{}; {note}", measured.source), ..measured })
+    let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((.., known)) = measured.iter().find(|(of, with, _)| *of == label && *with == effort) {
+        return Ok(known.clone());
+    }
+    let transport = label.split('-').next().unwrap_or(label);
+    let found = calibrate(transport, provider, effort, &mut |_| true)?.profile;
+    let profile = Profile { source: format!("{}; {note}", found.source), ..found };
+    measured.push((label, effort, profile.clone()));
+    Ok(profile)
 }
 
 fn host() -> String {
@@ -172,7 +204,8 @@ mod tests {
         let path = store.save("shm", &profile()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         for (bad, says) in [
-            (text.replace("profile = 1", "profile = 9"), "\"9\", this build reads 1"),
+            (text.replace("profile = 2", "profile = 9"), "\"9\", this build reads 2"),
+            (text.replace("profile = 2", "profile = 1"), "\"1\", this build reads 2"),
             (text.replacen("row_ns = 4", "row_ns = nan", 1), "row_ns is no cost"),
             ("\0\u{1}\u{2}".to_owned(), "first line"),
         ] {

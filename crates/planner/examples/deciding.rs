@@ -91,6 +91,7 @@ fn profile() -> Profile {
         send_byte_ns: 0.0,
         pack_byte_ns: 0.06,
         pack_piece_ns: 4.0,
+        pack_request_ns: 0.0,
         row_ns: 4.0,
         receive_request_ns: 80.0,
         receive_fragment_ns: 8.0,

@@ -1,9 +1,11 @@
 //! Costs by length, as they were measured: straight between points, for what bends between them.
 
+use crate::tally::{range_of, start_of};
+
 /// Nanoseconds by length in bytes: measured points, joined by straight lines.
 ///
 /// Below the first point it is as dear as there, beyond the last it goes on as between the last two.
-/// Points lie at powers of two, so that a range of lengths within one never bends.
+/// Points lie where a quarter of a power of two begins, so that a range of lengths within one never bends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
     points: Vec<(u64, f64)>,
@@ -12,8 +14,8 @@ pub struct Curve {
 /// Why points are no curve.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum CurveError {
-    /// A length that is no power of two, or out of order.
-    #[error("the point at {0} bytes is not a power of two up to 1 GiB above the point before it")]
+    /// A length where no quarter of a power of two begins, or out of order.
+    #[error("the point at {0} bytes is not 4, 5, 6 or 7 times a power of two up to 1 GiB, above the point before it")]
     Length(u64),
     /// A cost that nothing has.
     #[error("{ns} ns at {bytes} bytes is no cost; it must be a number from 0 to 1e12")]
@@ -40,6 +42,12 @@ impl Line {
     pub fn at(self, pieces: f64, bytes: f64) -> f64 {
         self.fixed_ns * pieces + self.byte_ns * bytes
     }
+
+    /// Between this one (0) and another (1).
+    pub fn mixed(self, other: Line, part: f64) -> Line {
+        let between = |a: f64, b: f64| a * (1.0 - part) + b * part;
+        Line { fixed_ns: between(self.fixed_ns, other.fixed_ns), byte_ns: between(self.byte_ns, other.byte_ns) }
+    }
 }
 
 impl Curve {
@@ -50,7 +58,8 @@ impl Curve {
     pub fn new(points: impl IntoIterator<Item = (u64, f64)>) -> Result<Self, CurveError> {
         let mut out: Vec<(u64, f64)> = Vec::new();
         for (bytes, ns) in points {
-            if !bytes.is_power_of_two() || bytes > BYTES_MAX || out.last().is_some_and(|(before, _)| *before >= bytes) {
+            let begins = bytes.is_power_of_two() || start_of(range_of(bytes)) == bytes;
+            if !begins || bytes == 0 || bytes > BYTES_MAX || out.last().is_some_and(|(before, _)| *before >= bytes) {
                 return Err(CurveError::Length(bytes));
             }
             if !is_cost(ns) {
@@ -118,7 +127,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        assert_eq!(Curve::new([(3, 1.0)]), Err(CurveError::Length(3)));
+        assert_eq!(Curve::new([(9, 1.0)]), Err(CurveError::Length(9)));
         assert_eq!(Curve::new([(8, 1.0), (8, 1.0)]), Err(CurveError::Length(8)));
         assert_eq!(Curve::new([(8, -1.0)]), Err(CurveError::Cost { bytes: 8, ns: -1.0 }));
         assert!(matches!(Curve::new([(8, f64::NAN)]), Err(CurveError::Cost { bytes: 8, .. })));

@@ -105,7 +105,7 @@ pub(crate) fn weigh(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) 
 
 /// Share of the summed processor time that counts beside the slower end's: a saving at the faster end
 /// is worth something, for its core has other work, and less than the same saving at the slower one.
-const TIE_SHARE: f64 = 1.0 / 8.0;
+const TIE_SHARE: f64 = 1.0 / 32.0;
 
 #[cfg(test)]
 mod tests {
@@ -119,6 +119,7 @@ mod tests {
             send_byte_ns: 1.0 / 5.8,
             pack_byte_ns: 1.0 / 7.04,
             pack_piece_ns: 0.0,
+            pack_request_ns: 0.0,
             row_ns: 0.0,
             receive_request_ns: 0.0,
             receive_fragment_ns: 0.0,

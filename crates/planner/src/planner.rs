@@ -2,14 +2,14 @@
 
 use std::hash::{Hash, Hasher};
 
-use overside_shape::{Kind, Mask, Run, Shape};
+use overside_shape::{Kind, Run, Shape};
 
 use crate::boxes::{PerByte, bottleneck, separable};
 use crate::capabilities::Capabilities;
-use crate::curve::{Curve, Line};
 use crate::plan::{Goal, Price, weigh};
-use crate::profile::Profile;
-use crate::tally::{RANGES, Tally, range_of, start_of};
+use crate::profile::{Distance, Profile};
+use crate::tables::{Ends, Ground, Tables};
+use crate::tally::{Range, Tally, range_of, start_of};
 use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
 
 /// A device as the planner sees it: made once, asked for every shape.
@@ -17,43 +17,16 @@ use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
 pub struct Planner {
     capabilities: Capabilities,
     profile: Profile,
-    /// What a piece costs for each range of lengths: packed by the kernel for any runs (cold, warm), for regular
-    /// and for bitmapped regions; received where it lay, or packed.
-    pack: [[Line; RANGES]; 2],
-    pack_regular: [Line; RANGES],
-    pack_bitmapped: [Line; RANGES],
-    receive: [Line; RANGES],
-    receive_packed: [Line; RANGES],
+    tables: Tables,
     fingerprint: u64,
 }
 
 impl Planner {
     /// For a device.
     pub fn new(capabilities: Capabilities, profile: Profile) -> Self {
-        let by_range = |line: &dyn Fn(u64) -> Line| std::array::from_fn(|range| line(start_of(range)));
-        let pack = [false, true].map(|warm| by_range(&|len| profile.pack(len, warm)));
-        let special = |kernel: &Curve, len: u64| match kernel.points().last() {
-            Some((last, _)) if len <= *last => kernel.line(len),
-            _ => None,
-        };
-        let pack_regular =
-            by_range(&|len| special(&profile.bends.pack_regular, len).unwrap_or(profile.pack(len, false)));
-        let pack_bitmapped =
-            by_range(&|len| special(&profile.bends.pack_bitmapped, len).unwrap_or(profile.pack(len, false)));
-        let receive = by_range(&|len| profile.receive(len));
-        let receive_packed = by_range(&|len| profile.receive_packed(len));
         let mut hasher = std::hash::DefaultHasher::new();
         (&capabilities, profile.to_string()).hash(&mut hasher);
-        Self {
-            fingerprint: hasher.finish(),
-            capabilities,
-            profile,
-            pack,
-            pack_regular,
-            pack_bitmapped,
-            receive,
-            receive_packed,
-        }
+        Self { fingerprint: hasher.finish(), capabilities, tables: Tables::new(&profile), profile }
     }
 
     /// The device's limits.
@@ -90,7 +63,12 @@ impl Planner {
             return Err(PlanError::TooLong { bytes: longest, max: bytes_max });
         }
         let tally = Tally::of(shape);
-        let pieces: f64 = tally.ranges().map(|range| range.pieces).sum();
+        let ground = Ground::of(shape, &tally, terms.warm);
+        let (mut pieces, mut gathered) = (0.0, Ends::default());
+        for range in tally.ranges() {
+            pieces += range.pieces;
+            gathered.add(self.tables.gathered(&range, &ground));
+        }
         let load = Load {
             bytes: shape.bytes() as f64,
             messages: messages.count() as f64,
@@ -99,6 +77,7 @@ impl Planner {
             request_max: bytes_max as f64,
             sge_max: self.capabilities.sge_max as f64,
             pieces,
+            gathered,
         };
         let mut plan = ViewPlan {
             way: Way::Copy,
@@ -111,9 +90,11 @@ impl Planner {
             bytes: shape.bytes(),
             bundle_bytes: terms.bundle_bytes,
         };
-        self.price_thresholds(&tally, &load, terms, &mut plan);
-        self.price_copy(shape, &tally, &load, terms, &mut plan);
-        self.price_inline(shape, &tally, &load, terms, &mut plan);
+        self.price_thresholds(&tally, &load, &ground, terms, &mut plan);
+        let packing = self.packing(shape, &tally, &ground);
+        let part = Part { pieces, bytes: load.bytes, runs: 1.0, pack_ns: packing, ..Part::default() };
+        plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal);
+        self.price_inline(shape, packing, &load, terms, &mut plan);
         if terms.gaps_on_wire {
             self.price_boxes(shape, &load, terms, &mut plan);
         }
@@ -121,17 +102,17 @@ impl Planner {
     }
 
     /// Gathering everything, and every threshold between that and packing everything.
-    fn price_thresholds(&self, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+    fn price_thresholds(&self, tally: &Tally, load: &Load, ground: &Ground, terms: &Terms, plan: &mut ViewPlan) {
         // A forced threshold stands at the first range that is gathered, and all others do not count.
         let forced = match terms.force {
-            Some(Force::Threshold(from)) => Some(tally.ranges().find(|range| range.least >= from).map(|r| r.index)),
+            Some(Force::Threshold(from)) => {
+                Some(tally.ranges().find(|range| start_of(range.index) >= from).map(|range| range.index))
+            }
             _ => None,
         };
         plan.all_gathered = forced.is_some() && forced == Some(tally.ranges().next().map(|range| range.index));
-        let pack = &self.pack[usize::from(terms.warm)];
-        let gathered = tally.ranges().map(|range| self.receive[range.index].at(range.pieces, range.bytes)).sum();
         // Of what is packed so far: from nothing to everything, the shortest first.
-        let mut part = Part { gathered: load.pieces, gathered_ns: gathered, ..Part::default() };
+        let mut part = Part { gathered: load.pieces, ends: load.gathered, ..Part::default() };
         plan.prices[Way::Gather as usize] = self.priced(load, &part, terms.goal);
         for range in tally.ranges() {
             let stands = forced.is_none_or(|first| first == Some(range.index));
@@ -141,36 +122,25 @@ impl Planner {
                 && plan.prices[Way::Mixture as usize].is_none_or(|known| price.ns < known.ns)
             {
                 plan.prices[Way::Mixture as usize] = Some(price);
-                plan.mixture_from = range.least;
+                plan.mixture_from = start_of(range.index);
             }
             part.pieces += range.pieces;
             part.bytes += range.bytes;
             part.runs += range.runs;
-            part.pack_ns += pack[range.index].at(range.pieces, range.bytes);
+            part.pack_ns += self.tables.pack(range.index, ground).at(range.pieces, range.bytes);
             part.gathered -= range.pieces;
-            part.gathered_ns -= self.receive[range.index].at(range.pieces, range.bytes);
+            part.ends.remove(self.tables.gathered(&range, ground));
         }
     }
 
-    fn price_copy(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
-        let part = Part {
-            pieces: load.pieces,
-            bytes: load.bytes,
-            runs: 1.0,
-            pack_ns: self.packing(shape, tally, terms.warm),
-            ..Part::default()
-        };
-        plan.prices[Way::Copy as usize] = self.priced(load, &part, terms.goal);
-    }
-
-    fn price_inline(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+    fn price_inline(&self, shape: &Shape, packing: f64, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
         let lengths = if shape.messages().uniform_bytes().is_none() { 4.0 * load.messages } else { 0.0 };
         if load.bytes + lengths > self.capabilities.inline_max as f64 {
             return;
         }
-        let sender =
-            self.profile.send_request_ns + self.packing(shape, tally, true) + load.bytes * self.profile.send_byte_ns;
-        let receiver = self.profile.receive_request_ns + load.bytes * self.profile.receive_packed(64).byte_ns;
+        let (send_ns, receive_ns) = self.profile.inline_ns(shape.bytes());
+        let sender = self.profile.send_request_ns + packing + send_ns;
+        let receiver = self.profile.receive_request_ns + receive_ns;
         plan.prices[Way::Inline as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
     }
 
@@ -187,18 +157,24 @@ impl Planner {
         if boxes.len() > self.capabilities.sge_max || bytes as f64 > load.request_max {
             return;
         }
-        let gathered_ns = boxes.runs(&fragments).map(|run| self.profile.receive(run.len).at(1.0, run.len as f64)).sum();
-        let part = Part { gathered: boxes.len() as f64, gathered_ns, ..Part::default() };
+        let mut ends = Ends::default();
+        for run in boxes.runs(&fragments) {
+            let (one, bytes) = (1.0, run.len as f64);
+            ends.sender_ns += self.profile.send(run.len, terms.warm).at(one, bytes);
+            ends.receiver_ns += self.profile.receive(run.len, Distance::SCATTERED).at(one, bytes);
+        }
+        let part = Part { gathered: boxes.len() as f64, ends, ..Part::default() };
         let load = Load { bytes: bytes as f64, longest: bytes as f64, ..*load };
         plan.prices[Way::Boxes as usize] = self.priced(&load, &part, terms.goal);
     }
 
     /// What a box costs at both ends together, the request being one more gather entry.
     pub fn box_cost(&self) -> PerByte {
-        let receive = self.profile.receive(BOX_BYTES);
+        let send = self.profile.send(BOX_BYTES, false);
+        let receive = self.profile.receive(BOX_BYTES, Distance::SCATTERED);
         PerByte {
-            request_ns: self.profile.send_fragment_ns + receive.fixed_ns.max(0.0),
-            byte_ns: self.profile.send_byte_ns + receive.byte_ns + self.profile.wire_byte_ns,
+            request_ns: send.fixed_ns.max(0.0) + receive.fixed_ns.max(0.0),
+            byte_ns: send.byte_ns + receive.byte_ns + self.profile.wire_byte_ns,
         }
     }
 
@@ -213,30 +189,30 @@ impl Planner {
     }
 
     /// Packing all of a shape, with the kernel that its kind has.
-    fn packing(&self, shape: &Shape, tally: &Tally, warm: bool) -> f64 {
-        let pack = match shape.kind() {
-            Kind::Bitmapped { columns: [_], .. } => &self.pack_bitmapped,
-            Kind::Bitmapped { .. } | Kind::Strided { .. } | Kind::Mapped { .. } => &self.pack_regular,
-            Kind::Set { mask: Mask::Rows, .. } => &self.pack_regular,
-            _ => &self.pack[usize::from(warm)],
-        };
-        tally.ranges().map(|range| pack[range.index].at(range.pieces, range.bytes)).sum()
+    fn packing(&self, shape: &Shape, tally: &Tally, ground: &Ground) -> f64 {
+        if let Kind::Bitmapped { columns: [column], rows } = shape.kind()
+            && let Some((row_ns, run_ns)) = self.profile.pack_bitmapped(column.width)
+        {
+            return rows.rows() as f64 * row_ns + tally.ranges().map(|range| range.pieces).sum::<f64>() * run_ns;
+        }
+        let each = |range: Range| self.tables.kernel(range.index, ground).at(range.pieces, range.bytes);
+        tally.ranges().map(each).sum()
     }
 
     fn priced(&self, load: &Load, part: &Part, goal: Goal) -> Option<Price> {
         let requests = load.requests(part)?;
         let (profile, runs) = (&self.profile, if part.pieces > 0.0 { part.runs + requests - 1.0 } else { 0.0 });
         let runs = runs.min(part.pieces.max(requests));
-        let sender = requests * profile.send_request_ns
-            + (part.gathered + runs) * profile.send_fragment_ns
-            + part.pack_ns
-            + load.bytes * profile.send_byte_ns;
-        let packed = if runs > 0.0 {
-            self.receive_packed[range_of((part.bytes / runs) as u64)].at(runs, part.bytes)
-        } else {
-            0.0
-        };
-        let receiver = requests * profile.receive_request_ns + part.gathered_ns.max(0.0) + packed;
+        let (mut sender, mut receiver) =
+            (requests * profile.send_request_ns + part.pack_ns, requests * profile.receive_request_ns);
+        // Differences of sums leave crumbs.
+        sender += part.ends.sender_ns.max(0.0);
+        receiver += part.ends.receiver_ns.max(0.0);
+        if runs > 0.0 {
+            let range = range_of((part.bytes / runs) as u64);
+            sender += requests * profile.pack_request_ns + self.tables.send_packed[range].at(runs, part.bytes);
+            receiver += self.tables.receive_packed[range].at(runs, part.bytes);
+        }
         Some(self.weighed(sender, receiver, load.bytes, goal))
     }
 
@@ -257,6 +233,8 @@ struct Load {
     request_max: f64,
     sge_max: f64,
     pieces: f64,
+    /// What gathering all of it costs.
+    gathered: Ends,
 }
 
 /// How it is divided between packing and gathering.
@@ -267,9 +245,9 @@ struct Part {
     bytes: f64,
     runs: f64,
     pack_ns: f64,
-    /// Fragments gathered and what the receiver does for them.
+    /// Fragments gathered and what both ends do for them.
     gathered: f64,
-    gathered_ns: f64,
+    ends: Ends,
 }
 
 impl Load {
@@ -279,6 +257,9 @@ impl Load {
         let each = entries / self.messages.max(1.0);
         if each > self.sge_max {
             return None;
+        }
+        if self.messages <= 1.0 {
+            return Some(1.0);
         }
         let by_bytes = if self.longest > 0.0 { (self.bytes_max / self.longest).floor().max(1.0) } else { f64::MAX };
         let by_entries = if each > 0.0 { (self.sge_max / each).floor().max(1.0) } else { f64::MAX };
@@ -292,8 +273,8 @@ const BOX_BYTES: u64 = 256;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::Bends;
     use crate::capabilities::{AtomicScope, ForeignMemory};
+    use crate::{Bends, Curve};
     use overside_shape::{Bitmap, Column, Order};
     use proptest::prelude::*;
 
@@ -316,6 +297,7 @@ pub(crate) mod tests {
             send_byte_ns: 0.0,
             pack_byte_ns: 0.1,
             pack_piece_ns: 3.0,
+            pack_request_ns: 40.0,
             row_ns: 4.0,
             receive_request_ns: 80.0,
             receive_fragment_ns: 14.0,
@@ -358,15 +340,16 @@ pub(crate) mod tests {
             } else {
                 runs.extend((run > 0).then_some(run));
                 (run, entries) = (0, entries + 1);
-                receiver += profile.receive(*len).at(1.0, *len as f64);
+                sender += profile.send(*len, false).at(1.0, *len as f64);
+                receiver += profile.receive(*len, Distance::SCATTERED).at(1.0, *len as f64);
             }
         }
         runs.extend((run > 0).then_some(run));
         let (count, bytes) = (runs.len() as f64, runs.iter().sum::<u64>() as f64);
         if count > 0.0 {
+            sender += profile.pack_request_ns + profile.send(1, true).at(count, bytes);
             receiver += profile.receive_packed((bytes / count) as u64).at(count, bytes);
         }
-        sender += entries as f64 * profile.send_fragment_ns;
         let wire = lens.iter().sum::<u64>() as f64 * profile.wire_byte_ns;
         (entries <= planner.capabilities().sge_max).then(|| weigh(goal, sender, receiver, wire).ns)
     }
@@ -432,10 +415,10 @@ pub(crate) mod tests {
         let plan = planner(32, Profile::clone)
             .plan(&listed(&lens), &Terms { goal: Goal::TotalCpu, ..Terms::default() })
             .unwrap();
-        assert_eq!((plan.way(), plan.gather_from()), (Way::Mixture, 60_000));
+        assert_eq!((plan.way(), plan.gather_from()), (Way::Mixture, 57_344));
         let text = plan.to_string();
         assert!(text.starts_with("60192 bytes in 13 fragments: inline impossible, copy "), "{text}");
-        assert!(text.contains("mixture from 60000 bytes") && text.ends_with("(chosen)"), "{text}");
+        assert!(text.contains("mixture from 57344 bytes") && text.ends_with("(chosen)"), "{text}");
     }
 
     #[test]
@@ -464,17 +447,45 @@ pub(crate) mod tests {
     #[test]
     fn regular_shapes_are_priced_by_their_own_kernels() {
         let cheap = |p: &Profile| {
-            let one = Curve::new([(4, 0.5), (64, 4.0)]).unwrap();
-            Profile { bends: Bends { pack_regular: one.clone(), pack_bitmapped: one, ..p.bends.clone() }, ..p.clone() }
+            let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
+            let one = curve(&[(4, 0.5), (64, 4.0)]);
+            let bitmapped = (curve(&[(4, 0.1)]), curve(&[(4, 0.2)]));
+            let bends = Bends {
+                pack_near: one.clone(),
+                pack_far: one,
+                bitmap_row: bitmapped.0,
+                bitmap_run: bitmapped.1,
+                ..p.bends.clone()
+            };
+            Profile { bends, ..p.clone() }
         };
         let (plain, special) = (planner(256, Profile::clone), planner(256, cheap));
         let strided = Shape::strided(0, 32, 1000, &[Run::new(0, 4)]).unwrap();
         let rows = Bitmap::of(3000, |row| row % 3 == 0);
         let bitmapped = Shape::bitmapped(&[Column::dense(0, 4)], &rows, Order::Rows).unwrap();
-        for shape in [strided, bitmapped] {
+        let some = Bitmap::of(3000, |row| row % 3 == 0 && row != 300);
+        let irregular = Shape::bitmapped(&[Column::dense(0, 4)], &some, Order::Rows).unwrap();
+        // 2 ns a piece by the kernel for any runs; 0.5 ns by the other, or 0.1 ns a row and 0.2 a run.
+        for (shape, ns) in [(strided, 1500.0), (bitmapped, 1500.0), (irregular, 1998.0 - 299.8 - 199.8)] {
             let price = |planner: &Planner| planner.plan(&shape, &Terms::default()).unwrap().price(Way::Copy).unwrap();
             let saved = price(&plain).sender_ns - price(&special).sender_ns;
-            assert!((saved - 1500.0).abs() < 1.0, "1.5 ns a piece: {saved}");
+            assert!((saved - ns).abs() < 2.0, "{ns} ns: {saved}");
         }
+    }
+
+    #[test]
+    fn what_is_between_near_and_far_is_priced_between() {
+        let change = |p: &Profile| {
+            let curve = |ns: f64| Curve::new([(8, ns), (64, ns)]).unwrap();
+            let bends = Bends { pack_near: curve(1.0), pack_far: curve(5.0), ..p.bends.clone() };
+            Profile { bends, ..p.clone() }
+        };
+        let price = |period| {
+            let shape = Shape::strided(0, period, 1000, &[Run::new(0, 8)]).unwrap().one_message();
+            let plan = planner(256, change).plan(&shape, &Terms::default()).unwrap();
+            plan.price(Way::Copy).unwrap().sender_ns
+        };
+        let [near, between, far] = [16, 136, 4096].map(price);
+        assert!((far - near - 4000.0).abs() < 1.0 && (between - near - 2000.0).abs() < 20.0, "{near} {between} {far}");
     }
 }

@@ -37,6 +37,8 @@ pub struct Profile {
     pub pack_byte_ns: f64,
     /// A separate piece packed.
     pub pack_piece_ns: f64,
+    /// A request that carries packed bytes: its transmit buffer.
+    pub pack_request_ns: f64,
     /// A row touched on its own.
     pub row_ns: f64,
     /// Receiving a request.
@@ -53,21 +55,38 @@ pub struct Profile {
     pub source: String,
 }
 
-/// Costs of a piece by its length; where a curve is empty, the profile's straight lines hold.
+/// Costs by length or width; where a curve is empty, the profile's straight lines hold.
+///
+/// *Scattered* pieces lie anywhere, *near* ones within the same or the next cache line, *far* ones at a regular distance
+/// of a kibibyte and more; what lies between is priced between.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bends {
-    /// Packing a piece that no cache holds, by the kernel for any runs.
+    /// Sending a gathered fragment from memory that no cache holds.
+    pub send: Curve,
+    /// Sending an entry that is in the cache, as what was just packed is.
+    pub send_packed: Curve,
+    /// Sending so many bytes in the descriptor, beyond the request and packing them.
+    pub send_inline: Curve,
+    /// Packing a scattered piece that no cache holds.
     pub pack: Curve,
-    /// Packing a piece that is in the cache, likewise.
+    /// Packing a piece that is in the cache.
     pub pack_warm: Curve,
-    /// Packing an element of a regular region (periods, row pointers, several columns row by row), by its width.
-    pub pack_regular: Curve,
-    /// Packing a set row's value of a bitmapped region, by its width.
-    pub pack_bitmapped: Curve,
-    /// Receiving a gathered fragment from where it lay.
+    /// Packing an element of a regular region whose elements are near each other, by its width.
+    pub pack_near: Curve,
+    /// Likewise of one whose elements are far from each other.
+    pub pack_far: Curve,
+    /// Packing a bitmapped column, for each row whether it is set or not, by the values' width.
+    pub bitmap_row: Curve,
+    /// Likewise, for each run of set rows.
+    pub bitmap_run: Curve,
+    /// Receiving a gathered fragment from where it lay, scattered or far.
     pub receive: Curve,
+    /// Receiving a gathered fragment whose neighbours are near.
+    pub receive_near: Curve,
     /// Receiving an entry that the sender has just packed.
     pub receive_packed: Curve,
+    /// Receiving so many bytes in the descriptor, beyond the request.
+    pub receive_inline: Curve,
 }
 
 impl Profile {
@@ -91,17 +110,39 @@ impl Profile {
             + work.other_ns
     }
 
-    /// Packing pieces of about this length.
+    /// Packing scattered pieces of about this length.
     pub fn pack(&self, bytes: u64, warm: bool) -> Line {
         let straight = Line { fixed_ns: self.pack_piece_ns, byte_ns: self.pack_byte_ns };
         let cold = || self.bends.pack.line(bytes).unwrap_or(straight);
         if warm { self.bends.pack_warm.line(bytes).unwrap_or_else(cold) } else { cold() }
     }
 
+    /// Packing elements of about this width, one of a regular region; `distance` as [`Bends`] has it.
+    pub fn pack_regular(&self, bytes: u64, distance: Distance) -> Line {
+        let any = || self.pack(bytes, false);
+        // A curve ends where its kernels do: what is longer is packed like anything else.
+        let known =
+            |curve: &Curve| curve.points().last().filter(|(last, _)| bytes <= *last).and_then(|_| curve.line(bytes));
+        let near = known(&self.bends.pack_near).unwrap_or_else(any);
+        near.mixed(known(&self.bends.pack_far).unwrap_or_else(any), distance.far())
+    }
+
+    /// Packing a bitmapped column of `width`: for each row, and for each run of set rows. None where it was not measured.
+    pub fn pack_bitmapped(&self, width: u64) -> Option<(f64, f64)> {
+        Some((self.bends.bitmap_row.at(width)?, self.bends.bitmap_run.at(width)?))
+    }
+
+    /// Sending gathered fragments of about this length.
+    pub fn send(&self, bytes: u64, warm: bool) -> Line {
+        let curve = if warm { &self.bends.send_packed } else { &self.bends.send };
+        curve.line(bytes).unwrap_or(Line { fixed_ns: self.send_fragment_ns, byte_ns: self.send_byte_ns })
+    }
+
     /// Receiving gathered fragments of about this length.
-    pub fn receive(&self, bytes: u64) -> Line {
+    pub fn receive(&self, bytes: u64, distance: Distance) -> Line {
         let straight = Line { fixed_ns: self.receive_fragment_ns, byte_ns: self.receive_byte_ns };
-        self.bends.receive.line(bytes).unwrap_or(straight)
+        let far = self.bends.receive.line(bytes).unwrap_or(straight);
+        self.bends.receive_near.line(bytes).unwrap_or(far).mixed(far, distance.far())
     }
 
     /// Receiving entries of about this length that the sender has just packed.
@@ -109,4 +150,36 @@ impl Profile {
         let straight = Line { fixed_ns: self.receive_fragment_ns, byte_ns: self.receive_byte_ns };
         self.bends.receive_packed.line(bytes).unwrap_or(straight)
     }
+
+    /// What `bytes` in the descriptor cost beyond the request: sender and receiver.
+    pub fn inline_ns(&self, bytes: u64) -> (f64, f64) {
+        let straight = bytes as f64 * self.receive_packed(64).byte_ns;
+        let send = self.bends.send_inline.at(bytes).unwrap_or(bytes as f64 * self.send_byte_ns);
+        (send, self.bends.receive_inline.at(bytes).unwrap_or(straight))
+    }
 }
+
+/// How far apart the pieces of a region lie, from the end of one to the start of the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Distance(f64);
+
+impl Distance {
+    /// Anywhere.
+    pub const SCATTERED: Distance = Distance(1.0);
+
+    /// By so many bytes on average.
+    pub fn of_gap(bytes: f64) -> Distance {
+        let (near, far) = (GAP_NEAR.log2(), GAP_FAR.log2());
+        Distance(((bytes.max(1.0).log2() - near) / (far - near)).clamp(0.0, 1.0))
+    }
+
+    /// From 0, near, to 1, far.
+    pub fn far(self) -> f64 {
+        self.0
+    }
+}
+
+/// Gaps up to here are near: the next piece lies in the same cache line or the next one.
+const GAP_NEAR: f64 = 16.0;
+/// From here on each piece is met anew.
+const GAP_FAR: f64 = 1024.0;

@@ -4,7 +4,8 @@ use overside_shape::{Kind, Level, Run, Shape};
 
 /// Fragments by length, in ranges of a quarter of a power of two, within which no curve of a profile bends.
 pub(crate) struct Tally {
-    bins: [Bin; RANGES],
+    /// Of each range: fragments above [`COUNT_BIT`], their bytes below.
+    sums: [u64; RANGES],
     /// `opens[r]`: packed runs that appear, less those that vanish, when range `r` is packed as well.
     opens: [i32; RANGES + 1],
     occupied: [u64; 2],
@@ -14,20 +15,10 @@ pub(crate) struct Tally {
     scale: f64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Bin {
-    bytes: u64,
-    count: u32,
-    /// The complement of the shortest length, so that nothing seen yet is zero.
-    not_least: u32,
-}
-
 /// One range of lengths: what is in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) index: usize,
-    /// The shortest length seen.
-    pub(crate) least: u64,
     pub(crate) pieces: f64,
     pub(crate) bytes: f64,
     /// How the number of packed runs changes when fragments of this range join the packed ones.
@@ -37,13 +28,7 @@ pub(crate) struct Range {
 impl Tally {
     /// Of all fragments; of large regular shapes by a sample that stands for the rest.
     pub(crate) fn of(shape: &Shape) -> Self {
-        let mut tally = Self {
-            bins: [Bin::default(); RANGES],
-            opens: [0; RANGES + 1],
-            occupied: [0; 2],
-            start: RANGES,
-            scale: 1.0,
-        };
+        let mut tally = Self { sums: [0; RANGES], opens: [0; RANGES + 1], occupied: [0; 2], start: RANGES, scale: 1.0 };
         let seen = match shape.kind() {
             // These two need no walk, and a walk costs more than all the rest.
             Kind::List(runs) => tally.add(RANGES, runs.iter().take(FRAGMENTS_MAX).map(|run| run.len)),
@@ -60,7 +45,7 @@ impl Tally {
     fn add_periods(&mut self, level: Level, runs: &[Run]) -> u64 {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return 0 };
         let wraps = runs.len() > 1 && last.at + last.len == level.period + first.at;
-        let lens = runs.iter().map(|run| run.len);
+        let lens = runs.iter().take(FRAGMENTS_MAX).map(|run| run.len);
         if wraps {
             // Every border but the outermost joins two runs.
             let (joined, middle) = (first.len + last.len, lens.take(runs.len() - 1).skip(1));
@@ -73,8 +58,11 @@ impl Tally {
     fn add_messages(&mut self, shape: &Shape) -> u64 {
         let messages = shape.messages();
         let count = messages.count();
-        if count <= SAMPLE_MESSAGES || !is_regular(shape) {
+        if matches!(shape.kind(), Kind::List(_) | Kind::Variable { .. }) {
             return self.add(RANGES, messages.fragments().take(FRAGMENTS_MAX).map(|run| run.len));
+        }
+        if count <= SAMPLE_MESSAGES || messages.uniform_bytes().is_none() {
+            return self.add_parts(shape);
         }
         let part = SAMPLE_MESSAGES / SAMPLE_SLICES;
         let from = |i: u64| (count - part) / (SAMPLE_SLICES - 1) * i;
@@ -82,13 +70,30 @@ impl Tally {
         let mut before = RANGES;
         let mut seen = 0;
         for slice in slices {
-            seen += self.add(before, slice.fragments().map(|run| run.len));
-            before = slice.fragments().last().map_or(before, |run| range_of(run.len));
+            let fragments = || slice.fragments().take(SAMPLE_FRAGMENTS);
+            seen += self.add(before, fragments().map(|run| run.len));
+            before = fragments().last().map_or(before, |run| range_of(run.len));
         }
         seen
     }
 
-    /// Counts a stretch of fragments that follow one of range `range` (none, when [`RANGES`]); returns its bytes.
+    /// The first fragments of what has a rule, and if there are more, some from other places.
+    fn add_parts(&mut self, shape: &Shape) -> u64 {
+        let first = shape.messages();
+        let mut seen = self.add(RANGES, first.fragments().take(SAMPLE_FRAGMENTS).map(|run| run.len));
+        for part in 1..SAMPLE_SLICES {
+            let from = shape.bytes() / SAMPLE_SLICES * part;
+            if from >= seen {
+                let some = shape.fragments_in(from..shape.bytes()).take(SAMPLE_FRAGMENTS / SAMPLE_SLICES as usize);
+                // One after any other; the first may be cut, and is not counted.
+                seen += self.add(NOWHERE, some.skip(1).map(|run| run.len));
+            }
+        }
+        seen
+    }
+
+    /// Counts a stretch of fragments that follow one of range `range` (none, when [`RANGES`]; unknown, when
+    /// [`NOWHERE`]); returns its bytes.
     #[inline]
     fn add(&mut self, range: usize, mut lens: impl Iterator<Item = u64>) -> u64 {
         let Some(first) = lens.next() else { return 0 };
@@ -115,21 +120,17 @@ impl Tally {
         total
     }
 
-    /// A run begins at this fragment as soon as it is packed, and no longer when its predecessor is as well.
+    /// A run begins at this fragment as soon as it is packed, and no longer when its predecessor is as well. Without a
+    /// branch, which nothing could predict.
     #[inline]
     fn open(&mut self, range: usize, before: usize) {
-        if range < before {
-            self.opens[range] += 1;
-            self.opens[before] -= 1;
-        }
+        self.opens[range.min(before)] += 1;
+        self.opens[before] -= 1;
     }
 
     #[inline]
-    fn note(&mut self, range: usize, len: u64, alike: u32) {
-        let bin = &mut self.bins[range];
-        bin.bytes += u64::from(alike) * len;
-        bin.count += alike;
-        bin.not_least = bin.not_least.max(!(len.min(u64::from(u32::MAX)) as u32));
+    fn note(&mut self, range: usize, len: u64, alike: u64) {
+        self.sums[range] += (alike << COUNT_BIT) + (alike * len.min(LEN_MAX));
         self.occupied[range / 64] |= 1 << (range % 64);
     }
 
@@ -146,21 +147,15 @@ impl Tally {
             let runs: i32 = self.opens[from..=index].iter().sum();
             let start = f64::from(u8::from((from..=index).contains(&self.start)));
             from = index + 1;
-            let bin = &self.bins[index];
+            let sum = self.sums[index];
             Some(Range {
                 index,
-                least: u64::from(!bin.not_least),
-                pieces: f64::from(bin.count) * self.scale,
-                bytes: bin.bytes as f64 * self.scale,
+                pieces: (sum >> COUNT_BIT) as f64 * self.scale,
+                bytes: (sum & ((1 << COUNT_BIT) - 1)) as f64 * self.scale,
                 runs: f64::from(runs) * self.scale + start,
             })
         })
     }
-}
-
-/// Whether every message is cut from its region by the same rule.
-fn is_regular(shape: &Shape) -> bool {
-    shape.messages().uniform_bytes().is_some() && !matches!(shape.kind(), Kind::List(_) | Kind::Variable { .. })
 }
 
 /// The range that a length belongs to.
@@ -182,6 +177,11 @@ pub(crate) fn start_of(range: usize) -> u64 {
 pub(crate) const RANGES: usize = 92;
 /// The first fragment begins no run that its predecessor, a period before, does not end.
 const NOWHERE: usize = usize::MAX;
+/// Of what has a rule, so many fragments stand for the rest.
+const SAMPLE_FRAGMENTS: usize = 256;
+/// Of a sum: 2^16 fragments, which is more than are ever counted, of 2^48 bytes in all.
+const COUNT_BIT: u32 = 48;
+const LEN_MAX: u64 = 1 << 33;
 /// Of a shape without a rule, more fragments than these are taken to be like the ones before them.
 const FRAGMENTS_MAX: usize = 16 << 10;
 const SAMPLE_MESSAGES: u64 = 64;
@@ -242,7 +242,6 @@ mod tests {
                 prop_assert_eq!(packed_runs, naive as f64, "up to range {}", range.index);
                 prop_assert_eq!(packed, lens.iter().filter(|len| is_packed(**len)).count() as f64);
                 prop_assert_eq!(bytes, lens.iter().filter(|len| is_packed(**len)).sum::<u64>() as f64);
-                prop_assert!(lens.iter().filter(|len| range_of(**len) == range.index).min() == Some(&range.least));
             }
             prop_assert_eq!(packed, lens.len() as f64);
         }

@@ -66,6 +66,7 @@ impl FromStr for Profile {
             send_byte_ns: take("send_byte_ns")?,
             pack_byte_ns: take("pack_byte_ns")?,
             pack_piece_ns: take("pack_piece_ns")?,
+            pack_request_ns: take("pack_request_ns")?,
             row_ns: take("row_ns")?,
             receive_request_ns: take("receive_request_ns")?,
             receive_fragment_ns: take("receive_fragment_ns")?,
@@ -85,7 +86,7 @@ impl FromStr for Profile {
             points.entry(curve).or_default().insert(bytes, cost(key, value)?);
         }
         for (key, curve) in CURVES.into_iter().zip(curves_mut(&mut profile.bends)) {
-            let what = "no curve: its points must be powers of two up to 1 GiB";
+            let what = "no curve: its points must be 4, 5, 6 or 7 times powers of two up to 1 GiB";
             let points = points.remove(key).unwrap_or_default();
             *curve = Curve::new(points).map_err(|_| ProfileError::Field { field: key.into(), what })?;
         }
@@ -122,13 +123,14 @@ fn cost(key: &str, value: &str) -> Result<f64, ProfileError> {
     parsed.ok_or(ProfileError::Field { field: key.into(), what })
 }
 
-fn costs(profile: &Profile) -> [(&'static str, f64); 10] {
+fn costs(profile: &Profile) -> [(&'static str, f64); 11] {
     [
         ("send_request_ns", profile.send_request_ns),
         ("send_fragment_ns", profile.send_fragment_ns),
         ("send_byte_ns", profile.send_byte_ns),
         ("pack_byte_ns", profile.pack_byte_ns),
         ("pack_piece_ns", profile.pack_piece_ns),
+        ("pack_request_ns", profile.pack_request_ns),
         ("row_ns", profile.row_ns),
         ("receive_request_ns", profile.receive_request_ns),
         ("receive_fragment_ns", profile.receive_fragment_ns),
@@ -138,19 +140,58 @@ fn costs(profile: &Profile) -> [(&'static str, f64); 10] {
 }
 
 fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
-    let Bends { pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed } = bends;
-    CURVES.into_iter().zip([pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed])
+    CURVES.into_iter().zip([
+        &bends.send,
+        &bends.send_packed,
+        &bends.send_inline,
+        &bends.pack,
+        &bends.pack_warm,
+        &bends.pack_near,
+        &bends.pack_far,
+        &bends.bitmap_row,
+        &bends.bitmap_run,
+        &bends.receive,
+        &bends.receive_near,
+        &bends.receive_packed,
+        &bends.receive_inline,
+    ])
 }
 
 fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
-    let Bends { pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed } = bends;
-    [pack, pack_warm, pack_regular, pack_bitmapped, receive, receive_packed]
+    [
+        &mut bends.send,
+        &mut bends.send_packed,
+        &mut bends.send_inline,
+        &mut bends.pack,
+        &mut bends.pack_warm,
+        &mut bends.pack_near,
+        &mut bends.pack_far,
+        &mut bends.bitmap_row,
+        &mut bends.bitmap_run,
+        &mut bends.receive,
+        &mut bends.receive_near,
+        &mut bends.receive_packed,
+        &mut bends.receive_inline,
+    ]
 }
 
 const VERSION_KEY: &str = "overside profile";
-const VERSION: &str = "1";
-const CURVES: [&str; 6] =
-    ["pack_ns", "pack_warm_ns", "pack_regular_ns", "pack_bitmapped_ns", "receive_ns", "receive_packed_ns"];
+const VERSION: &str = "2";
+const CURVES: [&str; 13] = [
+    "send_ns",
+    "send_packed_ns",
+    "send_inline_ns",
+    "pack_ns",
+    "pack_warm_ns",
+    "pack_near_ns",
+    "pack_far_ns",
+    "bitmap_row_ns",
+    "bitmap_run_ns",
+    "receive_ns",
+    "receive_near_ns",
+    "receive_packed_ns",
+    "receive_inline_ns",
+];
 /// Of a version that is not ours, no more is repeated.
 const SHOWN_CHARS: usize = 40;
 
@@ -167,6 +208,7 @@ mod tests {
             send_byte_ns: 0.0,
             pack_byte_ns: 0.08,
             pack_piece_ns: 1.0 / 3.0,
+            pack_request_ns: 300.0,
             row_ns: 4.0,
             receive_request_ns: 80.0,
             receive_fragment_ns: 12.0,
@@ -191,21 +233,21 @@ mod tests {
         let says = |text: String| text.parse::<Profile>().unwrap_err().to_string();
         assert!(says(String::new()).contains("first line"));
         assert!(says("\u{7f}ELF nonsense".into()).contains("first line"));
-        assert!(says(good.replacen("profile = 1", "profile = 2", 1)).contains("\"2\", this build reads 1"));
+        assert!(says(good.replacen("profile = 2", "profile = 1", 1)).contains("\"1\", this build reads 2"));
         assert!(says(good.replace("row_ns = 4", "row_ns = NaN")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4", "row_ns = -4")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4", "row_ns = inf")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4\n", "")).starts_with("row_ns is missing"));
         assert!(says(good.replace("row_ns = 4", "row_ns = 4\nrow_ns = 4")).starts_with("row_ns is there twice"));
         assert!(says(format!("{good}speed = 9")).starts_with("speed is no field"));
-        assert!(says(format!("{good}pack_ns.3 = 9")).starts_with("pack_ns is no curve"));
+        assert!(says(format!("{good}pack_ns.9 = 9")).starts_with("pack_ns is no curve"));
         assert!(says(format!("{good}pack_warm_ns.4 = x")).starts_with("pack_warm_ns.4 is no cost"));
         assert!(says(format!("{good}what?")).contains("is not `key = value`"));
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(overside profile = 1\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
+        fn any_text_is_read_or_refused(text in "(overside profile = 2\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
             let _ = text.parse::<Profile>();
         }
     }

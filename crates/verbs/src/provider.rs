@@ -19,17 +19,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Limits and promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// What things cost: the calibrated figures where there are some, else the provider's defaults.
+    /// What things cost before anything was measured; calibrating is for whoever has two ports to measure with.
     fn profile(&self) -> Profile;
-
-    /// Measures this device, keeps the figures for [`profile`](Self::profile) and returns them; takes well under a
-    /// second. A provider that cannot measure keeps its defaults.
-    ///
-    /// # Errors
-    /// When the memory or descriptors for measuring are not there; the profile stays as it was.
-    fn calibrate(&self) -> Result<Profile, VerbsError> {
-        Ok(self.profile())
-    }
 
     /// A new protection domain: regions and queue pairs of different domains do not mix.
     ///

@@ -10,6 +10,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use overside::{
+    Network,
     memory::{Buffer, Pool, Segment},
     planner::{Capabilities, Profile},
     verbs::{
@@ -90,6 +91,8 @@ pub struct Sample {
     pub receiver_ns: u64,
     /// Of it, polling for nothing.
     pub receiver_poll_ns: u64,
+    /// Time in which a process of either side was ready to run and another program had its processor.
+    pub crowded_ns: u64,
 }
 
 impl Sample {
@@ -128,6 +131,7 @@ impl Sample {
         self.sender_poll_ns += next.sender_poll_ns;
         self.receiver_ns += next.receiver_ns;
         self.receiver_poll_ns += next.receiver_poll_ns;
+        self.crowded_ns += next.crowded_ns;
     }
 
     /// Processor time of the receivers for a byte.
@@ -140,7 +144,7 @@ impl Sample {
 pub struct Sender {
     /// Limits and promises of the provider.
     pub capabilities: Capabilities,
-    /// What things cost on it, as calibrated now.
+    /// What things cost on it: as stored, else as calibrated first.
     pub profile: Profile,
     provider: Arc<dyn Provider>,
     domain: ProtectionDomain,
@@ -160,7 +164,7 @@ impl Sender {
     pub fn start(over: &Over, receivers: usize) -> Result<Sender> {
         let address = over.address()?;
         let provider = address.provider()?;
-        let profile = provider.calibrate()?;
+        let profile = overside::profiles::careful(&address, &Network::default(), &provider)?;
         let domain = provider.allocate_domain()?;
         let listener = provider.listen(&domain, address.name())?;
         let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
@@ -307,7 +311,8 @@ impl Sender {
         for at in 0..self.pairs.len() {
             self.ask(at, command)?;
         }
-        Ok(Begun { start: now_ns(), cpu: Cpu::own(), spun: self.queue.spun() })
+        let crowded = self.crowded();
+        Ok(Begun { start: now_ns(), cpu: Cpu::own(), spun: self.queue.spun(), crowded })
     }
 
     /// Everything has arrived and every receiver has said what it got.
@@ -330,6 +335,7 @@ impl Sender {
         let polled = (self.queue.spun() - begun.spun).as_nanos() as u64;
         sample.sender_poll_ns = polled.min(sample.sender_ns);
         let answers = (0..self.pairs.len()).map(|at| self.answer(at)).collect::<Result<Vec<_>>>()?;
+        sample.crowded_ns = self.crowded().saturating_sub(begun.crowded);
         sample.receiver_ns = answers.iter().map(|answer| answer.cpu_ns).sum();
         sample.receiver_poll_ns = answers.iter().map(|answer| answer.poll_ns).sum();
         Ok((sample, answers))
@@ -363,6 +369,12 @@ impl Sender {
             }
             settle(&mut done, &mut |done| side.completed(done))?;
         }
+    }
+
+    /// How long all processes have waited for a processor; nothing where the kernel keeps no such account.
+    fn crowded(&self) -> u64 {
+        let receivers = self.receivers.iter().map(|(_, process)| process.pid());
+        receivers.chain([std::process::id()]).map(crowded_ns).sum()
     }
 
     /// An error if a receiver has gone.
@@ -416,6 +428,13 @@ struct Begun {
     start: u64,
     cpu: Cpu,
     spun: Duration,
+    crowded: u64,
+}
+
+/// The second field of a process's schedstat: what its first thread waited on a run queue.
+fn crowded_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 fn settle(done: &mut Vec<WorkCompletion>, completed: &mut dyn FnMut(WorkCompletion)) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The commands, one to a file.
 
 mod bench;
+mod calibrate;
 mod demo;
 mod devices;
 mod load;
@@ -26,6 +27,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
         Command::Run(options) => run::run(&options),
+        Command::Calibrate(options) => calibrate::run(&options, &Signals::take()?),
         Command::Devices(options) => devices::run(&options),
         Command::Load(options) => load::run(&options, &Signals::take()?),
         Command::Scan(options) => scan::run(&options, &Signals::take()?),

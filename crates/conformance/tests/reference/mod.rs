@@ -133,6 +133,7 @@ impl Provider for Reference {
             send_byte_ns: 1.0,
             pack_byte_ns: 1.0,
             pack_piece_ns: 1.0,
+            pack_request_ns: 10.0,
             row_ns: 1.0,
             receive_request_ns: 1.0,
             receive_fragment_ns: 1.0,

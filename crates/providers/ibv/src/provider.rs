@@ -157,6 +157,7 @@ fn default_profile(gigabits: u32) -> Profile {
         send_byte_ns: 0.0,
         pack_byte_ns: 0.08,
         pack_piece_ns: 8.0,
+        pack_request_ns: 200.0,
         row_ns: 4.0,
         receive_request_ns: 100.0,
         receive_fragment_ns: 0.0,

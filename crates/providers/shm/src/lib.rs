@@ -25,7 +25,6 @@
 
 pub mod address;
 mod bounce;
-mod calibrate;
 mod channel;
 mod consumer;
 mod control;

@@ -17,7 +17,6 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;
-mod calibrate;
 mod conn;
 mod credits;
 mod engine;

@@ -55,8 +55,6 @@ pub struct ServerOptions {
     pub deadline: Duration,
     /// What `auto` makes small.
     pub goal: Goal,
-    /// Prices to plan with instead of the provider's own.
-    pub profile: Option<Profile>,
     /// Told of every peer that is turned away, closed for cause or lost.
     pub notices: Option<Notices>,
 }
@@ -72,7 +70,6 @@ impl Default for ServerOptions {
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,
-            profile: None,
             notices: None,
         }
     }
@@ -93,6 +90,8 @@ pub struct Front {
     pub provider: Arc<dyn Provider>,
     /// The provider's part of each address.
     pub names: Vec<String>,
+    /// Its prices, where they were measured; else its defaults.
+    pub profile: Option<Profile>,
 }
 
 /// What all threads of a front have.
@@ -124,7 +123,7 @@ impl Server {
     /// When an address is taken or the system has no room.
     pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, VerbsError> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Self::start_on(vec![Front { provider, names }], options)
+        Self::start_on(vec![Front { provider, names, profile: None }], options)
     }
 
     /// As [`start`](Self::start), by several providers at once: the same tables, each front with workers of its own.
@@ -138,9 +137,9 @@ impl Server {
             let domain = front.provider.allocate_domain()?;
             let listeners =
                 front.names.iter().map(|n| front.provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
-            grounds.push((front.provider, domain, listeners));
+            grounds.push((front.provider, domain, listeners, front.profile));
         }
-        let places = grounds.iter().map(|(provider, domain, _)| (provider.clone(), domain.clone())).collect();
+        let places = grounds.iter().map(|(provider, domain, ..)| (provider.clone(), domain.clone())).collect();
         let registrar = Arc::new(Registrar { places, regions: Mutex::default() });
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
         let house = Arc::new(House {
@@ -151,10 +150,10 @@ impl Server {
             empty_poll_ns: AtomicU64::new(0),
         });
         let mut server = Server { house: house.clone(), threads: Vec::new(), wakers: Vec::new() };
-        for (provider, domain, listeners) in grounds {
+        for (provider, domain, listeners, profile) in grounds {
             let shared = Arc::new(Shared {
                 sge_max: provider.capabilities().sge_max,
-                profile: options.profile.clone().unwrap_or_else(|| provider.profile()),
+                profile: profile.unwrap_or_else(|| provider.profile()),
                 provider,
                 domain,
                 house: house.clone(),

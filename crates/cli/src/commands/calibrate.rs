@@ -1,0 +1,153 @@
+//! `overside calibrate`
+
+use crate::args::Calibrate;
+use crate::output::{self, Grid, Progress};
+use crate::signals::Signals;
+use anyhow::{Context, Result};
+use overside::calibrate::{Calibration, Effort, Misses, calibrate};
+use overside::planner::{Distance, Profile};
+use overside::profiles::{self, Store};
+use overside::{Address, Error, Network, rdma_devices};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Measures one provider or all, shows the prices and stores them.
+///
+/// # Errors
+/// A provider cannot be had or measured, or the prices cannot be stored; a signal came, and nothing was stored.
+pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
+    let store = Store::of_user()?;
+    let here = |transport: &&str| *transport != "rdma" || rdma_devices().is_ok_and(|devices| !devices.is_empty());
+    let transports: Vec<&str> = match &args.provider {
+        Some(one) => vec![one],
+        // A key is for tcp alone.
+        None if args.network.key_file.is_some() => vec!["tcp"],
+        None => Address::TRANSPORTS.into_iter().filter(here).collect(),
+    };
+    let mut all = Vec::new();
+    for transport in transports {
+        let address = Address::here(transport, &format!("overside-calibrate-{}", std::process::id()))?;
+        let network = args.network.network();
+        let found = measure(&address, &network, signals)?;
+        signals.check()?;
+        let label = profiles::label(&address, &network);
+        let path = if args.dry_run { None } else { Some(store.save(label, &found.profile)?) };
+        if args.json {
+            all.push(described(label, &found, path));
+        } else {
+            shown(label, &found, path)?;
+        }
+    }
+    if args.json {
+        output::line(&json!({ "calibrations": all }).to_string())?;
+    }
+    Ok(())
+}
+
+fn measure(address: &Address, network: &Network, signals: &Signals) -> Result<Calibration> {
+    let transport = address.transport_name();
+    let provider = address.provider_over(network)?;
+    let progress = Progress::new("calibrating", 1000);
+    let found = calibrate(transport, &provider, Effort::Full, &mut |part| {
+        progress.at((part * 1000.0) as u64, || transport.to_owned());
+        signals.check().is_ok()
+    });
+    progress.clear();
+    if matches!(found, Err(Error::Stopped)) {
+        signals.check()?;
+    }
+    found.with_context(|| format!("{transport} could not be measured"))
+}
+
+fn shown(label: &str, found: &Calibration, path: Option<PathBuf>) -> Result<()> {
+    let profile = &found.profile;
+    output::line(&format!("{label}: {} points in {:.1} s", found.seen.len(), found.took.as_secs_f64()))?;
+    output::line(&format!(
+        "  a request {:.0} ns sent, {:.0} ns received; with a transmit buffer {:.0} ns more",
+        profile.send_request_ns, profile.receive_request_ns, profile.pack_request_ns
+    ))?;
+    output::text(&by_length(profile).render())?;
+    if let Some(bitmaps) = by_width(profile) {
+        output::text(&bitmaps.render())?;
+    }
+    output::line(&format!("  prices against what they were made from: {}", percent(&found.fitted)))?;
+    if let Some(held_out) = &found.held_out {
+        output::line(&format!("  against points that were held out:      {}", percent(held_out)))?;
+    }
+    let disturbed = found.seen.iter().filter(|seen| seen.samples.1 < 2).count();
+    if disturbed > 0 {
+        output::line(&format!(
+            "  other programs disturbed {disturbed} points throughout: calibrate again when the machine is quiet"
+        ))?;
+    }
+    match path {
+        Some(path) => output::line(&format!("  stored in {}", path.display())),
+        None => output::line("  not stored (--dry-run)"),
+    }
+}
+
+/// What a piece costs by its length, in nanoseconds.
+fn by_length(profile: &Profile) -> Grid {
+    let names = ["  bytes", "sent", "packed", "in cache", "near", "far", "received", "near", "once packed"];
+    let mut grid = Grid::new(&names, &[true; 9]);
+    let near = Distance::of_gap(0.0);
+    for bytes in [8u64, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10] {
+        let lines = [
+            profile.send(bytes, false),
+            profile.pack(bytes, false),
+            profile.pack(bytes, true),
+            profile.pack_regular(bytes, near),
+            profile.pack_regular(bytes, Distance::SCATTERED),
+            profile.receive(bytes, Distance::SCATTERED),
+            profile.receive(bytes, near),
+            profile.receive_packed(bytes),
+        ];
+        let costs = lines.iter().map(|line| format!("{:.1}", line.at(1.0, bytes as f64)));
+        grid.push(std::iter::once(output::grouped(bytes)).chain(costs).collect());
+    }
+    grid
+}
+
+/// What packing a bitmapped column costs by the width of its values.
+fn by_width(profile: &Profile) -> Option<Grid> {
+    let mut grid = Grid::new(&["  width", "a row", "a run of set rows"], &[true; 3]);
+    for (width, _) in profile.bends.bitmap_row.points() {
+        let (row, run) = profile.pack_bitmapped(*width)?;
+        grid.push(vec![width.to_string(), format!("{row:.2}"), format!("{run:.2}")]);
+    }
+    (grid.len() > 0).then_some(grid)
+}
+
+fn percent(misses: &Misses) -> String {
+    let [median, p90, worst] = [misses.median, misses.p90, misses.worst].map(|part| part * 100.0);
+    format!("{median:.1} % off in the median, {p90:.1} % at nine tenths, {worst:.1} % at most")
+}
+
+fn described(label: &str, found: &Calibration, path: Option<PathBuf>) -> Value {
+    let misses = |misses: &Misses| json!({"median": misses.median, "p90": misses.p90, "worst": misses.worst});
+    let points: Vec<Value> = found
+        .seen
+        .iter()
+        .map(|seen| {
+            json!({
+                "what": seen.point.case.describe(),
+                "way": seen.point.way.to_string(),
+                "warm": seen.point.warm,
+                "held_out": seen.point.held_out,
+                "seen_ns": {"sender": seen.cost.sender_ns, "receiver": seen.cost.receiver_ns, "wall": seen.cost.wall_ns},
+                "predicted_ns": {"sender": seen.predicted.sender_ns, "receiver": seen.predicted.receiver_ns},
+                "samples": seen.samples.0,
+                "undisturbed": seen.samples.1,
+            })
+        })
+        .collect();
+    json!({
+        "provider": label,
+        "took_s": found.took.as_secs_f64(),
+        "profile": found.profile.to_string(),
+        "fitted": misses(&found.fitted),
+        "held_out": found.held_out.as_ref().map(misses),
+        "points": points,
+        "stored": path.map(|path| path.display().to_string()),
+    })
+}

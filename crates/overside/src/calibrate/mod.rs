@@ -1,0 +1,286 @@
+//! Measuring what things cost on a device, for any provider.
+//!
+//! Two ports of the provider are connected to each other, each on a thread of its own, and streams of many kinds of
+//! shape go from one to the other by the declared sends that ship. What either side's processor does for a message is a
+//! point; [`Profile`] is the curves through them. Some points are held out: how well the planner predicts them is the
+//! calibration's error.
+
+mod fit;
+mod points;
+mod rig;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overside_planner::{Capabilities, Force, Planner, Profile, Terms, Way};
+use overside_shape::Shape;
+use overside_verbs::Provider;
+
+use crate::Error;
+pub use points::{Case, Point};
+pub use rig::Cost;
+use rig::{Rig, Stream};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// What a profile cannot do without, in a tenth of a second.
+    Quick,
+    /// Every curve, in a few seconds; on a machine that is busy with other things up to a quarter of a minute.
+    Full,
+}
+
+/// A profile and what it was made from.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The prices.
+    pub profile: Profile,
+    /// Every point, in the order of measuring.
+    pub seen: Vec<Seen>,
+    /// How far the profile is from the points that it was made from.
+    pub fitted: Misses,
+    /// How far it is from those that were held out; none when none was.
+    pub held_out: Option<Misses>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A point, what was seen, and what the profile says.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What was sent.
+    pub point: Point,
+    /// The median of the samples in which both threads had a processor for themselves.
+    pub cost: Cost,
+    /// The planner's price for it.
+    pub predicted: Cost,
+    /// How many samples there were, and in how many of them nobody disturbed.
+    pub samples: (usize, usize),
+    shape: Arc<Shape>,
+}
+
+/// By how much of what was seen predictions were wrong, without regard to sign.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Misses {
+    /// Half of the points are no further off.
+    pub median: f64,
+    /// Nine tenths are no further off.
+    pub p90: f64,
+    /// The furthest.
+    pub worst: f64,
+}
+
+/// Measures `provider`, whose addresses on this host begin with `transport:`. `watch` is told now and then which part of
+/// it is done, 0 to 1; when it says false, nothing more is measured.
+///
+/// # Errors
+/// [`Error::Stopped`], and when memory, threads or connections for it are not there.
+pub fn calibrate(
+    transport: &str,
+    provider: &Arc<dyn Provider>,
+    effort: Effort,
+    watch: &mut dyn FnMut(f64) -> bool,
+) -> Result<Calibration, Error> {
+    let begun = Instant::now();
+    let budget = Budget::of(effort);
+    let mut rig = Rig::new(transport, provider, budget.memory_bytes)?;
+    let capabilities = provider.capabilities();
+    let measured = measure(&mut rig, &capabilities, &budget, watch)?;
+    drop(rig);
+    let mut seen: Vec<Seen> = measured.into_iter().map(Measured::into_seen).collect();
+    let source = match effort {
+        Effort::Quick => "measured quickly on this machine",
+        Effort::Full => "measured on this machine",
+    };
+    let profile = fit::fit(&seen, provider.profile(), source);
+    let planner = Planner::new(capabilities, profile.clone());
+    for one in &mut seen {
+        let price = planner.plan(&one.shape, &terms(&one.point))?.chosen();
+        let (sender_ns, receiver_ns) = (price.sender_ns, price.receiver_ns);
+        let wall_ns = sender_ns.max(receiver_ns);
+        one.predicted = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true };
+    }
+    let [fitted, held_out] = [false, true].map(|held_out| {
+        Misses::of(seen.iter().filter(|one| one.point.held_out == held_out).map(Seen::missed).collect())
+    });
+    Ok(Calibration { profile, seen, fitted: fitted.unwrap_or_default(), held_out, took: begun.elapsed() })
+}
+
+/// How much memory and time a calibration takes.
+struct Budget {
+    memory_bytes: usize,
+    places_max: u64,
+    /// Samples of each point, undisturbed ones.
+    samples: usize,
+    slice: Duration,
+    most: Duration,
+    quick: bool,
+}
+
+impl Budget {
+    fn of(effort: Effort) -> Budget {
+        let millis = Duration::from_millis;
+        match effort {
+            Effort::Quick => Budget {
+                memory_bytes: 16 << 20,
+                places_max: 64,
+                samples: 2,
+                slice: millis(1),
+                most: millis(100),
+                quick: true,
+            },
+            Effort::Full => Budget {
+                memory_bytes: 64 << 20,
+                places_max: 4096,
+                // Short ones: among other programs there is more hope that nobody comes between.
+                samples: 11,
+                slice: millis(1),
+                most: millis(14_000),
+                quick: false,
+            },
+        }
+    }
+}
+
+/// A point while it is measured.
+struct Measured {
+    point: Point,
+    shapes: Vec<Arc<Shape>>,
+    next: usize,
+    samples: Vec<Cost>,
+}
+
+/// All points in turn, round by round, so that what a machine does for a second falls on all of them alike.
+fn measure(
+    rig: &mut Rig,
+    capabilities: &Capabilities,
+    budget: &Budget,
+    watch: &mut dyn FnMut(f64) -> bool,
+) -> Result<Vec<Measured>, Error> {
+    let mut all = Vec::new();
+    for point in points::points(capabilities, budget.quick) {
+        let shapes = point.shapes(rig.memory_bytes(), budget.places_max);
+        // What this device cannot send is not measured on it.
+        if let Some(first) = shapes.first()
+            && let Ok(plan) = rig.planner().plan(first, &terms(&point))
+        {
+            all.push((Measured { point, shapes, next: 0, samples: Vec::new() }, plan));
+        }
+    }
+    let begun = Instant::now();
+    loop {
+        let open = |(measured, _): &(Measured, _)| measured.undisturbed() < budget.samples;
+        let left: usize = all.iter().map(|(one, _)| budget.samples - one.undisturbed().min(budget.samples)).sum();
+        let part = 1.0 - left as f64 / (budget.samples * all.len()).max(1) as f64;
+        let late = begun.elapsed().as_secs_f64() / budget.most.as_secs_f64();
+        if left == 0 || (late >= 1.0 && all.iter().all(|(one, _)| !one.samples.is_empty())) {
+            break;
+        }
+        for (number, (one, plan)) in all.iter_mut().enumerate().filter(|(_, one)| open(one)) {
+            if number % 16 == 0 && !watch(part.max(late).min(1.0)) {
+                return Err(Error::Stopped);
+            }
+            let stream = Stream { shapes: &one.shapes, plan, bytes: one.point.case.bytes() as usize };
+            one.samples.push(rig.stretch(&stream, &mut one.next, budget.slice)?);
+        }
+    }
+    Ok(all.into_iter().map(|(measured, _)| measured).collect())
+}
+
+impl Measured {
+    fn undisturbed(&self) -> usize {
+        self.samples.iter().filter(|sample| sample.undisturbed).count()
+    }
+
+    fn into_seen(self) -> Seen {
+        let undisturbed = self.undisturbed();
+        // A disturbance only ever adds: without enough undisturbed samples, the lower quarter of all is nearest.
+        let (used, part): (Vec<&Cost>, f64) = match undisturbed {
+            0 | 1 => (self.samples.iter().collect(), 0.25),
+            _ => (self.samples.iter().filter(|sample| sample.undisturbed).collect(), 0.5),
+        };
+        let of = |what: fn(&Cost) -> f64| {
+            let mut values: Vec<f64> = used.iter().map(|cost| what(cost)).collect();
+            values.sort_by(f64::total_cmp);
+            values[((values.len() - 1) as f64 * part) as usize]
+        };
+        let cost = Cost {
+            sender_ns: of(|cost| cost.sender_ns),
+            receiver_ns: of(|cost| cost.receiver_ns),
+            wall_ns: of(|cost| cost.wall_ns),
+            undisturbed: undisturbed > 1,
+        };
+        let (shape, samples) = (self.shapes[0].clone(), (self.samples.len(), undisturbed));
+        Seen { point: self.point, cost, predicted: Cost::default(), samples, shape }
+    }
+}
+
+impl Seen {
+    /// By how much of the slower side's time the profile is wrong.
+    pub fn missed(&self) -> f64 {
+        let slower = |cost: &Cost| cost.sender_ns.max(cost.receiver_ns);
+        let seen = slower(&self.cost).max(1.0);
+        (slower(&self.predicted) - seen).abs() / seen
+    }
+}
+
+impl Misses {
+    /// None of none.
+    fn of(mut misses: Vec<f64>) -> Option<Misses> {
+        misses.sort_by(f64::total_cmp);
+        let at = |part: f64| misses.get(((misses.len().max(1) - 1) as f64 * part).round() as usize).copied();
+        Some(Misses { median: at(0.5)?, p90: at(0.9)?, worst: at(1.0)? })
+    }
+}
+
+/// A point's way, and requests as long as its message.
+fn terms(point: &Point) -> Terms {
+    let bytes = rig::MESSAGE_MAX as u64;
+    let inline = point.way == Way::Inline;
+    Terms {
+        force: Some(Force::Way(point.way)),
+        warm: point.warm && !inline,
+        request_bytes_max: bytes,
+        bundle_bytes: bytes,
+        ..Terms::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Address;
+
+    fn of(transport: &str) -> (String, Arc<dyn Provider>) {
+        (transport.to_owned(), Address::here(transport, "calibrated").unwrap().provider().unwrap())
+    }
+
+    /// No time is asserted: only that everything is there, is a cost, and was stored nowhere.
+    #[test]
+    fn a_quick_calibration_gives_every_price() {
+        for (transport, provider) in ["shm", "tcp"].map(of) {
+            let found = calibrate(&transport, &provider, Effort::Quick, &mut |_| true).unwrap();
+            let text = found.profile.to_string();
+            assert_eq!(text.parse::<Profile>().unwrap(), found.profile, "{text}");
+            assert!(found.profile.source.starts_with("measured quickly"));
+            let bends = &found.profile.bends;
+            for (name, curve) in [("pack", &bends.pack), ("receive", &bends.receive), ("send", &bends.send)] {
+                assert!(!curve.is_empty(), "{transport}: {name}");
+            }
+            assert!(found.profile.send_request_ns > 0.0 && found.profile.receive_request_ns > 0.0);
+            assert!(found.seen.iter().all(|seen| seen.cost.sender_ns > 0.0 && seen.predicted.sender_ns > 0.0));
+        }
+    }
+
+    #[test]
+    fn a_calibration_can_be_stopped() {
+        let (transport, provider) = of("shm");
+        let mut parts = Vec::new();
+        let stopped = calibrate(&transport, &provider, Effort::Full, &mut |part| {
+            parts.push(part);
+            parts.len() < 3
+        });
+        assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
+        assert!(parts.iter().all(|part| (0.0..=1.0).contains(part)), "{parts:?}");
+    }
+}

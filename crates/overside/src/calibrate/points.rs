@@ -1,0 +1,272 @@
+//! What is measured: streams of one kind of shape each, at places of a memory that lie far apart.
+
+use std::sync::Arc;
+
+use overside_planner::{Capabilities, Way};
+use overside_shape::{Bitmap, Column, Order, Run, Shape};
+
+/// A kind of shape, without its place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Case {
+    /// Pieces anywhere, `count` of `bytes` each.
+    Scattered {
+        /// Bytes of a piece.
+        bytes: u64,
+        /// Pieces.
+        count: u64,
+    },
+    /// Pieces anywhere, of these lengths in this order.
+    Mixed {
+        /// Their lengths.
+        lengths: Vec<u64>,
+    },
+    /// `bytes` of every `period`, `count` times.
+    Strided {
+        /// Bytes of the run.
+        bytes: u64,
+        /// Bytes from one to the next.
+        period: u64,
+        /// Periods.
+        count: u64,
+    },
+    /// Some values of a column.
+    Bitmapped {
+        /// Bytes of a value.
+        width: u64,
+        /// Values, wanted or not.
+        rows: u64,
+        /// Of 100, so many are wanted, without rule.
+        percent: u64,
+    },
+}
+
+/// A stream to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Of which shapes.
+    pub case: Case,
+    /// Sent how.
+    pub way: Way,
+    /// From a few places that stay in the cache, instead of cold memory.
+    pub warm: bool,
+    /// Not fitted: it tells how well the fit predicts.
+    pub held_out: bool,
+}
+
+impl Case {
+    /// Bytes of a message.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Case::Scattered { bytes, count } | Case::Strided { bytes, count, .. } => bytes * count,
+            Case::Mixed { lengths } => lengths.iter().sum(),
+            Case::Bitmapped { width, rows, percent } => {
+                (0..*rows).filter(|row| Random(*row).below(100) < *percent).count() as u64 * width
+            }
+        }
+    }
+
+    /// Bytes of the cache lines that it lies in.
+    fn touched(&self) -> u64 {
+        let lines = |bytes: u64| bytes.div_ceil(64) * 64;
+        match self {
+            Case::Scattered { bytes, count } => lines(*bytes) * count,
+            Case::Mixed { lengths } => lengths.iter().map(|bytes| lines(*bytes)).sum(),
+            Case::Strided { bytes, period, count } => count * lines(*bytes).min(*period),
+            Case::Bitmapped { width, rows, .. } => lines(width * rows),
+        }
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        match self {
+            Case::Scattered { bytes, count } => format!("{count} scattered pieces of {bytes} B"),
+            Case::Mixed { lengths } => format!("{} scattered pieces of many lengths", lengths.len()),
+            Case::Strided { bytes, period, count } => format!("{bytes} B of every {period}, {count} times"),
+            Case::Bitmapped { width, rows, percent } => format!("{percent} % of {rows} values of {width} B"),
+        }
+    }
+
+    fn shape(&self, memory: u64, random: &mut Random) -> Option<Shape> {
+        let mut place = |bytes: u64| random.below(memory.saturating_sub(bytes) / 64) * 64;
+        match self {
+            Case::Scattered { bytes, count } => {
+                Shape::list(&(0..*count).map(|_| Run::new(place(*bytes), *bytes)).collect::<Vec<_>>()).ok()
+            }
+            Case::Mixed { lengths } => {
+                Shape::list(&lengths.iter().map(|bytes| Run::new(place(*bytes), *bytes)).collect::<Vec<_>>()).ok()
+            }
+            Case::Strided { bytes, period, count } => {
+                Shape::strided(place(period * count), *period, *count, &[Run::new(0, *bytes)]).ok()
+            }
+            Case::Bitmapped { width, rows, percent } => {
+                let column = Column { base: place(width * rows), stride: *width, width: *width };
+                let wanted = Bitmap::of(*rows, |row| Random(row).below(100) < *percent);
+                Shape::bitmapped(&[column], &wanted, Order::Rows).ok()
+            }
+        }
+    }
+}
+
+impl Point {
+    /// The shapes of its stream: at so many places that a cache does not keep them, or in one place.
+    pub(super) fn shapes(&self, memory: u64, places_max: u64) -> Vec<Arc<Shape>> {
+        let touched = self.case.touched().max(1);
+        let (memory, places) = match self.warm {
+            true => (WARM_BYTES.max(2 * touched), (WARM_BYTES / touched).clamp(1, 16)),
+            false => (memory, (memory / 2 / touched).clamp(1, places_max)),
+        };
+        let mut random = Random(SEED ^ touched);
+        (0..places).filter_map(|_| Some(Arc::new(self.case.shape(memory, &mut random)?.one_message()))).collect()
+    }
+}
+
+/// All points of a calibration; of a quick one those that a profile cannot do without.
+pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
+    let mut out = Out(Vec::new());
+    let one = |bytes| Case::Scattered { bytes, count: 1 };
+    for way in [Way::Copy, Way::Gather] {
+        out.add(one(64), way);
+        out.add(Case::Scattered { bytes: 64, count: 64 }, way);
+        for bytes in pick(quick, &[45, 1451, 16 << 10], &LENGTHS) {
+            out.add(Case::Scattered { bytes: *bytes, count: (SCATTERED_BYTES / bytes).clamp(2, 64) }, way);
+        }
+    }
+    for bytes in pick(quick, &[64, 4 << 10], &[16, 64, 256, 1 << 10, 4 << 10, 16 << 10]) {
+        out.warm(Case::Scattered { bytes: *bytes, count: ((16 << 10) / bytes).clamp(2, 64) }, Way::Copy);
+    }
+    for bytes in pick(quick, &[64, 64 << 10], &[64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]) {
+        out.warm(one(*bytes), Way::Gather);
+    }
+    for bytes in
+        pick(quick, &[64], &[16, 64, 256, 1024]).iter().filter(|bytes| **bytes <= capabilities.inline_max as u64)
+    {
+        out.add(one(*bytes), Way::Inline);
+    }
+    for (bytes, period) in pick(quick, &[(8, 24), (8, 1032), (256, 512)], &STRIDES) {
+        let most = (128u64 << 10) / period;
+        let case = |count| Case::Strided { bytes: *bytes, period: *period, count };
+        out.add(case(most.clamp(16, 1024)), Way::Copy);
+        out.add(case(most.clamp(16, 256).min(capabilities.sge_max as u64).max(2)), Way::Gather);
+    }
+    for (width, percent) in pick(quick, &[(4, 50), (4, 10)], &BITMAPS) {
+        out.add(Case::Bitmapped { width: *width, rows: (64 << 10) / width, percent: *percent }, Way::Copy);
+    }
+    if !quick {
+        out.hold_out();
+    }
+    out.0
+}
+
+fn pick<'a, T>(quick: bool, few: &'a [T], all: &'a [T]) -> &'a [T] {
+    if quick { few } else { all }
+}
+
+struct Out(Vec<Point>);
+
+impl Out {
+    fn add(&mut self, case: Case, way: Way) {
+        self.0.push(Point { case, way, warm: false, held_out: false });
+    }
+
+    fn warm(&mut self, case: Case, way: Way) {
+        self.0.push(Point { case, way, warm: true, held_out: false });
+    }
+
+    /// Other numbers of pieces, many lengths in one message, other distances and densities.
+    fn hold_out(&mut self) {
+        let mut cases = Vec::new();
+        for bytes in [16, 200, 1 << 10, 3000, 16_001, 50_000] {
+            cases.push(Case::Scattered { bytes, count: 1 });
+            cases.push(Case::Scattered { bytes, count: ((64 << 10) / bytes).clamp(2, 23) });
+        }
+        let mut random = Random(SEED);
+        for (count, longest) in [(8, 16 << 10), (24, 4 << 10), (60, 1 << 10), (128, 512u64)] {
+            let powers = u64::from((longest / 16).ilog2());
+            cases.push(Case::Mixed {
+                lengths: (0..count).map(|_| (16 << random.below(powers)) + random.below(16)).collect(),
+            });
+        }
+        for (bytes, period, count) in
+            [(12, 40, 200), (100, 228, 90), (100, 1400, 90), (700, 1100, 60), (2000, 5000, 20)]
+        {
+            cases.push(Case::Strided { bytes, period, count });
+        }
+        for (width, percent) in [(4, 35), (8, 70), (16, 25), (64, 40)] {
+            cases.push(Case::Bitmapped { width, rows: (20 << 10) / width, percent });
+        }
+        for (case, way) in cases.into_iter().flat_map(|case| [Way::Copy, Way::Gather].map(|way| (case.clone(), way))) {
+            self.0.push(Point { case, way, warm: false, held_out: true });
+        }
+    }
+}
+
+/// Lengths of scattered pieces: odd ones, as most are that have any length, for the ends of vectors cost time.
+const LENGTHS: [u64; 13] = [11, 23, 45, 91, 181, 363, 725, 1451, 2901, 5803, 11_605, 23_211, 46_421];
+const SCATTERED_BYTES: u64 = 128 << 10;
+/// Runs and periods: of each length one that is near its neighbours and one that is far from them. Up to 64 bytes each
+/// width has a kernel, or a way through one, of its own.
+const STRIDES: [(u64, u64); 22] = [
+    (4, 12),
+    (4, 64),
+    (4, 1032),
+    (8, 24),
+    (8, 1040),
+    (11, 25),
+    (11, 1040),
+    (16, 48),
+    (16, 2000),
+    (45, 60),
+    (45, 1100),
+    (64, 96),
+    (64, 256),
+    (64, 1200),
+    (181, 230),
+    (181, 1400),
+    (363, 400),
+    (363, 3000),
+    (1451, 1600),
+    (1451, 4096),
+    (3777, 4000),
+    (3777, 7000),
+];
+/// Widths of values, and how many of 100 are set.
+const BITMAPS: [(u64, u64); 16] = [
+    (1, 10),
+    (1, 50),
+    (2, 10),
+    (2, 50),
+    (4, 5),
+    (4, 20),
+    (4, 50),
+    (4, 90),
+    (8, 5),
+    (8, 50),
+    (8, 90),
+    (16, 10),
+    (16, 50),
+    (64, 10),
+    (64, 50),
+    (64, 90),
+];
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n.max(1))) >> 64) as u64
+    }
+}
+
+const SEED: u64 = 0x0CA1_1B2A_7E00_0001;
+/// A quarter of a second-level cache.
+const WARM_BYTES: u64 = 256 << 10;

@@ -1,0 +1,382 @@
+//! Two ports of one provider, each on a thread of its own, and what a stream of messages costs either.
+//!
+//! What is measured is what ships: declared sends on one side, posted receives on the other, with as many transmit and receive
+//! buffers as stay in a cache. Two threads, because cache lines that change cores are a large part of what a message costs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use overside_memory::{Buffer, Pool, Segment};
+use overside_planner::{Planner, ViewPlan};
+use overside_shape::Shape;
+use overside_verbs::declared::{DeclaredSend, Region};
+use overside_verbs::{
+    Access, CompletionQueue, Link, Memory, MemoryRegion, PortOptions, ProtectionDomain, Provider, QueuePair, Status,
+    VerbsError, WorkCompletion, WorkRequest,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Address, Error};
+
+/// What a message of a stream costs, in nanoseconds: work of either side, without waiting, and time from one to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// The sender's processor.
+    pub sender_ns: f64,
+    /// The receiver's processor.
+    pub receiver_ns: f64,
+    /// From one message to the next with both at work.
+    pub wall_ns: f64,
+    /// Neither side had to share its processor.
+    pub undisturbed: bool,
+}
+
+/// What is sent: shapes in turn, all by one plan.
+pub(super) struct Stream<'a> {
+    pub(super) shapes: &'a [Arc<Shape>],
+    pub(super) plan: &'a ViewPlan,
+    /// The longest message, in bytes.
+    pub(super) bytes: usize,
+}
+
+/// The sending side, and the thread of the receiving one.
+pub(super) struct Rig {
+    provider: Arc<dyn Provider>,
+    queue: CompletionQueue,
+    lanes: Vec<Lane>,
+    memory: Arc<Buffer>,
+    regions: Vec<MemoryRegion>,
+    planner: Planner,
+    reports: Receiver<Report>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A connection for messages up to a length, with transmit buffers for them.
+struct Lane {
+    bytes: usize,
+    pair: QueuePair,
+    pool: Pool,
+}
+
+/// What the receiving side says at the start and at the end of a stretch.
+struct Report {
+    busy_ns: f64,
+    messages: u64,
+    undisturbed: bool,
+}
+
+impl Rig {
+    /// `memory_bytes` to send from, cold after one pass when that is more than a cache holds.
+    pub(super) fn new(transport: &str, provider: &Arc<dyn Provider>, memory_bytes: usize) -> Result<Rig, Error> {
+        let domain = provider.allocate_domain()?;
+        let mut regions = Vec::new();
+        let mut register = |segment: &Arc<Segment>| -> Result<(), VerbsError> {
+            regions.push(provider.register(&domain, &Memory::Segment(segment.clone()), Access::LOCAL)?);
+            Ok(())
+        };
+        let mut memory = whole(Segment::shared(memory_bytes).map_err(VerbsError::from)?, memory_bytes)?;
+        // Every page is there before it is measured.
+        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        register(memory.segment())?;
+        let mut queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+        let mut far = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+        // As receivers have it: what was just moved is looked at while it is in the nearest cache.
+        far.set_batch(16);
+        let links = connections(transport, provider, &domain)?;
+        let (mut lanes, mut receives) = (Vec::new(), Vec::new());
+        for (bytes, (ours, theirs)) in LANES.into_iter().zip(links) {
+            let count = (RING_BYTES / bytes).clamp(8, 256);
+            let segment = Segment::shared(bytes * count).map_err(VerbsError::from)?;
+            let pool = Pool::new(segment, bytes).map_err(VerbsError::from)?;
+            register(pool.segment())?;
+            lanes.push(Lane { bytes, pair: queue.attach(ours)?, pool });
+            let count = (RING_BYTES / bytes).clamp(4, 128);
+            let buffers = Segment::private(bytes * count).map_err(VerbsError::from)?.carve(bytes);
+            if let Some(first) = buffers.first() {
+                register(first.segment())?;
+            }
+            let mut ring: Vec<(u64, Buffer)> = buffers.into_iter().map(|b| (receives.len() as u64, b)).collect();
+            ring.iter_mut().for_each(|(_, buffer)| buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1));
+            let pair = far.attach(theirs)?;
+            far.post_receive(Some(pair), &mut ring)?;
+            receives.push(Ring { pair, free: ring, repost: (count / 8).clamp(1, 8) });
+        }
+        let (report, reports) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let far = Far { queue: far, rings: receives, report, stop: stop.clone() };
+        let thread = std::thread::Builder::new().name("overside-calibrate".into()).spawn(move || far.run());
+        let thread = thread.map_err(|e| VerbsError::System { what: "starting a thread", reason: e.to_string() })?;
+        let planner = Planner::new(provider.capabilities(), provider.profile());
+        let provider = provider.clone();
+        let memory = Arc::new(memory);
+        Ok(Rig { provider, queue, lanes, memory, regions, planner, reports, stop, thread: Some(thread) })
+    }
+
+    /// Bytes of the memory that is sent from.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    /// Plans by the provider's own prices; what is measured forces its way anyhow.
+    pub(super) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Sends a stream for `slice`; `next`, the shape whose turn it is, goes on from call to call.
+    pub(super) fn stretch(&mut self, stream: &Stream<'_>, next: &mut usize, slice: Duration) -> Result<Cost, Error> {
+        let lane = self.lanes.iter().position(|lane| lane.bytes >= stream.bytes);
+        let lane = lane.ok_or(VerbsError::Unsupported("the calibration's message"))?;
+        let (pair, pool) = (self.lanes[lane].pair, self.lanes[lane].pool.clone());
+        let (mut done, mut idle) = (Vec::new(), Duration::ZERO);
+        self.mark(pair, BEGIN)?;
+        self.drain(pair, &mut idle)?;
+        self.report()?;
+        let bytes_max = self.lanes[lane].bytes as u64;
+        idle = Duration::ZERO;
+        let (start, clock, mut messages) = (Instant::now(), Clock::start(), 0u64);
+        while start.elapsed() < slice || messages < MESSAGES_MIN {
+            let region =
+                Region::new(&self.memory, &stream.shapes[*next % stream.shapes.len()]).map_err(VerbsError::from)?;
+            *next += 1;
+            let capabilities = self.planner.capabilities();
+            let mut send =
+                DeclaredSend::new(0, region, Some(stream.plan), capabilities, bytes_max).map_err(VerbsError::from)?;
+            while !self.queue.post_send(pair, &mut send, &pool)? {
+                self.wait(&mut done, &mut idle)?;
+            }
+            messages += 1;
+        }
+        self.mark(pair, END)?;
+        self.drain(pair, &mut idle)?;
+        let took = start.elapsed();
+        let report = self.report()?;
+        let each = |ns: f64| ns / messages as f64;
+        Ok(Cost {
+            sender_ns: each((took.saturating_sub(idle)).as_nanos() as f64),
+            receiver_ns: report.busy_ns / report.messages.max(1) as f64,
+            wall_ns: each(took.as_nanos() as f64),
+            undisturbed: clock.ran_all() && report.undisturbed,
+        })
+    }
+
+    /// What the receiving side says next; everything sent has arrived there.
+    fn report(&self) -> Result<Report, Error> {
+        Ok(self.reports.recv_timeout(PATIENCE).map_err(|_| VerbsError::TimedOut(PATIENCE))?)
+    }
+
+    /// Until everything sent has arrived.
+    fn drain(&mut self, pair: QueuePair, idle: &mut Duration) -> Result<(), Error> {
+        let mut done = Vec::new();
+        while self.queue.sends_in_flight(pair) > 0 {
+            self.wait(&mut done, idle)?;
+        }
+        Ok(())
+    }
+
+    /// Posts what begins or ends a stretch.
+    fn mark(&mut self, pair: QueuePair, mark: u32) -> Result<(), Error> {
+        let mut batch = VecDeque::from([WorkRequest::send_inline(0, &[0]).with_immediate(mark)]);
+        let (mut done, mut idle) = (Vec::new(), Duration::ZERO);
+        while self.queue.post(pair, &mut batch)? == 0 {
+            self.wait(&mut done, &mut idle)?;
+        }
+        Ok(())
+    }
+
+    /// Until something has completed; all until the poll that finds it counts as idle.
+    fn wait(&mut self, done: &mut Vec<WorkCompletion>, idle: &mut Duration) -> Result<(), Error> {
+        let begun = Instant::now();
+        for looks in 0u32.. {
+            let before = Instant::now();
+            let mut found = self.queue.poll(done);
+            if found == 0 && looks > LOOKS {
+                // Somebody else has the other processor, or there is none.
+                found = self.queue.poll_wait(done, Some(Duration::from_millis(1)))?;
+            }
+            if found > 0 {
+                *idle += before - begun;
+                let failed = done.iter().any(|done| done.status != Status::Success);
+                done.clear();
+                return if failed { Err(VerbsError::Closed.into()) } else { Ok(()) };
+            }
+            if before - begun > PATIENCE {
+                return Err(VerbsError::TimedOut(PATIENCE).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.lanes.iter().for_each(|lane| self.queue.close(lane.pair));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        for region in self.regions.drain(..) {
+            let _ = self.provider.deregister(region);
+        }
+    }
+}
+
+/// The receiving side.
+struct Far {
+    queue: CompletionQueue,
+    rings: Vec<Ring>,
+    report: Sender<Report>,
+    stop: Arc<AtomicBool>,
+}
+
+/// The receive buffers of one connection.
+struct Ring {
+    pair: QueuePair,
+    free: Vec<(u64, Buffer)>,
+    /// Receives given back before they are posted again: telling the sender for each one costs both.
+    repost: usize,
+}
+
+impl Far {
+    fn run(mut self) {
+        let (mut done, mut looks) = (Vec::new(), 0u32);
+        let mut tally = Tally::start();
+        let mut idle_since: Option<Instant> = None;
+        while !self.stop.load(Ordering::Acquire) {
+            let before = Instant::now();
+            if self.queue.poll(&mut done) == 0 {
+                idle_since = idle_since.or(Some(before));
+                looks += 1;
+                // Between two stretches nobody burns a processor.
+                if looks > LOOKS && self.queue.poll_wait(&mut done, Some(LOOK)).is_err() {
+                    return;
+                }
+                if done.is_empty() {
+                    continue;
+                }
+            }
+            tally.idle += idle_since.take().map_or(Duration::ZERO, |since| before - since);
+            looks = 0;
+            for completion in done.drain(..) {
+                if completion.status != Status::Success || self.take(completion, &mut tally).is_none() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts what arrived and posts its buffer again; none when the connection has ended.
+    fn take(&mut self, completion: WorkCompletion, tally: &mut Tally) -> Option<()> {
+        let (ring, buffer) = (self.rings.get_mut(completion.id as usize)?, completion.buffer?);
+        ring.free.push((completion.id, buffer));
+        let mark = completion.immediate.filter(|immediate| matches!(*immediate, BEGIN | END));
+        match mark {
+            Some(END) => drop(self.report.send(tally.report())),
+            Some(_) => {
+                *tally = Tally::start();
+                drop(self.report.send(tally.report()));
+            }
+            None => tally.messages += 1,
+        }
+        if ring.free.len() >= ring.repost || mark.is_some() {
+            self.queue.post_receive(Some(ring.pair), &mut ring.free).ok()?;
+        }
+        Some(())
+    }
+}
+
+/// What the receiving side counts during a stretch.
+struct Tally {
+    clock: Clock,
+    idle: Duration,
+    messages: u64,
+}
+
+impl Tally {
+    fn start() -> Tally {
+        Tally { clock: Clock::start(), idle: Duration::ZERO, messages: 0 }
+    }
+
+    fn report(&self) -> Report {
+        let busy = self.clock.wall.elapsed().saturating_sub(self.idle);
+        Report { busy_ns: busy.as_nanos() as f64, messages: self.messages, undisturbed: self.clock.ran_all() }
+    }
+}
+
+/// Whether a thread had its processor for itself: it polls all the time, so its processor time is the time that went by.
+struct Clock {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { wall: Instant::now(), cpu: thread_time() }
+    }
+
+    fn ran_all(&self) -> bool {
+        thread_time().saturating_sub(self.cpu).as_secs_f64() > RAN_SHARE * self.wall.elapsed().as_secs_f64()
+    }
+}
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
+}
+
+/// As many connections as there are lanes: both ends of each.
+fn connections(
+    transport: &str,
+    provider: &Arc<dyn Provider>,
+    domain: &ProtectionDomain,
+) -> Result<Vec<(Link, Link)>, Error> {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let address = Address::here(transport, &format!("overside-calibrate-{}-{number}", std::process::id()))?;
+    let mut listener = provider.listen(domain, address.name())?;
+    // One after another, or a listener that lets half-open ones progress side by side might mix them up.
+    let one = |_| {
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| provider.connect(domain, address.name(), PATIENCE));
+            let begun = Instant::now();
+            let mut accepted = None;
+            while accepted.is_none() && begun.elapsed() < PATIENCE {
+                accepted = listener.accept(LOOK)?;
+            }
+            let connected = connecting.join().map_err(|_| VerbsError::Closed)??;
+            Ok((connected, accepted.ok_or(VerbsError::TimedOut(PATIENCE))?))
+        })
+    };
+    LANES.iter().map(one).collect()
+}
+
+fn whole(segment: Segment, bytes: usize) -> Result<Buffer, Error> {
+    segment.carve(bytes).pop().ok_or_else(|| VerbsError::Unsupported("an empty buffer").into())
+}
+
+fn port_options() -> PortOptions {
+    PortOptions { depth: 128, sges: 4096, shared_receives: 0, ..PortOptions::default() }
+}
+
+/// Lengths of messages up to which a connection is used; each has rings of its own, so that short messages meet no more
+/// memory than they need.
+const LANES: [usize; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
+/// The longest message.
+pub(super) const MESSAGE_MAX: usize = LANES[LANES.len() - 1];
+const RING_BYTES: usize = 1 << 20;
+/// As bundles never have: so many lengths no message holds.
+const BEGIN: u32 = u32::MAX;
+const END: u32 = u32::MAX - 1;
+/// Fewer messages show nothing but the start.
+const MESSAGES_MIN: u64 = 16;
+/// What a thread may lose to interrupts and still count as undisturbed.
+const RAN_SHARE: f64 = 0.97;
+/// Polls for nothing before a thread sleeps.
+const LOOKS: u32 = 20_000;
+const LOOK: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(5);

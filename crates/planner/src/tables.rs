@@ -1,0 +1,112 @@
+//! A profile by ranges of lengths, so that a plan looks nothing up twice.
+
+use overside_shape::{Kind, Mask, Shape};
+
+use crate::curve::Line;
+use crate::profile::{Distance, Profile};
+use crate::tally::{RANGES, Range, Tally, start_of};
+
+/// What a piece costs, for each range of lengths.
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    send: [Line; RANGES],
+    pub(crate) send_packed: [Line; RANGES],
+    /// Cold, warm.
+    pack: [[Line; RANGES]; 2],
+    /// Near, far.
+    regular: [[Line; RANGES]; 2],
+    receive: [[Line; RANGES]; 2],
+    pub(crate) receive_packed: [Line; RANGES],
+}
+
+/// Nanoseconds at both ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ends {
+    pub(crate) sender_ns: f64,
+    pub(crate) receiver_ns: f64,
+}
+
+impl Ends {
+    #[inline]
+    pub(crate) fn add(&mut self, other: Ends) {
+        self.sender_ns += other.sender_ns;
+        self.receiver_ns += other.receiver_ns;
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, other: Ends) {
+        self.sender_ns -= other.sender_ns;
+        self.receiver_ns -= other.receiver_ns;
+    }
+}
+
+/// How the pieces of a shape lie, which decides what reaching them costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    distance: Distance,
+    regular: bool,
+    warm: bool,
+}
+
+impl Ground {
+    pub(crate) fn of(shape: &Shape, tally: &Tally, warm: bool) -> Self {
+        let (distance, regular) = match shape.kind() {
+            Kind::Contiguous(_) | Kind::List(_) | Kind::Variable { .. } => (Distance::SCATTERED, false),
+            Kind::Strided { .. } | Kind::Bitmapped { columns: [_], .. } => {
+                let pieces: f64 = tally.ranges().map(|range| range.pieces).sum();
+                let gaps = (shape.end() - shape.start()).saturating_sub(shape.bytes());
+                (Distance::of_gap(gaps as f64 / pieces.max(1.0)), true)
+            }
+            // Rows anywhere.
+            Kind::Mapped { .. } => (Distance::SCATTERED, true),
+            // Each column is read from its start to its end.
+            Kind::Bitmapped { .. } | Kind::Set { mask: Mask::Rows, .. } => (Distance::of_gap(0.0), true),
+            Kind::Set { mask: Mask::Periods, .. } => (Distance::SCATTERED, false),
+        };
+        Self { distance, regular, warm }
+    }
+}
+
+impl Tables {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let by_range = |line: &dyn Fn(u64) -> Line| std::array::from_fn(|range| line(start_of(range)));
+        let ends = [Distance::of_gap(0.0), Distance::SCATTERED];
+        Self {
+            send: by_range(&|len| profile.send(len, false)),
+            send_packed: by_range(&|len| profile.send(len, true)),
+            pack: [false, true].map(|warm| by_range(&|len| profile.pack(len, warm))),
+            regular: ends.map(|distance| by_range(&|len| profile.pack_regular(len, distance))),
+            receive: ends.map(|distance| by_range(&|len| profile.receive(len, distance))),
+            receive_packed: by_range(&|len| profile.receive_packed(len)),
+        }
+    }
+
+    /// Gathering the fragments of a range.
+    #[inline]
+    pub(crate) fn gathered(&self, range: &Range, ground: &Ground) -> Ends {
+        let send = if ground.warm { &self.send_packed } else { &self.send };
+        let receive = between(&self.receive, range.index, ground.distance);
+        Ends {
+            sender_ns: send[range.index].at(range.pieces, range.bytes),
+            receiver_ns: receive.at(range.pieces, range.bytes),
+        }
+    }
+
+    /// Packing a piece among others that are gathered.
+    #[inline]
+    pub(crate) fn pack(&self, range: usize, ground: &Ground) -> Line {
+        self.pack[usize::from(ground.warm)][range]
+    }
+
+    /// Packing a piece by the kernel for its shape.
+    #[inline]
+    pub(crate) fn kernel(&self, range: usize, ground: &Ground) -> Line {
+        if ground.regular { between(&self.regular, range, ground.distance) } else { self.pack(range, ground) }
+    }
+}
+
+#[inline]
+fn between(lines: &[[Line; RANGES]; 2], range: usize, distance: Distance) -> Line {
+    let [near, far] = lines;
+    if distance.far() >= 1.0 { far[range] } else { near[range].mixed(far[range], distance.far()) }
+}
