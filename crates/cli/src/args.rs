@@ -368,7 +368,8 @@ Ctrl-C leaves no process and no memory behind.
 Figures: verbs (rate by opcode and gather length), transmit (copied out, gathered, or as planned),
 delta (a page with deltas), consolidate (chains of deltas: updates, sending, what is held back),
 shuffle (a columnar table to 2, 8 and 32 receivers), projection (rows without some columns), regret
-(what the planner's choice loses against the best fixed strategy, known afterwards).";
+(what the planner's choice loses against the best fixed strategy, known afterwards), messages (round
+trips of small messages, beside sockets and bare shared memory).";
 const BENCH_EXAMPLES: &str = "\
 Examples:
   overside bench transmit --quick

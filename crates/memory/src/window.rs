@@ -1,7 +1,7 @@
 //! Memory that a peer may write at any moment.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::racing::Racing;
 use crate::{MemoryError, kernels, sys};
@@ -84,6 +84,14 @@ impl Window {
         Ok(())
     }
 
+    /// The aligned half word at offset `at`: what the system can put a waiter to sleep on.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    pub fn half(&self, at: u64) -> Result<&AtomicU32, MemoryError> {
+        self.mapped.half(at)
+    }
+
     /// The aligned word at offset `at`: for loads, stores and atomics of either side.
     ///
     /// # Errors
@@ -112,6 +120,9 @@ mod tests {
         assert_eq!(ours.word(64).unwrap().fetch_add(2, Ordering::AcqRel), 1);
         assert_eq!(theirs.word(64).unwrap().load(Ordering::Acquire), 3);
         assert!(ours.word(4).is_err() && ours.word(4096).is_err());
+        ours.half(72).unwrap().store(9, Ordering::Release);
+        assert_eq!(theirs.half(72).unwrap().load(Ordering::Acquire), 9);
+        assert!(ours.half(2).is_err() && ours.half(4096).is_err());
         assert!(theirs.write(4090, &[0; 7]).is_err());
     }
 }

@@ -91,6 +91,9 @@ impl CompletionQueue {
     /// # Errors
     /// Of the request that is then at the front of `batch`: it can never be accepted.
     pub fn post(&mut self, qp: QueuePair, batch: &mut VecDeque<WorkRequest>) -> Result<usize, VerbsError> {
+        if batch.len() == 1 {
+            return self.post_single(qp, batch);
+        }
         let mut accepted = 0;
         while !batch.is_empty() {
             let chunk = batch.len().min(POST_CHUNK);
@@ -104,6 +107,34 @@ impl CompletionQueue {
             }
         }
         Ok(accepted)
+    }
+
+    /// The only request of a batch, without lists.
+    fn post_single(&mut self, qp: QueuePair, batch: &mut VecDeque<WorkRequest>) -> Result<usize, VerbsError> {
+        let (index, state) = self.pairs.by_name(qp).ok_or(VerbsError::Closed)?;
+        if state.closed {
+            return Err(VerbsError::Closed);
+        }
+        let Some(request) = batch.pop_front() else { return Ok(0) };
+        let user = request.signalled;
+        let reported = user || request.prompt || state.quiet + 1 >= self.signal_every;
+        let slot = self.slots.put(InFlight::Send { request, qp, reported: user });
+        let Some(InFlight::Send { request, .. }) = self.slots.get(slot) else { return Ok(0) };
+        let raw = [raw_request(slot, reported, request)];
+        let port = self.port.as_mut().expect("open until drop");
+        // SAFETY: [verbs-in-flight] the view and buffers rest in `slots` and leave by completion only.
+        let (done, error) = unsafe { port.post(index, &raw) };
+        if done == 0 {
+            if let Some(InFlight::Send { request, .. }) = self.slots.take(slot) {
+                batch.push_front(request);
+            }
+            return error.map_or(Ok(0), Err);
+        }
+        if let Some((_, state)) = self.pairs.by_name(qp) {
+            state.sent.push_back(slot);
+            state.quiet = if reported { 0 } else { state.quiet + 1 };
+        }
+        Ok(1)
     }
 
     fn post_chunk(
@@ -210,6 +241,7 @@ impl CompletionQueue {
         }
     }
 
+    #[inline]
     fn complete(&mut self, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
         let arrived_on = raw.qp.and_then(|i| self.pairs.by_index(i)).map(|s| s.name);
         match self.slots.get(raw.slot) {
@@ -224,13 +256,13 @@ impl CompletionQueue {
                 self.complete_earlier(qp, raw, out);
             }
         }
-        if let Some(in_flight) = self.slots.take(raw.slot) {
-            let silent = matches!(&in_flight, InFlight::Send { reported: false, .. }) && raw.status == Status::Success;
-            let done = in_flight.complete(raw, arrived_on);
-            // A READ's buffer comes back even if nobody asked for the report.
-            if !silent || done.buffer.is_some() {
-                out.push(done);
-            }
+        let silent = raw.status == Status::Success
+            && matches!(self.slots.get(raw.slot), Some(InFlight::Send { reported: false, .. }));
+        // A READ's buffer comes back even if nobody asked for the report.
+        if !(silent && self.slots.release(raw.slot))
+            && let Some(in_flight) = self.slots.take(raw.slot)
+        {
+            out.push(in_flight.complete(raw, arrived_on));
         }
         if let Some(index) = raw.qp {
             self.pairs.retire(index);
@@ -244,6 +276,9 @@ impl CompletionQueue {
             let Some(slot) = state.sent.pop_front() else { return };
             if slot == raw.slot {
                 return;
+            }
+            if self.slots.release(slot) {
+                continue;
             }
             if let Some(earlier) = self.slots.take(slot) {
                 let success =
@@ -455,6 +490,9 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
         Work::SendInline { bytes, immediate } => RawWork::Send(Payload::Inline(bytes), *immediate),
         Work::Write { view, remote, immediate } => {
             RawWork::Write(Payload::Gather(view.fragments()), remote.token(), *immediate)
+        }
+        Work::WriteInline { bytes, remote, immediate } => {
+            RawWork::Write(Payload::Inline(bytes), remote.token(), *immediate)
         }
         Work::Read { sink, remote } => {
             let buffer = RawBuffer { address: sink.address(), len: sink.len(), segment: sink.segment_id() };

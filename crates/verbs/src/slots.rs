@@ -22,6 +22,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
+    #[inline]
     pub(crate) fn put(&mut self, in_flight: InFlight) -> u32 {
         match self.free.pop() {
             Some(slot) => {
@@ -35,16 +36,33 @@ impl Slots {
         }
     }
 
+    #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&InFlight> {
         self.slots.get(slot as usize)?.as_ref()
     }
 
+    #[inline]
     pub(crate) fn take(&mut self, slot: u32) -> Option<InFlight> {
         let taken = self.slots.get_mut(slot as usize)?.take();
         if taken.is_some() {
             self.free.push(slot);
         }
         taken
+    }
+
+    /// Ends a request whose user gets nothing of it, where it lies; false when a buffer must go back.
+    #[inline]
+    pub(crate) fn release(&mut self, slot: u32) -> bool {
+        match self.slots.get_mut(slot as usize) {
+            Some(Some(InFlight::Send { request: WorkRequest { work: Work::Read { .. }, .. }, .. }))
+            | Some(Some(InFlight::Receive { .. })) => false,
+            Some(place @ Some(_)) => {
+                *place = None;
+                self.free.push(slot);
+                true
+            }
+            _ => true,
+        }
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -70,6 +88,7 @@ impl QpState {
         Self { name, sent: VecDeque::new(), quiet: 0, receives: 0, closed: false }
     }
 
+    #[inline]
     pub(crate) fn drained(&self) -> bool {
         self.sent.is_empty() && self.receives == 0
     }
@@ -94,17 +113,20 @@ impl QueuePairs {
         (QpIndex(index as u32), name)
     }
 
+    #[inline]
     pub(crate) fn by_name(&mut self, name: QueuePair) -> Option<(QpIndex, &mut QpState)> {
         let index = (name.0 & u64::from(u32::MAX)) as usize;
         let state = self.states.get_mut(index)?.as_mut()?;
         (state.name == name).then_some((QpIndex(index as u32), state))
     }
 
+    #[inline]
     pub(crate) fn by_index(&mut self, index: QpIndex) -> Option<&mut QpState> {
         self.states.get_mut(index.0 as usize)?.as_mut()
     }
 
     /// Frees the index of a closed queue pair with nothing left in flight.
+    #[inline]
     pub(crate) fn retire(&mut self, index: QpIndex) {
         if let Some(state) = self.states.get_mut(index.0 as usize)
             && state.as_ref().is_some_and(|s| s.closed && s.drained())
@@ -125,6 +147,7 @@ impl QueuePairs {
 
 impl InFlight {
     /// What the user gets of it; releases a send's hold.
+    #[inline]
     pub(crate) fn complete(self, raw: &RawCompletion, arrived_on: Option<QueuePair>) -> WorkCompletion {
         let (queue_pair, id, opcode, buffer) = match self {
             InFlight::Send { request, qp, .. } => {

@@ -27,6 +27,7 @@ pub(crate) enum Work {
     Send { view: View, immediate: Option<u32> },
     SendInline { bytes: smallvec::SmallVec<[u8; 64]>, immediate: Option<u32> },
     Write { view: View, remote: Remote<Writable>, immediate: Option<u32> },
+    WriteInline { bytes: smallvec::SmallVec<[u8; 64]>, remote: Remote<Writable>, immediate: Option<u32> },
     Read { sink: Buffer, remote: Remote<Readable> },
     FetchAdd { remote: Remote<Atomic>, add: u64 },
     CompareSwap { remote: Remote<Atomic>, compare: u64, swap: u64 },
@@ -34,19 +35,29 @@ pub(crate) enum Work {
 
 impl WorkRequest {
     /// SEND: one message of the view's fragments in order (to-copy §3 TC-M01).
+    #[inline]
     pub fn send(id: u64, view: View) -> Self {
         Self::new(id, Work::Send { view, immediate: None })
     }
 
     /// SEND of bytes that ride in the descriptor (to-copy §5.6 TC-M11); at most
     /// `Capabilities::inline_max` of them. They are the caller's again at once.
+    #[inline]
     pub fn send_inline(id: u64, bytes: &[u8]) -> Self {
         Self::new(id, Work::SendInline { bytes: bytes.into(), immediate: None })
     }
 
     /// WRITE the view into a peer's memory.
+    #[inline]
     pub fn write(id: u64, view: View, remote: Remote<Writable>) -> Self {
         Self::new(id, Work::Write { view, remote, immediate: None })
+    }
+
+    /// WRITE of bytes that ride in the request (rdma-sockets RS-M18); at most `Capabilities::inline_max` of them. They are the
+    /// caller's again at once.
+    #[inline]
+    pub fn write_inline(id: u64, bytes: &[u8], remote: Remote<Writable>) -> Self {
+        Self::new(id, Work::WriteInline { bytes: bytes.into(), remote, immediate: None })
     }
 
     /// READ a peer's memory into a buffer, which comes back with the completion.
@@ -66,10 +77,14 @@ impl WorkRequest {
 
     /// With 32 bits that the receiver's completion carries. A WRITE with immediate consumes a
     /// receive at the target; READs and atomics have none and stay as they are.
+    #[inline]
     #[must_use]
     pub fn with_immediate(mut self, value: u32) -> Self {
         match &mut self.work {
-            Work::Send { immediate, .. } | Work::SendInline { immediate, .. } | Work::Write { immediate, .. } => {
+            Work::Send { immediate, .. }
+            | Work::SendInline { immediate, .. }
+            | Work::Write { immediate, .. }
+            | Work::WriteInline { immediate, .. } => {
                 *immediate = Some(value);
             }
             Work::Read { .. } | Work::FetchAdd { .. } | Work::CompareSwap { .. } => {}
@@ -78,6 +93,7 @@ impl WorkRequest {
     }
 
     /// Without a report of success. Its hold ends when a later request of the queue pair completes.
+    #[inline]
     #[must_use]
     pub fn unsignalled(mut self) -> Self {
         self.signalled = false;
@@ -102,7 +118,7 @@ impl WorkRequest {
     pub fn opcode(&self) -> Opcode {
         match &self.work {
             Work::Send { .. } | Work::SendInline { .. } => Opcode::Send,
-            Work::Write { .. } => Opcode::Write,
+            Work::Write { .. } | Work::WriteInline { .. } => Opcode::Write,
             Work::Read { .. } => Opcode::Read,
             Work::FetchAdd { .. } => Opcode::FetchAdd,
             Work::CompareSwap { .. } => Opcode::CompareSwap,
@@ -113,12 +129,13 @@ impl WorkRequest {
     pub fn bytes(&self) -> u64 {
         match &self.work {
             Work::Send { view, .. } | Work::Write { view, .. } => view.bytes(),
-            Work::SendInline { bytes, .. } => bytes.len() as u64,
+            Work::SendInline { bytes, .. } | Work::WriteInline { bytes, .. } => bytes.len() as u64,
             Work::Read { remote, .. } => remote.token().len,
             Work::FetchAdd { .. } | Work::CompareSwap { .. } => 8,
         }
     }
 
+    #[inline]
     fn new(id: u64, work: Work) -> Self {
         Self { id, signalled: true, fence: false, prompt: false, work }
     }

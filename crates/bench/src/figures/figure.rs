@@ -28,9 +28,23 @@ pub struct Figure {
     /// For the report: how it was measured and what to look at.
     #[serde(skip)]
     pub text: String,
+    /// What is no curve, by row and column.
+    #[serde(skip)]
+    pub tables: Vec<Table>,
     /// For the report: drawings with their captions.
     #[serde(skip)]
     pub charts: Vec<(String, String)>,
+}
+
+/// A table of a figure, as people read it; its data are in [`Figure::more`].
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What it shows.
+    pub caption: String,
+    /// Over the columns.
+    pub head: Vec<String>,
+    /// By row.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// One place on one curve. Times are nanoseconds of processor time.
@@ -96,6 +110,7 @@ impl Figure {
             bars: Vec::new(),
             title: title.to_owned(),
             text: String::new(),
+            tables: Vec::new(),
             charts: Vec::new(),
         }
     }

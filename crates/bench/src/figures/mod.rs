@@ -9,6 +9,7 @@ mod consolidate;
 mod delta;
 mod digest;
 mod figure;
+mod messages;
 mod page;
 mod papers;
 mod projection;
@@ -62,7 +63,8 @@ pub struct Figures {
 }
 
 /// What [`Options::figure`] may be, besides `all`.
-pub const NAMES: [&str; 7] = ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret"];
+pub const NAMES: [&str; 8] =
+    ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages"];
 
 /// Measures, prints what was found, writes the page.
 ///
@@ -109,6 +111,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "shuffle" => shuffle::measure(setting),
         "projection" => projection::measure(setting),
         "regret" => regret::measure(setting),
+        "messages" => messages::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -117,7 +120,11 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
 /// A process of a figure; `None` when `role` is not one of theirs.
 pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     let address = || arguments.first().and_then(|address| address.to_str()).context("no address");
-    (role == receiver::ROLE).then(|| address().and_then(receiver::serve))
+    match role {
+        receiver::ROLE => Some(address().and_then(receiver::serve)),
+        messages::ROLE => Some(messages::answer(arguments)),
+        _ => None,
+    }
 }
 
 fn default_report(figure: &str) -> PathBuf {

@@ -1,6 +1,9 @@
 //! The figures as one page that needs nothing from elsewhere.
 
-use super::{Comparison, Figure, Figures, Options, Point, figure::shown};
+use super::{
+    Comparison, Figure, Figures, Options, Point,
+    figure::{Table, shown},
+};
 use crate::{
     measure::{Bar, Verdict},
     report,
@@ -52,6 +55,7 @@ fn section(at: usize, figure: &Figure, number: &mut usize) -> String {
         *number += 1;
         let _ = write!(out, "<figure>{svg}<figcaption><b>Fig. {number}.</b> {caption}</figcaption></figure>");
     }
+    out.extend(figure.tables.iter().map(table));
     if !figure.bars.is_empty() {
         out.push_str(&bars(&figure.bars));
     }
@@ -68,6 +72,18 @@ fn section(at: usize, figure: &Figure, number: &mut usize) -> String {
         points(&figure.points)
     );
     out
+}
+
+fn table(table: &Table) -> String {
+    let cells = |row: &[String], tag: &str| -> String {
+        row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
+    };
+    let rows: String = table.rows.iter().map(|row| format!("<tr>{}</tr>", cells(row, "td"))).collect();
+    format!(
+        "<p class=\"panel\">{}</p><div class=\"scroll\"><table class=\"one\"><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table></div>",
+        escape(&table.caption),
+        cells(&table.head, "th")
+    )
 }
 
 fn bars(bars: &[Bar]) -> String {

@@ -1,6 +1,9 @@
 //! Figures as tables for the terminal.
 
-use super::{Figure, Figures, Point, figure::shown};
+use super::{
+    Figure, Figures, Point,
+    figure::{Table, shown},
+};
 use std::fmt::Write;
 
 /// Every figure's points and claims.
@@ -15,15 +18,9 @@ pub(super) fn text(figures: &Figures) -> String {
 
 fn write(figure: &Figure, out: &mut String) -> std::fmt::Result {
     writeln!(out, "{}: {} (over {})\n", figure.figure, figure.title, figure.provider)?;
-    let widest = figure.points.iter().map(|point| point.series.chars().count()).max().unwrap_or(0).max(6);
-    writeln!(
-        out,
-        "{:<widest$} {:>8} {:>20} {:>10} {:>10} {:>10} {:>11}",
-        "series", "x", "GB/s (quartiles)", "sender", "of it work", "receivers", "limit GB/s"
-    )?;
-    writeln!(out, "{:<widest$} {:>8} {:>20} {:>10} {:>10} {:>10}", "", "", "", "ns/B", "ns/B", "ns/B")?;
-    for point in &figure.points {
-        line(point, widest, out)?;
+    figure.tables.iter().try_for_each(|table| grid(table, out))?;
+    if !figure.points.is_empty() {
+        points(figure, out)?;
     }
     for bar in &figure.bars {
         writeln!(out, "bar: {} ≥ {}: {} {}", bar.name, bar.wanted, shown(bar.ratio), bar.verdict.text())?;
@@ -36,6 +33,34 @@ fn write(figure: &Figure, out: &mut String) -> std::fmt::Result {
         writeln!(out, "{name}: {value}")?;
     }
     writeln!(out)
+}
+
+fn grid(table: &Table, out: &mut String) -> std::fmt::Result {
+    let rows = || std::iter::once(&table.head).chain(&table.rows);
+    let width = |column: usize| rows().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..table.head.len()).map(width).collect();
+    writeln!(out, "{}", table.caption)?;
+    for row in rows() {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            if column == 0 { write!(out, "{cell:<width$}")? } else { write!(out, "  {cell:>width$}")? }
+        }
+        writeln!(out)?;
+    }
+    writeln!(out)
+}
+
+fn points(figure: &Figure, out: &mut String) -> std::fmt::Result {
+    let widest = figure.points.iter().map(|point| point.series.chars().count()).max().unwrap_or(0).max(6);
+    writeln!(
+        out,
+        "{:<widest$} {:>8} {:>20} {:>10} {:>10} {:>10} {:>11}",
+        "series", "x", "GB/s (quartiles)", "sender", "of it work", "receivers", "limit GB/s"
+    )?;
+    writeln!(out, "{:<widest$} {:>8} {:>20} {:>10} {:>10} {:>10}", "", "", "", "ns/B", "ns/B", "ns/B")?;
+    for point in &figure.points {
+        line(point, widest, out)?;
+    }
+    Ok(())
 }
 
 fn line(point: &Point, widest: usize, out: &mut String) -> std::fmt::Result {

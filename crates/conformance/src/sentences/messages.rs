@@ -125,6 +125,21 @@ pub(super) fn inline(harness: &dyn Harness) -> Result<(), Stop> {
         pair.b.success(got)?;
         owes!(to.read(0, expected.len())? == expected, "a list of {count} fragments was read after post returned");
     }
+    if capabilities.one_sided { inline_writes(&mut pair, longest) } else { Ok(()) }
+}
+
+fn inline_writes(pair: &mut Pair, longest: usize) -> Result<(), Stop> {
+    let (window, token) = pair.b.window(8192, Access::REMOTE_WRITE)?;
+    for len in [1, 8, 64, longest / 2, longest].into_iter().filter(|len| *len <= longest) {
+        let bytes = pattern(70 + len as u64, len);
+        let write = Act::Write(Data::Inline(bytes.clone()), part(token, 64, len as u64), None);
+        let slot = pair.a.post(QP, write, true, false)?;
+        pair.finish(&[slot], &[])?;
+        pair.a.success(slot)?;
+        let mut there = vec![0; len];
+        window.read(64, &mut there)?;
+        owes!(there == bytes, "an inline WRITE of {len} bytes was read after post returned");
+    }
     Ok(())
 }
 

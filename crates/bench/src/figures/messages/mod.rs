@@ -1,0 +1,249 @@
+//! `messages`: round trips of small messages (table 1 of rdma-sockets and its sweep of inline sizes), beside the kernel's sockets and
+//! what bare shared memory gives, on idle cores, on one core and on busy ones.
+
+mod bare;
+mod play;
+mod sockets;
+mod sweep;
+mod verbs;
+
+use super::{
+    Over, Setting,
+    figure::{Figure, Table, shown},
+    papers,
+    sender::port_options,
+};
+use crate::{
+    measure::{Bar, Ratio, Spread, alternate},
+    process::Process,
+};
+use anyhow::{Context, Result};
+use overside::verbs::CompletionQueue;
+use play::{Match, Pinned, Stretch};
+use serde_json::json;
+use std::{ffi::OsString, net::TcpListener, os::unix::net::UnixStream, time::Duration};
+use verbs::{Verbs, Way};
+
+pub(super) use play::ROLE;
+
+/// The answering process of a side.
+pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
+    play::child(arguments)
+}
+
+pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure = Figure::new("messages", "every provider present", "Round trips of small messages");
+    let transports = transports();
+    let mut measured = Vec::new();
+    for place in PLACES {
+        measured.push((place, placement(setting, place, &transports)?));
+    }
+    for (place, sides) in &measured {
+        table(&mut figure, place, sides);
+    }
+    let sizes = sweep::measure(setting, &transports, &mut figure)?;
+    bars(&mut figure, &measured);
+    claims(&mut figure, &measured, &sizes);
+    figure.more.insert("placements".into(), measured.iter().map(|(place, sides)| data(place, sides)).collect());
+    figure.text = format!(
+        "Messages of {MESSAGE_BYTES} bytes go back and forth between two processes, one at a time. <i>Bare</i> is what shared memory \
+         gives with nothing around it: a ring whose two ends spin, and a word that the kernel hands over (a futex). Index, and header \
+         and footer are one-sided and poll memory, as in <i>rdma-sockets</i>; SEND meets a receive and sleeps by itself where polling \
+         brings nothing. Idle: two processors with nothing else to do. One core: both processes pinned to one. Busy: two other \
+         programs that never sleep, on the same two processors. Ratios are of paired rounds."
+    );
+    Ok(figure)
+}
+
+/// Where both ends run, and beside what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    name: &'static str,
+    processors: usize,
+    busy: usize,
+}
+
+const PLACES: [Place; 3] = [
+    Place { name: "two idle cores", processors: 2, busy: 0 },
+    Place { name: "one core", processors: 1, busy: 0 },
+    Place { name: "two busy cores", processors: 2, busy: 2 },
+];
+
+/// A side's rounds.
+struct Rounds {
+    name: String,
+    stretches: Vec<Stretch>,
+}
+
+impl Rounds {
+    fn per_s(&self) -> Vec<f64> {
+        self.stretches.iter().map(Stretch::per_s).collect()
+    }
+
+    fn cpu_each(&self) -> f64 {
+        Spread::of(&self.stretches.iter().map(Stretch::cpu_each).collect::<Vec<_>>()).median
+    }
+}
+
+/// The transports of which there is a device.
+fn transports() -> Vec<&'static str> {
+    let mut all = vec!["shm", "tcp"];
+    if overside::rdma_devices().is_ok_and(|devices| !devices.is_empty()) {
+        all.push("rdma");
+    }
+    all
+}
+
+fn placement(setting: &Setting<'_>, place: Place, transports: &[&str]) -> Result<Vec<Rounds>> {
+    let _pinned = Pinned::to(place.processors)?;
+    let hog = |_| Process::start("busy process", ROLE, &["busy"], None);
+    let _busy = (0..place.busy).map(hog).collect::<Result<Vec<_>>>()?;
+    let mut sides = sides(transports)?;
+    let rounds = setting.rounds();
+    let mut done = 0;
+    let samples = alternate(sides.len(), rounds, |side, _| {
+        done += 1;
+        setting.progress.part(&format!("messages, {}", place.name), done, rounds * sides_count(transports));
+        sides[side].play(slice_ns(setting), MESSAGE_BYTES)
+    })?;
+    let named = sides.iter().map(|side| side.name.clone()).zip(samples);
+    Ok(named.map(|(name, stretches)| Rounds { name, stretches }).collect())
+}
+
+fn sides_count(transports: &[&str]) -> usize {
+    4 + transports.len() * Way::ALL.len()
+}
+
+fn slice_ns(setting: &Setting<'_>) -> u64 {
+    if setting.quick { 20_000_000 } else { 60_000_000 }
+}
+
+fn sides(transports: &[&str]) -> Result<Vec<Match>> {
+    let (spin, memory) = bare::Spin::ours()?;
+    let mut all = vec![Match::start(SPIN, &["spin"], Some(memory), |_| Ok(Box::new(spin)))?];
+    let (futex, memory) = bare::Futex::ours()?;
+    all.push(Match::start(FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?);
+    let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
+    let unix = sockets::Stream::unix(ours.into());
+    all.push(Match::start(UNIX, &["unix"], Some(theirs.into()), |_| Ok(Box::new(unix)))?);
+    let listener = TcpListener::bind("127.0.0.1:0").context("no TCP port of this host is free")?;
+    let address = listener.local_addr()?.to_string();
+    let tcp = |_: &mut UnixStream| Ok(Box::new(sockets::Stream::accept(&listener)?) as Box<dyn play::Side>);
+    all.push(Match::start(TCP, &["tcp", &address], None, tcp)?);
+    for transport in transports {
+        for way in Way::ALL {
+            all.push(provided(transport, way)?.0);
+        }
+    }
+    Ok(all)
+}
+
+/// A side over a provider, and how long an inline message of its may be.
+fn provided(transport: &str, way: Way) -> Result<(Match, usize)> {
+    let address = Over::new(transport)?.address()?;
+    let (provider, domain) = Verbs::provider(&address)?;
+    let mut listener = provider.listen(&domain, address.name())?;
+    let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+    let mut inline_max = 0;
+    let name = side_name(transport, way);
+    let open = |line: &mut UnixStream| {
+        let link = listener.accept(PATIENCE)?.context("the answering process does not connect")?;
+        let side = Verbs::over(way, (provider, domain), queue, link, line)?;
+        inline_max = side.inline_max;
+        Ok(Box::new(side) as Box<dyn play::Side>)
+    };
+    let side = Match::start(&name, &["verbs", way.name(), &address.to_string()], None, open)?;
+    Ok((side, inline_max))
+}
+
+fn side_name(transport: &str, way: Way) -> String {
+    format!("{transport}: {}", way.name())
+}
+
+fn table(figure: &mut Figure, place: &Place, sides: &[Rounds]) {
+    let over = |side: &Rounds, other: &str| {
+        let other = sides.iter().find(|side| side.name == other);
+        other
+            .and_then(|other| Ratio::paired(&side.per_s(), &other.per_s()))
+            .map_or("–".into(), |r| format!("{:.2}", r.median))
+    };
+    let row = |side: &Rounds| {
+        let spread = Spread::of(&side.per_s());
+        vec![
+            side.name.clone(),
+            format!("{:.1}", spread.median / 1e3),
+            format!("{:.1}–{:.1}", spread.quarter_low / 1e3, spread.quarter_high / 1e3),
+            format!("{:.2}", side.cpu_each() / 1e3),
+            over(side, SPIN),
+            over(side, FUTEX),
+            over(side, UNIX),
+            over(side, TCP),
+        ]
+    };
+    let head = ["", "thousand/s", "quartiles", "CPU µs each", "× spin ring", "× futex", "× Unix", "× TCP"];
+    figure.tables.push(Table {
+        caption: format!("Round trips of {MESSAGE_BYTES} B, {}", place.name),
+        head: head.map(str::to_owned).to_vec(),
+        rows: sides.iter().map(row).collect(),
+    });
+}
+
+fn data(place: &Place, sides: &[Rounds]) -> serde_json::Value {
+    let side = |side: &Rounds| {
+        let spread = Spread::of(&side.per_s());
+        json!({"side": side.name, "round_trips_per_s": spread.median, "spread": spread, "cpu_ns_each": side.cpu_each()})
+    };
+    json!({"placement": place.name, "sides": sides.iter().map(side).collect::<Vec<_>>()})
+}
+
+fn ratio(measured: &[(Place, Vec<Rounds>)], place: usize, ours: &str, theirs: &str) -> Option<Ratio> {
+    let sides = &measured.get(place)?.1;
+    let of = |name: &str| Some(sides.iter().find(|side| side.name == name)?.per_s());
+    Ratio::paired(&of(ours)?, &of(theirs)?)
+}
+
+fn bars(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)]) {
+    let ours = side_name("shm", Way::SendInline);
+    let two = Pinned::processors() >= 2;
+    for (place, theirs, wanted) in [(0, SPIN, 0.6), (1, FUTEX, 0.7), (1, UNIX, 1.3), (2, UNIX, 1.0)] {
+        // With one processor in all there is no such placement.
+        let ratio = if two || place == 1 { ratio(measured, place, &ours, theirs) } else { None };
+        figure.bars.push(Bar::at_least(format!("{ours} over {theirs}, {}", PLACES[place].name), wanted, ratio));
+    }
+}
+
+fn claims(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)], sizes: &[sweep::Gain]) {
+    let name = |way| side_name("shm", way);
+    let pairs = [
+        ("RS-C10", name(Way::Index), TCP, 4.5),
+        ("RS-C11", name(Way::Framed), &name(Way::Index)[..], 1.0),
+        ("RS-C12", name(Way::FramedInline), &name(Way::Framed)[..], 1.0),
+    ];
+    for (claim, ours, theirs, least) in pairs {
+        let Some(r) = ratio(measured, 0, &ours, theirs) else { continue };
+        let here = format!("{ours} over {theirs}: {} on two idle cores", shown(Some(r)));
+        figure.compare(claim, papers::says(claim), here, r.median >= least);
+    }
+    let gain = |from: usize, to: usize| {
+        let within = sizes.iter().filter(|gain| gain.transport == "shm" && (from..=to).contains(&gain.size));
+        Spread::of(&within.map(|gain| gain.ratio.median).collect::<Vec<_>>())
+    };
+    for (claim, from, to, agrees) in [
+        ("RS-C06", 0, 192, (|m| m >= 1.1) as fn(f64) -> bool),
+        ("RS-C07", 193, 432, |m| (1.0..1.1).contains(&m)),
+        ("RS-C08", 433, usize::MAX, |m| m < 1.05),
+    ] {
+        let spread = gain(from, to);
+        if spread.samples > 0 {
+            let here = format!("over shm, inline over not: {:.2} in the median of these sizes", spread.median);
+            figure.compare(claim, papers::says(claim), here, agrees(spread.median));
+        }
+    }
+}
+
+const SPIN: &str = "bare spin ring";
+const FUTEX: &str = "bare futex";
+const UNIX: &str = "Unix socket";
+const TCP: &str = "TCP";
+const MESSAGE_BYTES: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,177 @@
+//! Two processes pass a message back and forth: who leads counts, who follows answers.
+
+use super::{bare, sockets, verbs};
+use crate::{
+    measure::{Cpu, elapsed_ns, now_ns},
+    process::{Process, child_socket, read_word, write_words},
+};
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::{
+    ffi::OsString,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
+
+/// A message and its way: one end of it.
+pub(super) trait Ball {
+    /// Passes it on, for the last time if `end`.
+    fn send(&mut self, end: bool) -> Result<()>;
+
+    /// Waits for it; whether it was the last time.
+    fn receive(&mut self) -> Result<bool>;
+}
+
+/// One end of a connection.
+pub(super) trait Side {
+    /// Passes messages of `size` bytes and takes the answers for so long.
+    fn lead(&mut self, slice_ns: u64, size: usize) -> Result<Stretch>;
+
+    /// Answers until the last message.
+    fn follow(&mut self, size: usize) -> Result<()>;
+}
+
+/// What a stretch came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Stretch {
+    pub(super) round_trips: u64,
+    pub(super) wall_ns: u64,
+    /// Processor time of both processes.
+    pub(super) cpu_ns: u64,
+}
+
+impl Stretch {
+    pub(super) fn per_s(&self) -> f64 {
+        self.round_trips as f64 * 1e9 / self.wall_ns.max(1) as f64
+    }
+
+    pub(super) fn cpu_each(&self) -> f64 {
+        self.cpu_ns as f64 / self.round_trips.max(1) as f64
+    }
+}
+
+/// The leading end's part.
+pub(super) fn lead(ball: &mut impl Ball, slice_ns: u64) -> Result<Stretch> {
+    let mut pass = |times: u64| -> Result<()> {
+        for _ in 0..times {
+            ball.send(false)?;
+            if ball.receive()? {
+                bail!("the other end stopped by itself");
+            }
+        }
+        Ok(())
+    };
+    pass(WARM_UP)?;
+    let (start, before) = (now_ns(), Cpu::own());
+    let (mut round_trips, mut wall_ns) = (0, 0);
+    while wall_ns < slice_ns {
+        pass(BATCH)?;
+        round_trips += BATCH;
+        wall_ns = elapsed_ns(start);
+    }
+    let cpu_ns = Cpu::own() - before;
+    ball.send(true)?;
+    Ok(Stretch { round_trips, wall_ns, cpu_ns })
+}
+
+/// The other end's part.
+pub(super) fn follow(ball: &mut impl Ball) -> Result<()> {
+    while !ball.receive()? {
+        ball.send(false)?;
+    }
+    Ok(())
+}
+
+/// A side with the process at its other end.
+pub(super) struct Match {
+    pub(super) name: String,
+    side: Box<dyn Side>,
+    line: UnixStream,
+    _process: Process,
+}
+
+impl Match {
+    /// Starts the other process, which is to be `kind` with these arguments and has `input` as its standard input; `open` makes this
+    /// end of it.
+    pub(super) fn start(
+        name: &str,
+        arguments: &[&str],
+        input: Option<OwnedFd>,
+        open: impl FnOnce(&mut UnixStream) -> Result<Box<dyn Side>>,
+    ) -> Result<Match> {
+        let (process, mut line) = Process::start("answering process", ROLE, arguments, input)?;
+        line.set_read_timeout(Some(PATIENCE)).context("a socket refuses a deadline")?;
+        let side = open(&mut line).with_context(|| name.to_owned())?;
+        Ok(Match { name: name.to_owned(), side, line, _process: process })
+    }
+
+    /// Plays for so long.
+    pub(super) fn play(&mut self, slice_ns: u64, size: usize) -> Result<Stretch> {
+        write_words(&mut self.line, &[size as u64])?;
+        let mut stretch = self.side.lead(slice_ns, size).with_context(|| self.name.clone())?;
+        // The warm-up's share of the other's time is as large as that of its messages.
+        let all = read_word(&mut self.line).with_context(|| format!("{}: the other process ended", self.name))?;
+        stretch.cpu_ns += all * stretch.round_trips / (stretch.round_trips + WARM_UP);
+        Ok(stretch)
+    }
+}
+
+/// The answering process.
+pub(super) fn child(arguments: &[OsString]) -> Result<()> {
+    let arguments: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+    let mut line = child_socket()?;
+    let input = || std::io::stdin().as_fd().try_clone_to_owned();
+    let mut side: Box<dyn Side> = match arguments[..] {
+        ["busy"] => loop {
+            std::hint::spin_loop();
+        },
+        ["spin"] => Box::new(bare::Spin::theirs(input()?)?),
+        ["futex"] => Box::new(bare::Futex::theirs(input()?)?),
+        ["unix"] => Box::new(sockets::Stream::unix(input()?)),
+        ["tcp", address] => Box::new(sockets::Stream::connect(address)?),
+        ["verbs", way, address] => Box::new(verbs::Verbs::connect(way.parse()?, address, &mut line)?),
+        _ => bail!("there is no such side: {arguments:?}"),
+    };
+    // The parent hangs up when it is done.
+    while let Ok(size) = read_word(&mut line) {
+        let before = Cpu::own();
+        side.follow(size as usize)?;
+        write_words(&mut line, &[Cpu::own() - before])?;
+    }
+    Ok(())
+}
+
+/// Which processors this process may use, put back when dropped; children started meanwhile inherit them.
+pub(super) struct Pinned(CpuSet);
+
+impl Pinned {
+    /// To the first `count` of those allowed now.
+    pub(super) fn to(count: usize) -> Result<Pinned> {
+        let all = sched_getaffinity(None).context("the kernel does not say which processors this process may use")?;
+        let mut some = CpuSet::new();
+        (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(count).for_each(|cpu| some.set(cpu));
+        sched_setaffinity(None, &some).context("the kernel does not pin this process to a processor")?;
+        Ok(Pinned(all))
+    }
+
+    /// How many there are.
+    pub(super) fn processors() -> usize {
+        sched_getaffinity(None).map_or(1, |set| set.count() as usize)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// The role under which a process answers.
+pub(in crate::figures) const ROLE: &str = "figure-answer";
+const WARM_UP: u64 = 32;
+/// Round trips between two looks at the clock.
+const BATCH: u64 = 16;
+const PATIENCE: Duration = Duration::from_secs(20);

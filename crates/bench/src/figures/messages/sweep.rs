@@ -1,0 +1,86 @@
+//! Bytes in the request or fetched from memory, by size (rdma-sockets' `rdmaInlineComparison`, RS-M19).
+
+use super::{
+    PLACES, provided, slice_ns,
+    verbs::{FRAME, SIZES, Way},
+};
+use crate::{
+    figures::{
+        Setting,
+        charts::{Curve, Curves, curves},
+        figure::{Figure, Table},
+    },
+    measure::{Ratio, Spread, alternate},
+    svg::Scale,
+};
+use anyhow::Result;
+use serde_json::json;
+
+/// What riding in the request brings a message of a size.
+pub(super) struct Gain {
+    pub(super) transport: String,
+    pub(super) size: usize,
+    pub(super) ratio: Ratio,
+}
+
+/// One size: both ways, round trips a second.
+struct Place {
+    size: usize,
+    plain: Spread,
+    inline: Spread,
+}
+
+pub(super) fn measure(setting: &Setting<'_>, transports: &[&str], figure: &mut Figure) -> Result<Vec<Gain>> {
+    let mut gains = Vec::new();
+    for transport in transports {
+        let _pinned = super::Pinned::to(PLACES[0].processors)?;
+        let (plain, inline_max) = provided(transport, Way::Framed)?;
+        let mut sides = [plain, provided(transport, Way::FramedInline)?.0];
+        let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| size + FRAME <= inline_max).collect();
+        sizes.sort_unstable();
+        let mut places = Vec::new();
+        for (at, size) in sizes.iter().enumerate() {
+            setting.progress.part(&format!("messages, inline over {transport}"), at, sizes.len());
+            let rounds = alternate(2, setting.rounds(), |side, _| sides[side].play(slice_ns(setting) / 2, *size))?;
+            let rates: Vec<Vec<f64>> =
+                rounds.iter().map(|rounds| rounds.iter().map(|stretch| stretch.per_s()).collect()).collect();
+            places.push(Place { size: *size, plain: Spread::of(&rates[0]), inline: Spread::of(&rates[1]) });
+            if let Some(ratio) = Ratio::paired(&rates[1], &rates[0]) {
+                gains.push(Gain { transport: (*transport).to_owned(), size: *size, ratio });
+            }
+        }
+        show(figure, transport, &places, &gains);
+    }
+    Ok(gains)
+}
+
+fn show(figure: &mut Figure, transport: &str, places: &[Place], gains: &[Gain]) {
+    let gain = |size: usize| gains.iter().find(|gain| gain.size == size && gain.transport == transport);
+    let row = |place: &Place| {
+        let gain = gain(place.size).map_or("–".into(), |gain| {
+            format!("{:.2} [{:.2}, {:.2}]", gain.ratio.median, gain.ratio.low, gain.ratio.high)
+        });
+        let rate = |spread: &Spread| format!("{:.1}", spread.median / 1e3);
+        vec![place.size.to_string(), rate(&place.plain), rate(&place.inline), gain]
+    };
+    figure.tables.push(Table {
+        caption: format!("Header and footer over {transport}, two idle cores, thousand round trips a second"),
+        head: ["bytes", "fetched from memory", "inline", "inline over fetched"].map(str::to_owned).to_vec(),
+        rows: places.iter().map(row).collect(),
+    });
+    let mut chart = Curves::new("round trips a second (thousands)", "bytes of the message", Scale::Linear);
+    for (series, name, of) in
+        [(0, "fetched from memory", (|p: &Place| p.plain) as fn(&Place) -> Spread), (1, "inline", |p| p.inline)]
+    {
+        let points = places.iter().map(|place| (place.size as u64, of(place).median / 1e3)).collect();
+        chart.add(Curve::values(name, series, points));
+    }
+    let caption =
+        format!("Round trips over <b>{transport}:</b> by size, inline and not (the paper's knees: 192 and 432 B).");
+    figure.charts.push((curves(&chart), caption));
+    let data: Vec<_> = places
+        .iter()
+        .map(|p| json!({"bytes": p.size, "fetched": p.plain.median, "inline": p.inline.median, "ratio": gain(p.size).map(|g| g.ratio)}))
+        .collect();
+    figure.more.insert(format!("inline_{transport}"), data.into());
+}
