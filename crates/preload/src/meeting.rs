@@ -183,6 +183,9 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
 fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
     let socket = borrowed(fd);
     let flags = rustix::fs::fcntl_getfl(socket).map_err(|_| Reason::Refused)?;
+    if flags.bits() & libc::O_ASYNC as u32 != 0 {
+        return Err(Reason::Call("O_ASYNC"));
+    }
     if sockopt::socket_type(socket) != Ok(SocketType::STREAM) {
         return Err(Reason::Refused);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -12,6 +12,8 @@ use crate::lock::Lock;
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
 static TOP: AtomicUsize = AtomicUsize::new(0);
+/// Descriptors that were put into a set of epoll, which waits in the kernel alone: such a one never becomes a connection here.
+static IN_SET: [AtomicBool; DESCRIPTORS] = [const { AtomicBool::new(false) }; DESCRIPTORS];
 static FREE: AtomicPtr<Connection> = AtomicPtr::new(null_mut());
 /// Guards the free list; held over a fork.
 pub(crate) static SLAB: Lock = Lock::new();
@@ -51,9 +53,32 @@ pub(crate) fn adopt() {
     SLAB.reset();
 }
 
-/// A new connection under this descriptor; whatever stood there is forgotten. None when there is no room.
+/// Notes whether a set of epoll has this descriptor, whatever it is so far.
+pub(crate) fn note_in_set(fd: c_int, yes: bool) {
+    if let Some(flag) = IN_SET.get(fd as usize)
+        && flag.load(Ordering::Relaxed) != yes
+    {
+        flag.store(yes, Ordering::Relaxed);
+    }
+}
+
+/// These descriptors are closed.
+pub(crate) fn note_closed(first: u32, last: u32) {
+    let last = (last as usize).min(DESCRIPTORS - 1);
+    for flag in IN_SET.get(first as usize..=last).unwrap_or(&[]) {
+        if flag.load(Ordering::Relaxed) {
+            flag.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A new connection under this descriptor; whatever stood there is forgotten. None when there is no room, or a set of epoll
+/// has it already.
 pub(crate) fn insert(fd: c_int, end: usize) -> Option<&'static Connection> {
     let slot = TABLE.get(fd as usize)?;
+    if IN_SET.get(fd as usize)?.load(Ordering::Relaxed) {
+        return None;
+    }
     let connection = take_free()?;
     {
         let mut held = connection.hold()?;

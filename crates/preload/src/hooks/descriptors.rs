@@ -90,6 +90,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 /// Before a descriptor is closed.
 fn forget(fd: c_int) {
+    table::note_in_set(fd, false);
     if let Some(connection) = table::find(fd)
         && errno::kept(table::is_ours)
     {
@@ -103,6 +104,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         for (fd, connection) in table::range(first, last) {
             end::close(fd, connection);
         }
+        table::note_closed(first, last);
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::close_range(first, last, flags) }
@@ -114,6 +116,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
         for (fd, connection) in table::range(first.max(0) as c_uint, c_uint::MAX) {
             end::close(fd, connection);
         }
+        table::note_closed(first.max(0) as c_uint, c_uint::MAX);
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::closefrom(first) }

@@ -194,6 +194,10 @@ const STANDS: [i16; 3] = [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::PO
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     give_up(fd, "epoll");
+    if op == libc::EPOLL_CTL_ADD {
+        // It may not be connected yet.
+        table::note_in_set(fd, true);
+    }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::epoll_ctl(set, op, fd, event) }
 }

@@ -135,6 +135,7 @@ pairs! {
     polled: Rings,
     polled_full: Rings,
     selected: Rings,
+    set_before_connect: Any,
     late_accept: Rings,
     urgent: Any,
     connect_again: Rings,

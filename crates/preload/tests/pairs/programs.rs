@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
-use crate::waiting::{polled, polled_full, selected};
+use crate::waiting::{polled, polled_full, selected, set_before_connect};
 
 type Program = fn(Side, &mut Log);
 
@@ -29,6 +29,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("polled", polled),
     ("polled_full", polled_full),
     ("selected", selected),
+    ("set_before_connect", set_before_connect),
     ("late_accept", late_accept),
     ("urgent", urgent),
     ("connect_again", connect_again),

@@ -1,6 +1,6 @@
 //! Programs that wait by poll and select.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send, send_all};
 
@@ -118,4 +118,40 @@ pub(crate) fn selected(side: Side, log: &mut Log) {
     }
     while !select(false, 900).1 {}
     log.result("the end", recv(side.fd, &mut [0; 9], 0));
+}
+
+/// The socket is in a set of epoll before it is connected, as some event loops have it; nothing tells the set of the rings.
+pub(crate) fn set_before_connect(side: Side, log: &mut Log) {
+    side.warm_up();
+    if side.server {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        send_all(side.fd, &listener.local_addr().unwrap().port().to_be_bytes());
+        let (second, _) = listener.accept().unwrap();
+        for _ in 0..50 {
+            let bytes = recv_exactly(second.as_raw_fd(), 100);
+            nap(1);
+            send_all(second.as_raw_fd(), &bytes);
+        }
+        return;
+    }
+    let port = u16::from_be_bytes(recv_exactly(side.fd, 2).try_into().unwrap());
+    // SAFETY: descriptors of ours, live structures; the address is an IPv4 one of its size.
+    unsafe {
+        let (socket, set) = (libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0), libc::epoll_create1(0));
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
+        assert_eq!(libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, socket, &mut event), 0);
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = port.to_be();
+        address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        let len = size_of::<libc::sockaddr_in>() as u32;
+        assert_eq!(libc::connect(socket, (&raw const address).cast(), len), 0);
+        let mut woken = 0;
+        for round in 0..50usize {
+            send_all(socket, &pattern(round, 100));
+            woken += libc::epoll_wait(set, &mut event, 1, 10_000);
+            assert!(recv_exactly(socket, 100) == pattern(round, 100));
+        }
+        log.say(format_args!("woken {woken} times"));
+    }
 }
