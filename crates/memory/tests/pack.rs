@@ -5,7 +5,7 @@ mod cases;
 
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
-use overside_memory::pack::{Layout, PackKernel, pack, pack_with};
+use overside_memory::pack::{Layout, PackKernel, Packer, pack, pack_with};
 use overside_shape::{Bitmap, Column, Kind, Mask, Messages, Order, Run, Shape};
 use proptest::prelude::*;
 
@@ -138,6 +138,27 @@ proptest! {
         if matches!(shape.kind(), Kind::Bitmapped { .. } | Kind::Set { .. }) {
             check(&shape, &part, Layout::Columns, &by_column, skew);
         }
+    }
+
+    #[test]
+    fn stretch_by_stretch_it_is_the_same(
+        rows in rows(), widths in proptest::collection::vec((width(), gap()), 1..6), cut in 0u64..500, room in 0usize..6000,
+    ) {
+        let shape = Shape::bitmapped(&columns(&widths, rows.rows()), &rows, Order::Rows).unwrap();
+        let part = shape.messages().slice(cut.min(shape.messages().count())..shape.messages().count());
+        let memory = Fenced::new(shape.end() as usize);
+        let Some(mut packer) = Packer::new(&memory, part).unwrap() else { return Ok(()) };
+        let row = part.uniform_bytes().unwrap() as usize;
+        let (mut came, mut out) = (Vec::new(), vec![0xEE; room.max(row) + 64]);
+        while packer.left() > 0 {
+            let end = room.max(row);
+            let bytes = packer.stretch(&mut out[..end]).unwrap() as usize * row;
+            came.extend_from_slice(&out[..bytes]);
+            prop_assert!(out[end..].iter().all(|b| *b == 0xEE));
+        }
+        let expected: Vec<u8> = spelt(part.fragments()).iter().map(|at| memory[*at as usize]).collect();
+        prop_assert!(came == expected);
+        prop_assert_eq!(packer.stretch(&mut []).unwrap(), 0);
     }
 
     #[test]

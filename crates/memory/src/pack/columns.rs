@@ -118,10 +118,10 @@ impl<'a> Bits<'a> {
 
     /// The next set rows, `most` at most, and no more words than `buffer` holds.
     #[inline]
-    pub(super) fn take<'b>(&mut self, most: usize, buffer: &'b mut [u64; WORDS]) -> Words<'b> {
+    pub(super) fn take<'b>(&mut self, most: usize, buffer: &'b mut [u64]) -> Words<'b> {
         let (first, mut used, mut ones) = (self.index, 0, 0);
         let count = self.rows.word_count();
-        while used < WORDS && ones < most && self.index < count {
+        while used < buffer.len() && ones < most && self.index < count {
             let set = self.word.count_ones() as usize;
             let taken = if ones + set <= most { self.word } else { lowest(self.word, most - ones) };
             buffer[used] = taken;

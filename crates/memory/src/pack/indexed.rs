@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use overside_shape::Column;
 
-use super::columns::{Bits, WORDS};
+use super::columns::Bits;
 use super::copy::{fixed, run};
 use super::kernel::PackKernel;
 use crate::kernels::prefetch_to_write;
@@ -24,25 +24,42 @@ pub(super) unsafe fn rows(
     mut to: *mut u8,
 ) {
     let row_bytes: usize = columns.iter().map(|column| column.width as usize).sum();
-    let mut buffer = [0; WORDS];
+    let mut left = count;
+    while left > 0 {
+        // SAFETY: [pack] the caller's promise.
+        let Some(ones) = (unsafe { stretch(kernel, base, columns, bits, left, to) }) else { break };
+        left -= ones;
+        // SAFETY: [pack] one past the last row at most.
+        to = unsafe { to.add(ones * row_bytes) };
+    }
+}
+
+/// Packs the set rows of the next [`NUMBERS`] rows, `most` of them at most, and gives how many; none behind the last row.
+///
+/// # Safety
+/// As [`rows`], for `most` rows.
+pub(super) unsafe fn stretch(
+    kernel: PackKernel,
+    base: *const u8,
+    columns: &[Column],
+    bits: &mut Bits<'_>,
+    most: usize,
+    to: *mut u8,
+) -> Option<usize> {
+    let row_bytes: usize = columns.iter().map(|column| column.width as usize).sum();
+    let mut buffer = [0; NUMBERS / 64];
+    let taken = bits.take(most, &mut buffer);
+    if taken.words.is_empty() {
+        return None;
+    }
     let mut numbers = [const { MaybeUninit::<u32>::uninit() }; NUMBERS + SLACK];
     let numbers = numbers.as_mut_ptr().cast::<u32>();
-    let mut done = 0;
-    while done < count {
-        let taken = bits.take(count - done, &mut buffer);
-        if taken.words.is_empty() {
-            break;
-        }
-        for (i, words) in taken.words.chunks(NUMBERS / 64).enumerate() {
-            // SAFETY: [pack] the numbers of these words fit with slack; the caller's promise for what they number.
-            unsafe {
-                let ones = number(kernel, words, numbers);
-                let first = taken.row as usize + i * NUMBERS;
-                move_rows(kernel, base, columns, first, std::slice::from_raw_parts(numbers, ones), to, row_bytes);
-                to = to.add(ones * row_bytes);
-            }
-        }
-        done += taken.ones;
+    // SAFETY: [pack] the numbers of these words fit with slack; the caller's promise for what they number.
+    unsafe {
+        let ones = number(kernel, taken.words, numbers);
+        let numbers = std::slice::from_raw_parts(numbers, ones);
+        move_rows(kernel, base, columns, taken.row as usize, numbers, to, row_bytes);
+        Some(ones)
     }
 }
 

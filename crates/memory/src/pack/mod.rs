@@ -19,6 +19,7 @@ mod columns;
 mod copy;
 mod indexed;
 mod kernel;
+mod packer;
 mod periods;
 mod rows;
 mod tables;
@@ -32,6 +33,7 @@ use overside_shape::{Kind, Mask, Messages, Shape};
 use crate::MemoryError;
 use copy::run;
 pub use kernel::PackKernel;
+pub use packer::Packer;
 use rows::RowPacker;
 
 /// In which order packed bytes stand.

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use overside_memory::pack::{Packer, pack as pack_into};
 use overside_memory::{Buffer, Fragment, Hold, Pool, View};
 use overside_planner::{Capabilities, PlanError, Terms, ViewPlan, Way};
-use overside_shape::{Messages, Run};
+use overside_shape::{Messages, Run, Shape};
 
 use super::bundle::{Framing, LENGTH_BYTES, write_lengths};
 use super::cut::{Limits, by_bytes, by_entries};
@@ -77,15 +78,6 @@ pub(crate) enum Advance {
     Full,
 }
 
-/// What came of making the next request.
-enum Made {
-    Request(WorkRequest),
-    /// There is no transmit buffer for it.
-    NoBuffer,
-    /// It waits for later messages.
-    Open,
-}
-
 impl DeclaredSend {
     /// Sends `region` as `plan` says; without a plan it is gathered as it lies, and what has too many
     /// fragments for a gather list is packed. No request is longer than `request_bytes_max`, which the receiver's
@@ -153,15 +145,16 @@ impl DeclaredSend {
         pool: &Pool,
         several: bool,
     ) -> Result<Advance, VerbsError> {
+        let (memory, shape) = (self.region.memory().clone(), self.region.shape().clone());
+        let mut packer = self.packer(&memory, &shape);
         loop {
             let mut starved = false;
             // Several at once, so that the provider tells the peer once.
             while self.waiting.len() < AT_ONCE && self.next < self.until && !starved {
-                match self.prepare(pool) {
-                    Made::Request(request) => self.put(request),
-                    Made::NoBuffer => starved = true,
-                    Made::Open => {}
-                }
+                starved = !match &mut packer {
+                    Some(packer) => self.fill(packer, pool),
+                    None => self.prepare(pool),
+                };
             }
             let last = self.next == self.region.shape().messages().count();
             let later = several && !last && !starved && self.waiting.len() < AT_ONCE;
@@ -196,13 +189,13 @@ impl DeclaredSend {
         self.waiting.push_back(if last { request } else { request.prompt() });
     }
 
-    /// Makes the next request, which begins with the first message that is in none.
-    fn prepare(&mut self, pool: &Pool) -> Made {
+    /// Makes the next request, which begins with the first message that is in none; false while there is no transmit buffer
+    /// for it.
+    fn prepare(&mut self, pool: &Pool) -> bool {
         let shape = self.region.shape().clone();
         let all = shape.messages();
         let rest = all.slice(self.next..self.until);
         let made = match self.way {
-            Way::Copy if matches!(Framing::of(&all), Framing::Uniform(_)) => return self.filled(&all, pool),
             Way::Copy => self.packed(&rest, pool),
             Way::Inline => self.inline(&rest, pool),
             Way::Gather | Way::Mixture | Way::Boxes => match by_entries(&rest, &self.limits, &mut self.runs) {
@@ -211,32 +204,52 @@ impl DeclaredSend {
                 None => self.packed(&rest.slice(0..1), pool),
             },
         };
-        let Some((taken, request)) = made else { return Made::NoBuffer };
+        let Some((taken, request)) = made else { return false };
         self.next += taken;
-        Made::Request(request)
+        self.put(request);
+        true
     }
 
-    /// Packs what was released into the buffer in hand, or into a new one; a request when that is full.
-    fn filled(&mut self, all: &Messages<'_>, pool: &Pool) -> Made {
+    /// For packing what was released bit by bit, where it is packed and its messages are of one length.
+    pub(crate) fn packer<'a>(&self, memory: &'a Buffer, shape: &'a Shape) -> Option<Packer<'a>> {
+        let all = shape.messages();
+        let fills = self.way == Way::Copy && matches!(Framing::of(&all), Framing::Uniform(_));
+        let released = self.next..self.until;
+        fills.then(|| Packer::new(memory, all.slice(released)).ok().flatten()).flatten()
+    }
+
+    /// Packs a stretch of what `packer` has left into the buffer in hand, or into a new one; false when there is none.
+    pub(crate) fn fill(&mut self, packer: &mut Packer<'_>, pool: &Pool) -> bool {
+        let shape = self.region.shape().clone();
+        let all = shape.messages();
         let mut open = match self.open.take() {
             Some(open) => open,
             None => {
-                let Some(buffer) = pool.take() else { return Made::NoBuffer };
+                let Some(buffer) = pool.take() else { return false };
                 let taken = by_bytes(&all.slice(self.next..all.count()), self.limits.bytes_max);
                 Open { buffer: Some(buffer), pool: pool.clone(), messages: self.next..self.next + taken, bytes: 0 }
             }
         };
-        let (to, from) = (self.until.min(open.messages.end), open.bytes);
+        let each = all.uniform_bytes().unwrap_or(0) as usize;
+        let room = (open.messages.end - self.next) as usize * each;
         if let Some(buffer) = &mut open.buffer {
-            open.bytes += pack_messages(self.region.memory(), &all.slice(self.next..to), &mut buffer[from..]);
+            match packer.stretch(&mut buffer[open.bytes..][..room]) {
+                Ok(taken) => (self.next, open.bytes) = (self.next + taken, open.bytes + taken as usize * each),
+                Err(error) => unreachable!("a buffer holds a request: {error}"),
+            }
         }
-        self.next = to;
-        if to < open.messages.end {
+        if self.next == open.messages.end {
+            let slice = all.slice(open.messages.clone());
+            self.put(framed(WorkRequest::send(self.id, open.into_view()), &slice));
+        } else {
             self.open = Some(open);
-            return Made::Open;
         }
-        let slice = all.slice(open.messages.clone());
-        Made::Request(framed(WorkRequest::send(self.id, open.into_view()), &slice))
+        true
+    }
+
+    /// Whether enough requests wait to be posted together.
+    pub(crate) fn has_several(&self) -> bool {
+        self.waiting.len() >= AT_ONCE
     }
 
     /// As many messages as a buffer holds, packed.
@@ -324,12 +337,8 @@ fn pack(memory: &Buffer, slice: &Messages<'_>, out: &mut [u8]) -> usize {
     if head > 0 {
         write_lengths(slice, out);
     }
-    head + pack_messages(memory, slice, &mut out[head..])
-}
-
-fn pack_messages(memory: &Buffer, slice: &Messages<'_>, out: &mut [u8]) -> usize {
-    match overside_memory::pack::pack(memory, slice, out) {
-        Ok(packed) => packed,
+    match pack_into(memory, slice, &mut out[head..]) {
+        Ok(packed) => head + packed,
         Err(error) => unreachable!("a region lies in its memory and a buffer holds a request: {error}"),
     }
 }

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use overside_memory::pack::Packer;
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
 use overside_shape::{Messages, Run, Shape, Shared, shared_byte};
@@ -157,6 +158,7 @@ impl CompletionQueue {
             if !send.released {
                 send.release();
             }
+            self.pack_in_turn(send, pool)?;
             let (mut complete, mut starved) = (true, false);
             for part in send.parts.iter_mut().filter(|part| !part.done) {
                 let advance = part.send.advance(self, part.queue_pair, pool, true)?;
@@ -173,6 +175,30 @@ impl CompletionQueue {
             (send.tile, send.released) = (send.tile + 1, false);
         }
         Ok(true)
+    }
+
+    /// Packs the tile stretch by stretch, each for everybody, so that it is read from the nearest cache by all but the first;
+    /// as far as there are buffers.
+    fn pack_in_turn(&mut self, send: &mut SharedSend, pool: &Pool) -> Result<(), VerbsError> {
+        let Some(memory) = send.parts.first().map(|part| part.send.region().memory().clone()) else { return Ok(()) };
+        let shapes: Vec<Arc<Shape>> = send.parts.iter().map(|part| part.send.region().shape().clone()).collect();
+        let mut packers: Vec<Option<Packer<'_>>> =
+            send.parts.iter().zip(&shapes).map(|(part, shape)| part.send.packer(&memory, shape)).collect();
+        let mut more = true;
+        while more {
+            more = false;
+            for (part, packer) in send.parts.iter_mut().zip(&mut packers) {
+                let Some(packer) = packer.as_mut().filter(|packer| packer.left() > 0) else { continue };
+                if !part.send.fill(packer, pool) {
+                    return Ok(());
+                }
+                if part.send.has_several() && !part.send.push(self, part.queue_pair)? {
+                    return Ok(());
+                }
+                more = true;
+            }
+        }
+        Ok(())
     }
 
     /// What holds transmit buffers goes, so that they come back: requests that wait for company and, where no other
