@@ -1,4 +1,6 @@
 #!/bin/sh
-# Every sentence of the Port contract on the guest's device; there must be one.
+# Every sentence of the Port contract on the guest's device; hostile peers and forks beside. There must be a device.
 export OVERSIDE_DEVICE_EXPECTED=1
-exec ./conformance --test-threads=1
+for tests in conformance hostile fork; do
+    ./$tests --test-threads=1 || exit 1
+done

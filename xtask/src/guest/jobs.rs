@@ -13,8 +13,8 @@ use super::image::add_program;
 #[derive(Debug)]
 pub struct Job {
     pub name: &'static str,
-    /// How cargo builds its programs.
-    build: &'static [&'static str],
+    /// How cargo builds its programs, one command after another.
+    builds: &'static [&'static [&'static str]],
     /// Which of what that builds are needed: a target's name, and the program's name in the guest.
     programs: &'static [(&'static str, &'static str)],
     /// Run by each machine, with `$NODE` its number.
@@ -25,18 +25,18 @@ pub struct Job {
     pub limit_s: u64,
 }
 
-pub const JOBS: [Job; 3] = [
+pub const JOBS: [Job; 4] = [
     Job {
         name: "conformance",
-        build: &["test", "--no-run", "--package", "overside-ibv", "--test", "conformance"],
-        programs: &[("conformance", "conformance")],
+        builds: &[&["test", "--no-run", "--package", "overside-ibv", "--tests"]],
+        programs: &[("conformance", "conformance"), ("hostile", "hostile"), ("fork", "fork")],
         script: include_str!("conformance.sh"),
         machines: 1,
         limit_s: 240,
     },
     Job {
         name: "scan",
-        build: COMMAND,
+        builds: &[COMMAND],
         programs: &[("overside", "overside")],
         script: include_str!("scan.sh"),
         machines: 1,
@@ -44,11 +44,19 @@ pub const JOBS: [Job; 3] = [
     },
     Job {
         name: "death",
-        build: COMMAND,
+        builds: &[COMMAND],
         programs: &[("overside", "overside")],
         script: include_str!("death.sh"),
         machines: 1,
         limit_s: 180,
+    },
+    Job {
+        name: "between",
+        builds: &[&["test", "--no-run", "--package", "overside-ibv", "--test", "between"], COMMAND],
+        programs: &[("between", "between"), ("overside", "overside")],
+        script: include_str!("between.sh"),
+        machines: 2,
+        limit_s: 240,
     },
 ];
 /// Optimised: the processor is emulated.
@@ -56,19 +64,10 @@ const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
 
 /// Builds a job's programs and packs them with their libraries; where the archive is.
 pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
-    let built = Command::new(env!("CARGO"))
-        .args(job.build)
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(root)
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .context("cargo cannot be started")?;
-    if !built.status.success() {
-        bail!("`cargo {}` failed", job.build.join(" "));
-    }
+    let messages = job.builds.iter().map(|arguments| build(root, arguments)).collect::<Result<Vec<_>>>()?.concat();
     let mut archive = Archive::default();
     for (target, name) in job.programs {
-        let program = executable(&String::from_utf8_lossy(&built.stdout), target)
+        let program = executable(&messages, target)
             .with_context(|| format!("cargo has built no program of the target {target}"))?;
         // Its debugging information would only fill the guest's memory.
         let scratch = folder.join(format!("{name}.stripped"));
@@ -80,6 +79,21 @@ pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
     let packed = folder.join(format!("job-{}.cpio", job.name));
     std::fs::write(&packed, archive.bytes())?;
     Ok(packed)
+}
+
+/// Cargo's messages about what it has built.
+fn build(root: &Path, arguments: &[&str]) -> Result<String> {
+    let built = Command::new(env!("CARGO"))
+        .args(arguments)
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cargo cannot be started")?;
+    if !built.status.success() {
+        bail!("`cargo {}` failed", arguments.join(" "));
+    }
+    Ok(String::from_utf8_lossy(&built.stdout).into_owned())
 }
 
 /// The program that cargo says it has built of a target.

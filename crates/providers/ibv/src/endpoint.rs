@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use overside_verbs::handshake::{Keys, Terms};
 use overside_verbs::{ForkMark, VerbsError};
 
+use crate::process::Process;
 use crate::provider::Options;
 
 /// One end of all connections of a provider.
@@ -14,6 +15,8 @@ pub(crate) struct Endpoint {
     pub(crate) id: u64,
     pub(crate) fork: ForkMark,
     pub(crate) terms: Terms,
+    /// Whose end peers of this host watch.
+    pub(crate) process: Option<Process>,
     open: AtomicUsize,
     connections_max: usize,
 }
@@ -22,7 +25,8 @@ impl Endpoint {
     pub(crate) fn new(id: u64, options: &Options) -> Result<Self, VerbsError> {
         let terms = Terms { protocol: "rdma", version: VERSION, key: options.key.clone(), tags: options.mac };
         let fork = ForkMark::new()?;
-        Ok(Self { id, fork, terms, open: AtomicUsize::new(0), connections_max: options.connections_max })
+        let (process, open) = (Process::this(), AtomicUsize::new(0));
+        Ok(Self { id, fork, terms, process, open, connections_max: options.connections_max })
     }
 
     /// Keys of the side channel's tags, where there are tags.

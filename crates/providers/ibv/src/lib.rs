@@ -39,6 +39,7 @@ mod pair;
 #[doc(hidden)]
 pub mod parts;
 mod port;
+mod process;
 mod provider;
 mod receives;
 mod registry;

@@ -1,5 +1,7 @@
 //! What the two ends of a connection tell each other over the side channel, once they have shaken hands: packets of 64 bytes.
 
+use crate::process::Process;
+
 /// A message of the side channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
@@ -34,6 +36,8 @@ pub(crate) struct Attach {
     pub(crate) shares: bool,
     /// From where it takes receives, as far as that is known.
     pub(crate) mode: Mode,
+    /// Whose end to watch, on the same host.
+    pub(crate) process: Option<Process>,
 }
 
 /// From where a receiver takes its receives.
@@ -63,6 +67,11 @@ impl Message {
                 out[32] = attach.reads;
                 out[33] = u8::from(attach.shares);
                 out[34] = attach.mode.byte();
+                if let Some(process) = &attach.process {
+                    out[35..51].copy_from_slice(&process.host);
+                    out[51..55].copy_from_slice(&process.space.to_le_bytes());
+                    out[55..59].copy_from_slice(&process.pid.to_le_bytes());
+                }
             }
             Message::Second { number } => {
                 out[0] = SECOND;
@@ -85,7 +94,7 @@ impl Message {
     pub(crate) fn decode(bytes: &[u8; BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (message, used) = match bytes[0] {
-            ATTACH => (Message::Attach(Self::attach(bytes, [word(1), word(5), word(9)])?), 35),
+            ATTACH => (Message::Attach(Self::attach(bytes, [word(1), word(5), word(9)])?), 59),
             SECOND if is_number(word(1)) => (Message::Second { number: word(1) }, 5),
             READY => (Message::Ready, 1),
             MODE => match Mode::from_byte(bytes[1])? {
@@ -102,6 +111,10 @@ impl Message {
         let fits = is_number(own) && (shared == 0 || is_number(shared)) && psn <= NUMBER_MAX;
         let mtu = bytes[31];
         (fits && (1..=5).contains(&mtu) && bytes[33] <= 1).then_some(())?;
+        let [space, pid] = [51, 55].map(|at| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i])));
+        let told = Process { host: std::array::from_fn(|i| bytes[35 + i]), space, pid };
+        let process = (pid != 0).then_some(told);
+        (process.is_some() || bytes[35..55].iter().all(|byte| *byte == 0)).then_some(())?;
         Some(Attach {
             numbers: [own, shared],
             psn,
@@ -111,6 +124,7 @@ impl Message {
             reads: bytes[32],
             shares: bytes[33] == 1,
             mode: Mode::from_byte(bytes[34])?,
+            process,
         })
     }
 }
@@ -162,6 +176,7 @@ mod tests {
             reads: 16,
             shares: true,
             mode: Mode::Shared,
+            process: Some(Process { host: [9; 16], space: 5, pid: 77 }),
         }
     }
 
@@ -170,6 +185,7 @@ mod tests {
         for message in [
             Message::Attach(attach()),
             Message::Attach(Attach { numbers: [2, 0], shares: false, mode: Mode::Undecided, ..attach() }),
+            Message::Attach(Attach { process: None, ..attach() }),
             Message::Second { number: 99 },
             Message::Ready,
             Message::Mode(Mode::Own),
@@ -183,7 +199,8 @@ mod tests {
     #[test]
     fn nothing_else_is_taken() {
         type Spoil = fn(&mut [u8; BYTES]);
-        let cases: [(&str, Spoil); 7] = [
+        let cases: [(&str, Spoil); 8] = [
+            ("a host without a process", |bytes| bytes[55..59].fill(0)),
             ("a queue pair of the system", |bytes| bytes[1..5].copy_from_slice(&1u32.to_le_bytes())),
             ("a number of more than 24 bits", |bytes| bytes[8] = 1),
             ("a packet size that does not exist", |bytes| bytes[31] = 6),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::os::fd::OwnedFd;
 
 use overside_verbs::port::{QpIndex, RawCompletion};
 use overside_verbs::{Opcode, Status, VerbsError};
@@ -18,6 +19,7 @@ use crate::ffi::{
 use crate::limits::Place;
 use crate::messages::{Attach, Message, Mode};
 use crate::objects::{Qp, refused};
+use crate::process::Process;
 use crate::said::{OUT_OF_TURN, Said};
 use crate::status::Fate;
 use crate::translate::Request;
@@ -59,6 +61,8 @@ pub(crate) struct Pair {
     pub(crate) receives: VecDeque<(u32, u32)>,
     pub(crate) fate: Option<Fate>,
     pub(crate) wants_room: bool,
+    /// Readable when the peer's process has ended, where it is one of this host.
+    pub(crate) process: Option<OwnedFd>,
 }
 
 /// A request that was accepted.
@@ -87,6 +91,7 @@ pub(crate) struct Parts {
     pub(crate) reads: [u8; 2],
     pub(crate) shares: bool,
     pub(crate) mode: Mode,
+    pub(crate) process: Option<Process>,
 }
 
 /// Lists that a chain of requests is built in.
@@ -129,6 +134,7 @@ impl Pair {
             receives: VecDeque::new(),
             fate: None,
             wants_room: false,
+            process: None,
         };
         pair.qps.iter().flatten().try_for_each(|qp| pair.initialise(qp))?;
         let numbers = [OWN, SHARED].map(|which| pair.number(which).unwrap_or(0));
@@ -141,6 +147,7 @@ impl Pair {
             reads: pair.reads[1],
             shares: pair.shares,
             mode: pair.mode,
+            process: parts.process,
         }));
         Ok(pair)
     }

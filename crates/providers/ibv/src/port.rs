@@ -18,6 +18,7 @@ use crate::handshake::Wire;
 use crate::messages::Mode;
 use crate::objects::Domain;
 use crate::pair::{Chain, OWN, Pair, Parts, SHARED, parts_of};
+use crate::process::Ended;
 use crate::provider::Shared;
 use crate::receives::{self, Receives};
 use crate::registry::{Letters, Mail};
@@ -174,6 +175,7 @@ impl IbvPort {
             pair.channel.send(&crate::messages::Message::Close { fate: fate.byte() });
         }
         watch.remove(&pair.channel);
+        pair.process.take().inspect(|process| watch.remove(process));
         by_serial.remove(&pair.serial);
         [OWN, SHARED].iter().filter_map(|which| pair.number(*which)).for_each(|number| _ = by_number.remove(&number));
         pair.end(refused, bounce, done);
@@ -203,6 +205,7 @@ impl IbvPort {
                 COMPLETIONS => self.completions.quiet(),
                 DEVICE => self.completions.device_events(&self.shared),
                 MAIL => {}
+                token if token >= FIRST_DEATH => self.died((token - FIRST_DEATH) as u32),
                 token => self.listen((token - FIRST_PAIR) as u32),
             }
         }
@@ -229,10 +232,31 @@ impl IbvPort {
                 self.endings.push_back((index, fate));
                 break;
             }
+            self.watch_process(index);
             self.rise(index);
         }
         self.launch(index);
         self.want_room(index);
+    }
+
+    /// Once the peer has said which process it is: sees to it that its end is noticed.
+    fn watch_process(&mut self, index: u32) {
+        let Self { pairs, watch, endings, shared, .. } = self;
+        let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
+        let (Some(ours), Some(theirs)) = (&shared.ours.process, pair.said.process.take()) else { return };
+        match ours.watch(&theirs) {
+            Ok(Some(process)) if watch.add(&process, FIRST_DEATH + u64::from(index)).is_ok() => {
+                pair.process = Some(process);
+            }
+            Ok(_) => {}
+            Err(Ended) => endings.push_back((index, Fate::PeerDied)),
+        }
+    }
+
+    /// The peer's process has ended; what it said before comes first.
+    fn died(&mut self, index: u32) {
+        self.listen(index);
+        self.endings.push_back((index, Fate::PeerDied));
     }
 
     fn want_room(&mut self, index: u32) {
@@ -374,6 +398,7 @@ unsafe impl Port for IbvPort {
             reads: limits.reads,
             shares,
             mode: if self.receives.any() { Mode::Shared } else { Mode::Undecided },
+            process: self.shared.ours.process,
         })?;
         self.watch.add(&pair.channel, FIRST_PAIR + u64::from(qp.0))?;
         self.by_serial.insert(pair.serial, qp.0);
@@ -549,3 +574,5 @@ const COMPLETIONS: u64 = 0;
 const DEVICE: u64 = 1;
 const MAIL: u64 = 2;
 const FIRST_PAIR: u64 = 3;
+/// From there on the ends of their peers' processes.
+const FIRST_DEATH: u64 = 1 << 40;

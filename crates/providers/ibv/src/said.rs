@@ -2,6 +2,7 @@
 
 use crate::messages::{Attach, Message, Mode};
 use crate::pair::SHARED;
+use crate::process::Process;
 use crate::status::Fate;
 
 /// What a peer has said.
@@ -13,13 +14,15 @@ pub(crate) struct Said {
     pub(crate) ready: bool,
     /// From where it takes receives.
     pub(crate) mode: Mode,
+    /// Whose end to watch; taken by whoever does.
+    pub(crate) process: Option<Process>,
     /// What it says of the oldest request that our device had.
     pub(crate) blame: Option<Fate>,
 }
 
 impl Said {
     pub(crate) fn nothing() -> Self {
-        Self { attach: None, ready: false, mode: Mode::Undecided, blame: None }
+        Self { attach: None, ready: false, mode: Mode::Undecided, process: None, blame: None }
     }
 
     /// Whether it may ever take from a shared queue.
@@ -32,6 +35,7 @@ impl Said {
         match message {
             Message::Attach(attach) if self.attach.is_none() => {
                 self.mode = if attach.shares { attach.mode } else { Mode::Own };
+                self.process = attach.process;
                 self.attach = Some(attach);
             }
             Message::Second { number } => match &mut self.attach {
@@ -59,7 +63,17 @@ mod tests {
 
     fn attach(shares: bool, second: u32) -> Message {
         let (numbers, mode) = ([17, second], Mode::Undecided);
-        Message::Attach(Attach { numbers, psn: 1, gid: [7; 16], lid: 3, mtu: 5, reads: 16, shares, mode })
+        Message::Attach(Attach {
+            numbers,
+            psn: 1,
+            gid: [7; 16],
+            lid: 3,
+            mtu: 5,
+            reads: 16,
+            shares,
+            mode,
+            process: None,
+        })
     }
 
     #[test]

@@ -1,0 +1,154 @@
+//! Peers that shake hands and misbehave then, on a device: their own connection ends, and nobody else's.
+
+mod ends;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use ends::{End, PATIENCE, pattern};
+use overside_ibv::{Options, parts};
+use overside_verbs::handshake::stream::{Patience, shake};
+use overside_verbs::handshake::{Handshake, Terms};
+use overside_verbs::{Listener, Opcode, QueuePair, Status, WorkRequest};
+
+/// A victim with an honest peer, and the door for others.
+struct Scene {
+    victim: End,
+    honest: End,
+    ours: QueuePair,
+    theirs: QueuePair,
+    listener: Box<dyn Listener>,
+    name: String,
+}
+
+fn scene(which: u16) -> Scene {
+    let (mut victim, mut honest) = (End::new(Options::default()), End::new(Options::default()));
+    let name = ends::address(which);
+    let mut listener = victim.listen(&name);
+    let connecting = std::thread::spawn({
+        let (provider, domain, name) = (honest.provider.clone(), honest.domain.clone(), name.clone());
+        move || overside_verbs::Provider::connect(&*provider, &domain, &name, PATIENCE).unwrap()
+    });
+    let ours = victim.accept(&mut *listener);
+    let theirs = honest.queue.attach(connecting.join().unwrap()).unwrap();
+    victim.receives(Some(ours), 8);
+    Scene { victim, honest, ours, theirs, listener, name }
+}
+
+impl Scene {
+    /// A peer that has shaken hands, and says nothing by itself.
+    fn stranger(&mut self) -> (TcpStream, QueuePair) {
+        let name = self.name.clone();
+        let connecting = std::thread::spawn(move || {
+            let stream = TcpStream::connect(name).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let terms = Terms { protocol: "rdma", version: 2, key: None, tags: true };
+            shake(Handshake::connect(&terms, [3; 32]), &stream, Patience::new(PATIENCE)).unwrap();
+            stream.set_nonblocking(false).unwrap();
+            stream
+        });
+        let qp = self.victim.accept(&mut *self.listener);
+        (connecting.join().unwrap(), qp)
+    }
+
+    /// The honest connection still carries messages.
+    fn undisturbed(&mut self) {
+        for i in 0..5 {
+            let request = WorkRequest::send(i, self.honest.view(i, &[1000]));
+            self.honest.post(self.theirs, request);
+            let end = Instant::now() + PATIENCE;
+            while !self.victim.done.iter().any(|done| done.opcode == Opcode::Receive) {
+                self.victim.wait(Duration::from_millis(1));
+                self.honest.wait(Duration::from_millis(1));
+                assert!(Instant::now() < end, "the honest peer's message does not come");
+            }
+            assert_eq!(self.victim.message(self.ours).0, pattern(i, 1000));
+            self.honest.succeeded(Opcode::Send);
+        }
+    }
+}
+
+/// Attach, Second, Ready, Mode: as an honest peer would say it of queue pairs that nobody has.
+fn honest_words() -> Vec<u8> {
+    parts::seeds()[0][1..].to_vec()
+}
+
+#[test]
+fn garbage_ends_the_connection_of_whoever_says_it() {
+    if !ends::device() {
+        return;
+    }
+    let mut scene = scene(1);
+    let words = honest_words();
+    let twice = [&words[..64], &words[..64]].concat();
+    let ready_first = words[128..192].to_vec();
+    for (what, said) in [("noise", vec![0xff; 4096]), ("attached twice", twice), ("out of turn", ready_first)] {
+        let (mut stranger, qp) = scene.stranger();
+        stranger.write_all(&said).unwrap();
+        assert_eq!(scene.victim.ended(), (qp, Status::Malformed), "{what}");
+        scene.undisturbed();
+    }
+}
+
+#[test]
+fn whoever_stops_in_the_middle_or_says_nothing_holds_up_nobody() {
+    if !ends::device() {
+        return;
+    }
+    let mut scene = scene(2);
+    let silent: Vec<_> = (0..40).map(|_| scene.stranger()).collect();
+    let (mut stops, stopped) = scene.stranger();
+    for byte in &honest_words()[..40] {
+        stops.write_all(&[*byte]).unwrap();
+        scene.victim.wait(Duration::ZERO);
+    }
+    scene.undisturbed();
+    drop(stops);
+    assert_eq!(scene.victim.ended(), (stopped, Status::PeerDied));
+    drop(silent);
+    for _ in 0..40 {
+        assert_eq!(scene.victim.disconnected(), Status::PeerDied);
+    }
+    scene.undisturbed();
+}
+
+#[test]
+fn whoever_talks_without_end_holds_up_nobody() {
+    if !ends::device() {
+        return;
+    }
+    let mut scene = scene(3);
+    let (stranger, qp) = scene.stranger();
+    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let talking = std::thread::spawn({
+        let (mut stranger, over) = (stranger.try_clone().unwrap(), over.clone());
+        move || {
+            let words = honest_words();
+            stranger.write_all(&words).unwrap();
+            while !over.load(std::sync::atomic::Ordering::Relaxed) && stranger.write_all(&words[192..]).is_ok() {}
+        }
+    });
+    scene.undisturbed();
+    over.store(true, std::sync::atomic::Ordering::Relaxed);
+    stranger.shutdown(std::net::Shutdown::Both).unwrap();
+    talking.join().unwrap();
+    assert_eq!(scene.victim.ended().0, qp);
+    scene.undisturbed();
+}
+
+/// What was posted to a queue pair that does not exist ends with an error, not never.
+#[test]
+fn requests_to_a_queue_pair_that_nobody_has_fail() {
+    if !ends::device() {
+        return;
+    }
+    let mut scene = scene(4);
+    let (mut stranger, qp) = scene.stranger();
+    stranger.write_all(&honest_words()).unwrap();
+    scene.victim.post(qp, WorkRequest::send_inline(1, b"anybody?"));
+    let done = scene.victim.next(Opcode::Send);
+    assert_ne!(done.status, Status::Success);
+    assert_eq!(scene.victim.ended().0, qp);
+    scene.undisturbed();
+}

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:.
+fail() {
+    echo "between: $*"
+    exit 1
+}
+# until_ok WHAT COMMAND…: for a minute, until it succeeds.
+until_ok() {
+    what=$1
+    tries=0
+    shift
+    until "$@" >tried 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 120 ] || { cat tried; fail "$what"; }
+        sleep 0.5
+    done
+}
+
+export OVERSIDE_DEVICE_EXPECTED=1 OVERSIDE_ADDRESS=10.77.0.1:7300
+R=rdma:10.77.0.1:7070
+T=tcp:10.77.0.1:7071
+printf 'the key of both machines' >key
+printf 'another key altogether' >other
+chmod 600 key other
+
+if [ "$NODE" = 1 ]; then
+    OVERSIDE_END=listen ./between --nocapture || fail "the verbs, listening"
+    ./overside serve --listen rdma:10.77.0.1:7099 >said 2>&1 && fail "a server without a key listens for other hosts"
+    grep -q -e --key-file said || fail "the server without a key says: $(cat said)"
+    serve() {
+        ./overside serve --listen $R --listen $T --listen shm:guest --key-file key --workers 1 >served 2>&1 &
+        server=$!
+        until_ok "the server does not listen: $(cat served)" grep -q "listening on shm" served
+        ./overside load shm:guest lines rows.csv --key id || fail "load"
+    }
+    awk 'BEGIN { print "id,name,text"; for (i = 1; i <= 6000; i++) printf "%d,name-%d,%0400d\n", i * 7, i % 97, i }' >rows.csv
+    serve
+    until_ok "the other machine never said that it has scanned" ./overside get shm:guest lines 1
+    kill -INT $server
+    wait $server
+    echo "between: the listening machine has seen all of it"
+    exit 0
+fi
+
+OVERSIDE_END=connect ./between --nocapture || fail "the verbs, connecting"
+until_ok "no table at the other machine" ./overside get $R lines 42000 --key-file key
+./overside scan $R lines >said 2>&1 && fail "a scan without a key"
+grep -q "asks for a key" said || fail "a scan without a key says: $(cat said)"
+./overside scan $R lines --key-file other >said 2>&1 && fail "a scan with another key"
+grep -q "another one" said || fail "a scan with another key says: $(cat said)"
+./overside scan $T lines --key-file key --out expected.csv || fail "the scan over tcp:"
+[ "$(wc -l <expected.csv)" = 6001 ] || fail "the scan over tcp: has $(wc -l <expected.csv) lines"
+for mode in auto copy gather delta; do
+    ./overside scan $R lines --key-file key --mode $mode --out $mode.csv || fail "scan, $mode"
+    cmp expected.csv $mode.csv || fail "$mode delivers other rows"
+done
+
+./overside put $R lines 1 "go,now" --key-file key || fail "put"
+echo "between: the connecting machine has seen all of it"
