@@ -129,7 +129,9 @@ pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 /// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a bell when it sees one.
 #[inline]
 pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
-    if held.started && bells::claim(shared.bell(held.peer()), wishes) {
+    // One that only ever receives starts here, or its bells would mean nothing and the sender would sleep for ever.
+    let can = held.started || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
+    if can && bells::claim(shared.bell(held.peer()), wishes) {
         held.owed += 1;
         let _ = pay(held, fd);
     }

@@ -78,6 +78,8 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         if held.out.taken(shared, end).is_err() || held.out.has_room() {
             look.ready |= wanted & WRITES;
         }
+        // A peer that has not started cannot ring when there is room.
+        look.brief |= start == 0;
     }
     look
 }

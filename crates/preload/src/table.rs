@@ -38,16 +38,12 @@ pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'s
 /// Whether the table is this process's own to change.
 pub(crate) fn is_ours() -> bool {
     let me = rustix::process::getpid().as_raw_nonzero().get();
-    match OWNER.load(Ordering::Relaxed) {
-        0 => {
-            OWNER.store(me, Ordering::Relaxed);
-            true
-        }
-        owner => owner == me,
-    }
+    let owner = OWNER.load(Ordering::Relaxed);
+    // Before the library's own start-up there is one process and nothing in the table.
+    owner == 0 || owner == me
 }
 
-/// In a forked child: now it is ours.
+/// At start-up and in a forked child: now it is ours. Never at another moment, which could be a vfork child's.
 pub(crate) fn adopt() {
     OWNER.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     SLAB.reset();

@@ -137,7 +137,9 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
     if stirring(&scene) {
         return Doze::Awake;
     }
-    if started != 0 && held.counts().received.load(Ordering::Relaxed) >= started - 1 && !eat(&mut held, fd, &shared) {
+    // A peer that has not started cannot ring.
+    let nap = started == 0 && wish == bells::ROOM;
+    if nap || !eat(&mut held, fd, &shared) {
         drop(held);
         kernel::nap();
         return Doze::Awake;
@@ -154,7 +156,8 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
 /// bell is just waking: they would go back to sleep without having looked.
 pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
     let rung = bells::rung(shared.bell(held.end));
-    if held.eaten >= rung {
+    let start = shared.start(held.peer()).load(Ordering::SeqCst);
+    if held.eaten >= rung || start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 {
         return true;
     }
     if held.connection.sleepers.load(Ordering::SeqCst) > 0 && held.patience < PATIENCE {

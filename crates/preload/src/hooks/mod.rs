@@ -31,6 +31,7 @@ static INIT: extern "C" fn() = init;
 static FINI: extern "C" fn() = fini;
 
 extern "C" fn init() {
+    table::adopt();
     report::find_file();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };

@@ -118,6 +118,7 @@ pairs! {
     echo: Rings,
     sizes: Rings,
     stream: Rings,
+    one_way: Rings,
     flags: Rings,
     vectors: Rings,
     half_close: Rings,
@@ -139,6 +140,7 @@ pairs! {
     late_accept: Rings,
     urgent: Any,
     connect_again: Rings,
+    vfork_first: Rings,
     noise: Any,
 }
 
@@ -150,6 +152,9 @@ fn as_a_program() {
     let folder = PathBuf::from(std::env::var("FOLDER").unwrap());
     let (role, address) = (std::env::var("ROLE").unwrap(), std::env::var("ADDRESS").unwrap());
     let mut log = sock::Log::new(folder.join(&role));
+    if name == "vfork_first" {
+        sock::vfork_child();
+    }
     let side = sock::meet(&role, &address, &folder);
     program(side, &mut log);
     log.say("done");

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
-use crate::waiting::{polled, polled_full, selected, set_before_connect};
+use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
 
 type Program = fn(Side, &mut Log);
 
@@ -12,6 +12,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("echo", echo),
     ("sizes", sizes),
     ("stream", stream),
+    ("one_way", one_way),
     ("flags", flags),
     ("vectors", vectors),
     ("half_close", half_close),
@@ -33,6 +34,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("late_accept", late_accept),
     ("urgent", urgent),
     ("connect_again", connect_again),
+    ("vfork_first", echo),
     ("noise", noise),
 ];
 

@@ -155,3 +155,25 @@ pub(crate) fn set_before_connect(side: Side, log: &mut Log) {
         log.say(format_args!("woken {woken} times"));
     }
 }
+
+/// The client only ever sends, the server only ever receives, in small pieces so that the ends meet on the way.
+pub(crate) fn one_way(side: Side, log: &mut Log) {
+    let total = 20_000_000;
+    if side.server {
+        let mut part = vec![0; 10_000];
+        let mut at = 0;
+        loop {
+            assert_eq!(ready(side.fd, libc::POLLIN, -1).0, 1);
+            let n = recv(side.fd, &mut part, 0);
+            if n <= 0 {
+                return log.result(&format!("after {at}"), n);
+            }
+            assert!(part[..n as usize] == pattern(at, n as usize), "at {at}");
+            at += n as usize;
+        }
+    }
+    for at in (0..total).step_by(8000) {
+        send_all(side.fd, &pattern(at, 8000));
+    }
+    log.say("sent");
+}
