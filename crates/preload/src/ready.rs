@@ -131,7 +131,7 @@ impl Watch {
         let held = table::hold(fd, connection)?;
         let shared = held.shared?;
         connection.watchers.fetch_add(1, Ordering::SeqCst);
-        let taken = shared.tail(held.end).load(Ordering::Acquire);
+        let taken = held.out.seen();
         Some(Self { connection, shared, end: held.end, tail: held.input.tail, taken, wanted })
     }
 

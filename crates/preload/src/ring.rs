@@ -56,6 +56,11 @@ impl Sender {
         }
     }
 
+    /// What was last seen of the receiver's position.
+    pub(crate) fn seen(&self) -> u64 {
+        self.tail
+    }
+
     /// Whether a send would take a byte.
     pub(crate) fn has_room(&self) -> bool {
         self.large_from == 0 || self.room() > 0

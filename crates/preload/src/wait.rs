@@ -205,7 +205,8 @@ fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene> {
 
 fn scene_of(held: &mut Held<'_>) -> Option<Scene> {
     let shared = held.shared?;
-    let taken = shared.tail(held.end).load(Ordering::Acquire);
+    // What was known when there was no room: anything newer is worth a look.
+    let taken = held.out.seen();
     let luck = held.connection.luck.load(Ordering::Relaxed);
     Some(Scene { shared, end: held.end, tail: held.input.tail, taken, luck })
 }
