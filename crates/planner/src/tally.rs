@@ -32,7 +32,7 @@ impl Tally {
         let seen = match shape.kind() {
             // These two need no walk, and a walk costs more than all the rest.
             Kind::List(runs) => tally.add(RANGES, runs.iter().take(FRAGMENTS_MAX).map(|run| run.len)),
-            Kind::Strided { levels: [level], runs, .. } => tally.add_periods(*level, runs),
+            Kind::Strided { levels: [level], runs, .. } if level.count > PERIODS_MIN => tally.add_periods(*level, runs),
             _ => tally.add_messages(shape),
         };
         if seen < shape.bytes() {
@@ -177,6 +177,8 @@ pub(crate) fn start_of(range: usize) -> u64 {
 pub(crate) const RANGES: usize = 92;
 /// The first fragment begins no run that its predecessor, a period before, does not end.
 const NOWHERE: usize = usize::MAX;
+/// Of fewer periods each is walked: where they touch, the first and the last differ from the others.
+const PERIODS_MIN: u64 = 32;
 /// Of what has a rule, so many fragments stand for the rest.
 const SAMPLE_FRAGMENTS: usize = 256;
 /// Of a sum: 2^16 fragments, which is more than are ever counted, of 2^48 bytes in all.
@@ -221,6 +223,15 @@ mod tests {
             let alike = listed.iter().filter(|range| range[0] > 2.0);
             assert!(strided.iter().zip(alike).all(|(a, b)| close(a, b)), "{runs:?}: {strided:?} {listed:?}");
         }
+    }
+
+    /// Three pieces that are two periods of 1 and 6 bytes which touch: a list and a stride alike.
+    #[test]
+    fn few_periods_that_touch_are_counted_as_they_are() {
+        let shape = Shape::list(&[Run::new(1, 1), Run::new(3, 7), Run::new(11, 6)]).unwrap();
+        assert!(matches!(shape.kind(), Kind::Strided { .. }), "{shape:?}");
+        let counted: Vec<_> = Tally::of(&shape).ranges().map(|range| (range.pieces, range.bytes)).collect();
+        assert_eq!(counted, [(1.0, 1.0), (1.0, 6.0), (1.0, 7.0)]);
     }
 
     proptest! {
