@@ -171,7 +171,14 @@ pub(crate) mod model {
         descriptors: [[AtomicU64; DESCRIPTOR]; 2],
         cells: [[AtomicU64; CELL]; 4],
         /// Planted: stamps before the words they vouch for are sure to be visible.
-        pub(crate) hasty: bool,
+        hasty: bool,
+    }
+
+    impl Model {
+        /// One with the planted mistake, or without.
+        pub(crate) fn new(hasty: bool) -> Self {
+            Self { hasty, ..Self::default() }
+        }
     }
 
     impl OwnWords for Model {
