@@ -1,5 +1,6 @@
 #!/bin/sh
-# Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:.
+# Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:; the death of a server and a
+# cut wire, both noticed at the other machine.
 fail() {
     echo "between: $*"
     exit 1
@@ -15,6 +16,7 @@ until_ok() {
         sleep 0.5
     done
 }
+seconds() { cut -d. -f1 /proc/uptime; }
 
 export OVERSIDE_DEVICE_EXPECTED=1 OVERSIDE_ADDRESS=10.77.0.1:7300
 R=rdma:10.77.0.1:7070
@@ -33,9 +35,18 @@ if [ "$NODE" = 1 ]; then
         until_ok "the server does not listen: $(cat served)" grep -q "listening on shm" served
         ./overside load shm:guest lines rows.csv --key id || fail "load"
     }
-    awk 'BEGIN { print "id,name,text"; for (i = 1; i <= 6000; i++) printf "%d,name-%d,%0400d\n", i * 7, i % 97, i }' >rows.csv
+    # More than a client has receive buffers for.
+    awk 'BEGIN { print "id,name,text"; for (i = 1; i <= 10000; i++) printf "%d,name-%d,%0400d\n", i * 7, i % 97, i }' >rows.csv
     serve
-    until_ok "the other machine never said that it has scanned" ./overside get shm:guest lines 1
+    # Killed in the middle of a scan, when the other machine says so.
+    until_ok "the other machine never said that it scans" ./overside get shm:guest lines 1
+    kill -9 $server
+    wait $server
+    serve
+    until_ok "the other machine never scanned again" ./overside get shm:guest lines 1
+    ip link set wire down
+    sleep 8
+    ./overside get shm:guest lines 7 | grep -q name-1 || fail "the server does not answer behind the cut wire"
     kill -INT $server
     wait $server
     echo "between: the listening machine has seen all of it"
@@ -43,17 +54,46 @@ if [ "$NODE" = 1 ]; then
 fi
 
 OVERSIDE_END=connect ./between --nocapture || fail "the verbs, connecting"
-until_ok "no table at the other machine" ./overside get $R lines 42000 --key-file key
+until_ok "no table at the other machine" ./overside get $R lines 70000 --key-file key
 ./overside scan $R lines >said 2>&1 && fail "a scan without a key"
 grep -q "asks for a key" said || fail "a scan without a key says: $(cat said)"
 ./overside scan $R lines --key-file other >said 2>&1 && fail "a scan with another key"
 grep -q "another one" said || fail "a scan with another key says: $(cat said)"
 ./overside scan $T lines --key-file key --out expected.csv || fail "the scan over tcp:"
-[ "$(wc -l <expected.csv)" = 6001 ] || fail "the scan over tcp: has $(wc -l <expected.csv) lines"
+[ "$(wc -l <expected.csv)" = 10001 ] || fail "the scan over tcp: has $(wc -l <expected.csv) lines"
 for mode in auto copy gather delta; do
     ./overside scan $R lines --key-file key --mode $mode --out $mode.csv || fail "scan, $mode"
     cmp expected.csv $mode.csv || fail "$mode delivers other rows"
 done
 
-./overside put $R lines 1 "go,now" --key-file key || fail "put"
+# stuck WHAT: a scan that stands still in the middle; then what is to happen at the other machine.
+stuck() {
+    rm -f pipe
+    mkfifo pipe
+    ./overside scan $R lines --key-file key --mode gather >pipe 2>said &
+    client=$!
+    exec 3<pipe
+    head -c 1000 <&3 >begun
+    # It has begun; and stands still, or it would take all rows and keep them for whoever reads.
+    kill -STOP $client
+    [ -s begun ] || fail "a scan that does not begin"
+    ./overside put $R lines 1 "go,now" --key-file key || fail "put"
+    # The other machine has acted once it does not answer.
+    while timeout 3 ./overside get $R lines 7 --key-file key >tried 2>&1; do
+        sleep 0.2
+    done
+    before=$(seconds)
+    kill -CONT $client
+    cat <&3 >rest
+    wait $client
+    status=$?
+    took=$(($(seconds) - before))
+    [ $status = 1 ] || fail "$1: a scan ended with status $status"
+    [ -s said ] || fail "$1: a scan ended without a word"
+    cat said
+    [ $took -le 20 ] || fail "$1 was noticed after $took s"
+}
+stuck "the death of the server"
+until_ok "no second server" ./overside get $R lines 70000 --key-file key
+stuck "the cut wire"
 echo "between: the connecting machine has seen all of it"
