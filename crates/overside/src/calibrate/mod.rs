@@ -135,7 +135,7 @@ impl Budget {
                 // Short ones: among other programs there is more hope that nobody comes between.
                 samples: 11,
                 slice: millis(1),
-                most: millis(14_000),
+                most: millis(10_000),
                 quick: false,
             },
         }
