@@ -322,9 +322,7 @@ impl CompletionQueue {
         timeout: Option<Duration>,
         other: Option<BorrowedFd<'_>>,
     ) -> Result<usize, VerbsError> {
-        self.made_room = false;
-        let found = self.poll(out);
-        if found > 0 || self.made_room {
+        if let Some(found) = self.poll_before_waiting(out) {
             return Ok(found);
         }
         let budget = self.spin.budget().min(timeout.unwrap_or(Duration::MAX));
@@ -359,13 +357,19 @@ impl CompletionQueue {
         timeout: Option<Duration>,
         other: Option<BorrowedFd<'_>>,
     ) -> Result<usize, VerbsError> {
-        self.made_room = false;
-        let found = self.poll(out);
-        if found > 0 || self.made_room {
+        if let Some(found) = self.poll_before_waiting(out) {
             return Ok(found);
         }
         self.sleeps += u64::from(self.port().wait(other, timeout)?);
         Ok(self.poll(out))
+    }
+
+    /// How many completions there are at once; none when there is something to wait for.
+    #[inline]
+    fn poll_before_waiting(&mut self, out: &mut Vec<WorkCompletion>) -> Option<usize> {
+        self.made_room = false;
+        let found = self.poll(out);
+        (found > 0 || self.made_room).then_some(found)
     }
 
     /// Polls until something is there or `budget` is spent.

@@ -39,6 +39,16 @@ fn key(server: &Server, name: &str, content: &str, mode: u32) -> String {
     path
 }
 
+/// The key that a server is to be started with, and the folder in which it lies as long as that is kept.
+fn key_of_the_server() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, "the key of this very test").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
 #[test]
 fn one_server_answers_over_shared_memory_and_tcp() {
     let tcp = address("both");
@@ -60,11 +70,8 @@ fn one_server_answers_over_shared_memory_and_tcp() {
 #[test]
 fn only_the_key_opens_and_only_if_nobody_else_can_read_it() {
     let tcp = address("key");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("key");
-    std::fs::write(&path, "the key of this very test").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let good = path.to_str().unwrap();
+    let (_folder, good) = key_of_the_server();
+    let good = good.as_str();
     let server = Server::with(&["--listen", &tcp, "--key-file", good]);
     let trips = server.file("trips.csv", TRIPS);
     server.ok(&["load", &tcp, "trips", &trips, "--key", "id", "--key-file", good]);
@@ -88,11 +95,8 @@ fn what_other_hosts_can_reach_needs_a_key() {
 #[test]
 fn the_server_says_whom_it_turned_away_and_why() {
     let tcp = address("told");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("key");
-    std::fs::write(&path, "the key of this very test").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let good = path.to_str().unwrap();
+    let (_folder, good) = key_of_the_server();
+    let good = good.as_str();
     let server = Server::with(&["--listen", &tcp, "--key-file", good]);
     let dial = || TcpStream::connect(tcp.strip_prefix("tcp:").unwrap()).unwrap();
     let mut stranger = dial();
