@@ -7,7 +7,7 @@
 //!   out over it because no peer can write there and no other buffer covers it.
 //! - A [`View`] names bytes that stay put and unchanged as long as its [`Hold`] lives.
 //!   A posted send owns its view; the completion releases the hold.
-//! - A [`Window`] is memory that a peer may write at any moment. It gives copies only.
+//! - A [`Window`] is memory that a peer may write at any moment, or, if it is shared so, only read. It gives copies only.
 //!
 //! What a peer shares with us for reading is [`Foreign`]: also copies only.
 //!
@@ -68,6 +68,11 @@ pub enum MemoryError {
         /// Bytes of the buffer.
         has: u64,
     },
+    /// Memory that peers were given for one use is to be given for another.
+    #[error(
+        "peers were given this window to {0}, which is for good; make a window of its own for each of reading and writing"
+    )]
+    Class(&'static str),
     /// A descriptor that a peer passed is not what it says.
     #[error("the peer's memory is refused: {0}")]
     Untrusted(&'static str),

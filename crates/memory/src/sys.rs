@@ -35,6 +35,13 @@ pub(crate) fn seal(fd: impl AsFd, frozen: bool) -> Result<(), MemoryError> {
         .map_err(|source| MemoryError::System { what: "sealing a segment", source })
 }
 
+/// Whether a memory whose seals are final may no longer be mapped for writing; none while seals can be added.
+pub(crate) fn frozen(fd: impl AsFd) -> Result<Option<bool>, MemoryError> {
+    let seals = rustix::fs::fcntl_get_seals(fd)
+        .map_err(|source| MemoryError::System { what: "reading the seals of a segment", source })?;
+    Ok(seals.contains(SealFlags::SEAL).then_some(seals.contains(SealFlags::FUTURE_WRITE)))
+}
+
 /// Checks that a descriptor from a peer is a memfd of exactly `len` bytes that can never
 /// shrink, so that a mapping of it cannot fault.
 pub(crate) fn verify(fd: impl AsFd, len: u64) -> Result<(), MemoryError> {

@@ -16,14 +16,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of our own, peer-writable from birth; its size is sealed. `len` is rounded up to pages.
+    /// A window of our own. What peers may do with it is decided when it is first [shared](Self::share). `len` is rounded up to
+    /// pages.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when the memory is not there.
     pub fn new(len: usize) -> Result<Self, MemoryError> {
         let len = sys::rounded(len)?;
         let fd = sys::memfd("overside-window", len)?;
-        sys::seal(&fd, false)?;
         Ok(Self { mapped: Racing::own(&fd, len, true)?, fd: Some(fd) })
     }
 
@@ -35,9 +35,25 @@ impl Window {
         Ok(Self { mapped: Racing::passed(fd, len, true, "the window's size is absurd")?, fd: None })
     }
 
-    /// The descriptor to pass to a peer; none for a peer's window.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+    /// Whether it was made here; a peer's is its owner's to share.
+    pub fn is_ours(&self) -> bool {
+        self.fd.is_some()
+    }
+
+    /// The descriptor to pass to peers, sealed for good: to `write` or only to read. One memory is of one class, since a
+    /// descriptor of either is as good as any other to whoever holds it: what some peer may write cannot be kept from
+    /// the rest, and after the seal nobody maps it for writing again.
+    ///
+    /// # Errors
+    /// [`MemoryError::Class`] when it was shared the other way before, [`MemoryError::Untrusted`] for a peer's window.
+    pub fn share(&self, write: bool) -> Result<BorrowedFd<'_>, MemoryError> {
+        let fd = self.fd.as_ref().ok_or(MemoryError::Untrusted("a peer's window is its owner's to share"))?;
+        // Whoever comes first decides, and whoever comes later is refused by the seal of seals.
+        let sealed = sys::seal(fd, !write);
+        if sealed.is_ok() || sys::frozen(fd)? == Some(!write) {
+            return Ok(fd.as_fd());
+        }
+        Err(MemoryError::Class(if write { "read" } else { "write" }))
     }
 
     /// Length in bytes.
@@ -108,7 +124,7 @@ mod tests {
     #[test]
     fn both_sides_see_each_others_words() {
         let ours = Window::new(4096).unwrap();
-        let theirs = Window::map(ours.fd().unwrap().try_clone_to_owned().unwrap(), 4096).unwrap();
+        let theirs = Window::map(ours.share(true).unwrap().try_clone_to_owned().unwrap(), 4096).unwrap();
         for (at, len) in [(0u64, 3usize), (1, 8), (5, 40), (4093, 3), (4088, 8), (7, 100)] {
             let bytes: Vec<u8> = (0..len as u8).map(|b| b ^ 0x55).collect();
             theirs.write(at, &bytes).unwrap();
@@ -124,5 +140,25 @@ mod tests {
         assert_eq!(theirs.half(72).unwrap().load(Ordering::Acquire), 9);
         assert!(ours.half(2).is_err() && ours.half(4096).is_err());
         assert!(theirs.write(4090, &[0; 7]).is_err());
+    }
+
+    #[test]
+    fn the_first_sharing_decides_what_peers_may_do() {
+        let ours = Window::new(4096).unwrap();
+        ours.write(0, b"for reading").unwrap();
+        let passed = ours.share(false).unwrap().try_clone_to_owned().unwrap();
+        assert!(Window::map(passed.try_clone().unwrap(), 4096).is_err(), "no mapping of it can be written");
+        let theirs = crate::Foreign::map(passed, 4096).unwrap();
+        ours.write(4, b"us all!").unwrap();
+        let mut out = [0; 11];
+        theirs.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"for us all!", "the owner's mapping is older than the seal");
+        assert!(matches!(ours.share(true), Err(MemoryError::Class("read"))));
+        assert!(ours.share(false).is_ok(), "again as before");
+        let other = Window::new(4096).unwrap();
+        other.share(true).unwrap();
+        assert!(matches!(other.share(false), Err(MemoryError::Class("write"))));
+        let mapped = Window::map(other.share(true).unwrap().try_clone_to_owned().unwrap(), 4096).unwrap();
+        assert!(mapped.share(true).is_err() && !mapped.is_ours());
     }
 }

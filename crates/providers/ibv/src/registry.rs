@@ -177,7 +177,7 @@ fn check_access(memory: &Memory, access: Access) -> Result<(), VerbsError> {
         Memory::Segment(_) if writes => Err(VerbsError::Unsupported(
             "remote writes to a segment, whose bytes are lent as slices; register a window",
         )),
-        Memory::Window(window) if window.fd().is_none() => {
+        Memory::Window(window) if !window.is_ours() => {
             Err(VerbsError::Unsupported("registering a peer's window; its owner grants it"))
         }
         _ => Ok(()),

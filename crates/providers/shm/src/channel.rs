@@ -25,7 +25,8 @@ pub(crate) struct Channel {
 pub(crate) enum Carried {
     Nothing,
     Segment(Arc<Segment>),
-    Window(Arc<Window>),
+    /// To be written, or to be read and no more.
+    Window(Arc<Window>, bool),
 }
 
 impl Carried {
@@ -33,7 +34,8 @@ impl Carried {
         match self {
             Carried::Nothing => None,
             Carried::Segment(segment) => segment.fd(),
-            Carried::Window(window) => window.fd(),
+            // Refused before it was registered, if at all.
+            Carried::Window(window, write) => window.share(*write).ok(),
         }
     }
 }

@@ -159,17 +159,18 @@ impl Region {
         if self.access.bits() & !Access::LOCAL.bits() == 0 {
             return None;
         }
-        let (window, carried) = match &self.memory {
-            Memory::Segment(segment) => (false, Carried::Segment(segment.clone())),
-            Memory::Window(window) => (true, Carried::Window(window.clone())),
+        let writes = self.access.bits() & WRITES != 0;
+        let carried = match &self.memory {
+            Memory::Segment(segment) => Carried::Segment(segment.clone()),
+            Memory::Window(window) => Carried::Window(window.clone(), writes),
         };
         let len = self.memory.len() as u64;
-        Some((Message::Grant { rkey, access: self.access.bits(), window, len }, carried))
+        Some((Message::Grant { rkey, access: self.access.bits(), window: writes, len }, carried))
     }
 }
 
 fn check_access(memory: &Memory, access: Access) -> Result<(), VerbsError> {
-    let writes = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
+    let writes = access.bits() & WRITES != 0;
     match memory {
         Memory::Segment(_) if writes => {
             Err(VerbsError::Unsupported("remote writes to a segment, which peers map read-only; register a window"))
@@ -177,11 +178,15 @@ fn check_access(memory: &Memory, access: Access) -> Result<(), VerbsError> {
         Memory::Segment(segment) if access.contains(Access::REMOTE_READ) && segment.fd().is_none() => {
             Err(VerbsError::Unsupported("remote reads of a private segment; make it with Segment::shared"))
         }
-        Memory::Window(window) if window.fd().is_none() => {
+        Memory::Window(window) if !window.is_ours() => {
             Err(VerbsError::Unsupported("registering a peer's window; its owner grants it"))
         }
+        // The descriptor is what a peer's right rests on, so it must not give more than was asked for.
+        Memory::Window(window) if access.bits() & !Access::LOCAL.bits() != 0 => Ok(window.share(writes).map(drop)?),
         _ => Ok(()),
     }
 }
 
+/// Rights for which a peer maps the memory to be written.
+const WRITES: u8 = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
 const UNKNOWN_DOMAIN: VerbsError = VerbsError::Unsupported("a protection domain of another provider");

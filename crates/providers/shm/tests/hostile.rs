@@ -438,7 +438,7 @@ fn messages_that_are_cut_replayed_or_out_of_place_close_their_connection() {
     let window = Window::new(4096).unwrap();
     let (raw, qp) = scene.hostile();
     raw.attach();
-    (0..2).for_each(|_| say(&raw.socket, &grant_message(1, 15, 1, 4096), &[window.fd().unwrap()]));
+    (0..2).for_each(|_| say(&raw.socket, &grant_message(1, 15, 1, 4096), &[window.share(true).unwrap()]));
     let (closed, done) = scene.settle(qp, true);
     assert_eq!(closed, Some(Status::Malformed));
     scene.check(qp, done);

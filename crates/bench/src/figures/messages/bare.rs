@@ -1,7 +1,7 @@
 //! What shared memory gives with nothing around it: a ring whose ends spin, and a word that is handed over by the kernel.
 
 use super::play::{Ball, Side, Stretch, follow, lead};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use overside::memory::Window;
 use rustix::thread::futex;
 use std::{
@@ -35,7 +35,7 @@ impl Memory {
     }
 
     fn fd(&self) -> Result<OwnedFd> {
-        Ok(self.window.fd().context("the window is ours")?.try_clone_to_owned()?)
+        Ok(self.window.share(true)?.try_clone_to_owned()?)
     }
 }
 
