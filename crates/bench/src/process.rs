@@ -19,6 +19,8 @@ use std::{
         unix::{fs::FileExt, net::UnixStream},
     },
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The hidden subcommand under which an executable runs [`crate::child_main`].
@@ -47,9 +49,25 @@ impl Process {
         arguments: &[&str],
         input: Option<OwnedFd>,
     ) -> Result<(Process, UnixStream)> {
+        Process::start_in(&[], name, role, arguments, input)
+    }
+
+    /// As [`Process::start`], with more in its environment.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn start_in(
+        environment: &[(&str, &OsStr)],
+        name: &'static str,
+        role: &str,
+        arguments: &[&str],
+        input: Option<OwnedFd>,
+    ) -> Result<(Process, UnixStream)> {
         let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
         let executable = std::env::current_exe().context("the path of this executable is unknown")?;
         let child = Command::new(executable)
+            .envs(environment.iter().copied())
             .args([SUBCOMMAND, role, &std::process::id().to_string()])
             .args(arguments)
             .stdin(input.map_or_else(Stdio::null, Stdio::from))
@@ -77,6 +95,14 @@ impl Process {
     /// It has ended.
     pub fn used(&self) -> Result<Split> {
         Ok(Split::of(self.child.id())?)
+    }
+
+    /// Waits until it has ended by itself; after `patience` it is killed all the same.
+    pub fn end(mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// An error if it has ended.

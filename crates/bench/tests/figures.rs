@@ -65,6 +65,8 @@ fn what_there_is_not_is_said() {
     assert!(format!("{error:#}").contains("choose one of verbs, transmit"), "{error:#}");
     let error = figures::run(&Options { over: "pigeon".into(), ..options("delta") }).expect_err("no such provider");
     assert!(format!("{error:#}").contains("there is no transport"), "{error:#}");
+    let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");
+    assert!(format!("{error:#}").contains("sockets library is not beside"), "{error:#}");
 }
 
 /// Receivers also end when their line hangs up. One that is stopped cannot notice that: only the kernel's signal ends it.
@@ -124,7 +126,7 @@ fn run(figure: &str) -> Figures {
 
 fn options(figure: &str) -> Options {
     let report = Some(report(figure));
-    Options { figure: figure.into(), quick: true, json: true, report, over: "shm".into() }
+    Options { figure: figure.into(), quick: true, json: true, report, over: "shm".into(), library: None }
 }
 
 fn report(figure: &str) -> std::path::PathBuf {

@@ -369,12 +369,14 @@ Figures: verbs (rate by opcode and gather length), transmit (copied out, gathere
 delta (a page with deltas), consolidate (chains of deltas: updates, sending, what is held back),
 shuffle (a columnar table to 2, 8 and 32 receivers), projection (rows without some columns), regret
 (what the planner's choice loses against the best fixed strategy, known afterwards), messages (round
-trips of small messages, beside sockets and bare shared memory).";
+trips of small messages, beside sockets and bare shared memory), sockets (unmodified programs under
+`overside run` and without it).";
 const BENCH_EXAMPLES: &str = "\
 Examples:
   overside bench transmit --quick
   overside bench all --quick --report figures.html
-  overside bench delta --json > delta.json";
+  overside bench delta --json > delta.json
+  overside bench sockets --report sockets.html";
 
 const RUN: &str = "\
 Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a

@@ -18,6 +18,7 @@ mod records;
 mod regret;
 mod sender;
 mod shuffle;
+mod sockets;
 mod text;
 mod transmit;
 mod verbs;
@@ -31,7 +32,7 @@ use serde::Serialize;
 use std::{
     ffi::OsString,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
@@ -49,6 +50,8 @@ pub struct Options {
     pub report: Option<PathBuf>,
     /// The provider's part of an address.
     pub over: String,
+    /// The library that is preloaded into programs for `sockets`; without it there is no such figure.
+    pub library: Option<PathBuf>,
 }
 
 /// All figures of a run.
@@ -63,8 +66,8 @@ pub struct Figures {
 }
 
 /// What [`Options::figure`] may be, besides `all`.
-pub const NAMES: [&str; 8] =
-    ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages"];
+pub const NAMES: [&str; 9] =
+    ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages", "sockets"];
 
 /// Measures, prints what was found, writes the page.
 ///
@@ -83,7 +86,12 @@ pub fn run(options: &Options) -> Result<Figures> {
     };
     let over = Over::new(&options.over)?;
     let progress = Progress::new();
-    let setting = Setting { over: &over, quick: options.quick, progress: &progress };
+    let library = options.library.as_deref();
+    if names.contains(&"sockets") && library.is_none() {
+        // Said now rather than after all the others have been measured.
+        anyhow::bail!("the sockets library is not beside this executable; `cargo build --release` puts it there");
+    }
+    let setting = Setting { over: &over, quick: options.quick, progress: &progress, library };
     let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
     let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
@@ -112,6 +120,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "projection" => projection::measure(setting),
         "regret" => regret::measure(setting),
         "messages" => messages::measure(setting),
+        "sockets" => sockets::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -123,6 +132,7 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     match role {
         receiver::ROLE => Some(address().and_then(receiver::serve)),
         messages::ROLE => Some(messages::answer(arguments)),
+        sockets::ROLE => Some(sockets::program(arguments)),
         _ => None,
     }
 }
@@ -165,6 +175,7 @@ struct Setting<'a> {
     over: &'a Over,
     quick: bool,
     progress: &'a Progress,
+    library: Option<&'a Path>,
 }
 
 impl Setting<'_> {

@@ -1,5 +1,6 @@
 //! `overside bench`
 
+use super::run::library;
 use crate::args::Bench;
 use anyhow::Result;
 use overside_bench::figures::{self, Options};
@@ -10,6 +11,8 @@ use overside_bench::figures::{self, Options};
 /// A figure could not be measured, or two ways of sending delivered different bytes.
 pub fn run(options: Bench) -> Result<()> {
     let Bench { figure, quick, json, report, over } = options;
-    figures::run(&Options { figure, quick, json, report, over })?;
+    // Only the figure of sockets needs it, and says so.
+    let library = library().ok();
+    figures::run(&Options { figure, quick, json, report, over, library })?;
     Ok(())
 }

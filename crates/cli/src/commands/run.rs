@@ -41,7 +41,10 @@ pub(super) fn run(options: &Run) -> Result<()> {
 }
 
 /// The library: beside this executable, where a build puts it, or where a package would.
-fn library() -> Result<PathBuf> {
+///
+/// # Errors
+/// It is at none of these places.
+pub(super) fn library() -> Result<PathBuf> {
     let exe = std::env::current_exe().context("where this executable lies")?;
     let folder = exe.parent().unwrap_or(Path::new("/"));
     let places = [folder.join(NAME), folder.join("deps").join(NAME), folder.join("../lib/overside").join(NAME)];

@@ -1,9 +1,9 @@
 //! `messages`: round trips of small messages (table 1 of rdma-sockets and its sweep of inline sizes), beside the kernel's sockets and
 //! what bare shared memory gives, on idle cores, on one core and on busy ones.
 
-mod bare;
-mod play;
-mod sockets;
+pub(super) mod bare;
+pub(super) mod play;
+pub(super) mod sockets;
 mod sweep;
 mod verbs;
 
@@ -57,13 +57,22 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 
 /// Where both ends run, and beside what.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Place {
-    name: &'static str,
-    processors: usize,
-    busy: usize,
+pub(super) struct Place {
+    pub(super) name: &'static str,
+    pub(super) processors: usize,
+    pub(super) busy: usize,
 }
 
-const PLACES: [Place; 3] = [
+impl Place {
+    /// Puts this process there, and those that it starts from now on, until both are dropped.
+    pub(super) fn take(&self) -> Result<(Pinned, Vec<(Process, UnixStream)>)> {
+        let pinned = Pinned::to(self.processors)?;
+        let hog = |_| Process::start("busy process", ROLE, &["busy"], None);
+        Ok((pinned, (0..self.busy).map(hog).collect::<Result<_>>()?))
+    }
+}
+
+pub(super) const PLACES: [Place; 3] = [
     Place { name: "two idle cores", processors: 2, busy: 0 },
     Place { name: "one core", processors: 1, busy: 0 },
     Place { name: "two busy cores", processors: 2, busy: 2 },
@@ -95,9 +104,7 @@ fn transports() -> Vec<&'static str> {
 }
 
 fn placement(setting: &Setting<'_>, place: Place, transports: &[&str]) -> Result<Vec<Rounds>> {
-    let _pinned = Pinned::to(place.processors)?;
-    let hog = |_| Process::start("busy process", ROLE, &["busy"], None);
-    let _busy = (0..place.busy).map(hog).collect::<Result<Vec<_>>>()?;
+    let _there = place.take()?;
     let mut sides = sides(transports)?;
     let rounds = setting.rounds();
     let mut done = 0;
@@ -118,11 +125,16 @@ fn slice_ns(setting: &Setting<'_>) -> u64 {
     if setting.quick { 20_000_000 } else { 60_000_000 }
 }
 
-fn sides(transports: &[&str]) -> Result<Vec<Match>> {
+/// What shared memory gives with nothing around it: the ring and the futex.
+pub(super) fn bare_sides() -> Result<Vec<Match>> {
     let (spin, memory) = bare::Spin::ours()?;
-    let mut all = vec![Match::start(SPIN, &["spin"], Some(memory), |_| Ok(Box::new(spin)))?];
+    let spin = Match::start(SPIN, &["spin"], Some(memory), |_| Ok(Box::new(spin)))?;
     let (futex, memory) = bare::Futex::ours()?;
-    all.push(Match::start(FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?);
+    Ok(vec![spin, Match::start(FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?])
+}
+
+fn sides(transports: &[&str]) -> Result<Vec<Match>> {
+    let mut all = bare_sides()?;
     let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
     let unix = sockets::Stream::unix(ours.into());
     all.push(Match::start(UNIX, &["unix"], Some(theirs.into()), |_| Ok(Box::new(unix)))?);
@@ -241,9 +253,9 @@ fn claims(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)], sizes: &[sweep
     }
 }
 
-const SPIN: &str = "bare spin ring";
-const FUTEX: &str = "bare futex";
+pub(super) const SPIN: &str = "bare spin ring";
+pub(super) const FUTEX: &str = "bare futex";
 const UNIX: &str = "Unix socket";
 const TCP: &str = "TCP";
-const MESSAGE_BYTES: usize = 64;
+pub(super) const MESSAGE_BYTES: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -17,7 +17,7 @@ use std::{
 };
 
 /// A message and its way: one end of it.
-pub(super) trait Ball {
+pub(in crate::figures) trait Ball {
     /// Passes it on, for the last time if `end`.
     fn send(&mut self, end: bool) -> Result<()>;
 
@@ -26,7 +26,7 @@ pub(super) trait Ball {
 }
 
 /// One end of a connection.
-pub(super) trait Side {
+pub(in crate::figures) trait Side {
     /// Passes messages of `size` bytes and takes the answers for so long.
     fn lead(&mut self, slice_ns: u64, size: usize) -> Result<Stretch>;
 
@@ -36,25 +36,25 @@ pub(super) trait Side {
 
 /// What a stretch came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Stretch {
-    pub(super) round_trips: u64,
-    pub(super) wall_ns: u64,
+pub(in crate::figures) struct Stretch {
+    pub(in crate::figures) round_trips: u64,
+    pub(in crate::figures) wall_ns: u64,
     /// Processor time of both processes.
-    pub(super) cpu_ns: u64,
+    pub(in crate::figures) cpu_ns: u64,
 }
 
 impl Stretch {
-    pub(super) fn per_s(&self) -> f64 {
+    pub(in crate::figures) fn per_s(&self) -> f64 {
         self.round_trips as f64 * 1e9 / self.wall_ns.max(1) as f64
     }
 
-    pub(super) fn cpu_each(&self) -> f64 {
+    pub(in crate::figures) fn cpu_each(&self) -> f64 {
         self.cpu_ns as f64 / self.round_trips.max(1) as f64
     }
 }
 
 /// The leading end's part.
-pub(super) fn lead(ball: &mut impl Ball, slice_ns: u64) -> Result<Stretch> {
+pub(in crate::figures) fn lead(ball: &mut impl Ball, slice_ns: u64) -> Result<Stretch> {
     let mut pass = |times: u64| -> Result<()> {
         for _ in 0..times {
             ball.send(false)?;
@@ -78,7 +78,7 @@ pub(super) fn lead(ball: &mut impl Ball, slice_ns: u64) -> Result<Stretch> {
 }
 
 /// The other end's part.
-pub(super) fn follow(ball: &mut impl Ball) -> Result<()> {
+pub(in crate::figures) fn follow(ball: &mut impl Ball) -> Result<()> {
     while !ball.receive()? {
         ball.send(false)?;
     }
@@ -86,8 +86,8 @@ pub(super) fn follow(ball: &mut impl Ball) -> Result<()> {
 }
 
 /// A side with the process at its other end.
-pub(super) struct Match {
-    pub(super) name: String,
+pub(in crate::figures) struct Match {
+    pub(in crate::figures) name: String,
     side: Box<dyn Side>,
     line: UnixStream,
     _process: Process,
@@ -96,7 +96,7 @@ pub(super) struct Match {
 impl Match {
     /// Starts the other process, which is to be `kind` with these arguments and has `input` as its standard input; `open` makes this
     /// end of it.
-    pub(super) fn start(
+    pub(in crate::figures) fn start(
         name: &str,
         arguments: &[&str],
         input: Option<OwnedFd>,
@@ -109,7 +109,7 @@ impl Match {
     }
 
     /// Plays for so long.
-    pub(super) fn play(&mut self, slice_ns: u64, size: usize) -> Result<Stretch> {
+    pub(in crate::figures) fn play(&mut self, slice_ns: u64, size: usize) -> Result<Stretch> {
         write_words(&mut self.line, &[size as u64])?;
         let mut stretch = self.side.lead(slice_ns, size).with_context(|| self.name.clone())?;
         // The warm-up's share of the other's time is as large as that of its messages.
@@ -120,7 +120,7 @@ impl Match {
 }
 
 /// The answering process.
-pub(super) fn child(arguments: &[OsString]) -> Result<()> {
+pub(in crate::figures) fn child(arguments: &[OsString]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let mut line = child_socket()?;
     let input = || std::io::stdin().as_fd().try_clone_to_owned();
@@ -145,11 +145,11 @@ pub(super) fn child(arguments: &[OsString]) -> Result<()> {
 }
 
 /// Which processors this process may use, put back when dropped; children started meanwhile inherit them.
-pub(super) struct Pinned(CpuSet);
+pub(in crate::figures) struct Pinned(CpuSet);
 
 impl Pinned {
     /// To the first `count` of those allowed now.
-    pub(super) fn to(count: usize) -> Result<Pinned> {
+    pub(in crate::figures) fn to(count: usize) -> Result<Pinned> {
         let all = sched_getaffinity(None).context("the kernel does not say which processors this process may use")?;
         let mut some = CpuSet::new();
         (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(count).for_each(|cpu| some.set(cpu));
@@ -158,7 +158,7 @@ impl Pinned {
     }
 
     /// How many there are.
-    pub(super) fn processors() -> usize {
+    pub(in crate::figures) fn processors() -> usize {
         sched_getaffinity(None).map_or(1, |set| set.count() as usize)
     }
 }
@@ -171,7 +171,7 @@ impl Drop for Pinned {
 
 /// The role under which a process answers.
 pub(in crate::figures) const ROLE: &str = "figure-answer";
-const WARM_UP: u64 = 32;
+pub(in crate::figures) const WARM_UP: u64 = 32;
 /// Round trips between two looks at the clock.
 const BATCH: u64 = 16;
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(in crate::figures) const PATIENCE: Duration = Duration::from_secs(20);

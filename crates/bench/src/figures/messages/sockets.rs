@@ -40,9 +40,10 @@ impl Stream {
     }
 }
 
-struct Bytes<'a, S> {
-    socket: &'a mut S,
-    message: Vec<u8>,
+/// A message on its way over a socket, made of bytes of its own.
+pub(in crate::figures) struct Bytes<'a, S> {
+    pub(in crate::figures) socket: &'a mut S,
+    pub(in crate::figures) message: Vec<u8>,
 }
 
 impl<S: Read + Write> Ball for Bytes<'_, S> {

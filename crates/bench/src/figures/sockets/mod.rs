@@ -1,0 +1,156 @@
+//! `sockets`: unmodified programs plainly and under the sockets library (`overside run`), sides alternating.
+
+mod pair;
+mod program;
+mod table;
+
+use super::{
+    Setting,
+    figure::Figure,
+    messages::{self, MESSAGE_BYTES, PLACES, Place, play::Match},
+};
+use crate::measure::{Bar, Ratio, alternate};
+use anyhow::{Context, Result};
+use pair::{Ends, Pair, side_name};
+use program::{Family, Job, STREAM_BYTES};
+use rustix::process::{Resource, getrlimit};
+use serde_json::json;
+use std::{ffi::OsString, path::Path};
+use table::{Series, Side};
+
+/// The role of this figure's own programs.
+pub(super) const ROLE: &str = "figure-sockets";
+
+/// One of the figure's own programs.
+pub(super) fn program(arguments: &[OsString]) -> Result<()> {
+    program::run(arguments)
+}
+
+pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure = Figure::new("sockets", "the kernel, and shared memory", "Sockets of unmodified programs");
+    let library = setting.library.context("there is no sockets library")?;
+    let mut all = Vec::new();
+    for place in PLACES {
+        all.push(echo(setting, library, place)?);
+    }
+    for job in [Job::Stream, Job::Connect] {
+        all.push(own(setting, library, job)?);
+    }
+    for series in &all {
+        figure.tables.push(series.table());
+    }
+    bars(&mut figure, &all);
+    idle(setting, library, &mut figure)?;
+    figure.more.insert("series".into(), all.iter().map(Series::data).collect());
+    figure.text = format!(
+        "Two processes each, unmodified: they know the C library's sockets. Plainly they go through the kernel, under the library \
+         (<code>overside run</code>) over shared memory where it carries them. <i>Echo</i>: {MESSAGE_BYTES} bytes there and back, one \
+         at a time, on two processors with nothing else to do, pinned to one, and on two beside two other programs that never \
+         sleep. <i>Bare</i> is what shared memory gives with nothing around it: a ring whose two ends spin, and a word that the kernel \
+         hands over (a futex). <i>Stream</i>: {} KiB after another, one way. <i>Connect</i>: a connection for one exchange of \
+         {MESSAGE_BYTES} bytes, and the next. Processor time is that of both processes. Ratios are of paired rounds.",
+        STREAM_BYTES >> 10
+    );
+    Ok(figure)
+}
+
+/// Plainly and under the library, over both families.
+fn pairs(library: &Path, job: Job) -> Result<Vec<Pair>> {
+    let ways = [Family::Tcp, Family::Unix].into_iter().flat_map(|family| [(family, None), (family, Some(library))]);
+    ways.map(|(family, library)| Pair::start(job, family, library)).collect()
+}
+
+fn echo(setting: &Setting<'_>, library: &Path, place: Place) -> Result<Series> {
+    let _there = place.take()?;
+    let bare = messages::bare_sides()?;
+    alternately(setting, format!("echo, {}", place.name), bare, pairs(library, Job::Echo)?)
+}
+
+fn own(setting: &Setting<'_>, library: &Path, job: Job) -> Result<Series> {
+    let _there = PLACES[0].take()?;
+    alternately(setting, job.name().to_owned(), Vec::new(), pairs(library, job)?)
+}
+
+fn alternately(setting: &Setting<'_>, name: String, mut bare: Vec<Match>, mut pairs: Vec<Pair>) -> Result<Series> {
+    let (rounds, sides) = (setting.rounds(), bare.len() + pairs.len());
+    let slice_ns = if setting.quick { 20_000_000 } else { 60_000_000 };
+    let mut done = 0;
+    let samples = alternate(sides, rounds, |side, _| {
+        done += 1;
+        setting.progress.part(&format!("sockets, {name}"), done, rounds * sides);
+        match bare.get_mut(side) {
+            Some(bare) => bare.play(slice_ns, MESSAGE_BYTES),
+            None => pairs[side - bare.len()].play(slice_ns),
+        }
+    })?;
+    let names: Vec<String> =
+        bare.iter().map(|side| side.name.clone()).chain(pairs.iter().map(|side| side.name.clone())).collect();
+    let mut ends = vec![None; bare.len()];
+    for pair in pairs {
+        ends.push(Some(pair.end()?));
+    }
+    let side = |((name, stretches), ends)| Side { name, stretches, ends };
+    Ok(Series { name, sides: names.into_iter().zip(samples).zip(ends).map(side).collect() })
+}
+
+fn bars(figure: &mut Figure, all: &[Series]) {
+    let tcp = |library| side_name(Family::Tcp, library);
+    let unix = |library| side_name(Family::Unix, library);
+    let (ring, futex) = (messages::SPIN.to_owned(), messages::FUTEX.to_owned());
+    let two = messages::play::Pinned::processors() >= 2;
+    let name = |place: usize| format!("echo, {}", PLACES[place].name);
+    let wanted = [
+        (name(0), tcp(true), ring, 0.4),
+        (name(1), tcp(true), futex, 0.7),
+        (name(1), unix(true), unix(false), 1.3),
+        (name(1), tcp(true), tcp(false), 1.7),
+        (name(2), unix(true), unix(false), 1.0),
+        (name(2), tcp(true), unix(false), 1.0),
+        ("stream".into(), tcp(true), tcp(false), 2.0),
+        ("connect".into(), tcp(true), tcp(false), 0.9),
+    ];
+    for (series, ours, theirs, least) in wanted {
+        // With one processor in all there is no such placement.
+        let possible = two || series == name(1);
+        let measured = all.iter().find(|other| other.name == series).filter(|_| possible);
+        let ratio = measured.and_then(|series| series.ratio(&ours, &theirs));
+        figure.bars.push(Bar::at_least(format!("{series}: {ours} over {theirs}"), least, ratio));
+    }
+}
+
+/// What connections cost that have met and do nothing.
+fn idle(setting: &Setting<'_>, library: &Path, figure: &mut Figure) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let wanted = if setting.quick { CONNECTIONS / 10 } else { CONNECTIONS };
+    let count = wanted.min(limit.saturating_sub(100));
+    let mut cost = Vec::new();
+    let mut ends = Ends::default();
+    for library in [None, Some(library)] {
+        setting.progress.say("sockets, idle");
+        let mut pair = Pair::start(Job::Idle, Family::Tcp, library)?;
+        // What the first one costs is not each one's.
+        pair.play(1)?;
+        let before = pair.memory()?;
+        pair.play(count)?;
+        cost.push(pair.memory()?.saturating_sub(before));
+        ends = pair.end()?;
+    }
+    let more = cost[1].saturating_sub(cost[0]);
+    let all = more as f64 * CONNECTIONS as f64 / count as f64;
+    let ratio = Ratio::of(&[MEMORY_BAR / all.max(1.0)]).filter(|_| ends.in_rings == ends.all && ends.all > 0);
+    figure.bars.push(Bar::at_least(
+        format!("64 MiB over the memory of {CONNECTIONS} idle accelerated connections ({:.1} MiB)", all / MIB),
+        1.0,
+        ratio,
+    ));
+    figure.more.insert(
+        "idle".into(),
+        json!({"connections": count, "bytes_plain": cost[0], "bytes_library": cost[1],
+               "ends": ends.all, "ends_in_rings": ends.in_rings, "mib_for_10000": all / MIB}),
+    );
+    Ok(())
+}
+
+const CONNECTIONS: u64 = 10_000;
+const MIB: f64 = (1 << 20) as f64;
+const MEMORY_BAR: f64 = 64.0 * MIB;

@@ -1,0 +1,87 @@
+//! What alternating sides came to: the rows of a table, data, and ratios.
+
+use super::pair::Ends;
+use crate::{
+    figures::{figure::Table, messages::play::Stretch},
+    measure::{Ratio, Spread},
+};
+use serde_json::{Value, json};
+
+/// Sides that alternated.
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) sides: Vec<Side>,
+}
+
+/// A side's rounds, and where its connections went.
+pub(super) struct Side {
+    pub(super) name: String,
+    pub(super) stretches: Vec<Stretch>,
+    pub(super) ends: Option<Ends>,
+}
+
+impl Side {
+    fn per_s(&self) -> Vec<f64> {
+        self.stretches.iter().map(Stretch::per_s).collect()
+    }
+
+    /// Processor time of both processes for one, in nanoseconds.
+    fn cpu_each(&self) -> f64 {
+        Spread::of(&self.stretches.iter().map(Stretch::cpu_each).collect::<Vec<_>>()).median
+    }
+
+    fn rings(&self) -> String {
+        match self.ends {
+            Some(ends) if ends.all > 0 => format!("{} of {}", ends.in_rings, ends.all),
+            _ => "–".into(),
+        }
+    }
+}
+
+impl Series {
+    /// Of paired rounds.
+    pub(super) fn ratio(&self, ours: &str, theirs: &str) -> Option<Ratio> {
+        let of = |name: &str| Some(self.sides.iter().find(|side| side.name == name)?.per_s());
+        Ratio::paired(&of(ours)?, &of(theirs)?)
+    }
+
+    /// For people: every side against every plain one.
+    pub(super) fn table(&self) -> Table {
+        let plain: Vec<&str> = self.sides.iter().map(|side| &side.name[..]).filter(|name| !is_library(name)).collect();
+        let head = ["", "thousand/s", "quartiles", "CPU µs each", "ends in rings"].map(str::to_owned);
+        let row = |side: &Side| {
+            let spread = Spread::of(&side.per_s());
+            let over =
+                |other: &&str| self.ratio(&side.name, other).map_or("–".into(), |r| format!("{:.2}", r.median));
+            let quartiles = format!("{:.2}–{:.2}", spread.quarter_low / 1e3, spread.quarter_high / 1e3);
+            let cells = [
+                side.name.clone(),
+                format!("{:.2}", spread.median / 1e3),
+                quartiles,
+                format!("{:.2}", side.cpu_each() / 1e3),
+                side.rings(),
+            ];
+            cells.into_iter().chain(plain.iter().map(over)).collect()
+        };
+        Table {
+            caption: self.name.clone(),
+            head: head.into_iter().chain(plain.iter().map(|name| format!("× {name}"))).collect(),
+            rows: self.sides.iter().map(row).collect(),
+        }
+    }
+
+    /// For programs.
+    pub(super) fn data(&self) -> Value {
+        let side = |side: &Side| {
+            let spread = Spread::of(&side.per_s());
+            let (rings, all) = side.ends.map_or((0, 0), |ends| (ends.in_rings, ends.all));
+            json!({"side": side.name, "per_s": spread.median, "spread": spread, "cpu_ns_each": side.cpu_each(),
+                   "ends": all, "ends_in_rings": rings})
+        };
+        json!({"series": self.name, "sides": self.sides.iter().map(side).collect::<Vec<_>>()})
+    }
+}
+
+fn is_library(name: &str) -> bool {
+    name.ends_with(", library")
+}
