@@ -160,5 +160,6 @@ fn what_is_not_read_says_which_column_and_what_to_do() {
         let error = open(&fixture(name), &[]).and_then(|mut reader| reader.next_batch());
         let error = format!("{:#}", error.unwrap_err());
         assert!(told.iter().all(|part| error.contains(part)), "{name}: {error}");
+        assert!(!error.contains("damaged"), "nothing is broken: {error}");
     }
 }

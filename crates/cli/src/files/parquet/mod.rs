@@ -14,7 +14,7 @@ pub use writer::ParquetWriter;
 
 use super::guard::guarded;
 use super::{BATCH_ROWS, Batches};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
 use column::{ColumnReader, column_reader};
@@ -45,7 +45,13 @@ impl ParquetReader {
     pub fn open(file: File) -> Result<ParquetReader> {
         let file_bytes = file.metadata()?.len();
         let footer = footer(&file, file_bytes)?;
-        thrift::refuse_nested(&footer).context("the footer is damaged")?;
+        // Before the crate reads it, which recurses into what nests.
+        if let Some(name) = thrift::nested_column(&footer).context("the footer is damaged")? {
+            bail!(
+                "column `{name}` is nested (a list, struct or map), which tables do not have: flatten it into a column for \
+                 each member before loading"
+            );
+        }
         let (metadata, schema) = guarded(|| {
             let metadata = ParquetMetaDataReader::decode_metadata(&footer).context("the footer is damaged")?;
             let schema = schema::arrow_schema(metadata.file_metadata().schema_descr())?;

@@ -105,12 +105,13 @@ pub fn page_header(bytes: &[u8]) -> Result<PageHeader> {
     })
 }
 
-/// Refuses a footer whose schema has a group below its root.
+/// The first column of a footer's schema that is a list, a struct or a map.
 ///
 /// # Errors
-/// Names the first nested column and what to do; or the footer is damaged.
-pub fn refuse_nested(footer: &[u8]) -> Result<()> {
+/// The footer is damaged.
+pub fn nested_column(footer: &[u8]) -> Result<Option<String>> {
     let mut reader = Compact { bytes: footer, at: 0 };
+    let mut nested = None;
     reader.fields(|reader, id, ty| {
         if (id, ty) != (2, Compact::LIST) {
             return reader.skip(ty, 0);
@@ -130,15 +131,13 @@ pub fn refuse_nested(footer: &[u8]) -> Result<()> {
                 }
                 Ok(())
             })?;
-            if index > 0 && (children != 0 || repeated) {
-                bail!(
-                    "column `{name}` is nested (a list, struct or map), which tables do not \
-                     have: flatten it into a column for each member before loading"
-                );
+            if index > 0 && (children != 0 || repeated) && nested.is_none() {
+                nested = Some(name);
             }
         }
         Ok(())
-    })
+    })?;
+    Ok(nested)
 }
 
 fn data_page(numbers: &Numbers) -> Result<PageKind> {
@@ -321,6 +320,6 @@ mod tests {
     fn a_structure_that_nests_without_end_is_refused_before_the_stack_is_exhausted() {
         let deep = vec![0x1C; 1 << 20];
         assert!(page_header(&deep).is_err());
-        assert!(refuse_nested(&deep).is_err());
+        assert!(nested_column(&deep).is_err());
     }
 }
