@@ -4,6 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use overside_shape::Messages;
+
+use crate::pack::pack_racing;
 use crate::racing::Racing;
 use crate::{MemoryError, kernels, sys};
 
@@ -41,6 +44,20 @@ impl Foreign {
     #[inline]
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         self.mapped.read(at, out)
+    }
+
+    /// Packs messages of a shape over the `len` bytes from offset `at` on into the start of `out`; gives their bytes. What the peer
+    /// writes meanwhile may be what is packed, and nothing else happens.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when the bytes leave the memory or the shape leaves them, [`MemoryError::Short`] when `out` has no
+    /// room; nothing is written then.
+    pub fn pack(&self, at: u64, len: u64, messages: &Messages<'_>, out: &mut [u8]) -> Result<usize, MemoryError> {
+        let outside = MemoryError::Escapes { at, len, of: self.len() as u64 };
+        let Ok(bytes) = usize::try_from(len) else { return Err(outside) };
+        let base = self.mapped.checked(at, bytes)?;
+        // SAFETY: [foreign] in bounds of the mapping, and the kernels' loads are opaque; `out` is ours.
+        unsafe { pack_racing(base, len, messages, out) }
     }
 
     /// The aligned word at offset `at`, with acquire ordering.

@@ -2,8 +2,9 @@
 
 use overside_shape::{Bitmap, Column};
 
-use super::copy::{fixed, run};
+use super::copy::run;
 use super::kernel::PackKernel;
+use super::load::fixed;
 use crate::kernels::prefetch;
 
 /// Packs `count` values of `width` bytes that lie `step` apart, and fetches what lies `ahead` bytes behind each (0:

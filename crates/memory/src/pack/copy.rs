@@ -1,16 +1,8 @@
 //! Copies of single runs: fixed widths, short ones by overlapping words, long ones by vectors.
 
 use super::kernel::PackKernel;
-
-/// Copies `W` bytes.
-///
-/// # Safety
-/// Both ranges are live and disjoint.
-#[inline(always)]
-pub(super) unsafe fn fixed<const W: usize>(to: *mut u8, from: *const u8) {
-    // SAFETY: [pack] the caller's ranges.
-    unsafe { to.cast::<[u8; W]>().write_unaligned(from.cast::<[u8; W]>().read_unaligned()) }
-}
+use super::load::{ends, fixed};
+use crate::kernels::copy_racing;
 
 /// Copies a run that is short more often than not.
 ///
@@ -33,21 +25,6 @@ pub(super) unsafe fn run(kernel: PackKernel, to: *mut u8, from: *const u8, len: 
     }
 }
 
-/// The first and the last `W` bytes of `W` to 2 `W`.
-///
-/// # Safety
-/// As [`run`], with `W <= len <= 2 * W`.
-#[inline(always)]
-unsafe fn ends<const W: usize>(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: [pack] both ends lie within.
-    unsafe {
-        let (head, tail) =
-            (from.cast::<[u8; W]>().read_unaligned(), from.add(len - W).cast::<[u8; W]>().read_unaligned());
-        to.cast::<[u8; W]>().write_unaligned(head);
-        to.add(len - W).cast::<[u8; W]>().write_unaligned(tail);
-    }
-}
-
 /// Copies more than 64 bytes.
 ///
 /// # Safety
@@ -61,7 +38,7 @@ pub(super) unsafe fn long(kernel: PackKernel, to: *mut u8, from: *const u8, len:
             PackKernel::Avx512 => super::x86::copy_avx512(to, from, len),
             #[cfg(target_arch = "x86_64")]
             PackKernel::Avx2 => super::x86::copy_avx2(to, from, len),
-            _ => std::ptr::copy_nonoverlapping(from, to, len),
+            _ => copy_racing(to, from, len),
         }
     }
 }

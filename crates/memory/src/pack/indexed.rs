@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use overside_shape::Column;
 
 use super::columns::Bits;
-use super::copy::{fixed, run};
+use super::copy::run;
 use super::kernel::PackKernel;
+use super::load::fixed;
 use crate::kernels::prefetch_to_write;
 
 /// Packs `count` set rows from where `bits` stands, which it moves on.

@@ -19,6 +19,7 @@ mod columns;
 mod copy;
 mod indexed;
 mod kernel;
+mod load;
 mod packer;
 mod periods;
 mod rows;
@@ -78,6 +79,30 @@ pub fn pack_with(
     Ok(needed as usize)
 }
 
+/// As [`pack`], over memory that somebody may be writing.
+///
+/// # Safety
+/// `len` bytes at `base` are mapped and readable.
+///
+/// # Errors
+/// As [`pack`].
+pub(crate) unsafe fn pack_racing(
+    base: *const u8,
+    len: u64,
+    messages: &Messages<'_>,
+    out: &mut [u8],
+) -> Result<usize, MemoryError> {
+    let (shape, range) = (messages.shape(), messages.byte_range());
+    let needed = range.end - range.start;
+    shape.within(len).map_err(|_| MemoryError::Escapes { at: 0, len: shape.end(), of: len })?;
+    if needed > out.len() as u64 {
+        return Err(MemoryError::Short { needed, has: out.len() as u64 });
+    }
+    // SAFETY: [pack] the shape lies within the range, the bytes fit into the other, and the kernel is available.
+    unsafe { bytes_of(PackKernel::best(), Layout::Messages, base, shape, range, out.as_mut_ptr()) };
+    Ok(needed as usize)
+}
+
 /// As [`pack_with`], over pinned memory: what a [`View`](crate::View)'s hold keeps as it is.
 ///
 /// # Safety
@@ -117,6 +142,9 @@ unsafe fn bytes_of(
     out: *mut u8,
 ) {
     let len = (range.end - range.start) as usize;
+    if len == 0 {
+        return;
+    }
     let whole = |unit: u64| range.start.is_multiple_of(unit) && range.end.is_multiple_of(unit);
     // SAFETY: [pack] the caller's promise, handed on.
     unsafe {

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::columns::{Words, dense_words};
+use super::load;
 use super::tables::{ORDER_2, ORDER_4, ORDER_8, Rows4};
 use crate::kernels::prefetch;
 
@@ -12,11 +13,11 @@ use crate::kernels::prefetch;
 pub(super) unsafe fn copy_avx2(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: [pack] the head, whole turns and the tail lie within `len`.
     unsafe {
-        let (head, tail) = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(len - 32).cast()));
+        let (head, tail) = (load_256(from), load_256(from.add(len - 32)));
         let mut at = 32 - (to as usize & 31);
         while at + 128 <= len {
-            let (a, b) = (_mm256_loadu_si256(from.add(at).cast()), _mm256_loadu_si256(from.add(at + 32).cast()));
-            let (c, d) = (_mm256_loadu_si256(from.add(at + 64).cast()), _mm256_loadu_si256(from.add(at + 96).cast()));
+            let (a, b) = (load_256(from.add(at)), load_256(from.add(at + 32)));
+            let (c, d) = (load_256(from.add(at + 64)), load_256(from.add(at + 96)));
             _mm256_storeu_si256(to.add(at).cast(), a);
             _mm256_storeu_si256(to.add(at + 32).cast(), b);
             _mm256_storeu_si256(to.add(at + 64).cast(), c);
@@ -24,7 +25,7 @@ pub(super) unsafe fn copy_avx2(to: *mut u8, from: *const u8, len: usize) {
             at += 128;
         }
         while at + 32 < len {
-            _mm256_storeu_si256(to.add(at).cast(), _mm256_loadu_si256(from.add(at).cast()));
+            _mm256_storeu_si256(to.add(at).cast(), load_256(from.add(at)));
             at += 32;
         }
         _mm256_storeu_si256(to.cast(), head);
@@ -38,11 +39,11 @@ pub(super) unsafe fn copy_avx2(to: *mut u8, from: *const u8, len: usize) {
 pub(super) unsafe fn copy_avx512(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: [pack] the head, whole turns and the tail lie within `len`.
     unsafe {
-        let (head, tail) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(len - 64).cast()));
+        let (head, tail) = (load_512(from), load_512(from.add(len - 64)));
         let mut at = 64 - (to as usize & 63);
         while at + 256 <= len {
-            let (a, b) = (_mm512_loadu_si512(from.add(at).cast()), _mm512_loadu_si512(from.add(at + 64).cast()));
-            let (c, d) = (_mm512_loadu_si512(from.add(at + 128).cast()), _mm512_loadu_si512(from.add(at + 192).cast()));
+            let (a, b) = (load_512(from.add(at)), load_512(from.add(at + 64)));
+            let (c, d) = (load_512(from.add(at + 128)), load_512(from.add(at + 192)));
             _mm512_storeu_si512(to.add(at).cast(), a);
             _mm512_storeu_si512(to.add(at + 64).cast(), b);
             _mm512_storeu_si512(to.add(at + 128).cast(), c);
@@ -50,7 +51,7 @@ pub(super) unsafe fn copy_avx512(to: *mut u8, from: *const u8, len: usize) {
             at += 256;
         }
         while at + 64 < len {
-            _mm512_storeu_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast()));
+            _mm512_storeu_si512(to.add(at).cast(), load_512(from.add(at)));
             at += 64;
         }
         _mm512_storeu_si512(to.cast(), head);
@@ -73,7 +74,7 @@ unsafe fn compress_avx2<const W: usize>(word: u64, from: *const u8, to: *mut u8)
                 for step in 0..8 {
                     let bits = word >> (8 * step) & 0xFF;
                     let lanes = _pdep_u64(bits, 0x0101_0101_0101_0101) * 0xFF;
-                    let value = from.add(8 * step).cast::<u64>().read_unaligned();
+                    let value = load::word::<u64>(from.add(8 * step));
                     to.add(at).cast::<u64>().write_unaligned(_pext_u64(value, lanes));
                     at += bits.count_ones() as usize;
                 }
@@ -82,7 +83,7 @@ unsafe fn compress_avx2<const W: usize>(word: u64, from: *const u8, to: *mut u8)
                 for step in 0..8 {
                     let bits = (word >> (8 * step) & 0xFF) as usize;
                     let order = _mm_load_si128(ORDER_2.0[bits].as_ptr().cast());
-                    let value = _mm_loadu_si128(from.add(16 * step).cast());
+                    let value = load_128(from.add(16 * step));
                     _mm_storeu_si128(to.add(at).cast(), _mm_shuffle_epi8(value, order));
                     at += 2 * bits.count_ones() as usize;
                 }
@@ -91,7 +92,7 @@ unsafe fn compress_avx2<const W: usize>(word: u64, from: *const u8, to: *mut u8)
                 for step in 0..8 {
                     let bits = (word >> (8 * step) & 0xFF) as usize;
                     let order = _mm256_load_si256(ORDER_4.0[bits].as_ptr().cast());
-                    let value = _mm256_loadu_si256(from.add(32 * step).cast());
+                    let value = load_256(from.add(32 * step));
                     _mm256_storeu_si256(to.add(at).cast(), _mm256_permutevar8x32_epi32(value, order));
                     at += 4 * bits.count_ones() as usize;
                 }
@@ -100,7 +101,7 @@ unsafe fn compress_avx2<const W: usize>(word: u64, from: *const u8, to: *mut u8)
                 for step in 0..16 {
                     let bits = (word >> (4 * step) & 0xF) as usize;
                     let order = _mm256_load_si256(ORDER_8.0[bits].as_ptr().cast());
-                    let value = _mm256_loadu_si256(from.add(32 * step).cast());
+                    let value = load_256(from.add(32 * step));
                     _mm256_storeu_si256(to.add(at).cast(), _mm256_permutevar8x32_epi32(value, order));
                     at += 8 * bits.count_ones() as usize;
                 }
@@ -123,14 +124,14 @@ unsafe fn compress_avx512<const W: usize>(word: u64, from: *const u8, to: *mut u
         if W == 4 {
             for step in 0..4 {
                 let bits = (word >> (16 * step)) as u16;
-                let value = _mm512_loadu_si512(from.add(64 * step).cast());
+                let value = load_512(from.add(64 * step));
                 _mm512_storeu_si512(to.add(at).cast(), _mm512_maskz_compress_epi32(bits, value));
                 at += 4 * bits.count_ones() as usize;
             }
         } else {
             for step in 0..8 {
                 let bits = (word >> (8 * step)) as u8;
-                let value = _mm512_loadu_si512(from.add(64 * step).cast());
+                let value = load_512(from.add(64 * step));
                 _mm512_storeu_si512(to.add(at).cast(), _mm512_maskz_compress_epi64(bits, value));
                 at += 8 * bits.count_ones() as usize;
             }
@@ -149,13 +150,13 @@ unsafe fn compress_vbmi2<const W: usize>(word: u64, from: *const u8, to: *mut u8
     // SAFETY: [pack] each step reads its own rows and writes at most as much as it may yet have to.
     unsafe {
         if W == 1 {
-            let value = _mm512_loadu_si512(from.cast());
+            let value = load_512(from);
             _mm512_storeu_si512(to.cast(), _mm512_maskz_compress_epi8(word, value));
             return word.count_ones() as usize;
         }
         let (low, high) = (word as u32, (word >> 32) as u32);
-        let first = _mm512_maskz_compress_epi16(low, _mm512_loadu_si512(from.cast()));
-        let second = _mm512_maskz_compress_epi16(high, _mm512_loadu_si512(from.add(64).cast()));
+        let first = _mm512_maskz_compress_epi16(low, load_512(from));
+        let second = _mm512_maskz_compress_epi16(high, load_512(from.add(64)));
         _mm512_storeu_si512(to.cast(), first);
         _mm512_storeu_si512(to.add(2 * low.count_ones() as usize).cast(), second);
         2 * word.count_ones() as usize
@@ -262,7 +263,7 @@ pub(super) unsafe fn halve_avx2<const W: usize>(from: *const u8, to: *mut u8, co
         unsafe {
             let from = from.add(64 * turn);
             fetch(from, ahead);
-            let (a, b) = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
+            let (a, b) = (load_256(from), load_256(from.add(32)));
             let mixed = if W == 4 {
                 _mm256_castps_si256(_mm256_shuffle_ps::<0x88>(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)))
             } else {
@@ -289,7 +290,7 @@ pub(super) unsafe fn halve_avx512<const W: usize>(from: *const u8, to: *mut u8, 
             let from = from.add(128 * turn);
             fetch(from, ahead);
             fetch(from.add(64), ahead);
-            let (a, b) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+            let (a, b) = (load_512(from), load_512(from.add(64)));
             let mixed =
                 if W == 4 { _mm512_permutex2var_epi32(a, four, b) } else { _mm512_permutex2var_epi64(a, eight, b) };
             _mm512_storeu_si512(to.add(64 * turn).cast(), mixed);
@@ -385,4 +386,52 @@ pub(super) unsafe fn rows4_avx512<const R: usize>(columns: *const u8, pitch: usi
         }
     }
     turns * 16
+}
+
+/// 16 bytes of what is packed ([`load`](super::load)).
+///
+/// # Safety
+/// They are readable; AVX was detected.
+#[target_feature(enable = "avx")]
+#[inline]
+unsafe fn load_128(from: *const u8) -> __m128i {
+    let out;
+    // SAFETY: [pack] the caller's promise.
+    unsafe {
+        std::arch::asm!("vmovdqu {out}, [{from}]", out = out(xmm_reg) out, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    out
+}
+
+/// 32 bytes, likewise.
+///
+/// # Safety
+/// As [`load_128`].
+#[target_feature(enable = "avx")]
+#[inline]
+unsafe fn load_256(from: *const u8) -> __m256i {
+    let out;
+    // SAFETY: [pack] the caller's promise.
+    unsafe {
+        std::arch::asm!("vmovdqu {out}, [{from}]", out = out(ymm_reg) out, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    out
+}
+
+/// 64 bytes, likewise.
+///
+/// # Safety
+/// They are readable; AVX-512 was detected.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn load_512(from: *const u8) -> __m512i {
+    let out;
+    // SAFETY: [pack] the caller's promise.
+    unsafe {
+        std::arch::asm!("vmovdqu64 {out}, [{from}]", out = out(zmm_reg) out, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    out
 }
