@@ -18,7 +18,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::{fs::FileExt, net::UnixStream},
     },
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -78,7 +78,6 @@ impl Process {
     }
 
     /// Takes care of a child that was started otherwise.
-    #[cfg(test)]
     pub(crate) fn of(child: Child, name: &'static str) -> Process {
         Process { child, name }
     }
@@ -105,13 +104,22 @@ impl Process {
         }
     }
 
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not say.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("the {} cannot be watched", self.name))
+    }
+
     /// An error if it has ended.
     ///
     /// # Errors
     ///
     /// It has ended; says how.
     pub fn alive(&mut self) -> Result<()> {
-        match self.child.try_wait().with_context(|| format!("the {} cannot be watched", self.name))? {
+        match self.ended()? {
             None => Ok(()),
             Some(status) => bail!("the {} ended early ({status}); its last words are above", self.name),
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p overside-peers -- tree   [--quick] [--json] [--only E,insert] [--peers bwtree,concurrent-map] [--keep FILE]
 //! cargo run --release -p overside-peers -- flight [--quick] [--json] [--over tcp] [--pyarrow PYTHON]
+//! cargo run --release -p overside-peers -- gather [--quick] [--json] [--only 4,16]
 //! ```
 //!
 //! Sides alternate in rounds on the same machine and do the same work; medians and the 95 % interval of paired
@@ -11,6 +12,7 @@
 
 mod bars;
 mod flight;
+mod gather;
 mod tree;
 
 use clap::{Args, Parser, Subcommand};
@@ -28,6 +30,14 @@ enum What {
     Tree(tree::TreeMeasure),
     /// Scans over shared memory or TCP against Arrow Flight over loopback.
     Flight(flight::FlightMeasure),
+    /// Messages of scattered records over shared memory and TCP against libfabric and UCX.
+    Gather(gather::GatherMeasure),
+    /// A process of `gather`; not to be called by hand.
+    #[command(hide = true)]
+    BenchChild {
+        /// What it is to do.
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// A process of `flight`; not to be called by hand.
     #[command(hide = true)]
     FlightChild {
@@ -58,6 +68,8 @@ fn main() -> anyhow::Result<()> {
     match Command::parse().what {
         What::Tree(measure) => tree::main(measure),
         What::Flight(measure) => flight::main(&measure),
+        What::Gather(measure) => gather::main(&measure),
+        What::BenchChild { arguments } => overside_bench::child_main(&arguments),
         What::FlightChild { side, address, key_file } => flight::child(&side, &address, key_file),
     }
 }

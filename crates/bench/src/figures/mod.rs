@@ -9,6 +9,7 @@ mod consolidate;
 mod delta;
 mod digest;
 mod figure;
+pub mod gather;
 mod messages;
 mod page;
 mod papers;
@@ -24,6 +25,7 @@ mod transmit;
 mod verbs;
 
 pub use figure::{Comparison, Figure, Point, PointSpread};
+pub use sender::Sample;
 
 use crate::{progress::Progress, report::Machine};
 use anyhow::{Context, Result};

@@ -2,6 +2,7 @@
 //! what bare shared memory gives, on idle cores, on one core and on busy ones.
 
 pub(super) mod bare;
+mod foreign;
 pub(super) mod play;
 pub(super) mod sockets;
 mod sweep;
@@ -18,6 +19,7 @@ use crate::{
     process::Process,
 };
 use anyhow::{Context, Result};
+use foreign::Foreign;
 use overside::verbs::CompletionQueue;
 use play::{Match, Pinned, Stretch};
 use serde_json::json;
@@ -34,9 +36,10 @@ pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("messages", "every provider present", "Round trips of small messages");
     let transports = transports();
+    let (mut others, absent) = Foreign::present(MESSAGE_BYTES);
     let mut measured = Vec::new();
     for place in PLACES {
-        measured.push((place, placement(setting, place, &transports)?));
+        measured.push((place, placement(setting, place, &transports, &mut others)?));
     }
     for (place, sides) in &measured {
         table(&mut figure, place, sides);
@@ -45,12 +48,17 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     bars(&mut figure, &measured);
     claims(&mut figure, &measured, &sizes);
     figure.more.insert("placements".into(), measured.iter().map(|(place, sides)| data(place, sides)).collect());
+    for why in &absent {
+        eprintln!("messages, not measured: {why}");
+    }
+    figure.more.insert("not_measured".into(), absent.into());
     figure.text = format!(
         "Messages of {MESSAGE_BYTES} bytes go back and forth between two processes, one at a time. <i>Bare</i> is what shared memory \
          gives with nothing around it: a ring whose two ends spin, and a word that the kernel hands over (a futex). Index, and header \
          and footer are one-sided and poll memory, as in <i>rdma-sockets</i>; SEND meets a receive and sleeps by itself where polling \
          brings nothing. Idle: two processors with nothing else to do. One core: both processes pinned to one. Busy: two other \
-         programs that never sleep, on the same two processors. Ratios are of paired rounds."
+         programs that never sleep, on the same two processors. Ratios are of paired rounds. libfabric's are of <i>fi_pingpong</i>, UCX's of \
+         <i>ucx_perftest</i>, which poll, and start anew for each round: their processor time is not known."
     );
     Ok(figure)
 }
@@ -89,8 +97,10 @@ impl Rounds {
         self.stretches.iter().map(Stretch::per_s).collect()
     }
 
-    fn cpu_each(&self) -> f64 {
-        Spread::of(&self.stretches.iter().map(Stretch::cpu_each).collect::<Vec<_>>()).median
+    /// Unless it is not known.
+    fn cpu_each(&self) -> Option<f64> {
+        let known = self.stretches.iter().all(|stretch| stretch.cpu_ns > 0);
+        known.then(|| Spread::of(&self.stretches.iter().map(Stretch::cpu_each).collect::<Vec<_>>()).median)
     }
 }
 
@@ -103,22 +113,21 @@ fn transports() -> Vec<&'static str> {
     all
 }
 
-fn placement(setting: &Setting<'_>, place: Place, transports: &[&str]) -> Result<Vec<Rounds>> {
+fn placement(setting: &Setting<'_>, place: Place, transports: &[&str], others: &mut [Foreign]) -> Result<Vec<Rounds>> {
     let _there = place.take()?;
     let mut sides = sides(transports)?;
     let rounds = setting.rounds();
-    let mut done = 0;
-    let samples = alternate(sides.len(), rounds, |side, _| {
+    let (mut done, all) = (0, sides.len() + others.len());
+    let samples = alternate(all, rounds, |side, _| {
         done += 1;
-        setting.progress.part(&format!("messages, {}", place.name), done, rounds * sides_count(transports));
-        sides[side].play(slice_ns(setting), MESSAGE_BYTES)
+        setting.progress.part(&format!("messages, {}", place.name), done, rounds * all);
+        match sides.get_mut(side) {
+            Some(ours) => ours.play(slice_ns(setting), MESSAGE_BYTES),
+            None => others[side - sides.len()].play(slice_ns(setting), MESSAGE_BYTES),
+        }
     })?;
-    let named = sides.iter().map(|side| side.name.clone()).zip(samples);
-    Ok(named.map(|(name, stretches)| Rounds { name, stretches }).collect())
-}
-
-fn sides_count(transports: &[&str]) -> usize {
-    4 + transports.len() * Way::ALL.len()
+    let names = sides.iter().map(|side| side.name.clone()).chain(others.iter().map(Foreign::name));
+    Ok(names.zip(samples).map(|(name, stretches)| Rounds { name, stretches }).collect())
 }
 
 fn slice_ns(setting: &Setting<'_>) -> u64 {
@@ -185,7 +194,7 @@ fn table(figure: &mut Figure, place: &Place, sides: &[Rounds]) {
             side.name.clone(),
             format!("{:.1}", spread.median / 1e3),
             format!("{:.1}–{:.1}", spread.quarter_low / 1e3, spread.quarter_high / 1e3),
-            format!("{:.2}", side.cpu_each() / 1e3),
+            side.cpu_each().map_or("–".into(), |ns| format!("{:.2}", ns / 1e3)),
             over(side, SPIN),
             over(side, FUTEX),
             over(side, UNIX),

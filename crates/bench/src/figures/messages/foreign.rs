@@ -1,0 +1,204 @@
+//! The ping-pong programs that come with libfabric and UCX, where they are installed: run as they are, side by side with the rest.
+
+use super::play::Stretch;
+use crate::process::Process;
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    env,
+    io::Read,
+    net::TcpListener,
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A program and what it goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// `fi_pingpong`, with this provider and kind of endpoint.
+    PingPong { provider: &'static str, endpoint: &'static str },
+    /// `ucx_perftest`, with this `UCX_TLS`.
+    PerfTest { transport: &'static str },
+}
+
+/// One of them, with how many round trips fill a stretch.
+pub(super) struct Foreign {
+    program: Program,
+    iterations: u64,
+}
+
+impl Program {
+    const ALL: [Program; 4] = [
+        Program::PingPong { provider: "shm", endpoint: "rdm" },
+        Program::PingPong { provider: "tcp", endpoint: "msg" },
+        Program::PerfTest { transport: "shm" },
+        Program::PerfTest { transport: "tcp" },
+    ];
+
+    pub(super) fn name(self) -> String {
+        match self {
+            Program::PingPong { provider, .. } => format!("libfabric {provider}"),
+            Program::PerfTest { transport } => format!("UCX {transport}"),
+        }
+    }
+
+    /// The command, and Debian's package that has it.
+    fn command(self) -> (&'static str, &'static str) {
+        match self {
+            Program::PingPong { .. } => ("fi_pingpong", "libfabric-bin"),
+            Program::PerfTest { .. } => ("ucx_perftest", "ucx-utils"),
+        }
+    }
+
+    /// One end of it. It ends when the process that started it does.
+    fn end(self, port: u16, iterations: u64, size: usize, leads: bool) -> Command {
+        let mut command = Command::new(GUARD);
+        command.args(["--pdeathsig", "KILL", self.command().0]);
+        let (port, iterations, size) = (port.to_string(), iterations.to_string(), size.to_string());
+        match self {
+            Program::PingPong { provider, endpoint } => {
+                command.args(["-p", provider, "-e", endpoint, "-I", &iterations, "-S", &size]);
+                command.args([if leads { "-P" } else { "-B" }, &port]);
+            }
+            Program::PerfTest { transport } => {
+                command.env("UCX_TLS", transport);
+                command.args(["-t", "tag_lat", "-w", "32", "-f", "-v", "-n", &iterations, "-s", &size, "-p", &port]);
+            }
+        }
+        if leads {
+            command.arg("127.0.0.1");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Nanoseconds of a round trip, of what the leading end printed last: either tells the time of one way, in microseconds.
+    fn round_trip_ns(self, printed: &str) -> Option<f64> {
+        let last = printed.lines().rfind(|line| !line.trim().is_empty())?;
+        let one_way = match self {
+            // bytes, sent, acknowledged, total, time, MB/s, µs a transfer, transfers a second
+            Program::PingPong { .. } => last.split_whitespace().nth(6)?,
+            // iterations, median, average since the last line, average of all, …
+            Program::PerfTest { .. } => last.split(',').nth(3)?,
+        };
+        one_way.parse::<f64>().ok().filter(|us| *us > 0.0).map(|us| us * 2e3)
+    }
+}
+
+impl Foreign {
+    /// Those that work here, and of each other one why it does not.
+    pub(super) fn present(size: usize) -> (Vec<Foreign>, Vec<String>) {
+        let (mut present, mut absent) = (Vec::new(), Vec::new());
+        for program in Program::ALL {
+            let (command, package) = program.command();
+            let missing = [command, GUARD].into_iter().find(|command| !installed(command));
+            let mut foreign = Foreign { program, iterations: ITERATIONS };
+            match missing {
+                Some(_) => absent.push(format!("{}: {command} is not installed (Debian: {package})", program.name())),
+                None => match foreign.play(0, size) {
+                    Ok(_) => present.push(foreign),
+                    Err(why) => absent.push(format!("{}: {why:#}", program.name())),
+                },
+            }
+        }
+        (present, absent)
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.program.name()
+    }
+
+    /// Lets both ends play for about so long. What of their processor time is not for starting and connecting nobody tells.
+    pub(super) fn play(&mut self, slice_ns: u64, size: usize) -> Result<Stretch> {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr())?.port();
+        let (name, deadline) = (self.program.command().0, Instant::now() + PATIENCE);
+        let ours = |leads| self.program.end(port, self.iterations, size, leads);
+        let mut follower = Running::start(ours(false), name)?;
+        let printed = loop {
+            let printed = Running::start(ours(true), name)?.printed(deadline)?;
+            match printed {
+                Ok(printed) => break printed,
+                // It came before the other listened. Not again once that one is gone.
+                Err(why) => {
+                    follower.process.alive().with_context(|| why.clone())?;
+                    ensure!(Instant::now() < deadline, "{name} does not get to its end: {why}");
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+        };
+        let each = self.program.round_trip_ns(&printed).with_context(|| format!("{name} printed {printed:?}"))?;
+        let round_trips = self.iterations;
+        self.iterations = ((slice_ns as f64 / each) as u64).clamp(ITERATIONS, ITERATIONS_MAX);
+        Ok(Stretch { round_trips, wall_ns: (each * round_trips as f64) as u64, cpu_ns: 0 })
+    }
+}
+
+struct Running {
+    process: Process,
+    out: ChildStdout,
+    err: ChildStderr,
+}
+
+impl Running {
+    fn start(mut command: Command, name: &'static str) -> Result<Running> {
+        let mut child: Child = command.spawn().with_context(|| format!("{name} could not be started"))?;
+        let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else { bail!("no pipes") };
+        Ok(Running { process: Process::of(child, name), out, err })
+    }
+
+    /// What it printed, or its complaint; an error when it does not end in time.
+    fn printed(mut self, deadline: Instant) -> Result<Result<String, String>> {
+        let status = loop {
+            match self.process.ended()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => bail!("it does not end within {PATIENCE:?}"),
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let (mut printed, mut said) = (String::new(), String::new());
+        self.out.read_to_string(&mut printed)?;
+        self.err.read_to_string(&mut said)?;
+        Ok(if status.success() { Ok(printed) } else { Err(format!("{status}: {}", said.trim())) })
+    }
+}
+
+fn installed(command: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(command).is_file()))
+}
+
+/// Of util-linux: ties a program's life to its parent's.
+const GUARD: &str = "setpriv";
+/// Round trips at first, and in the longest stretch.
+const ITERATIONS: u64 = 32;
+const ITERATIONS_MAX: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_they_print_is_one_way() {
+        let pingpong = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                        64      20k     =20k     2.4m        0.44s      5.84      10.96       0.09\n";
+        let shm = Program::ALL[0];
+        assert_eq!(shm.round_trip_ns(pingpong), Some(21_920.0));
+        let perftest = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+                        20000,3.520,32.902,111.510,1.86,0.55,30394,8968\n\n";
+        assert_eq!(Program::ALL[2].round_trip_ns(perftest), Some(223_020.0));
+        assert_eq!(shm.round_trip_ns("fi_getinfo: -61"), None);
+        assert_eq!(shm.round_trip_ns(""), None);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_and_one_that_is_there_plays() {
+        let (present, absent) = Foreign::present(64);
+        assert_eq!(present.len() + absent.len(), Program::ALL.len());
+        for program in Program::ALL {
+            let (command, package) = program.command();
+            let told = absent.iter().find(|why| why.starts_with(&program.name()));
+            assert_eq!(told.is_some(), present.iter().all(|one| one.program != program));
+            assert!(installed(command) || told.is_some_and(|why| why.contains(package)), "{command}");
+        }
+    }
+}
