@@ -4,7 +4,9 @@
 //!    (or a page split off from that) has the same parent; at most one child of a parent is going at a time, and a marked
 //!    node neither splits nor freezes.
 //! 2. *freeze*: a bit in the child's word; no compare-and-swap on it can succeed any more.
-//! 3. *absorb*: the left neighbour is replaced by a page with the rows of both, ending where the child ended.
+//! 3. *absorb*: the left neighbour is replaced by a page with the rows of both, ending where the child ended. Only then does the
+//!    child's word become `GONE`, and only after that is what it named retired: a guard that comes to the child's number by what it
+//!    read before (a side link, the parent as it was) would follow the word to memory that nothing keeps.
 //! 4. *forget*: the parent's node is replaced by one without the child and without the mark. The child's number is retired.
 //!
 //! The parent holds the only reference to the child besides the left neighbour's side link, and both are gone then; late
@@ -18,7 +20,8 @@ use crate::inner::{Inner, Target};
 use crate::options::Error;
 use crate::page::{Fences, HEADER_BYTES, Layout, NO_PAGE};
 use crate::stats::Counter;
-use crate::store::{FROZEN, LeafState, Node};
+use crate::store::{FROZEN, GONE, LeafState, Node};
+use crate::sync::Ordering;
 
 impl Core {
     /// Page `pid` of `level`, which starts at `low`, has become small: merges it with a neighbour if they fit together.
@@ -129,15 +132,18 @@ impl Core {
             let (high, right) = match word.node(&self.store) {
                 Node::Leaf(state) => (state.leaf.high_fence(), state.leaf.right()),
                 Node::Inner(inner) => (inner.high.as_deref(), inner.right),
+                Node::Gone => return Ok(false),
             };
             match high {
                 Some(high) if high < low => left = right,
                 Some(high) if high == low && right == going => {
-                    let going = self.read(guard, going);
-                    match (word.node(&self.store), going.node(&self.store)) {
-                        (Node::Leaf(l), Node::Leaf(r)) if self.join_leaves(guard, left, &l, &r)? => return Ok(true),
-                        (Node::Inner(l), Node::Inner(r)) if self.join_inner(guard, left, l, r) => return Ok(true),
-                        _ => {}
+                    let joined = match (word.node(&self.store), self.read(guard, going).node(&self.store)) {
+                        (Node::Leaf(l), Node::Leaf(r)) => self.join_leaves(guard, (left, &l), (going, &r))?,
+                        (Node::Inner(l), Node::Inner(r)) => self.join_inner(guard, (left, l), (going, r)),
+                        _ => false,
+                    };
+                    if joined {
+                        return Ok(true);
                     }
                 }
                 _ => return Ok(true),
@@ -145,7 +151,12 @@ impl Core {
         }
     }
 
-    fn join_leaves(&self, guard: &Guard<'_>, pid: u32, l: &LeafState<'_>, r: &LeafState<'_>) -> Result<bool, Error> {
+    fn join_leaves(
+        &self,
+        guard: &Guard<'_>,
+        (pid, l): (u32, &LeafState<'_>),
+        (going, r): (u32, &LeafState<'_>),
+    ) -> Result<bool, Error> {
         let mut pieces = pieces_of(l, None);
         pieces.extend(pieces_of(r, None));
         let fences = Fences { low: l.leaf.low_fence(), high: r.leaf.high_fence() };
@@ -158,19 +169,26 @@ impl Core {
             return Ok(false);
         }
         self.shelter(reserved, fences.low);
+        self.clear(going);
         self.retire_leaf(guard, l);
         self.retire_leaf(guard, r);
         Ok(true)
     }
 
-    fn join_inner(&self, guard: &Guard<'_>, pid: u32, l: &Inner, r: &Inner) -> bool {
+    fn join_inner(&self, guard: &Guard<'_>, (pid, l): (u32, &Inner), (going, r): (u32, &Inner)) -> bool {
         let mut entries = l.entries();
         entries.extend(r.entries());
         let new = Inner::new(self.epochs.now(), l.level, &entries, r.high.as_deref(), r.right, l.merging);
         if !self.install_inner(guard, pid, l, new) {
             return false;
         }
+        self.clear(going);
         self.retire(guard, Retired::Inner(std::ptr::from_ref(r) as usize), r.birth, r.bytes());
         true
+    }
+
+    /// The page's rows are elsewhere. The caller's guard keeps its number from being given to another page.
+    fn clear(&self, pid: u32) {
+        self.store.map.entry(pid).word.store(GONE, Ordering::SeqCst);
     }
 }

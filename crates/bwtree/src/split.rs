@@ -48,6 +48,7 @@ impl Core {
         let (high, right) = match word.node(&self.store) {
             Node::Leaf(state) => (state.leaf.high_fence(), state.leaf.right()),
             Node::Inner(inner) => (inner.high.as_deref(), inner.right),
+            Node::Gone => return false,
         };
         !word.frozen() && high == Some(separator) && right == child
     }

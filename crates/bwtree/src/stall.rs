@@ -70,6 +70,31 @@ fn what_a_guard_read_stays_however_young() {
     assert_eq!(found.state.leaf.bytes(), before);
 }
 
+/// What a guard read names a page that was merged into its neighbour since: nothing of that page is looked at any more.
+#[test]
+fn a_page_merged_away_is_not_followed() {
+    let tree = tree();
+    let rows = |range: std::ops::Range<u64>| range.map(u64::to_be_bytes);
+    for key in rows(0..2000) {
+        tree.insert(&key, &[1; 8]).unwrap();
+    }
+    let core: &Core = &tree.core;
+    let guard = core.enter();
+    let left = core.find_leaf(&guard, Target::At(&[])).state.leaf;
+    let (high, going) = (left.high_fence().unwrap(), left.right());
+    // The page to the right is replaced by ones that the guard never saw, and goes: its last version is freed.
+    for key in rows(2000..3000) {
+        tree.insert(&key, &[2; 8]).unwrap();
+    }
+    for key in rows(0..2000) {
+        assert!(tree.delete(&key).unwrap());
+    }
+    tree.reclaim();
+    assert!(core.read(&guard, going).frozen() && tree.stats().merges > 0);
+    core.look_ahead(&guard, &left);
+    core.post(&guard, 1, &[high, b"beyond"].concat(), crate::page::NO_PAGE, going);
+}
+
 /// Threads that stop at any point inside, scans that stop with pages in hand, and writers who must not care.
 #[test]
 fn stalls_everywhere_disturb_nobody() {

@@ -34,8 +34,8 @@ impl Entry for Mapped {
 
 /// A word of the mapping table, read under a guard: what it names stays at least as long as the guard.
 ///
-/// Bit 0: frozen (the page is being merged into its left neighbour and takes no change). Bit 1: an inner node, whose
-/// address the word is. Leaves: bits 2..10 length of the chain, 10..26 newest delta (8-byte units from the base page),
+/// Bit 0: frozen (the page is being merged into its left neighbour and takes no change). [`GONE`]: merged, and nothing is there
+/// any more. Bit 1: an inner node, whose address the word is. Leaves: bits 2..10 length of the chain, 10..26 newest delta (8-byte units from the base page),
 /// 26..62 base page (64-byte units from the arena's base).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Word<'g> {
@@ -47,6 +47,8 @@ pub(crate) struct Word<'g> {
 pub(crate) enum Node<'g> {
     Leaf(LeafState<'g>),
     Inner(&'g Inner),
+    /// The left neighbour has the rows.
+    Gone,
 }
 
 /// A leaf at one instant: base page and chain.
@@ -73,6 +75,7 @@ impl<'g> Word<'g> {
     pub(crate) fn node(self, store: &Store) -> Node<'g> {
         match self.inner() {
             Some(inner) => Node::Inner(inner),
+            None if self.raw & GONE == GONE => Node::Gone,
             None => Node::Leaf(store.leaf(self)),
         }
     }
@@ -433,11 +436,13 @@ impl Store {
     /// No guard can see the unit any more: frees it, or leaves that to the last pin.
     pub(crate) fn release(&self, id: u32) {
         let unit = self.units.entry(id);
+        // Looked up before: once released, a last pin that goes frees the unit, and its number may be another's.
+        let bytes = unit.bytes() as u64;
         let before = unit.state.fetch_or(RELEASED, Ordering::SeqCst);
         if before & PINS == 0 {
             self.free_unit(id);
         } else {
-            self.limbo.fetch_add(unit.bytes() as u64, Ordering::Relaxed);
+            self.limbo.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -527,6 +532,8 @@ unsafe fn leaf_at<'g>(base: *const u8) -> Leaf<'g> {
 
 /// Bit of a word: the page takes no change any more.
 pub(crate) const FROZEN: u64 = 1;
+/// Word of a page whose left neighbour has taken over its rows: it names nothing, whatever the page's number still stands in.
+pub(crate) const GONE: u64 = 1 << 63 | FROZEN;
 const INNER: u64 = 2;
 const ADDRESS: u64 = !7;
 const PINS: u64 = u32::MAX as u64;
