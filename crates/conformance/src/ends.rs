@@ -40,8 +40,12 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn open(provider: Arc<dyn Provider>) -> Result<Self, Stop> {
+        Self::open_with(provider, PortOptions::default())
+    }
+
+    pub(crate) fn open_with(provider: Arc<dyn Provider>, options: PortOptions) -> Result<Self, Stop> {
         let domain = provider.allocate_domain()?;
-        let probe = Probe::new(provider.open_port(&domain, PortOptions::default())?)?;
+        let probe = Probe::new(provider.open_port(&domain, options)?)?;
         Ok(Self {
             probe,
             capabilities: provider.capabilities(),
@@ -85,9 +89,14 @@ impl End {
         Ok((window, token))
     }
 
+    /// The registration that was made last, to be ended by the caller.
+    pub(crate) fn last_region(&mut self) -> Option<MemoryRegion> {
+        self.regions.pop()
+    }
+
     /// Ends the registration that was made last.
     pub(crate) fn deregister_last(&mut self) -> Result<(), Stop> {
-        match self.regions.pop() {
+        match self.last_region() {
             Some(region) => Ok(self.provider.deregister(region)?),
             None => Ok(()),
         }
@@ -212,7 +221,12 @@ pub(crate) const QP: QpIndex = QpIndex(0);
 
 impl Pair {
     pub(crate) fn new(harness: &dyn Harness) -> Result<Self, Stop> {
-        let mut pair = Self { a: End::open(harness.provider())?, b: End::open(harness.provider())? };
+        Self::with(harness, PortOptions::default())
+    }
+
+    /// With options for the port of `a`.
+    pub(crate) fn with(harness: &dyn Harness, options: PortOptions) -> Result<Self, Stop> {
+        let mut pair = Self { a: End::open_with(harness.provider(), options)?, b: End::open(harness.provider())? };
         connect(harness, &mut pair.a, &mut pair.b)?;
         Ok(pair)
     }

@@ -159,7 +159,8 @@ macro_rules! conformance_tests {
             fifo "fifo", placed "placed", gather "gather", inline "inline", immediate "immediate", rnr "rnr",
             length "length", last_word "last-word", write_order "write-order", fence "fence", atomic "atomic",
             keys "keys", progress "progress", shared "shared", close "close", death "death",
-            hostile "hostile", arm "arm", wait "wait", idle "idle", nonblocking "nonblocking"
+            hostile "hostile", arm "arm", half "half", wait "wait", forget "forget", idle "idle",
+            nonblocking "nonblocking"
         );
     };
     (@sentences $($name:ident $id:literal),*) => {

@@ -81,6 +81,8 @@ faults! {
     needs_the_target: NeedsTheTarget by "progress";
     flushes_shared_receives: FlushesShared by "shared";
     misses_a_death: MissesDeath by "death";
+    wakes_for_the_last_of_many: WakesForTheLast by "half";
+    hoards_memory: HoardsMemory by "forget";
     lets_others_suffer: ClosesAll by "hostile";
 }
 

@@ -29,9 +29,11 @@
 //! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends.
 //! - **death**: the peer's death is reported within a second, by an event and by the failure of everything pending.
 //! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
-//! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something;
-//!   with [`PortOptions::wake_at_half`](crate::PortOptions), of completed sends once they are half of those in flight. So with `wait`.
+//! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something. So with `wait`.
+//! - **half**: with [`PortOptions::wake_at_half`](crate::PortOptions) completed sends do that at the latest once they are half of those in
+//!   flight; everything else does it at once.
 //! - **wait**: `wait` returns soon after `poll` or `next_event` would return something, after `other` became readable and after `timeout`.
+//! - **forget**: memory whose registration has ended is let go once no request in flight names it; a port that sleeps is woken where that needs a poll.
 //! - **idle**: a port on which nothing happens costs no processor time once armed.
 //! - **nonblocking**: `post`, `poll`, `arm`, `close` and `next_event` do not wait for a peer.
 

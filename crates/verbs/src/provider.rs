@@ -34,8 +34,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// [`VerbsError::Unsupported`] for an access that this memory or provider does not allow.
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError>;
 
-    /// Ends a registration. Deferred and batched: what is in flight still completes, peers forget
-    /// the memory as they progress. Dropping a region without this leaves it registered.
+    /// Ends a registration. Deferred and batched: what is in flight still completes, ports and peers forget
+    /// the memory as they progress, and those that sleep are woken for it. Dropping a region without this leaves it registered.
     ///
     /// # Errors
     /// When the region is not this provider's.

@@ -43,7 +43,9 @@ pub const SENTENCES: &[Sentence] = &[
     Sentence { id: "death", check: lifetimes::death },
     Sentence { id: "hostile", check: lifetimes::hostile },
     Sentence { id: "arm", check: waiting::arm },
+    Sentence { id: "half", check: waiting::half },
     Sentence { id: "wait", check: waiting::wait },
+    Sentence { id: "forget", check: waiting::forget },
     Sentence { id: "idle", check: waiting::idle },
     Sentence { id: "nonblocking", check: waiting::nonblocking },
 ];

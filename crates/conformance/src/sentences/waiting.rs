@@ -1,9 +1,10 @@
 //! Descriptors to wait on, and calls that do not wait.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_verbs::Access;
-use overside_verbs::probe::{Act, Data};
+use overside_verbs::probe::{Act, Area, Data};
+use overside_verbs::{Access, Memory, PortOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::ends::{End, Pair, QP, WAIT, owes, part};
@@ -69,7 +70,7 @@ pub(super) fn arm(harness: &dyn Harness) -> Result<(), Stop> {
 fn two_threads(pair: &mut Pair) -> Result<(), Stop> {
     let (Pair { a, b }, count) = (pair, 300);
     let areas = [a.area(4096)?, b.area(4096)?];
-    let play = |end: &mut End, area: &overside_verbs::probe::Area, first: bool| -> Result<(), Stop> {
+    let play = |end: &mut End, area: &Area, first: bool| -> Result<(), Stop> {
         for i in 0..count {
             let got = end.receive(Some(QP), area.piece(i % 32 * 64, 64)?)?;
             if first || i > 0 {
@@ -89,6 +90,95 @@ fn two_threads(pair: &mut Pair) -> Result<(), Stop> {
         let ours = play(a, &areas[0], true);
         ours.and(other.join().unwrap_or_else(|_| Err(Stop::Broken("a player panicked".into()))))
     })
+}
+
+pub(super) fn half(harness: &dyn Harness) -> Result<(), Stop> {
+    let options = PortOptions { wake_at_half: true, ..PortOptions::default() };
+    let mut pair = Pair::with(harness, options)?;
+    let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+    pair.message(from.piece(0, 64)?, to.piece(0, 64)?)?;
+    for sends in [1, 2, 7, 8] {
+        let sent = send_some(&mut pair, &from, sends)?;
+        // Half of them meet a receive.
+        let taken = sends.div_ceil(2);
+        let got = (0..taken).map(|i| pair.b.receive(Some(QP), to.piece(i * 64, 64)?)).collect::<Result<Vec<_>, _>>()?;
+        let woken = woken_while_turning(&mut pair)?;
+        owes!(woken, "{taken} of {sends} sends completed and the armed descriptor did not become readable");
+        let rest = (taken..sends).map(|i| pair.b.receive(Some(QP), to.piece(i * 64, 64)?));
+        let rest = rest.collect::<Result<Vec<_>, _>>()?;
+        pair.finish(&sent, &[got, rest].concat())?;
+    }
+    // What is no completed send wakes at once, though none has completed: a message, and the end.
+    send_some(&mut pair, &from, 8)?;
+    let got = pair.a.receive(Some(QP), from.piece(1024, 64)?)?;
+    armed(&mut pair.a)?;
+    pair.b.send(QP, Data::Gather(vec![to.piece(2048, 64)?]), None)?;
+    owes!(woken_while_turning(&mut pair)?, "a message came and the armed descriptor did not become readable");
+    pair.until("a receive", |pair| pair.a.has(got))?;
+    armed(&mut pair.a)?;
+    pair.b.probe.close(QP);
+    owes!(woken_while_turning(&mut pair)?, "the peer closed and the armed descriptor did not become readable");
+    Ok(())
+}
+
+/// Sends that meet no receive yet; then their end is armed.
+fn send_some(pair: &mut Pair, from: &Area, sends: usize) -> Result<Vec<u32>, Stop> {
+    let send = |_| pair.a.send(QP, Data::Gather(vec![from.piece(0, 64)?]), None);
+    let sent = (0..sends).map(send).collect::<Result<Vec<_>, _>>()?;
+    pair.quiet();
+    armed(&mut pair.a)?;
+    Ok(sent)
+}
+
+/// Turns `b` until the descriptor of `a` is readable; whether it became so.
+fn woken_while_turning(pair: &mut Pair) -> Result<bool, Stop> {
+    let limit = Instant::now() + WAKE;
+    while Instant::now() < limit {
+        pair.b.turn();
+        if pair.a.readable_within(Duration::from_millis(1))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn forget(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    for (by_wait, sender) in [(false, true), (true, true), (false, false), (true, false)] {
+        let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+        pair.message(from.piece(0, 64)?, to.piece(0, 64)?)?;
+        pair.quiet();
+        let (end, used) = if sender { (&mut pair.a, from) } else { (&mut pair.b, to) };
+        let (Memory::Segment(segment), Some(region)) = (used.memory(), end.last_region()) else { continue };
+        let memory = Arc::downgrade(&segment);
+        drop((used, segment));
+        let gone = || memory.strong_count() == 0;
+        let woken = if by_wait {
+            let (provider, probe) = (end.provider.clone(), &mut end.probe);
+            std::thread::scope(|scope| -> Result<bool, Stop> {
+                let start = Instant::now();
+                let sleeper = scope.spawn(move || probe.wait(None, Some(WAKE * 2)));
+                std::thread::sleep(PAUSE);
+                provider.deregister(region)?;
+                let deadline = Instant::now() + WAKE;
+                while !sleeper.is_finished() && !gone() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let woken = sleeper.is_finished() || gone();
+                // A breach is told at once, and ends when the sleep does.
+                owes!(woken, "a registration ended, and wait slept on for {:?}", start.elapsed());
+                Ok(woken)
+            })?
+        } else {
+            armed(end)?;
+            end.provider.deregister(region)?;
+            end.readable_within(WAKE)?
+        };
+        // Whoever keeps nothing needs no poll.
+        owes!(woken || gone(), "a registration ended and the armed descriptor did not become readable");
+        end.until("the memory of a registration that has ended is let go", |_| gone())?;
+    }
+    Ok(())
 }
 
 /// Sleeps by `wait` until `done`; one that does not return though there is something is a breach.
@@ -136,7 +226,7 @@ pub(super) fn wait(harness: &dyn Harness) -> Result<(), Stop> {
 fn ping_pong_by_wait(pair: &mut Pair) -> Result<(), Stop> {
     let Pair { a, b } = pair;
     let areas = [a.area(4096)?, b.area(4096)?];
-    let play = |end: &mut End, area: &overside_verbs::probe::Area, first: bool| -> Result<(), Stop> {
+    let play = |end: &mut End, area: &Area, first: bool| -> Result<(), Stop> {
         for i in 0..ROUNDS {
             let got = end.receive(Some(QP), area.piece(i % 32 * 64, 64)?)?;
             if !first {

@@ -88,6 +88,8 @@ pub struct Fabric {
     pub regions: HashMap<u128, Region>,
     pub ports: Vec<PortState>,
     pub waiting: HashMap<String, Vec<usize>>,
+    /// Whose registration has ended: for the fault HoardsMemory.
+    pub hoard: Vec<Region>,
     /// Ends 2n and 2n + 1 are each other's peers.
     ends: Vec<End>,
     numbers: u64,
@@ -96,7 +98,7 @@ pub struct Fabric {
 impl Fabric {
     pub fn new(fault: Option<Fault>) -> Self {
         let (regions, waiting) = (HashMap::new(), HashMap::new());
-        Self { fault, regions, ports: Vec::new(), waiting, ends: Vec::new(), numbers: 0 }
+        Self { fault, regions, ports: Vec::new(), waiting, hoard: Vec::new(), ends: Vec::new(), numbers: 0 }
     }
 
     pub fn number(&mut self) -> u64 {
@@ -145,6 +147,7 @@ impl Fabric {
 
     pub fn polled(&mut self, port: usize) {
         self.ports[port].polled = true;
+        self.hoard.clear();
     }
 
     /// Carries out what can be carried out for and by the queue pairs of a port.
@@ -363,7 +366,10 @@ impl Fabric {
         let Some((port, qp)) = self.ends[end].at else { return };
         let Done { status, bytes, value } = done;
         self.ports[port].done.push_back(RawCompletion { slot, qp: Some(qp), opcode, status, bytes, immediate, value });
-        self.wake(port);
+        let of_a_send = !matches!(opcode, Opcode::Receive | Opcode::ReceiveImmediate);
+        if self.fault != Some(Fault::WakesForTheLast) || !of_a_send || self.ends[end].sends.is_empty() {
+            self.wake(port);
+        }
     }
 
     fn wake(&mut self, port: usize) {

@@ -52,6 +52,10 @@ pub enum Fault {
     MissesDeath,
     /// One peer's mistake closes every queue pair of the port.
     ClosesAll,
+    /// Wakes for completed sends when none is in flight any more.
+    WakesForTheLast,
+    /// Lets memory go at the next poll, and wakes nobody for that.
+    HoardsMemory,
 }
 
 /// Providers over one fabric, one for each end.
@@ -158,7 +162,11 @@ impl Provider for Reference {
 
     fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
         let RemoteToken { rkey, .. } = region.token();
-        self.fabric.lock().unwrap().regions.remove(&rkey);
+        let mut fabric = self.fabric.lock().unwrap();
+        let ended = fabric.regions.remove(&rkey);
+        if fabric.fault == Some(Fault::HoardsMemory) {
+            fabric.hoard.extend(ended);
+        }
         Ok(())
     }
 

@@ -76,17 +76,15 @@ impl Mail {
         Some(std::mem::take(&mut letters))
     }
 
-    /// Writes, and wakes the port when it has to see to it at once.
-    fn put(&self, wake: bool, write: impl FnOnce(&mut Letters)) {
+    /// Writes, and wakes the port: one that sleeps keeps memory which nobody uses.
+    fn put(&self, write: impl FnOnce(&mut Letters)) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         write(&mut letters);
         self.any.store(true, Ordering::Relaxed);
-        if wake {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        }
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Readable when a letter must be read at once.
+    /// Readable while there is a letter.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -135,7 +133,7 @@ impl Registry {
                     place.segments.remove(&id);
                 }
             }
-            place.ports.retain(|port| port.upgrade().inspect(|mail| mail.put(false, |l| l.gone.push(id))).is_some());
+            place.ports.retain(|port| port.upgrade().inspect(|mail| mail.put(|l| l.gone.push(id))).is_some());
         }
         Ok(())
     }
@@ -159,7 +157,7 @@ impl Registry {
     pub(crate) fn announce(&self, failed: Option<u32>) {
         let state = self.lock();
         for mail in state.domains.iter().flat_map(|place| &place.ports).filter_map(Weak::upgrade) {
-            mail.put(true, |letters| match failed {
+            mail.put(|letters| match failed {
                 Some(number) => letters.failed.push(number),
                 None => letters.device_failed = true,
             });

@@ -62,11 +62,13 @@ impl ShmPort {
         domain: &ProtectionDomain,
         options: PortOptions,
     ) -> Result<Self, VerbsError> {
+        let (watch, mail) = (Watch::new()?, shared.registry.open_port(domain.id())?);
+        watch.add(mail.bell(), MAIL)?;
         Ok(Self {
             domain: domain.id(),
             geometry: Geometry::for_options(options.depth, options.sges),
             wake_at_half: options.wake_at_half,
-            watch: Watch::new()?,
+            watch,
             pairs: Vec::new(),
             hot: Vec::new(),
             starved: Vec::new(),
@@ -75,7 +77,7 @@ impl ShmPort {
             done: VecDeque::new(),
             events: VecDeque::new(),
             segments: LocalSegments::default(),
-            mail: shared.registry.open_port(domain.id())?,
+            mail,
             places: Vec::new(),
             sges: Vec::new(),
             ready: Vec::new(),
@@ -488,6 +490,8 @@ fn payload_bytes(payload: &overside_verbs::port::Payload<'_>) -> u64 {
     }
 }
 
+/// The token of the mail, which every poll reads anyway; no queue pair has the index.
+const MAIL: u64 = u64::MAX;
 const SOCKET: u64 = 0;
 const PROCESS: u64 = 1;
 /// Busy polls between two looks at epoll (0.3 µs each).

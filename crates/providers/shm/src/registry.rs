@@ -1,11 +1,14 @@
 //! What may be touched: protection domains with their memory, and whom that concerns.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use overside_memory::{Segment, SegmentId};
+use overside_verbs::watch::failed;
 use overside_verbs::{Access, Memory, MemoryRegion, VerbsError, random};
+use rustix::event::EventfdFlags;
 
 use crate::channel::{Carried, Channel};
 use crate::messages::Message;
@@ -38,13 +41,26 @@ struct Domain {
 }
 
 /// What a port is told by other threads: segments that are no longer registered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mail {
     gone: Mutex<Vec<SegmentId>>,
     any: AtomicBool,
+    /// Readable while there is something: a port that sleeps keeps memory which nobody uses.
+    bell: OwnedFd,
 }
 
 impl Mail {
+    fn new() -> Result<Self, VerbsError> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let bell = bell.map_err(|errno| failed("eventfd", errno))?;
+        Ok(Self { gone: Mutex::default(), any: AtomicBool::new(false), bell })
+    }
+
+    /// To be watched by the port.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
     /// Takes what has come in; nothing, cheaply, as a rule.
     #[inline]
     pub(crate) fn take(&self) -> Vec<SegmentId> {
@@ -53,13 +69,17 @@ impl Mail {
         }
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::Relaxed);
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut gone)
     }
 
     fn put(&self, id: SegmentId) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         gone.push(id);
-        self.any.store(true, Ordering::Relaxed);
+        // Many deregistrations before the port looks wake it once.
+        if !self.any.swap(true, Ordering::Relaxed) {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
     }
 }
 
@@ -89,7 +109,7 @@ impl Registry {
         Ok(MemoryRegion::new(memory.clone(), access, rkey))
     }
 
-    /// Ends a registration. Ports forget the segment as they progress, peers the key at once.
+    /// Ends a registration. Ports forget the segment as they progress, woken if they sleep; peers the key at once.
     pub(crate) fn deregister(&self, region: &MemoryRegion) -> Result<(), VerbsError> {
         let rkey = region.token().rkey;
         let mut state = self.lock();
@@ -136,7 +156,7 @@ impl Registry {
     pub(crate) fn open_port(&self, domain: u64) -> Result<Arc<Mail>, VerbsError> {
         let mut state = self.lock();
         let place = state.domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
-        let mail = Arc::new(Mail::default());
+        let mail = Arc::new(Mail::new()?);
         place.ports.retain(|port| port.strong_count() > 0);
         place.ports.push(Arc::downgrade(&mail));
         Ok(mail)

@@ -242,9 +242,10 @@ impl SendQueue {
         }
     }
 
-    /// What the peer has consumed, as last seen, if anything waits for it to consume more.
+    /// What the peer has consumed, as last seen, if anything waits for it to consume more: a report, room, or news for the peer of what
+    /// it may forget then.
     pub(crate) fn waits(&self) -> Option<u64> {
-        (self.reports > 0 || self.refused).then_some(self.producer.consumed())
+        (self.reports > 0 || self.refused || !self.forgetting.is_empty()).then_some(self.producer.consumed())
     }
 
     /// Whether nothing can be reported and nothing told without the peer's doing.

@@ -5,9 +5,13 @@
 mod ends;
 
 use std::fmt::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ends::{End, both, pair};
-use overside_memory::View;
+use overside_memory::{Segment, View};
 use overside_verbs::*;
 
 /// Completions of both ends, in the order in which each reports them.
@@ -74,3 +78,46 @@ fn a_message_too_long_ends_both_sides() {
     stream.event("b", &mut b);
     insta::assert_snapshot!(stream.0);
 }
+
+/// How often a memory is mapped into this process, which is both ends.
+fn mappings(inode: u64) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode.to_string())).count()
+}
+
+#[test]
+fn deregistered_memory_is_unmapped_by_both_ends_though_they_sleep() {
+    let (mut a, to_b, mut b, from_a) = pair();
+    let source = Segment::shared(4096).unwrap().carve(4096).pop().unwrap();
+    let inode = rustix::fs::fstat(source.segment().fd().unwrap()).unwrap().st_ino;
+    let memory = Memory::Segment(source.segment().clone());
+    let region = a.provider.register(&a.domain, &memory, Access::LOCAL).unwrap();
+    drop(memory);
+    b.post_receives(Some(from_a), 1, 4096);
+    a.post(to_b, vec![WorkRequest::send(1, View::prefix(source, 100))]);
+    both(&mut a, 1, &mut b, 1);
+    assert_eq!(mappings(inode), 2, "its owner's and its reader's");
+    let (provider, stopped) = (a.provider.clone(), AtomicBool::new(false));
+    let (stop, stops) = UnixStream::pair().unwrap();
+    let sleep = |end: &mut End| {
+        while !stopped.load(Ordering::Acquire) {
+            end.queue.sleep_or(&mut Vec::new(), Some(SLEEP), Some(stops.as_fd())).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| sleep(&mut a));
+        scope.spawn(|| sleep(&mut b));
+        std::thread::sleep(Duration::from_millis(50)); // long enough to be asleep, as a rule
+        provider.deregister(region).unwrap();
+        let start = Instant::now();
+        while mappings(inode) > 0 && start.elapsed() < SLEEP / 2 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stopped.store(true, Ordering::Release);
+        drop(stop);
+        assert_eq!(mappings(inode), 0, "nobody uses it and somebody keeps it");
+    });
+}
+
+/// How long a sleep is that nothing ends.
+const SLEEP: Duration = Duration::from_secs(20);
