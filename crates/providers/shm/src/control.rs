@@ -48,6 +48,12 @@ impl OwnControl {
         let _ = self.segment.wake(Word::Rung as usize);
     }
 
+    /// Changes any word, for those who play a peer that does so.
+    pub(crate) fn scribble(&self, word: usize, change: impl FnOnce(u64) -> u64) {
+        let place = &self.words()[word % self.words().len()];
+        place.store(change(place.load(Ordering::Relaxed)), Ordering::Release);
+    }
+
     #[inline]
     fn put(&self, at: usize, words: &[u64]) {
         let place = &self.words()[at / 8..at / 8 + words.len()];

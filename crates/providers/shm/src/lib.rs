@@ -39,6 +39,8 @@ mod mangled;
 mod messages;
 mod one_sided;
 mod pair;
+#[doc(hidden)]
+pub mod parts;
 mod peer_memory;
 mod port;
 mod producer;

@@ -80,6 +80,11 @@ impl ShmProvider {
         Ok(Arc::new(Self { shared }))
     }
 
+    /// Tells this provider's links from another's.
+    pub(crate) fn id(&self) -> u64 {
+        self.shared.id()
+    }
+
     fn check_fork(&self) -> Result<(), VerbsError> {
         self.shared.fork.check()
     }
