@@ -36,10 +36,10 @@ pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("messages", "every provider present", "Round trips of small messages");
     let transports = transports();
-    let (mut others, absent) = Foreign::present(MESSAGE_BYTES);
+    let mut absent = Vec::new();
     let mut measured = Vec::new();
     for place in PLACES {
-        measured.push((place, placement(setting, place, &transports, &mut others)?));
+        measured.push((place, placement(setting, place, &transports, &mut absent)?));
     }
     for (place, sides) in &measured {
         table(&mut figure, place, sides);
@@ -113,9 +113,15 @@ fn transports() -> Vec<&'static str> {
     all
 }
 
-fn placement(setting: &Setting<'_>, place: Place, transports: &[&str], others: &mut [Foreign]) -> Result<Vec<Rounds>> {
+fn placement(
+    setting: &Setting<'_>,
+    place: Place,
+    transports: &[&str],
+    absent: &mut Vec<String>,
+) -> Result<Vec<Rounds>> {
     let _there = place.take()?;
     let mut sides = sides(transports)?;
+    let (mut others, why) = Foreign::present(slice_ns(setting), MESSAGE_BYTES);
     let rounds = setting.rounds();
     let (mut done, all) = (0, sides.len() + others.len());
     let samples = alternate(all, rounds, |side, _| {
@@ -123,11 +129,14 @@ fn placement(setting: &Setting<'_>, place: Place, transports: &[&str], others: &
         setting.progress.part(&format!("messages, {}", place.name), done, rounds * all);
         match sides.get_mut(side) {
             Some(ours) => ours.play(slice_ns(setting), MESSAGE_BYTES),
-            None => others[side - sides.len()].play(slice_ns(setting), MESSAGE_BYTES),
+            None => Ok(others[side - sides.len()].play(slice_ns(setting), MESSAGE_BYTES)),
         }
     })?;
+    let why = why.into_iter().chain(others.iter().filter_map(Foreign::failed));
+    absent.extend(why.map(|why| format!("{}: {why}", place.name)));
     let names = sides.iter().map(|side| side.name.clone()).chain(others.iter().map(Foreign::name));
-    Ok(names.zip(samples).map(|(name, stretches)| Rounds { name, stretches }).collect())
+    let named = names.zip(samples).map(|(name, stretches)| Rounds { name, stretches });
+    Ok(named.filter(|side| side.stretches.iter().all(|stretch| stretch.round_trips > 0)).collect())
 }
 
 fn slice_ns(setting: &Setting<'_>) -> u64 {
