@@ -66,4 +66,4 @@ pub(crate) fn system(what: &'static str, error: &std::io::Error) -> VerbsError {
 }
 
 /// Version of everything that travels on a connection.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;

@@ -301,7 +301,7 @@ impl Raw {
 }
 
 pub fn greeting(flags: u32) -> Vec<u8> {
-    [&b"overside"[..], &2u32.to_le_bytes(), &flags.to_le_bytes(), &[7; 32], b"tcp", &[0; 13]].concat()
+    [&b"overside"[..], &3u32.to_le_bytes(), &flags.to_le_bytes(), &[7; 32], b"tcp", &[0; 13]].concat()
 }
 
 /// A role's proof of a key over both greetings.
