@@ -5,7 +5,7 @@ mod cases;
 
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
-use overside_memory::pack::{Layout, PackKernel, Packer, pack, pack_with};
+use overside_memory::pack::{Layout, PackKernel, Packer, pack, pack_runs, pack_with};
 use overside_shape::{Bitmap, Column, Kind, Mask, Messages, Order, Run, Shape};
 use proptest::prelude::*;
 
@@ -73,6 +73,42 @@ fn check(shape: &Shape, messages: &Messages<'_>, layout: Layout, expected: &[u64
         assert_eq!(&out[skew..end], expected, "{kernel:?} {layout:?} {shape:?}");
         assert!(out[..skew].iter().chain(&out[end..]).all(|b| *b == 0xEE), "{kernel:?} wrote around its place");
     }
+}
+
+proptest! {
+    /// More runs than are fetched ahead, fewer, none, and empty ones.
+    #[test]
+    fn runs_are_packed_one_after_another(
+        places in proptest::collection::vec((0u64..3000, prop_oneof![0u64..70, 0u64..900]), 0..50),
+        skew in 0usize..9,
+    ) {
+        let memory = Fenced::new(3900);
+        let runs = || places.iter().map(|(at, len)| Run::new(*at, *len));
+        let expected: Vec<u8> = runs().flat_map(|r| memory[r.at as usize..][..r.len as usize].to_vec()).collect();
+        let mut out = vec![0xEE; skew + expected.len() + 9];
+        let end = skew + expected.len();
+        prop_assert_eq!(pack_runs(&memory, runs(), &mut out[skew..end]).unwrap(), expected.len());
+        prop_assert_eq!(&out[skew..end], &expected[..]);
+        prop_assert!(out[..skew].iter().chain(&out[end..]).all(|b| *b == 0xEE));
+        let listed = Shape::list(&runs().filter(|r| r.len > 0).collect::<Vec<_>>());
+        if let Ok(listed) = listed {
+            let mut again = vec![0; expected.len()];
+            pack(&memory, &listed.one_message().messages(), &mut again).unwrap();
+            prop_assert_eq!(again, expected);
+        }
+    }
+}
+
+#[test]
+fn runs_that_leave_their_memory_or_find_no_room_are_not_packed() {
+    let (memory, mut out) = ([7u8; 100], [0u8; 50]);
+    let mut pack = |runs: &[Run]| pack_runs(&memory, runs.iter().copied(), &mut out);
+    assert!(matches!(pack(&[Run::new(0, 9), Run::new(99, 2)]), Err(MemoryError::Escapes { at: 99, len: 2, of: 100 })));
+    assert!(matches!(pack(&[Run::new(u64::MAX, 2)]), Err(MemoryError::Escapes { at: u64::MAX, .. })));
+    let long = pack(&[Run::new(0, 40), Run::new(50, 11)]);
+    assert!(matches!(long, Err(MemoryError::Short { needed: 51, has: 50 })));
+    assert!(matches!(pack(&[Run::new(99, 1)]), Ok(1)));
+    assert_eq!(out[..2], [7, 0], "what was refused wrote nothing");
 }
 
 const WIDTHS: [u64; 10] = [1, 2, 3, 4, 8, 12, 16, 24, 40, 130];

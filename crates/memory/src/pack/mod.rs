@@ -11,7 +11,7 @@
 //! | several columns of a bitmap, row by row | numbers of the set rows by vectors, then row after row |
 //! | sets, row by row | columns into a block in the first-level cache, the block into rows |
 //! | mapped | row by row, fetched ahead |
-//! | other | fragment by fragment |
+//! | other | fragment by fragment, fetched ahead |
 //!
 //! Stores stay within the cache, because a transmit buffer is read soon after.
 
@@ -22,6 +22,7 @@ mod kernel;
 mod load;
 mod packer;
 mod periods;
+mod pieces;
 mod rows;
 mod tables;
 #[cfg(target_arch = "x86_64")]
@@ -29,12 +30,13 @@ mod x86;
 
 use std::ops::Range;
 
-use overside_shape::{Kind, Mask, Messages, Shape};
+use overside_shape::{Kind, Mask, Messages, Run, Shape};
 
 use crate::MemoryError;
 use copy::run;
 pub use kernel::PackKernel;
 pub use packer::Packer;
+use pieces::pieces;
 use rows::RowPacker;
 
 /// In which order packed bytes stand.
@@ -103,6 +105,28 @@ pub(crate) unsafe fn pack_racing(
     Ok(needed as usize)
 }
 
+/// Packs runs of `memory`, one after another, into the start of `out`, and gives their bytes: of a region that is
+/// gathered in part, what is not.
+///
+/// # Errors
+/// [`MemoryError::Escapes`] when a run leaves the memory, [`MemoryError::Short`] when `out` has no room; nothing is
+/// written then.
+pub fn pack_runs(memory: &[u8], runs: impl Iterator<Item = Run> + Clone, out: &mut [u8]) -> Result<usize, MemoryError> {
+    let (of, mut needed) = (memory.len() as u64, 0u64);
+    for run in runs.clone() {
+        if run.at.checked_add(run.len).is_none_or(|end| end > of) {
+            return Err(MemoryError::Escapes { at: run.at, len: run.len, of });
+        }
+        needed = needed.saturating_add(run.len);
+    }
+    if needed > out.len() as u64 {
+        return Err(MemoryError::Short { needed, has: out.len() as u64 });
+    }
+    // SAFETY: [pack] every run lies within the slice, the bytes fit into the other, and the best kernel is available.
+    unsafe { pieces(PackKernel::best(), memory.as_ptr(), runs, out.as_mut_ptr()) };
+    Ok(needed as usize)
+}
+
 /// As [`pack_with`], over pinned memory: what a [`View`](crate::View)'s hold keeps as it is.
 ///
 /// # Safety
@@ -167,7 +191,7 @@ unsafe fn bytes_of(
                     Some(unit) if unit > 0 && whole(unit) => {
                         rows_of(kernel, layout, base, regions, unit, shape, range, out);
                     }
-                    _ => pieces(kernel, base, shape, range, out),
+                    _ => pieces(kernel, base, shape.fragments_in(range), out),
                 }
             }
             Kind::Set { regions, mask: Mask::Periods } => {
@@ -181,7 +205,7 @@ unsafe fn bytes_of(
                     done += len;
                 }
             }
-            _ => pieces(kernel, base, shape, range, out),
+            _ => pieces(kernel, base, shape.fragments_in(range), out),
         }
     }
 }
@@ -207,25 +231,11 @@ unsafe fn rows_of(
         match (RowPacker::new(kernel, base, regions, element), layout) {
             (Some(packer), Layout::Columns) => packer.columns(count, out),
             (Some(packer), Layout::Messages) if packer.fits() => packer.rows(count, out),
-            _ => pieces(kernel, base, shape, range, out),
+            _ => pieces(kernel, base, shape.fragments_in(range), out),
         }
     }
 }
 
-/// Fragment by fragment, whatever the kind.
-///
-/// # Safety
-/// As [`bytes_of`].
-unsafe fn pieces(kernel: PackKernel, base: *const u8, shape: &Shape, range: Range<u64>, mut out: *mut u8) {
-    for piece in shape.fragments_in(range) {
-        // SAFETY: [pack] the caller's promise.
-        unsafe {
-            run(kernel, out, base.add(piece.at as usize), piece.len as usize);
-            out = out.add(piece.len as usize);
-        }
-    }
-}
-
-fn unit_of(runs: &[overside_shape::Run]) -> u64 {
+fn unit_of(runs: &[Run]) -> u64 {
     runs.iter().map(|r| r.len).sum()
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use overside_memory::pack::{Packer, pack as pack_into};
+use overside_memory::pack::{Packer, pack as pack_into, pack_runs};
 use overside_memory::{Buffer, Fragment, Hold, Pool, View};
 use overside_planner::{Capabilities, PlanError, Terms, ViewPlan, Way};
 use overside_shape::{Messages, Run, Shape};
@@ -304,10 +304,12 @@ impl DeclaredSend {
                 from = packed;
                 fragments.push(fragment(memory, *run));
             } else {
-                let len = run.len as usize;
-                buffer[packed..packed + len].copy_from_slice(&memory[run.at as usize..][..len]);
-                packed += len;
+                packed += run.len as usize;
             }
+        }
+        let short = self.runs.iter().copied().filter(|run| run.len < gather_from);
+        if let Err(error) = pack_runs(memory, short, &mut buffer[framing.head_bytes()..]) {
+            unreachable!("a region lies in its memory and a buffer holds a request: {error}");
         }
         fragments.extend((packed > from).then(|| stretch(from, packed)));
         let hold = Hold::from(Box::new((pool.view(buffer, packed), memory.clone())));
