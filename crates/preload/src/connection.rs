@@ -10,6 +10,7 @@ use crate::diagnosis::Reason;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
 use crate::ring::{Receiver, Sender};
+use crate::wait::Crowd;
 
 /// Where a connection stands. It only ever moves forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,7 @@ pub(crate) struct Connection {
     pub(crate) tainted: AtomicBool,
     /// Whether spinning has paid lately; counts up and down.
     pub(crate) luck: AtomicU8,
+    pub(crate) crowd: Crowd,
     pub(crate) next_free: AtomicPtr<Connection>,
     inner: UnsafeCell<Inner>,
 }
@@ -141,6 +143,7 @@ impl Connection {
             nonblocking: AtomicBool::new(false),
             tainted: AtomicBool::new(false),
             luck: AtomicU8::new(LUCK_AT_FIRST),
+            crowd: Crowd::new(),
             next_free: AtomicPtr::new(null_mut()),
             inner: UnsafeCell::new(Inner::new(0)),
         }
@@ -174,6 +177,7 @@ impl Connection {
         self.nonblocking.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
         self.luck.store(LUCK_AT_FIRST, Ordering::Relaxed);
+        self.crowd.none();
     }
 
     /// In a forked child, which has one thread.

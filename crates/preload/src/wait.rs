@@ -5,7 +5,7 @@
 //! `siglongjmp` out of it leaves no more than a count that is too high.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::io::Errno;
 
@@ -26,6 +26,7 @@ struct Scene {
     tail: u64,
     taken: u64,
     luck: u8,
+    crowd: &'static Crowd,
 }
 
 /// Waits until a receive is worth another look. `Err` is an errno for the program.
@@ -120,7 +121,7 @@ enum Doze {
 /// there, and still nothing has happened.
 fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn(&Scene) -> bool) -> Doze {
     let Some(mut held) = table::hold(fd, connection) else { return Doze::Awake };
-    let Some(scene) = scene_of(&mut held) else { return Doze::Awake };
+    let Some(scene) = scene_of(connection, &held) else { return Doze::Awake };
     let shared = scene.shared;
     drain::respond(&mut held, fd);
     if drain::has_backlog(&held) {
@@ -197,18 +198,19 @@ fn after_sleep(fd: c_int, connection: &'static Connection, n: isize, end: usize)
 
 /// Begins watching: from here on the memory stays mapped.
 fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene> {
-    let mut held = table::hold(fd, connection)?;
-    let scene = scene_of(&mut held)?;
+    let held = table::hold(fd, connection)?;
+    let scene = scene_of(connection, &held)?;
     connection.watchers.fetch_add(1, Ordering::SeqCst);
     Some(scene)
 }
 
-fn scene_of(held: &mut Held<'_>) -> Option<Scene> {
+fn scene_of(connection: &'static Connection, held: &Held<'_>) -> Option<Scene> {
     let shared = held.shared?;
     // What was known when there was no room: anything newer is worth a look.
     let taken = held.out.seen();
     let luck = held.connection.luck.load(Ordering::Relaxed);
-    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, luck })
+    let crowd = &connection.crowd;
+    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, luck, crowd })
 }
 
 fn leave(connection: &'static Connection, lucky: bool) {
@@ -225,13 +227,7 @@ fn spin(scene: &Scene, stirring: impl Fn(&Scene) -> bool) -> bool {
         mine.store(here, Ordering::Relaxed);
     }
     if theirs.load(Ordering::Relaxed) == here {
-        for _ in 0..YIELDS {
-            if stirring(scene) {
-                return true;
-            }
-            rustix::thread::sched_yield();
-        }
-        return stirring(scene);
+        return give_way(scene.crowd, || stirring(scene));
     }
     for _ in 0..SPINS_UNIT << scene.luck.min(LUCK_MAX) {
         if stirring(scene) {
@@ -240,6 +236,67 @@ fn spin(scene: &Scene, stirring: impl Fn(&Scene) -> bool) -> bool {
         std::hint::spin_loop();
     }
     false
+}
+
+/// Lets the peer run on this very core. A third program that computes there would get a whole slice with every yield, where a
+/// sleeper that is woken runs at once: after a long one there are none for a while, each time for twice as long.
+fn give_way(crowd: &Crowd, stirring: impl Fn() -> bool) -> bool {
+    if crowd.is_known() {
+        return stirring();
+    }
+    for _ in 0..YIELDS {
+        if stirring() {
+            return true;
+        }
+        let before = now_ns();
+        rustix::thread::sched_yield();
+        if now_ns().saturating_sub(before) > LONG_YIELD_NS {
+            crowd.found();
+            return stirring();
+        }
+    }
+    crowd.none();
+    stirring()
+}
+
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: [preload-real] a timespec of ours. The C library's, which asks no kernel and is not hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Whether others compute on the core that both ends are on: for so many more waits, and for how many when it was last found.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    left: AtomicU16,
+    last: AtomicU16,
+}
+
+impl Crowd {
+    pub(crate) const fn new() -> Crowd {
+        Crowd { left: AtomicU16::new(0), last: AtomicU16::new(0) }
+    }
+
+    /// Counts a wait.
+    fn is_known(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    fn found(&self) {
+        let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(CROWD_MIN, CROWD_MAX);
+        self.last.store(waits, Ordering::Relaxed);
+        self.left.store(waits, Ordering::Relaxed);
+    }
+
+    pub(crate) fn none(&self) {
+        self.last.store(0, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Watches several connections for a while, as `spin` does one. True when something stirs.
@@ -252,14 +309,17 @@ pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
         shared_core |= watch.peer_is_here(here);
         luck = luck.max(watch.connection.luck.load(Ordering::Relaxed));
     }
-    let turns = if shared_core { YIELDS } else { SPINS_UNIT << luck.min(LUCK_MAX) };
     let mut found = false;
-    for _ in 0..turns {
-        found = stirring();
-        if found {
-            break;
+    if let Some(watch) = watches.iter().flatten().next().filter(|_| shared_core) {
+        found = give_way(&watch.connection.crowd, stirring);
+    } else {
+        for _ in 0..SPINS_UNIT << luck.min(LUCK_MAX) {
+            found = stirring();
+            if found {
+                break;
+            }
+            std::hint::spin_loop();
         }
-        if shared_core { rustix::thread::sched_yield() } else { std::hint::spin_loop() }
     }
     for watch in watches.iter().flatten() {
         let luck = &watch.connection.luck;
@@ -273,6 +333,31 @@ pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
 const LUCK_MAX: u8 = 8;
 const SPINS_UNIT: u32 = 4;
 const YIELDS: u32 = 8;
+/// Longer than two ends that pass small messages keep each other waiting, shorter than a slice.
+const LONG_YIELD_NS: u64 = 300_000;
+/// Waits without yields: the most are some tens of milliseconds of small messages.
+const CROWD_MIN: u16 = 64;
+const CROWD_MAX: u16 = 8192;
 /// Naps for the sake of other sleepers before bells are eaten all the same (a count may be too high for ever).
 const PATIENCE: u8 = 20;
 const STRAY_LOOKS: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_is_believed_in_for_longer_each_time_it_is_found() {
+        let crowd = Crowd::new();
+        assert!(!crowd.is_known());
+        for waits in [64, 128, 256] {
+            crowd.found();
+            assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), waits);
+        }
+        (0..20).for_each(|_| crowd.found());
+        assert_eq!((0..10_000).take_while(|_| crowd.is_known()).count(), usize::from(CROWD_MAX));
+        crowd.none();
+        crowd.found();
+        assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), 64);
+    }
+}
