@@ -8,6 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::OsString,
     fs,
+    io::{BufRead, BufReader, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -29,7 +31,8 @@ fn main() {
             a_figure_has_its_points_and_its_page();
             what_there_is_not_is_said();
             nothing_outlives_a_figure_that_is_killed();
-            println!("test result: ok. 3 passed");
+            servers_and_their_folder_go_when_nobody_measures_any_more();
+            println!("test result: ok. 4 passed");
         }
     }
 }
@@ -104,6 +107,36 @@ fn nothing_outlives_a_figure_that_is_killed() {
     }
 }
 
+/// What Ctrl-C does to a figure with other people's servers: the line to their keeper hangs up.
+fn servers_and_their_folder_go_when_nobody_measures_any_more() {
+    let folder = std::env::temp_dir().join(format!("overside-figure-test-keeper-{}", std::process::id()));
+    let (line, theirs) = UnixStream::pair().expect("a socket pair");
+    let name = folder.to_str().expect("a name that is text");
+    let parent = std::process::id().to_string();
+    let executable = std::env::current_exe().expect("this executable has a path");
+    let mut keeper = Command::new(executable)
+        .args([SUBCOMMAND, "figure-sockets", &parent, "keep", name])
+        .stdout(Stdio::from(OwnedFd::from(theirs)))
+        .spawn()
+        .expect("it starts");
+    let mut line = BufReader::new(line);
+    let mut answer = String::new();
+    line.read_line(&mut answer).expect("it answers");
+    assert!(answer.contains("Started") && folder.is_dir(), "{answer}");
+    let order = serde_json::json!({"program": "sleep", "arguments": ["600"], "environment": [], "user": null,
+                                   "stays": [folder.join("log"), 15]});
+    writeln!(line.get_mut(), "{order}").expect("it listens");
+    answer.clear();
+    line.read_line(&mut answer).expect("it answers");
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("an object");
+    let server = answer["Started"].as_u64().expect("a process id") as u32;
+    assert!(alive(server));
+    drop(line);
+    keeper.wait().expect("a child can be waited for");
+    assert!(!alive(server), "a server outlives who measured it");
+    assert!(!folder.exists(), "{name} is left");
+}
+
 fn signal(id: u32, signal: Signal) {
     // It may have gone already.
     let _ = Pid::from_raw(id as i32).map(|pid| kill_process(pid, signal));
@@ -126,7 +159,7 @@ fn run(figure: &str) -> Figures {
 
 fn options(figure: &str) -> Options {
     let report = Some(report(figure));
-    Options { figure: figure.into(), quick: true, json: true, report, over: "shm".into(), library: None }
+    Options { figure: figure.into(), quick: true, json: true, report, over: "shm".into(), library: None, only: None }
 }
 
 fn report(figure: &str) -> std::path::PathBuf {

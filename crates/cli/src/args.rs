@@ -99,6 +99,9 @@ pub struct Bench {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
+    /// Of `sockets`: only the series with this in their names (echo, stream, pgbench, redis, "1 client").
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
@@ -376,7 +379,8 @@ Examples:
   overside bench transmit --quick
   overside bench all --quick --report figures.html
   overside bench delta --json > delta.json
-  overside bench sockets --report sockets.html";
+  overside bench sockets --report sockets.html
+  overside bench sockets --quick --only pgbench";
 
 const RUN: &str = "\
 Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a

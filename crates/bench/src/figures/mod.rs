@@ -54,6 +54,8 @@ pub struct Options {
     pub over: String,
     /// The library that is preloaded into programs for `sockets`; without it there is no such figure.
     pub library: Option<PathBuf>,
+    /// Of `sockets`: only what has this in its name.
+    pub only: Option<String>,
 }
 
 /// All figures of a run.
@@ -93,7 +95,8 @@ pub fn run(options: &Options) -> Result<Figures> {
         // Said now rather than after all the others have been measured.
         anyhow::bail!("the sockets library is not beside this executable; `cargo build --release` puts it there");
     }
-    let setting = Setting { over: &over, quick: options.quick, progress: &progress, library };
+    let (installed, only) = (options.figure != "all", options.only.as_deref());
+    let setting = Setting { over: &over, quick: options.quick, progress: &progress, library, installed, only };
     let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
     let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
@@ -178,9 +181,17 @@ struct Setting<'a> {
     quick: bool,
     progress: &'a Progress,
     library: Option<&'a Path>,
+    /// Other people's programs as well, where they are installed.
+    installed: bool,
+    only: Option<&'a str>,
 }
 
 impl Setting<'_> {
+    /// Whether a series of this name is to be measured.
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_none_or(|only| name.contains(only))
+    }
+
     /// Rounds in which sides alternate.
     fn rounds(&self) -> usize {
         if self.quick { 5 } else { 11 }

@@ -1,7 +1,11 @@
 //! `sockets`: unmodified programs plainly and under the sockets library (`overside run`), sides alternating.
 
+mod installed;
+mod keeper;
 mod pair;
+mod postgresql;
 mod program;
+mod redis;
 mod table;
 
 use super::{
@@ -11,6 +15,7 @@ use super::{
 };
 use crate::measure::{Bar, Ratio, alternate};
 use anyhow::{Context, Result};
+use keeper::Keeper;
 use pair::{Ends, Pair, side_name};
 use program::{Family, Job, STREAM_BYTES};
 use rustix::process::{Resource, getrlimit};
@@ -21,26 +26,34 @@ use table::{Series, Side};
 /// The role of this figure's own programs.
 pub(super) const ROLE: &str = "figure-sockets";
 
-/// One of the figure's own programs.
+/// One of the figure's own programs, or who keeps those that are not.
 pub(super) fn program(arguments: &[OsString]) -> Result<()> {
-    program::run(arguments)
+    match arguments {
+        [role, folder] if role == "keep" => keeper::keep(folder.to_str().context("the folder's name is no text")?),
+        _ => program::run(arguments),
+    }
 }
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("sockets", "the kernel, and shared memory", "Sockets of unmodified programs");
     let library = setting.library.context("there is no sockets library")?;
     let mut all = Vec::new();
-    for place in PLACES {
+    for place in PLACES.into_iter().filter(|place| setting.wants(&echo_name(place))) {
         all.push(echo(setting, library, place)?);
     }
-    for job in [Job::Stream, Job::Connect] {
+    for job in [Job::Stream, Job::Connect].into_iter().filter(|job| setting.wants(job.name())) {
         all.push(own(setting, library, job)?);
+    }
+    if setting.installed {
+        programs(setting, library, &mut all, &mut figure)?;
     }
     for series in &all {
         figure.tables.push(series.table());
     }
     bars(&mut figure, &all);
-    idle(setting, library, &mut figure)?;
+    if setting.wants(Job::Idle.name()) {
+        idle(setting, library, &mut figure)?;
+    }
     figure.more.insert("series".into(), all.iter().map(Series::data).collect());
     figure.text = format!(
         "Two processes each, unmodified: they know the C library's sockets. Plainly they go through the kernel, under the library \
@@ -54,16 +67,39 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     Ok(figure)
 }
 
+/// Programs that nobody here wrote; what is absent is skipped and said.
+fn programs(setting: &Setting<'_>, library: &Path, all: &mut Vec<Series>, figure: &mut Figure) -> Result<()> {
+    let mut keeper = Keeper::start()?;
+    let library = installed::copied(&keeper, library)?;
+    let mut skipped = Vec::new();
+    match postgresql::measure(setting, &mut keeper, &library).context("PostgreSQL")? {
+        Ok(series) => all.extend(series),
+        Err(why) => skipped.push(format!("PostgreSQL ({why})")),
+    }
+    match redis::measure(setting, &mut keeper, &library).context("redis")? {
+        Some(series) => all.extend(series),
+        None => skipped.push("redis (not installed)".into()),
+    }
+    if !skipped.is_empty() {
+        figure.more.insert("skipped".into(), skipped.join(", ").into());
+    }
+    Ok(())
+}
+
 /// Plainly and under the library, over both families.
 fn pairs(library: &Path, job: Job) -> Result<Vec<Pair>> {
     let ways = [Family::Tcp, Family::Unix].into_iter().flat_map(|family| [(family, None), (family, Some(library))]);
     ways.map(|(family, library)| Pair::start(job, family, library)).collect()
 }
 
+fn echo_name(place: &Place) -> String {
+    format!("echo, {}", place.name)
+}
+
 fn echo(setting: &Setting<'_>, library: &Path, place: Place) -> Result<Series> {
     let _there = place.take()?;
     let bare = messages::bare_sides()?;
-    alternately(setting, format!("echo, {}", place.name), bare, pairs(library, Job::Echo)?)
+    alternately(setting, echo_name(&place), bare, pairs(library, Job::Echo)?)
 }
 
 fn own(setting: &Setting<'_>, library: &Path, job: Job) -> Result<Series> {
@@ -98,7 +134,7 @@ fn bars(figure: &mut Figure, all: &[Series]) {
     let unix = |library| side_name(Family::Unix, library);
     let (ring, futex) = (messages::SPIN.to_owned(), messages::FUTEX.to_owned());
     let two = messages::play::Pinned::processors() >= 2;
-    let name = |place: usize| format!("echo, {}", PLACES[place].name);
+    let name = |place: usize| echo_name(&PLACES[place]);
     let wanted = [
         (name(0), tcp(true), ring, 0.4),
         (name(1), tcp(true), futex, 0.7),
@@ -108,6 +144,15 @@ fn bars(figure: &mut Figure, all: &[Series]) {
         (name(2), tcp(true), unix(false), 1.0),
         ("stream".into(), tcp(true), tcp(false), 2.0),
         ("connect".into(), tcp(true), tcp(false), 0.9),
+        (SELECT_1.into(), tcp(true), tcp(false), 2.0),
+        (SELECT_1.into(), unix(true), unix(false), 1.2),
+        (TPC_B_1.into(), tcp(true), tcp(false), 1.0),
+        (TPC_B_1.into(), unix(true), unix(false), 1.0),
+        (SELECT_8.into(), tcp(true), tcp(false), 1.15),
+        (SELECT_8.into(), unix(true), unix(false), 1.0),
+        (REPLAY.into(), tcp(true), tcp(false), 1.56),
+        (GET_1.into(), tcp(true), tcp(false), 2.0),
+        (GET_50.into(), tcp(true), tcp(false), 1.0),
     ];
     for (series, ours, theirs, least) in wanted {
         // With one processor in all there is no such placement.
@@ -151,6 +196,14 @@ fn idle(setting: &Setting<'_>, library: &Path, figure: &mut Figure) -> Result<()
     Ok(())
 }
 
+/// Series of programs for which there are bars.
+const SELECT_1: &str = "pgbench select-only, prepared, 1 client";
+const SELECT_8: &str = "pgbench select-only, prepared, 8 clients";
+const TPC_B_1: &str = "pgbench TPC-B, prepared, 1 client";
+const TPC_B_8: &str = "pgbench TPC-B, prepared, 8 clients";
+const REPLAY: &str = "psql replays a session of pgbench";
+const GET_1: &str = "redis GET, 1 client";
+const GET_50: &str = "redis GET, 50 clients";
 const CONNECTIONS: u64 = 10_000;
 const MIB: f64 = (1 << 20) as f64;
 const MEMORY_BAR: f64 = 64.0 * MIB;
