@@ -1,7 +1,7 @@
 //! One client: what it asked for and what it has not taken yet.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use overside_bwtree::PinAccount;
@@ -29,11 +29,12 @@ pub(crate) struct Connection {
     pub(crate) outbox: VecDeque<WorkRequest>,
     pub(crate) in_flight: usize,
     pub(crate) scan: Option<ActiveScan>,
-    /// By table, what its transmissions pin.
-    pins: Vec<(u32, Arc<PinAccount>)>,
+    /// By table, what its transmissions pin. Accounts end with the scans and pages that have them, and keep no table.
+    pins: Vec<(u32, Weak<PinAccount>)>,
     /// When it last took something that was sent, or had nothing to take.
     pub(crate) progressed: Instant,
-    tables: Vec<Arc<Table>>,
+    /// By number, those it used. Whoever has once used a table must not keep the memory of one that was dropped.
+    tables: Vec<(u32, Weak<Table>)>,
 }
 
 impl Connection {
@@ -105,15 +106,14 @@ impl Connection {
                 Reply::Table(store.create(name, schema)?.info())
             }
             Request::Drop { name } => {
-                let id = store.drop_table(name)?;
-                self.tables.retain(|t| t.id != id);
+                store.drop_table(name)?;
                 Reply::Dropped
             }
             Request::List => Reply::Tables(store.all().iter().map(|t| t.info()).collect()),
             Request::Describe { name } => Reply::Table(store.named(name)?.info()),
-            Request::Put { table, mode, rows } => Reply::Applied(apply::put(self.table(store, table)?, mode, rows)?),
-            Request::Get { table, key } => Reply::Row(apply::get(self.table(store, table)?, key)?),
-            Request::Delete { table, keys } => Reply::Applied(apply::delete(self.table(store, table)?, keys)?),
+            Request::Put { table, mode, rows } => Reply::Applied(apply::put(&*self.table(store, table)?, mode, rows)?),
+            Request::Get { table, key } => Reply::Row(apply::get(&*self.table(store, table)?, key)?),
+            Request::Delete { table, keys } => Reply::Applied(apply::delete(&*self.table(store, table)?, keys)?),
             Request::Scan(scan) => {
                 self.start_scan(store, number, &scan)?;
                 return Ok(None);
@@ -133,44 +133,47 @@ impl Connection {
             let text = "a scan is running on this connection; finish or cancel it, or open another connection";
             return Err(fault(FaultCode::BadRequest, text.into()));
         }
-        let table = self.table(store, request.table)?.clone();
+        let table = self.table(store, request.table)?;
         let account = self.pin_account(&table);
         self.scan = Some(ActiveScan::new(number, table, request, account)?);
         Ok(())
     }
 
     fn pin_account(&mut self, table: &Table) -> Arc<PinAccount> {
-        // Accounts of tables that it does not scan any more are empty.
-        self.pins.retain(|(id, account)| *id == table.id || account.pins() > 0);
-        if let Some((_, account)) = self.pins.iter().find(|(id, _)| *id == table.id) {
-            return account.clone();
+        self.pins.retain(|(_, account)| account.strong_count() > 0);
+        let known = self.pins.iter().find(|(id, _)| *id == table.id).and_then(|(_, account)| account.upgrade());
+        if let Some(account) = known {
+            return account;
         }
         let account = table.tree.pin_account();
-        self.pins.push((table.id, account.clone()));
+        self.pins.push((table.id, Arc::downgrade(&account)));
         account
     }
 
     /// Whether more than `bytes` stay in memory only because this client has not taken them yet.
     pub(crate) fn holds_more_than(&self, bytes: u64) -> bool {
-        let pinned = self.pins.iter().map(|(_, account)| account.pinned_bytes()).sum::<u64>();
-        pinned > bytes && self.pins.iter().map(|(_, account)| account.held_bytes()).sum::<u64>() > bytes
+        let accounts = || self.pins.iter().filter_map(|(_, account)| account.upgrade());
+        let pinned = accounts().map(|account| account.pinned_bytes()).sum::<u64>();
+        pinned > bytes && accounts().map(|account| account.held_bytes()).sum::<u64>() > bytes
+    }
+
+    /// Whether more waits for the client than one may leave untaken, by number or by bytes.
+    pub(crate) fn overflows(&self) -> bool {
+        self.outbox.len() > OUTBOX_MAX || self.outbox.iter().map(WorkRequest::bytes).sum::<u64>() > OUTBOX_BYTES_MAX
     }
 
     /// A table by number; a short list, since a connection uses few.
-    fn table(&mut self, store: &Store, id: u32) -> Result<&Arc<Table>, Fault> {
-        let at = match self.tables.iter().position(|t| t.id == id) {
-            // Dropped tables are noticed here: only the store keeps them.
-            Some(at) if Arc::strong_count(&self.tables[at]) > 1 => at,
-            Some(at) => {
-                self.tables.swap_remove(at);
-                return Err(fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()));
+    fn table(&mut self, store: &Store, id: u32) -> Result<Arc<Table>, Fault> {
+        if let Some(at) = self.tables.iter().position(|(known, _)| *known == id) {
+            // Another's scan may still go through one that was dropped.
+            if let Some(table) = self.tables[at].1.upgrade().filter(|table| !table.is_dropped()) {
+                return Ok(table);
             }
-            None => {
-                self.tables.push(store.numbered(id)?);
-                self.tables.len() - 1
-            }
-        };
-        Ok(&self.tables[at])
+            self.tables.swap_remove(at);
+        }
+        let table = store.numbered(id)?;
+        self.tables.push((id, Arc::downgrade(&table)));
+        Ok(table)
     }
 
     /// Queues a reply, in parts where it does not fit into the client's buffers.
@@ -224,3 +227,8 @@ fn process_cpu_ns() -> u64 {
 /// Smallest and largest receive buffers of a client.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 const BLOCK_BYTES_MAX: usize = 4 << 20;
+/// Messages that wait for one client. Parts of the longest message for the smallest buffers stay below; a
+/// client that asks on and on and takes no answer does not.
+const OUTBOX_MAX: usize = 8192;
+/// Bytes of them: several times what a scan produces ahead and the longest reply.
+const OUTBOX_BYTES_MAX: u64 = 64 << 20;

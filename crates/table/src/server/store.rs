@@ -1,7 +1,7 @@
 //! The tables of a server.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
 use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree};
@@ -40,6 +40,7 @@ pub(crate) struct Table {
     pub(crate) keys: KeyCodec,
     pub(crate) tree: Tree,
     rows: AtomicI64,
+    dropped: AtomicBool,
 }
 
 impl Store {
@@ -76,20 +77,13 @@ impl Store {
             tree: Tree::new(Arc::new(arena), options).map_err(|e| exhausted(&e))?,
             schema,
             rows: AtomicI64::new(0),
+            dropped: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Table>, Fault> {
         let tables = self.tables.read().unwrap_or_else(|e| e.into_inner());
-        tables.get(name).cloned().ok_or_else(|| {
-            let mut names: Vec<&str> = tables.keys().map(String::as_str).collect();
-            names.sort_unstable();
-            let there = match names.as_slice() {
-                [] => "there are no tables yet; load one first".into(),
-                names => format!("there are: {}", names.join(", ")),
-            };
-            fault(FaultCode::UnknownTable, format!("there is no table {name:?}; {there}"))
-        })
+        tables.get(name).cloned().ok_or_else(|| unknown(&tables, name))
     }
 
     pub(crate) fn numbered(&self, id: u32) -> Result<Arc<Table>, Fault> {
@@ -98,11 +92,13 @@ impl Store {
         found.ok_or_else(|| fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()))
     }
 
-    pub(crate) fn drop_table(&self, name: &str) -> Result<u32, Fault> {
-        let id = self.named(name)?.id;
+    pub(crate) fn drop_table(&self, name: &str) -> Result<(), Fault> {
         let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
-        tables.remove(name);
-        Ok(id)
+        let table = tables.remove(name).ok_or_else(|| unknown(&tables, name))?;
+        table.dropped.store(true, Ordering::Release);
+        // Its memory goes here, unless a scan still goes through it; nobody shall wait for that.
+        drop(tables);
+        Ok(())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Table>> {
@@ -114,6 +110,11 @@ impl Store {
 }
 
 impl Table {
+    /// Whether somebody dropped it; scans that go through it come to their end.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
     /// Counts rows that came (or went).
     pub(crate) fn count(&self, change: i64) {
         self.rows.fetch_add(change, Ordering::Relaxed);
@@ -132,6 +133,16 @@ impl Table {
             bytes: stats.committed_bytes,
         }
     }
+}
+
+fn unknown(tables: &HashMap<String, Arc<Table>>, name: &str) -> Fault {
+    let mut names: Vec<&str> = tables.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let there = match names.as_slice() {
+        [] => "there are no tables yet; load one first".into(),
+        names => format!("there are: {}", names.join(", ")),
+    };
+    fault(FaultCode::UnknownTable, format!("there is no table {name:?}; {there}"))
 }
 
 fn check_name(name: &str) -> Result<(), Fault> {

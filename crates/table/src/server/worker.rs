@@ -143,7 +143,7 @@ impl Worker {
             let message = &buffer[..completion.bytes as usize];
             let queue_pair = connection.queue_pair;
             match connection.request(&self.shared, &self.transmit, message) {
-                Ok(()) if connection.outbox.len() > OUTBOX_MAX => {
+                Ok(()) if connection.overflows() => {
                     self.dismiss(queue_pair, "it asks on and on and takes no answer");
                 }
                 Ok(()) if !self.busy.contains(&queue_pair) => self.busy.push(queue_pair),
@@ -276,9 +276,6 @@ impl Drop for Worker {
 const RECEIVES: usize = 32;
 /// Each takes the longest request. Untouched memory is not there, so their length costs nothing.
 const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
-/// Messages that wait for one client. Parts of the longest message for the smallest buffers stay below; a
-/// client that asks on and on and takes no answer does not.
-const OUTBOX_MAX: usize = 8192;
 /// A sleep that is shorter costs more than polling does.
 const WORTH_SLEEPING: Duration = Duration::from_micros(80);
 const POLLS_AFTER_SHORT_SLEEP: u32 = 64;

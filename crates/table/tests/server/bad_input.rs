@@ -179,3 +179,63 @@ fn a_client_that_takes_no_answers_is_cut_off() {
     assert!(raw.disconnected());
     assert!(client.tables().unwrap().is_empty());
 }
+
+/// The same with answers that are long: it is their bytes that fill the memory, long before their number would.
+#[test]
+fn a_client_that_takes_no_long_answers_is_cut_off() {
+    let bench = Bench::with(ServerOptions { deadline: Duration::from_secs(600), ..ServerOptions::default() });
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..1, 1, 1_000_000);
+    let mut raw = Raw::new(&bench);
+    raw.send(&wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 2 << 20 }));
+    let get = wire::encode(2, &Request::Get { table: table.info().id, key: &0u64.to_be_bytes() });
+    // As many as are under way at once, and as many again as may wait, with room for what a loaded machine does in between.
+    let mut asked = 0;
+    let start = Instant::now();
+    while client.stats().unwrap().closed_for_cause == 0 && start.elapsed() < Duration::from_secs(60) {
+        if asked < 400 {
+            raw.send(&get);
+            asked += 1;
+        }
+        let _ = raw.queue.poll_wait(&mut Vec::new(), Some(Duration::from_millis(1)));
+    }
+    assert_eq!(client.stats().unwrap().closed_for_cause, 1, "{asked} answers of a million bytes wait in the server");
+    assert!(raw.disconnected());
+}
+
+/// Whoever used a table that another dropped is told so; and that others used it keeps none of its memory.
+#[test]
+fn a_dropped_table_is_gone_for_all_who_used_it() {
+    // A size that no other test has: their segments are told apart by it.
+    const SEGMENT_BYTES: usize = 4 << 20;
+    fn segments() -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let ours = |line: &&str| {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let [from, to] = [from, to].map(|at| usize::from_str_radix(at, 16).unwrap());
+            to - from == SEGMENT_BYTES && line.contains("rw-s") && line.contains("overside-arena")
+        };
+        maps.lines().filter(ours).count()
+    }
+    let bench = Bench::with(ServerOptions { segment_bytes: SEGMENT_BYTES, ..ServerOptions::default() });
+    let mut users = [bench.client(), bench.client(), bench.client()];
+    let table = users[0].create_table("t", &schema()).unwrap();
+    put(&mut users[0], &table, 0..1000, 1, 100);
+    for user in &mut users {
+        assert_eq!(collect(user, &table, &ScanOptions::default(), 100).len(), 1000);
+    }
+    assert_eq!(segments(), 1);
+    users[0].drop_table("t").unwrap();
+    let start = Instant::now();
+    while segments() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(30), "idle connections keep the memory of a dropped table");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let again = users[0].create_table("t", &schema()).unwrap();
+    put(&mut users[0], &again, 0..10, 2, 100);
+    for user in &mut users {
+        assert_eq!(refused(user.get(&table, &[ValueRef::UInt64(1)])).0, FaultCode::UnknownTable);
+    }
+}
