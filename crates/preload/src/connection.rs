@@ -42,6 +42,10 @@ pub(crate) struct Connection {
     pub(crate) nonblocking: AtomicBool,
     /// Bytes may have passed uncounted: the ends must not meet.
     pub(crate) tainted: AtomicBool,
+    /// Sets of epoll that have a tag for it.
+    tagged: AtomicU32,
+    /// How often the ring was full for a sender who would not wait.
+    pub(crate) fulls: AtomicU32,
     /// Whether spinning has paid lately; counts up and down.
     pub(crate) luck: AtomicU8,
     pub(crate) crowd: Crowd,
@@ -142,6 +146,8 @@ impl Connection {
             sleepers: AtomicU32::new(0),
             nonblocking: AtomicBool::new(false),
             tainted: AtomicBool::new(false),
+            tagged: AtomicU32::new(0),
+            fulls: AtomicU32::new(1),
             luck: AtomicU8::new(LUCK_AT_FIRST),
             crowd: Crowd::new(),
             next_free: AtomicPtr::new(null_mut()),
@@ -176,8 +182,21 @@ impl Connection {
         self.sleepers.store(0, Ordering::Relaxed);
         self.nonblocking.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
+        self.tagged.store(0, Ordering::Relaxed);
+        self.fulls.store(1, Ordering::Relaxed);
         self.luck.store(LUCK_AT_FIRST, Ordering::Relaxed);
         self.crowd.none();
+    }
+
+    /// Whether any set of epoll has a tag for it.
+    #[inline]
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.tagged.load(Ordering::SeqCst) > 0
+    }
+
+    /// One set more or less.
+    pub(crate) fn count_tagged(&self, by: i32) {
+        let _ = self.tagged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_add_signed(by));
     }
 
     /// In a forked child, which has one thread.

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::bells;
 use crate::connection::{Held, Inner, State};
 use crate::diagnosis::Reason;
+use crate::epoll;
 use crate::kernel;
 use crate::layout::{SWITCHED, Shared};
 use crate::meeting;
@@ -158,6 +159,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
         return false;
     }
     meeting::restore(held, fd);
+    epoll::restore(fd, held.connection);
     held.connection.set_state(State::Plain);
     release(held);
     true

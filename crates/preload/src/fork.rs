@@ -13,7 +13,7 @@ use crate::connection::{Held, State};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
-use crate::{drain, errno, meeting, receive, table};
+use crate::{drain, epoll, errno, meeting, receive, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
@@ -28,6 +28,7 @@ pub(crate) extern "C" fn prepare() {
                 share(&mut held, fd);
             }
         }
+        epoll::prepare();
         // Held over the fork, so that the child finds the list whole; given back by `parent`, made anew by the child.
         if let Some(guard) = table::SLAB.lock() {
             std::mem::forget(guard);
@@ -38,6 +39,7 @@ pub(crate) extern "C" fn prepare() {
 /// After it, in the parent.
 pub(crate) extern "C" fn parent() {
     table::SLAB.reset();
+    epoll::adopt();
 }
 
 /// After it, in the child, which has one thread.
@@ -46,6 +48,7 @@ pub(crate) extern "C" fn child() {
     for (_, connection) in table::all() {
         connection.forget_other_threads();
     }
+    epoll::in_child();
 }
 
 /// The counts move to where the child sees them too.

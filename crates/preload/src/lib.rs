@@ -7,10 +7,10 @@
 //!
 //! Read in the order of a connection's life: `hooks` (what programs call), `table` and `connection` (which descriptor is
 //! which connection), `meeting` (the ends find each other), `layout` and `ring` (where bytes lie), `bells`, `send`,
-//! `receive`, `wait`, `drain` (back to the kernel), `end`.
+//! `receive`, `wait`, `poll` and `epoll`, `drain` (back to the kernel), `end`.
 #![deny(unsafe_op_in_unsafe_fn)]
 // The hooks are not compiled for unit tests, where they would replace the test's own system calls.
-#![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(test, allow(dead_code, unused_imports))]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod bells;
@@ -19,6 +19,7 @@ mod count;
 mod diagnosis;
 mod drain;
 mod end;
+mod epoll;
 mod errno;
 mod fork;
 #[cfg(not(test))]

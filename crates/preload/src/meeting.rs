@@ -20,6 +20,7 @@ use rustix::net::{
 use crate::bells;
 use crate::connection::{Held, Inner, State};
 use crate::diagnosis::Reason;
+use crate::epoll;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
@@ -174,9 +175,13 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     if let Err(reason) = fits(held, fd) {
         return refuse(held, reason);
     }
+    if !epoll::may_enter(fd, held.connection) {
+        return refuse(held, Reason::Call("epoll"));
+    }
     held.reason = Reason::None;
     shared.present(held.end).store(1, Ordering::Release);
     held.connection.set_state(State::Ring);
+    epoll::enter(fd, held.connection);
 }
 
 /// Whether the socket's settings and the kernel's own counts allow it.

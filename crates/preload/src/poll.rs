@@ -113,7 +113,7 @@ fn spin(fds: &[pollfd], deadline: Option<Instant>) {
     let mut watches = [None; WATCHED];
     let rings = fds.iter().filter_map(|poll| ring(poll.fd).map(|connection| (poll, connection)));
     for (place, (poll, connection)) in watches.iter_mut().zip(rings) {
-        *place = Watch::begin(poll.fd, connection, poll.events);
+        *place = Watch::begin(poll.fd, connection, poll.events, None);
     }
     wait::spin_over(&watches);
     for watch in watches.into_iter().flatten() {

@@ -3,12 +3,23 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use rustix::event::PollFlags;
+
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM};
 
 use crate::connection::{Connection, Held, State};
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
 use crate::{bells, drain, kernel, receive, table, wait};
+
+/// How far a connection's news have been told to one who wants to hear of changes only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Bytes that had arrived by the ring.
+    pub(crate) head: u64,
+    /// How often our own ring had been full.
+    pub(crate) fulls: u32,
+}
 
 /// How one connection is to be waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,34 +32,58 @@ pub(crate) struct Look {
     pub(crate) brief: bool,
     /// The connection is the kernel's; `ask` is what the program wants.
     pub(crate) plain: bool,
+    /// What there is to tell now.
+    pub(crate) news: Told,
+}
+
+impl Look {
+    /// Leaves nothing ready when all of it has been told before.
+    fn since(mut self, told: Option<Told>) -> Self {
+        if let Some(told) = told {
+            let arrived = self.ready & READS != 0 && self.news.head != told.head;
+            let room = self.ready & WRITES != 0 && self.news.fulls != told.fulls;
+            if !arrived && !room {
+                self.ready = 0;
+            }
+        }
+        self
+    }
 }
 
 /// Looks at a connection. With `sleep`, everything is put in order for sleeping: bells of before are eaten and a wish is
 /// left, and what stands after that is told.
 pub(crate) fn look(fd: c_int, connection: &'static Connection, wanted: i16, sleep: bool) -> Look {
     let plain = Look { ask: wanted, plain: true, ..Look::default() };
-    let Some(mut held) = table::hold(fd, connection) else { return plain };
-    if connection.state() != State::Ring {
+    match table::hold(fd, connection) {
+        Some(mut held) => look_held(&mut held, fd, wanted, sleep, None),
+        None => plain,
+    }
+}
+
+/// As `look`, by one who has the connection's lock; with `told`, nothing is ready that has been told already.
+pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool, told: Option<Told>) -> Look {
+    let plain = Look { ask: wanted, plain: true, ..Look::default() };
+    if held.connection.state() != State::Ring {
         return plain;
     }
     let Some(shared) = held.shared else { return plain };
-    drain::respond(&mut held, fd);
+    drain::respond(held, fd);
     if held.in_switched {
-        receive::progress(&mut held, fd);
-        if connection.state() != State::Ring {
+        receive::progress(held, fd);
+        if held.connection.state() != State::Ring {
             return plain;
         }
     }
-    let mut look = standing(&mut held, fd, &shared, wanted);
+    let mut look = standing(held, fd, &shared, wanted).since(told);
     if sleep && look.ready == 0 {
         let wish =
             if wanted & READS != 0 { bells::DATA } else { 0 } | if wanted & WRITES != 0 { bells::ROOM } else { 0 };
         if !look.brief && !held.in_switched {
-            look.brief = !wait::eat(&mut held, fd, &shared);
+            look.brief = !wait::eat(held, fd, &shared);
             bells::arm(shared.bell(held.end), wish);
         }
-        let again = standing(&mut held, fd, &shared, wanted);
-        look.ready = again.ready;
+        let again = standing(held, fd, &shared, wanted).since(told);
+        (look.ready, look.news) = (again.ready, again.news);
         let switched = shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0;
         look.brief |= again.brief || switched && !held.out_switched;
     }
@@ -56,7 +91,10 @@ pub(crate) fn look(fd: c_int, connection: &'static Connection, wanted: i16, slee
 }
 
 fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Look {
-    let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | POLLIN, ..Look::default() };
+    // Bells arrive as bytes; who wants neither to read nor to write is not to be woken by them.
+    let bells = if wanted & (READS | WRITES) != 0 { POLLIN } else { 0 };
+    let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | bells, ..Look::default() };
+    look.news.fulls = held.connection.fulls.load(Ordering::Relaxed);
     let start = shared.start(held.peer()).load(Ordering::Acquire);
     let kernel_first = start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 || held.in_switched;
     if wanted & READS != 0 {
@@ -64,6 +102,7 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         let waits = if kernel_first {
             !held.in_switched && kernel::pending(fd) > 0
         } else {
+            look.news.head = shared.head(peer).load(Ordering::Acquire);
             held.input.waiting(shared, peer).map_or(true, |bytes| bytes > 0)
         };
         if waits {
@@ -89,30 +128,58 @@ pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16,
     if asked.plain {
         return got;
     }
+    match table::hold(fd, connection) {
+        Some(mut held) => translate_held(&mut held, fd, wanted, asked.ask, got, None).ready,
+        None => got & wanted,
+    }
+}
+
+/// As `translate`, by one who has the connection's lock; with `told`, only when something of it is new.
+pub(crate) fn translate_held(
+    held: &mut Held<'_>,
+    fd: c_int,
+    wanted: i16,
+    ask: i16,
+    got: i16,
+    told: Option<Told>,
+) -> Look {
     let mut events = got & (POLLERR | POLLHUP | POLLNVAL | wanted & (POLLPRI | POLLRDHUP));
-    if asked.ask & WRITES != 0 {
+    if ask & WRITES != 0 {
         events |= got & wanted & WRITES;
     }
-    let Some(mut held) = table::hold(fd, connection) else { return got & wanted };
-    let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else {
-        return events;
+    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else {
+        return Look { ready: events, plain: true, ..Look::default() };
     };
-    let look = standing(&mut held, fd, &shared, wanted);
-    events |= look.ready;
-    if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 && look.ready & READS == 0 {
-        // A bell, or the end, or what the kernel had before.
-        held.dry |= receive::DRY_MASK;
-        if held.in_switched {
-            receive::progress(&mut held, fd);
-        } else {
-            wait::eat(&mut held, fd, &shared);
+    let mut look = standing(held, fd, &shared, wanted);
+    if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 {
+        if look.ready & READS == 0 {
+            // A bell, or the end, or what the kernel had before.
+            held.dry |= receive::DRY_MASK;
+            if held.in_switched {
+                receive::progress(held, fd);
+            } else {
+                wait::eat(held, fd, &shared);
+            }
+            if held.connection.state() == State::Ring && held.eaten_all(&shared) && kernel::something(fd) {
+                events |= wanted & READS;
+            }
         }
-        let there = connection.state() == State::Ring && held.eaten_all(&shared) && kernel::something(fd);
-        if there {
-            events |= wanted & READS;
+        if wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && is_over(fd) {
+            // Nobody will ever take a byte from the ring: the kernel is to say so to the next send.
+            drain::switch_out(held, &shared);
+            events |= kernel::events(fd, PollFlags::OUT).bits() as i16 & wanted;
         }
     }
-    events
+    if events == 0 {
+        look = look.since(told);
+    }
+    look.ready |= events;
+    look
+}
+
+/// Whether the peer has closed it, or it is broken.
+fn is_over(fd: c_int) -> bool {
+    kernel::events(fd, PollFlags::RDHUP).intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Whether there is anything new for somebody who spins. Without the lock: `Watch` keeps the memory mapped.
@@ -127,12 +194,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn begin(fd: c_int, connection: &'static Connection, wanted: i16) -> Option<Self> {
+    /// With `told`, what has been told already is not new.
+    pub(crate) fn begin(fd: c_int, connection: &'static Connection, wanted: i16, told: Option<Told>) -> Option<Self> {
         let held = table::hold(fd, connection)?;
         let shared = held.shared?;
         connection.watchers.fetch_add(1, Ordering::SeqCst);
         let taken = held.out.seen();
-        Some(Self { connection, shared, end: held.end, tail: held.input.tail, taken, wanted })
+        let tail = told.map_or(held.input.tail, |told| told.head.max(held.input.tail));
+        Some(Self { connection, shared, end: held.end, tail, taken, wanted })
     }
 
     #[inline]

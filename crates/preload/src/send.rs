@@ -150,7 +150,7 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     if held.out.room() < from.left() as u64 {
         held.out.grow(&shared, direction);
     }
-    let bytes = held.out.write(&shared, direction, from);
+    let bytes = write(held, &shared, from);
     if bytes == 0 {
         return Step::Full;
     }
@@ -161,6 +161,22 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
         drain::respond(held, fd);
     }
     Step::Bytes(bytes as usize)
+}
+
+/// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, leaves a wish for the bell.
+#[inline]
+fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
+    let direction = held.end;
+    let mut bytes = held.out.write(shared, direction, from);
+    while held.connection.is_tagged() && !from.is_done() {
+        held.connection.fulls.fetch_add(1, Ordering::SeqCst);
+        bells::arm(shared.bell(direction), bells::ROOM);
+        if !held.out.taken(shared, direction).is_ok_and(|taken| !taken.switched && held.out.room() > 0) {
+            break;
+        }
+        bytes += held.out.write(shared, direction, from);
+    }
+    bytes
 }
 
 /// Starts the ring in our direction, once the peer expects it.

@@ -12,7 +12,7 @@ use crate::lock::Lock;
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
 static TOP: AtomicUsize = AtomicUsize::new(0);
-/// Descriptors that were put into a set of epoll, which waits in the kernel alone: such a one never becomes a connection here.
+/// Descriptors that were put into a set of epoll of which nothing is known: such a one never becomes a connection here.
 static IN_SET: [AtomicBool; DESCRIPTORS] = [const { AtomicBool::new(false) }; DESCRIPTORS];
 static FREE: AtomicPtr<Connection> = AtomicPtr::new(null_mut());
 /// Guards the free list; held over a fork.
@@ -49,7 +49,7 @@ pub(crate) fn adopt() {
     SLAB.reset();
 }
 
-/// Notes whether a set of epoll has this descriptor, whatever it is so far.
+/// Notes whether an unknown set of epoll has this descriptor, whatever it is so far.
 pub(crate) fn note_in_set(fd: c_int, yes: bool) {
     if let Some(flag) = IN_SET.get(fd as usize)
         && flag.load(Ordering::Relaxed) != yes
@@ -68,8 +68,8 @@ pub(crate) fn note_closed(first: u32, last: u32) {
     }
 }
 
-/// A new connection under this descriptor; whatever stood there is forgotten. None when there is no room, or a set of epoll
-/// has it already.
+/// A new connection under this descriptor; whatever stood there is forgotten. None when there is no room, or an unknown
+/// set of epoll has it already.
 pub(crate) fn insert(fd: c_int, end: usize) -> Option<&'static Connection> {
     let slot = TABLE.get(fd as usize)?;
     if IN_SET.get(fd as usize)?.load(Ordering::Relaxed) {
@@ -156,5 +156,5 @@ fn refill() {
 }
 
 /// Descriptors above are the kernel's alone.
-const DESCRIPTORS: usize = 1 << 16;
+pub(crate) const DESCRIPTORS: usize = 1 << 16;
 const CHUNK_BYTES: usize = 32 << 10;

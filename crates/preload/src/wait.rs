@@ -15,7 +15,7 @@ use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
 use crate::ready::Watch;
 use crate::ring::Receiver;
-use crate::{drain, errno, kernel, real, receive, table};
+use crate::{drain, epoll, errno, kernel, real, receive, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
@@ -166,6 +166,7 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
         return false;
     }
     held.patience = 0;
+    let before = held.eaten;
     while held.eaten < rung {
         let mut bells = [0; 16];
         let len = (rung - held.eaten).min(bells.len() as u64) as usize;
@@ -175,6 +176,9 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
             Ok(_) | Err(Errno::AGAIN) => break,
             Err(_) => break,
         }
+    }
+    if held.eaten > before {
+        epoll::eaten(held, fd, shared);
     }
     true
 }

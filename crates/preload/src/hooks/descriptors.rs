@@ -9,7 +9,7 @@ use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6};
 use super::give_up;
 use crate::connection::{Connection, State};
 use crate::kernel::borrowed;
-use crate::{end, errno, real, table};
+use crate::{end, epoll, errno, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -91,6 +91,10 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// Before a descriptor is closed.
 fn forget(fd: c_int) {
     table::note_in_set(fd, false);
+    epoll::closing(fd);
+    if epoll::find(fd).is_some() && errno::kept(table::is_ours) {
+        epoll::disown(fd);
+    }
     if let Some(connection) = table::find(fd)
         && errno::kept(table::is_ours)
     {
@@ -98,13 +102,19 @@ fn forget(fd: c_int) {
     }
 }
 
+/// Before all these are closed.
+fn forget_range(first: c_uint, last: c_uint) {
+    epoll::closing_range(first, last);
+    for (fd, connection) in table::range(first, last) {
+        end::close(fd, connection);
+    }
+    table::note_closed(first, last);
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC == 0 && errno::kept(table::is_ours) {
-        for (fd, connection) in table::range(first, last) {
-            end::close(fd, connection);
-        }
-        table::note_closed(first, last);
+        forget_range(first, last);
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::close_range(first, last, flags) }
@@ -113,10 +123,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
     if errno::kept(table::is_ours) {
-        for (fd, connection) in table::range(first.max(0) as c_uint, c_uint::MAX) {
-            end::close(fd, connection);
-        }
-        table::note_closed(first.max(0) as c_uint, c_uint::MAX);
+        forget_range(first.max(0) as c_uint, c_uint::MAX);
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::closefrom(first) }
@@ -171,6 +178,7 @@ fn doubled(fd: c_int, new: c_int) {
     if new < 0 {
         return;
     }
+    errno::kept(|| epoll::alias(fd, new));
     let Some(connection) = table::find(fd) else { return };
     errno::kept(|| {
         if !table::is_ours() {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use libc::{cmsghdr, iovec, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::{give_up, receive_by, send_by};
-use crate::{real, table};
+use crate::{epoll, real, table};
 
 /// The buffers of a message, when its header can be read at all.
 unsafe fn buffers<'a>(message: *const msghdr) -> Option<(&'a msghdr, &'a [iovec])> {
@@ -97,7 +97,9 @@ unsafe fn give_up_passed(message: *const msghdr) {
                 let fds = libc::CMSG_DATA(at).cast::<c_int>();
                 let bytes = part.cmsg_len.saturating_sub(size_of::<cmsghdr>());
                 for index in 0..bytes / size_of::<c_int>() {
-                    give_up(fds.add(index).read_unaligned(), "its descriptor was passed on");
+                    let fd = fds.add(index).read_unaligned();
+                    give_up(fd, "its descriptor was passed on");
+                    epoll::make_foreign(fd, "a set of epoll that was passed on");
                 }
             }
             at = libc::CMSG_NXTHDR(header, at);

@@ -8,6 +8,7 @@ mod data;
 mod descriptors;
 mod messages;
 mod processes;
+mod sets;
 mod unnoticed;
 mod waiting;
 

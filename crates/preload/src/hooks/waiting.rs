@@ -1,13 +1,13 @@
-//! poll, select and epoll.
+//! poll and select.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::give_up;
 use crate::connection::{Connection, State};
-use crate::{errno, poll as rings, real, table};
+use crate::{epoll, errno, poll as rings, real, table};
 
 /// The program's own array, when some of it concerns us; more than we take at once goes back to the kernel.
 unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
@@ -16,6 +16,9 @@ unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]
     }
     // SAFETY: [preload-program] the program's array.
     let list = unsafe { std::slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
+    if epoll::has_any() {
+        list.iter().for_each(|poll| epoll::make_foreign(poll.fd, "poll of a set of epoll"));
+    }
     if !rings::concerns(list) {
         return None;
     }
@@ -143,6 +146,10 @@ unsafe fn selected(
         // SAFETY: [preload-program] the program's sets of `count` descriptors.
         !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
     };
+    if epoll::has_any() {
+        let within = |fd: &c_int| sets.iter().any(|set| has(*fd, *set));
+        (0..count).filter(within).for_each(|fd| epoll::make_foreign(fd, "select of a set of epoll"));
+    }
     let in_ring = |(fd, connection): &(c_int, &Connection)| {
         connection.state() == State::Ring && sets.iter().any(|set| has(*fd, *set))
     };
@@ -190,14 +197,3 @@ unsafe fn selected(
 /// What select's sets ask of poll, and which answers put a descriptor into them.
 const EVENTS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 const STANDS: [i16; 3] = [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    give_up(fd, "epoll");
-    if op == libc::EPOLL_CTL_ADD {
-        // It may not be connected yet.
-        table::note_in_set(fd, true);
-    }
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::epoll_ctl(set, op, fd, event) }
-}

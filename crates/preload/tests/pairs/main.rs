@@ -4,7 +4,10 @@
 //! both with the library preloaded; each writes down what its calls returned. The two transcripts must be equal, and with the
 //! library the connection must really have gone through rings. Over TCP and over Unix sockets.
 
+mod list;
 mod programs;
+mod sets;
+mod shared_sets;
 mod sock;
 mod waiting;
 
@@ -12,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use programs::PROGRAMS;
+use list::PROGRAMS;
 
 /// What the report must say of a program that ran with the library.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -136,7 +139,24 @@ pairs! {
     polled: Rings,
     polled_full: Rings,
     selected: Rings,
-    set_before_connect: Any,
+    set_before_connect: Rings,
+    set_level: Rings,
+    set_edge: Rings,
+    set_oneshot: Rings,
+    set_end: Rings,
+    set_half_close: Rings,
+    two_sets: Rings,
+    nested_sets: Rings,
+    set_with_odd_data: Rings,
+    bytes_before_the_set: Rings,
+    set_full: Rings,
+    set_timeouts: Rings,
+    close_in_a_set: Rings,
+    fork_with_a_set: Rings,
+    threads_in_a_set: Rings,
+    change_under_a_sleeper: Rings,
+    set_of_many: Rings,
+    set_with_a_pipe: Rings,
     late_accept: Rings,
     urgent: Any,
     connect_again: Rings,

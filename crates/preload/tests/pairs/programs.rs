@@ -4,41 +4,8 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
-use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
 
-type Program = fn(Side, &mut Log);
-
-pub(crate) const PROGRAMS: &[(&str, Program)] = &[
-    ("echo", echo),
-    ("sizes", sizes),
-    ("stream", stream),
-    ("one_way", one_way),
-    ("flags", flags),
-    ("vectors", vectors),
-    ("half_close", half_close),
-    ("close_with_unread", close_with_unread),
-    ("broken_pipe", broken_pipe),
-    ("killed_peer", killed_peer),
-    ("timeouts", timeouts),
-    ("nonblocking", nonblocking),
-    ("queues", queues),
-    ("duplicates", duplicates),
-    ("threads", threads),
-    ("fork_after_accept", fork_after_accept),
-    ("fork_in_the_middle", fork_in_the_middle),
-    ("exec_without_the_library", exec_without_the_library),
-    ("polled", polled),
-    ("polled_full", polled_full),
-    ("selected", selected),
-    ("set_before_connect", set_before_connect),
-    ("late_accept", late_accept),
-    ("urgent", urgent),
-    ("connect_again", connect_again),
-    ("vfork_first", echo),
-    ("noise", noise),
-];
-
-fn echo(side: Side, log: &mut Log) {
+pub(crate) fn echo(side: Side, log: &mut Log) {
     side.warm_up();
     for round in 0..2000usize {
         let bytes = pattern(round, 64);
@@ -59,7 +26,7 @@ fn echo(side: Side, log: &mut Log) {
 }
 
 /// One message of each size there and back, past the small ring and past the large one.
-fn sizes(side: Side, log: &mut Log) {
+pub(crate) fn sizes(side: Side, log: &mut Log) {
     side.warm_up();
     for size in [1, 7, 8, 63, 64, 65, 1535, 1536, 1537, 4096, 5000, 65536, 131_072, 131_073, 1_000_000] {
         let bytes = pattern(size, size);
@@ -75,7 +42,7 @@ fn sizes(side: Side, log: &mut Log) {
 }
 
 /// Much in one direction, in uneven pieces, then the end.
-fn stream(side: Side, log: &mut Log) {
+pub(crate) fn stream(side: Side, log: &mut Log) {
     side.warm_up();
     let (mut at, total) = (0, 20_000_000);
     if side.server {
@@ -98,7 +65,7 @@ fn stream(side: Side, log: &mut Log) {
     }
 }
 
-fn flags(side: Side, log: &mut Log) {
+pub(crate) fn flags(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         send_all(side.fd, b"hello world");
@@ -127,7 +94,7 @@ fn flags(side: Side, log: &mut Log) {
     side.rendezvous(2);
 }
 
-fn vectors(side: Side, log: &mut Log) {
+pub(crate) fn vectors(side: Side, log: &mut Log) {
     side.warm_up();
     let mut parts = [vec![1u8; 3], vec![], vec![2u8; 2000], vec![3u8; 70_000]];
     let iov: Vec<libc::iovec> =
@@ -165,7 +132,7 @@ fn vectors(side: Side, log: &mut Log) {
 }
 
 /// The client says it is done and still gets the whole answer.
-fn half_close(side: Side, log: &mut Log) {
+pub(crate) fn half_close(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         let (bytes, end) = recv_to_end(side.fd);
@@ -186,7 +153,7 @@ fn half_close(side: Side, log: &mut Log) {
     assert!(bytes == pattern(7, 300_000));
 }
 
-fn close_with_unread(side: Side, log: &mut Log) {
+pub(crate) fn close_with_unread(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         send_all(side.fd, &pattern(0, 1000));
@@ -207,7 +174,7 @@ fn close_with_unread(side: Side, log: &mut Log) {
     log.result("at last", recv(side.fd, &mut bytes, 0));
 }
 
-fn broken_pipe(side: Side, log: &mut Log) {
+pub(crate) fn broken_pipe(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         close(side.fd);
@@ -232,7 +199,7 @@ fn broken_pipe(side: Side, log: &mut Log) {
 }
 
 /// The server is killed in the middle; what it sent before is there to be read.
-fn killed_peer(side: Side, log: &mut Log) {
+pub(crate) fn killed_peer(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         send_all(side.fd, &pattern(0, 100_000));
@@ -246,7 +213,7 @@ fn killed_peer(side: Side, log: &mut Log) {
     log.result("the end", end);
 }
 
-fn timeouts(side: Side, log: &mut Log) {
+pub(crate) fn timeouts(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         side.rendezvous(1);
@@ -273,7 +240,7 @@ fn timeouts(side: Side, log: &mut Log) {
     assert!(begun.elapsed().as_millis() >= 110, "too early: {:?}", begun.elapsed());
 }
 
-fn nonblocking(side: Side, log: &mut Log) {
+pub(crate) fn nonblocking(side: Side, log: &mut Log) {
     side.warm_up();
     // SAFETY: a descriptor of ours.
     unsafe {
@@ -321,7 +288,7 @@ fn nonblocking(side: Side, log: &mut Log) {
     }
 }
 
-fn queues(side: Side, log: &mut Log) {
+pub(crate) fn queues(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         send_all(side.fd, &[7; 500]);
@@ -350,7 +317,7 @@ fn queues(side: Side, log: &mut Log) {
 }
 
 /// Any descriptor of the connection serves; the last one that is closed ends it.
-fn duplicates(side: Side, log: &mut Log) {
+pub(crate) fn duplicates(side: Side, log: &mut Log) {
     side.warm_up();
     // SAFETY: descriptors of ours.
     let fds = unsafe {
@@ -386,7 +353,7 @@ fn duplicates(side: Side, log: &mut Log) {
 }
 
 /// Two threads read and two write on each side, a byte at a time; sums tell that each byte came once.
-fn threads(side: Side, log: &mut Log) {
+pub(crate) fn threads(side: Side, log: &mut Log) {
     side.warm_up();
     let fd = side.fd;
     let sum = std::thread::scope(|scope| {
@@ -418,7 +385,7 @@ fn threads(side: Side, log: &mut Log) {
 }
 
 /// As a server does that has a process for each connection.
-fn fork_after_accept(side: Side, log: &mut Log) {
+pub(crate) fn fork_after_accept(side: Side, log: &mut Log) {
     if side.server {
         // SAFETY: the child only makes system calls and exits.
         let child = unsafe { libc::fork() };
@@ -447,7 +414,7 @@ fn fork_after_accept(side: Side, log: &mut Log) {
 }
 
 /// Both processes go on with a connection that was in the rings, with bytes unread on either side.
-fn fork_in_the_middle(side: Side, log: &mut Log) {
+pub(crate) fn fork_in_the_middle(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
         send_all(side.fd, &pattern(0, 1000));
@@ -474,7 +441,7 @@ fn fork_in_the_middle(side: Side, log: &mut Log) {
 }
 
 /// The connection goes on as the standard input and output of a program that has not the library.
-fn exec_without_the_library(side: Side, log: &mut Log) {
+pub(crate) fn exec_without_the_library(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
         assert!(recv_exactly(side.fd, 100) == pattern(0, 100));
@@ -496,7 +463,7 @@ fn exec_without_the_library(side: Side, log: &mut Log) {
 }
 
 /// The client has long sent when the server first looks.
-fn late_accept(side: Side, log: &mut Log) {
+pub(crate) fn late_accept(side: Side, log: &mut Log) {
     if side.server {
         nap(200);
         assert!(recv_exactly(side.fd, 5000) == pattern(0, 5000));
@@ -511,7 +478,7 @@ fn late_accept(side: Side, log: &mut Log) {
 }
 
 /// Urgent data travels through the kernel, in its place.
-fn urgent(side: Side, log: &mut Log) {
+pub(crate) fn urgent(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.tcp {
         return log.say("Unix sockets have it since lately");
@@ -533,7 +500,7 @@ fn urgent(side: Side, log: &mut Log) {
 }
 
 /// To connect what is connected is an error and changes nothing.
-fn connect_again(side: Side, log: &mut Log) {
+pub(crate) fn connect_again(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
         // SAFETY: zeroed storage is large enough for any address.
@@ -553,7 +520,7 @@ fn connect_again(side: Side, log: &mut Log) {
 
 /// The server overwrites all shared memory that it can find with noise, under its own feet and the client's; the client sees
 /// an end or an error of its connection, and lives. Without the library there is nothing to overwrite.
-fn noise(side: Side, log: &mut Log) {
+pub(crate) fn noise(side: Side, log: &mut Log) {
     side.warm_up();
     side.rendezvous(1);
     nap(100);

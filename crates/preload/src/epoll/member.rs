@@ -1,0 +1,188 @@
+//! Members: one record for each descriptor in each known set, whatever the descriptor is, for it may be connected later.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::set::Set;
+use crate::lock::Lock;
+use crate::ready::Told;
+use crate::table::DESCRIPTORS;
+
+/// Never unmapped; `set` is null while it is free.
+#[derive(Debug)]
+pub(crate) struct Member {
+    index: u32,
+    pub(super) fd: AtomicI32,
+    set: AtomicPtr<Set>,
+    /// The next of the same descriptor, or of the free ones.
+    next: AtomicPtr<Member>,
+    /// Reached under the set's lock.
+    pub(super) entry: UnsafeCell<Entry>,
+}
+
+// SAFETY: [preload-members] `entry` is reached under the lock of the member's set alone.
+unsafe impl Sync for Member {}
+
+/// What the lock of the set guards.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    /// What the program gave.
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// What the kernel has.
+    pub(super) given: u32,
+    /// The kernel has a tag: it is in the rings, or to be noticed for another reason.
+    pub(super) tagged: bool,
+    /// The rings have its connection.
+    pub(super) ring: bool,
+    /// ONESHOT has had its shot.
+    pub(super) spent: bool,
+    /// Not in the kernel's set at all, though the program has it there: a spent one of a connection that went back.
+    pub(super) parked: bool,
+    /// In the queue of those that are looked at.
+    pub(super) hot: bool,
+    pub(super) before: Option<&'static Member>,
+    pub(super) after: Option<&'static Member>,
+    /// Looks in a row that found nothing.
+    pub(super) fruitless: u8,
+    pub(super) told: Told,
+    /// The wait that reported it last, and where.
+    pub(super) call: u64,
+    pub(super) place: usize,
+}
+
+/// Guards the lists of each descriptor and the free list.
+pub(super) static LISTS: Lock = Lock::new();
+static OF: [AtomicPtr<Member>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
+static FREE: AtomicPtr<Member> = AtomicPtr::new(null_mut());
+static CHUNKS: [AtomicPtr<Member>; CHUNKS_AT_MOST] = [const { AtomicPtr::new(null_mut()) }; CHUNKS_AT_MOST];
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+impl Member {
+    /// What stands for it in the kernel's set.
+    pub(super) fn tag(&self) -> u64 {
+        TAG << 32 | u64::from(self.index)
+    }
+
+    pub(super) fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self) -> Option<&'static Set> {
+        // SAFETY: [preload-members] sets are never unmapped.
+        unsafe { self.set.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(super) fn is_of(&self, set: &Set) -> bool {
+        std::ptr::eq(self.set.load(Ordering::Acquire), set)
+    }
+}
+
+/// Whether these data could be taken for a tag.
+pub(super) fn looks_like_a_tag(data: u64) -> bool {
+    data >> 32 == TAG
+}
+
+/// The member that a tag stands for.
+pub(super) fn of_tag(data: u64) -> Option<&'static Member> {
+    let index = if looks_like_a_tag(data) { data as u32 as usize } else { return None };
+    at(index)
+}
+
+fn at(index: usize) -> Option<&'static Member> {
+    let chunk = NonNull::new(CHUNKS.get(index / CHUNK)?.load(Ordering::Acquire))?;
+    // SAFETY: [preload-members] within a chunk of this length, never unmapped.
+    Some(unsafe { chunk.add(index % CHUNK).as_ref() })
+}
+
+/// The members of a descriptor. The caller holds `LISTS`.
+pub(super) fn of(fd: c_int) -> impl Iterator<Item = &'static Member> {
+    let mut next =
+        usize::try_from(fd).ok().and_then(|fd| OF.get(fd)).map_or(null_mut(), |first| first.load(Ordering::Acquire));
+    std::iter::from_fn(move || {
+        // SAFETY: [preload-members] never unmapped.
+        let member = unsafe { next.as_ref() }?;
+        next = member.next.load(Ordering::Acquire);
+        Some(member)
+    })
+}
+
+/// Whether any set has this descriptor.
+pub(super) fn has_any(fd: c_int) -> bool {
+    usize::try_from(fd).ok().and_then(|fd| OF.get(fd)).is_some_and(|first| !first.load(Ordering::Acquire).is_null())
+}
+
+/// All that are in use, in no order.
+pub(super) fn all() -> impl Iterator<Item = &'static Member> {
+    (0..MAPPED.load(Ordering::Acquire)).filter_map(at).filter(|member| member.set().is_some())
+}
+
+/// A new one. The caller holds `LISTS`.
+pub(super) fn add(set: &'static Set, fd: c_int) -> Option<&'static Member> {
+    let first = OF.get(usize::try_from(fd).ok()?)?;
+    if FREE.load(Ordering::Relaxed).is_null() {
+        refill();
+    }
+    // SAFETY: [preload-members] never unmapped.
+    let member = unsafe { FREE.load(Ordering::Relaxed).as_ref() }?;
+    FREE.store(member.next.load(Ordering::Relaxed), Ordering::Relaxed);
+    member.fd.store(fd, Ordering::Relaxed);
+    member.next.store(first.load(Ordering::Relaxed), Ordering::Release);
+    member.set.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
+    first.store(std::ptr::from_ref(member).cast_mut(), Ordering::Release);
+    Some(member)
+}
+
+/// It is a member no more. The caller holds `LISTS`, and has taken it out of the set's queue.
+pub(super) fn remove(member: &'static Member) {
+    let Some(mut link) = usize::try_from(member.fd()).ok().and_then(|fd| OF.get(fd)) else { return };
+    let this = std::ptr::from_ref(member).cast_mut();
+    loop {
+        let now = link.load(Ordering::Relaxed);
+        // SAFETY: [preload-members] never unmapped.
+        let Some(next) = (unsafe { now.as_ref() }) else { return };
+        if now == this {
+            link.store(member.next.load(Ordering::Relaxed), Ordering::Release);
+            break;
+        }
+        link = &next.next;
+    }
+    member.set.store(null_mut(), Ordering::Release);
+    member.next.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+    FREE.store(this, Ordering::Relaxed);
+}
+
+/// More places, from the system directly; pages that are not used cost nothing.
+fn refill() {
+    let first = MAPPED.load(Ordering::Relaxed);
+    let Some(chunk) = CHUNKS.get(first / CHUNK) else { return };
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: [preload-members] a new mapping at an address of the system's choice.
+    let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), CHUNK * size_of::<Member>(), prot, flags) };
+    let Some(base) = base.ok().and_then(|base| NonNull::new(base.cast::<Member>())) else { return };
+    for index in (0..CHUNK).rev() {
+        let fresh = Member {
+            index: (first + index) as u32,
+            fd: AtomicI32::new(-1),
+            set: AtomicPtr::new(null_mut()),
+            next: AtomicPtr::new(FREE.load(Ordering::Relaxed)),
+            entry: UnsafeCell::new(Entry::default()),
+        };
+        // SAFETY: [preload-members] within the new mapping, which is aligned to a page.
+        unsafe {
+            base.add(index).write(fresh);
+            FREE.store(base.add(index).as_ptr(), Ordering::Relaxed);
+        }
+    }
+    chunk.store(base.as_ptr(), Ordering::Release);
+    MAPPED.store(first + CHUNK, Ordering::Release);
+}
+
+/// The upper half of what stands in the kernel for the program's data: no address, and no small number.
+const TAG: u64 = 0x9e4f_d1a7;
+const CHUNK: usize = 256;
+const CHUNKS_AT_MOST: usize = 4096;

@@ -1,0 +1,25 @@
+//! Sets of epoll, whose members may be ring connections.
+//!
+//! The program's set stays the kernel's. As long as a connection goes through the kernel, the set has exactly what the program
+//! gave. Once it is in the rings, the set has a *tag* in place of the program's data, and asks for what the kernel still knows:
+//! bells and the end of the stream arrive as EPOLLIN. `epoll_wait` reads the rings of those members that may have something
+//! (the *hot* ones), leaves a wish for a bell at all of them before it sleeps, and says of a tagged event what the kernel
+//! would say if the bytes were its own. A member that has left its wish is no longer looked at: a bell announces it, so 10,000
+//! idle connections cost a wait nothing.
+//!
+//! What holds at any time: while a thread sleeps in a set, each tagged member whose events somebody wants has its wish left, or
+//! something unread in the kernel that wakes. Whoever takes bells out of the kernel sees to it (`control::eaten`).
+//!
+//! A set that is not known whole (inherited, nested in another, polled itself, with data that look like a tag) is *foreign*:
+//! its connections are the kernel's.
+//!
+//! Locks, in the order in which they are taken: a set's `scan`, a connection's, `member::LISTS`, a set's own.
+
+mod control;
+mod member;
+mod set;
+mod wait;
+
+pub(crate) use control::{apply, closing, closing_range, eaten, enter, may_enter, restore};
+pub(crate) use set::{adopt, alias, create, disown, find, has_any, in_child, make_foreign, prepare};
+pub(crate) use wait::{Limit, wait};

@@ -1,0 +1,349 @@
+//! The sets that are known, and each one's queue of members to look at.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::member::{self, Entry, LISTS, Member};
+use crate::connection::State;
+use crate::diagnosis::Reason;
+use crate::lock::{Guard, Lock};
+use crate::table::{self, DESCRIPTORS};
+use crate::{real, receive};
+
+/// A set. Never unmapped.
+#[derive(Debug)]
+pub(crate) struct Set {
+    lock: Lock,
+    /// Held while the queue is gone through: each pass sees all of it.
+    pub(super) scan: Lock,
+    /// A descriptor of it, and how many there are.
+    fd: AtomicI32,
+    descriptors: AtomicU32,
+    /// Not to be translated any more; because the program's own data look like tags.
+    foreign: AtomicBool,
+    collides: AtomicBool,
+    /// Threads that sleep in it, or are about to.
+    pub(super) sleepers: AtomicU32,
+    next_free: AtomicPtr<Set>,
+    queue: UnsafeCell<Queue>,
+}
+
+// SAFETY: [preload-members] `queue` is reached under the lock alone.
+unsafe impl Sync for Set {}
+
+/// What the lock guards, beside its members' entries.
+#[derive(Debug)]
+pub(super) struct Queue {
+    front: Option<&'static Member>,
+    back: Option<&'static Member>,
+    hot: usize,
+    /// Numbers the waits.
+    pub(super) calls: u64,
+    /// Waits in a row that did not ask the kernel.
+    pub(super) without_kernel: u8,
+}
+
+impl Queue {
+    const NEW: Self = Self { front: None, back: None, hot: 0, calls: 0, without_kernel: 0 };
+}
+
+/// A signal handler that came in between could not say which members are to be looked at.
+pub(super) static MISSED: AtomicBool = AtomicBool::new(false);
+static SETS: [AtomicPtr<Set>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
+/// One more than the highest descriptor that ever was a set.
+static TOP: AtomicUsize = AtomicUsize::new(0);
+/// Guarded by `LISTS`.
+static FREE: AtomicPtr<Set> = AtomicPtr::new(null_mut());
+
+/// The set behind a descriptor.
+#[inline]
+pub(crate) fn find(fd: c_int) -> Option<&'static Set> {
+    let pointer = SETS.get(fd as usize)?.load(Ordering::Acquire);
+    // SAFETY: [preload-members] sets are never unmapped.
+    unsafe { pointer.as_ref() }
+}
+
+/// Whether there is any.
+#[inline]
+pub(crate) fn has_any() -> bool {
+    TOP.load(Ordering::Relaxed) > 0
+}
+
+/// A new set of the kernel's; whatever stood under this descriptor is forgotten.
+pub(crate) fn create(fd: c_int) {
+    let Some(place) = SETS.get(fd as usize) else { return };
+    if !table::is_ours() {
+        return;
+    }
+    disown(fd);
+    let Some(_guard) = LISTS.lock() else { return };
+    if FREE.load(Ordering::Relaxed).is_null() {
+        refill();
+    }
+    // SAFETY: [preload-members] sets are never unmapped.
+    let Some(set) = (unsafe { FREE.load(Ordering::Relaxed).as_ref() }) else { return };
+    FREE.store(set.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+    set.fd.store(fd, Ordering::Relaxed);
+    set.descriptors.store(1, Ordering::Relaxed);
+    set.foreign.store(false, Ordering::Relaxed);
+    set.collides.store(false, Ordering::Relaxed);
+    set.sleepers.store(0, Ordering::Relaxed);
+    TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    place.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
+}
+
+/// Another descriptor of the same set.
+pub(crate) fn alias(fd: c_int, new: c_int) {
+    let Some(set) = find(fd) else { return };
+    match SETS.get(new as usize) {
+        Some(place) if table::is_ours() => {
+            set.descriptors.fetch_add(1, Ordering::Relaxed);
+            TOP.fetch_max(new as usize + 1, Ordering::AcqRel);
+            place.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
+        }
+        _ => make_foreign(fd, "a set of epoll that others have"),
+    }
+}
+
+/// A descriptor is closed; with the last one of a set its members are gone.
+pub(crate) fn disown(fd: c_int) {
+    let Some(place) = SETS.get(fd as usize) else { return };
+    let Some(set) = find(fd) else { return };
+    place.store(null_mut(), Ordering::Release);
+    if set.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
+        if let Some((other, _)) = all().find(|(_, other)| std::ptr::eq(*other, set)) {
+            set.fd.store(other, Ordering::Relaxed);
+        }
+        return;
+    }
+    let Some(_guard) = LISTS.lock() else { return };
+    for member in member::all().filter(|member| member.is_of(set)) {
+        if let Some(mut held) = set.hold() {
+            held.forget(member);
+        }
+        member::remove(member);
+    }
+    set.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+    FREE.store(std::ptr::from_ref(set).cast_mut(), Ordering::Relaxed);
+}
+
+fn all() -> impl Iterator<Item = (c_int, &'static Set)> {
+    (0..TOP.load(Ordering::Acquire)).filter_map(|fd| find(fd as c_int).map(|set| (fd as c_int, set)))
+}
+
+/// Somebody who knows nothing of tags may wait for this set, or get its events: what it has goes back to the kernel.
+pub(crate) fn make_foreign(fd: c_int, reason: &'static str) {
+    let Some(set) = find(fd) else { return };
+    if set.foreign.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    for member in member::all().filter(|member| member.is_of(set)) {
+        give_up(member.fd(), reason);
+        if let Some(mut members) = set.hold()
+            && members.entry(member).is_some_and(|entry| entry.tagged && !entry.ring)
+        {
+            super::control::give_back(&mut members, member);
+        }
+    }
+}
+
+/// The program's own data could be taken for tags.
+pub(super) fn collide(fd: c_int) {
+    if let Some(set) = find(fd) {
+        set.collides.store(true, Ordering::SeqCst);
+    }
+    make_foreign(fd, "data that look like this library's in a set of epoll");
+}
+
+/// All members of a set are to be looked at.
+pub(super) fn look_everywhere() {
+    for member in member::all() {
+        if let Some(mut members) = member.set().and_then(Set::hold) {
+            members.heat(member);
+        }
+    }
+}
+
+pub(super) fn give_up(fd: c_int, reason: &'static str) {
+    if let Some(connection) = table::find(fd)
+        && matches!(connection.state(), State::Counting | State::Ring)
+    {
+        receive::settle(fd, connection, Reason::Call(reason));
+    }
+}
+
+/// Before a fork: the child is to find the lists whole.
+pub(crate) fn prepare() {
+    if let Some(guard) = LISTS.lock() {
+        std::mem::forget(guard);
+    }
+}
+
+/// After it, in the parent.
+pub(crate) fn adopt() {
+    LISTS.reset();
+}
+
+/// After it, in the child: the sets are the parent's, and what comes out of them may be as well.
+pub(crate) fn in_child() {
+    LISTS.reset();
+    for (_, set) in all() {
+        set.lock.reset();
+        set.scan.reset();
+        set.sleepers.store(0, Ordering::Relaxed);
+        set.foreign.store(true, Ordering::SeqCst);
+    }
+}
+
+/// More places, from the system directly.
+fn refill() {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: [preload-members] a new mapping at an address of the system's choice.
+    let Ok(base) = (unsafe { rustix::mm::mmap_anonymous(null_mut(), CHUNK_BYTES, prot, flags) }) else { return };
+    let Some(base) = NonNull::new(base.cast::<Set>()) else { return };
+    for index in 0..CHUNK_BYTES / size_of::<Set>() {
+        // SAFETY: [preload-members] within the new mapping, which is aligned to a page.
+        unsafe {
+            let place = base.add(index);
+            place.write(Set::new());
+            place.as_ref().next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+            FREE.store(place.as_ptr(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The set's lock is held.
+pub(super) struct SetHeld {
+    pub(super) set: &'static Set,
+    _guard: Guard<'static>,
+}
+
+impl Set {
+    const fn new() -> Self {
+        Self {
+            lock: Lock::new(),
+            scan: Lock::new(),
+            fd: AtomicI32::new(-1),
+            descriptors: AtomicU32::new(0),
+            foreign: AtomicBool::new(false),
+            collides: AtomicBool::new(false),
+            sleepers: AtomicU32::new(0),
+            next_free: AtomicPtr::new(null_mut()),
+            queue: UnsafeCell::new(Queue::NEW),
+        }
+    }
+
+    pub(super) fn collides(&self) -> bool {
+        self.collides.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::SeqCst)
+    }
+
+    /// None when this thread has it already (a signal handler).
+    pub(super) fn hold(&'static self) -> Option<SetHeld> {
+        self.lock.lock().map(|guard| SetHeld { set: self, _guard: guard })
+    }
+}
+
+impl SetHeld {
+    pub(super) fn queue(&mut self) -> &mut Queue {
+        // SAFETY: [preload-members] the lock is held, and `self` is borrowed alone.
+        unsafe { &mut *self.set.queue.get() }
+    }
+
+    /// A member's entry, while it is one of this set.
+    pub(super) fn entry(&mut self, member: &'static Member) -> Option<&mut Entry> {
+        // SAFETY: [preload-members] the lock of the member's set is held, and `self` is borrowed alone.
+        member.is_of(self.set).then(|| unsafe { &mut *member.entry.get() })
+    }
+
+    /// To be looked at from now on.
+    pub(super) fn heat(&mut self, member: &'static Member) {
+        let back = self.queue().back;
+        let Some(entry) = self.entry(member) else { return };
+        entry.fruitless = 0;
+        if entry.hot || entry.spent || !entry.ring {
+            return;
+        }
+        (entry.hot, entry.before, entry.after) = (true, back, None);
+        match back.and_then(|back| self.entry(back)) {
+            Some(last) => last.after = Some(member),
+            None => self.queue().front = Some(member),
+        }
+        self.queue().back = Some(member);
+        self.queue().hot += 1;
+    }
+
+    /// No longer: a bell will announce it.
+    pub(super) fn cool(&mut self, member: &'static Member) {
+        let Some(entry) = self.entry(member) else { return };
+        if !entry.hot {
+            return;
+        }
+        entry.hot = false;
+        let (before, after) = (entry.before.take(), entry.after.take());
+        match before.and_then(|before| self.entry(before)) {
+            Some(entry) => entry.after = after,
+            None => self.queue().front = after,
+        }
+        match after.and_then(|after| self.entry(after)) {
+            Some(entry) => entry.before = before,
+            None => self.queue().back = before,
+        }
+        self.queue().hot -= 1;
+    }
+
+    /// How many are to be looked at.
+    pub(super) fn hot(&mut self) -> usize {
+        self.queue().hot
+    }
+
+    /// The next to look at, which goes to the end of the queue.
+    pub(super) fn turn(&mut self) -> Option<&'static Member> {
+        let member = self.queue().front?;
+        if self.queue().hot > 1 {
+            let fruitless = self.entry(member)?.fruitless;
+            self.cool(member);
+            self.heat(member);
+            self.entry(member)?.fruitless = fruitless;
+        }
+        Some(member)
+    }
+
+    /// Those in the queue, from the front.
+    pub(super) fn queued(&mut self, mut each: impl FnMut(&'static Member, &Entry) -> bool) {
+        let mut next = self.queue().front;
+        while let Some(member) = next {
+            let Some(entry) = self.entry(member) else { return };
+            if !each(member, entry) {
+                return;
+            }
+            next = entry.after;
+        }
+    }
+
+    /// Has the kernel's entry of a member be this. False when it is not there any more.
+    pub(super) fn give(&mut self, op: c_int, fd: c_int, events: u32, data: u64) -> bool {
+        let mut event = libc::epoll_event { events, u64: data };
+        // SAFETY: [preload-real] an event of ours.
+        unsafe { real::epoll_ctl(self.set.fd.load(Ordering::Relaxed), op, fd, &mut event) == 0 }
+    }
+
+    /// Takes a member's record apart; it can be removed then.
+    pub(super) fn forget(&mut self, member: &'static Member) {
+        self.cool(member);
+        let Some(entry) = self.entry(member) else { return };
+        let ring = std::mem::take(entry).ring;
+        if ring && let Some(connection) = table::find(member.fd()) {
+            connection.count_tagged(-1);
+        }
+    }
+}
+
+const CHUNK_BYTES: usize = 32 << 10;
