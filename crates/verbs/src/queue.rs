@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::VerbsError;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
-use crate::slots::{InFlight, QueuePairs, Slots};
+use crate::slots::{QueuePairs, Receiving, Sending, Slots};
 use crate::spin::Spin;
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
@@ -118,14 +118,14 @@ impl CompletionQueue {
         let Some(request) = batch.pop_front() else { return Ok(0) };
         let user = request.signalled;
         let reported = user || request.prompt || state.quiet + 1 >= self.signal_every;
-        let slot = self.slots.put(InFlight::Send { request, qp, reported: user });
-        let Some(InFlight::Send { request, .. }) = self.slots.get(slot) else { return Ok(0) };
+        let slot = self.slots.put(Sending::Request { request, qp, reported: user });
+        let Some(Sending::Request { request, .. }) = self.slots.get(slot) else { return Ok(0) };
         let raw = [raw_request(slot, reported, request)];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] the view and buffers rest in `slots` and leave by completion only.
         let (done, error) = unsafe { port.post(index, &raw) };
         if done == 0 {
-            if let Some(InFlight::Send { request, .. }) = self.slots.take(slot) {
+            if let Some(Sending::Request { request, .. }) = self.slots.take(slot) {
                 batch.push_front(request);
             }
             return error.map_or(Ok(0), Err);
@@ -135,6 +135,42 @@ impl CompletionQueue {
             state.quiet = if reported { 0 } else { state.quiet + 1 };
         }
         Ok(1)
+    }
+
+    /// Posts a SEND of bytes that ride in the descriptor, at most `Capabilities::inline_max`, as a request of
+    /// [`WorkRequest::send_inline`] does: for small messages, whose way is so short that making the request is felt. The bytes are the
+    /// caller's again at once. False: the queue is full, poll and post again.
+    ///
+    /// # Errors
+    /// [`VerbsError::Closed`], or what the port has against these bytes.
+    pub fn post_inline(
+        &mut self,
+        qp: QueuePair,
+        id: u64,
+        bytes: &[u8],
+        immediate: Option<u32>,
+        signalled: bool,
+    ) -> Result<bool, VerbsError> {
+        let (index, state) = self.pairs.by_name(qp).ok_or(VerbsError::Closed)?;
+        if state.closed {
+            return Err(VerbsError::Closed);
+        }
+        let reported = signalled || state.quiet + 1 >= self.signal_every;
+        let slot = self.slots.put(Sending::Inline { id, qp, reported: signalled });
+        let work = RawWork::Send(Payload::Inline(bytes), immediate);
+        let raw = [RawRequest { slot, work, signalled: reported, fence: false }];
+        let port = self.port.as_mut().expect("open until drop");
+        // SAFETY: [verbs-in-flight] inline bytes are not read after `post` returns.
+        let (done, error) = unsafe { port.post(index, &raw) };
+        if done == 0 {
+            self.slots.release(slot);
+            return error.map_or(Ok(false), Err);
+        }
+        if let Some(state) = self.pairs.by_index(index) {
+            state.sent.push_back(slot);
+            state.quiet = if reported { 0 } else { state.quiet + 1 };
+        }
+        Ok(true)
     }
 
     fn post_chunk(
@@ -154,12 +190,12 @@ impl CompletionQueue {
             let reported = request.signalled || request.prompt || quiet + 1 >= self.signal_every;
             quiet = if reported { 0 } else { quiet + 1 };
             let user = request.signalled;
-            posted.push((self.slots.put(InFlight::Send { request, qp, reported: user }), reported));
+            posted.push((self.slots.put(Sending::Request { request, qp, reported: user }), reported));
         }
         let raw: SmallVec<[RawRequest<'_>; POST_CHUNK]> = posted
             .iter()
             .filter_map(|(slot, reported)| match self.slots.get(*slot) {
-                Some(InFlight::Send { request, .. }) => Some(raw_request(*slot, *reported, request)),
+                Some(Sending::Request { request, .. }) => Some(raw_request(*slot, *reported, request)),
                 _ => None,
             })
             .collect();
@@ -169,7 +205,7 @@ impl CompletionQueue {
         drop(raw);
         let done = done.min(posted.len());
         for (slot, _) in posted.iter().skip(done).rev() {
-            if let Some(InFlight::Send { request, .. }) = self.slots.take(*slot) {
+            if let Some(Sending::Request { request, .. }) = self.slots.take(*slot) {
                 batch.push_front(request);
             }
         }
@@ -201,23 +237,30 @@ impl CompletionQueue {
             },
         };
         let mut accepted = 0;
-        while let Some((id, buffer)) = buffers.pop() {
-            let (address, len, segment) = (buffer.address(), buffer.len(), buffer.segment_id());
-            let slot = self.slots.put(InFlight::Receive { id, buffer, qp });
-            let raw = RawReceive { slot, buffer: RawBuffer { address, len, segment } };
+        while !buffers.is_empty() {
+            let chunk = buffers.len().min(POST_CHUNK);
+            let mut raw: SmallVec<[RawReceive; POST_CHUNK]> = SmallVec::new();
+            for (id, buffer) in buffers.drain(buffers.len() - chunk..).rev() {
+                let (address, len, segment) = (buffer.address(), buffer.len(), buffer.segment_id());
+                let slot = self.slots.put_receive(Receiving { id, buffer, qp });
+                raw.push(RawReceive { slot, buffer: RawBuffer { address, len, segment } });
+            }
             let port = self.port.as_mut().expect("open until drop");
-            // SAFETY: [verbs-in-flight] the buffer rests in `slots` until its completion.
-            let posted = unsafe { port.post_receive(index, &[raw]) };
-            if !matches!(posted, Ok(1..)) {
-                if let Some(InFlight::Receive { id, buffer, .. }) = self.slots.take(slot) {
+            // SAFETY: [verbs-in-flight] the buffers rest in `slots` until their completions.
+            let posted = unsafe { port.post_receive(index, &raw) };
+            let taken = posted.as_ref().map_or(0, |taken| (*taken).min(chunk));
+            for refused in raw[taken..].iter().rev() {
+                if let Some(Receiving { id, buffer, .. }) = self.slots.take_receive(refused.slot) {
                     buffers.push((id, buffer));
                 }
-                return posted.map(|_| accepted);
             }
             if let Some(state) = index.and_then(|i| self.pairs.by_index(i)) {
-                state.receives += 1;
+                state.receives += taken;
             }
-            accepted += 1;
+            accepted += taken;
+            if taken < chunk {
+                return posted.map(|_| accepted);
+            }
         }
         Ok(accepted)
     }
@@ -244,25 +287,22 @@ impl CompletionQueue {
     #[inline]
     fn complete(&mut self, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
         let arrived_on = raw.qp.and_then(|i| self.pairs.by_index(i)).map(|s| s.name);
-        match self.slots.get(raw.slot) {
-            None => return,
-            Some(InFlight::Receive { qp, .. }) => {
-                if let Some((_, state)) = qp.and_then(|name| self.pairs.by_name(name)) {
-                    state.receives = state.receives.saturating_sub(1);
-                }
+        if let Some(receiving) = self.slots.take_receive(raw.slot) {
+            if let Some((_, state)) = receiving.qp.and_then(|name| self.pairs.by_name(name)) {
+                state.receives = state.receives.saturating_sub(1);
             }
-            Some(InFlight::Send { qp, .. }) => {
-                let qp = *qp;
-                self.complete_earlier(qp, raw, out);
+            out.push(receiving.complete(raw, arrived_on));
+        } else {
+            let Some(sending) = self.slots.get(raw.slot) else { return };
+            let silent = raw.status == Status::Success && !sending.reported();
+            let qp = sending.queue_pair();
+            self.complete_earlier(qp, raw, out);
+            // A READ's buffer comes back even if nobody asked for the report.
+            if !(silent && self.slots.release(raw.slot))
+                && let Some(sending) = self.slots.take(raw.slot)
+            {
+                out.push(sending.complete(raw));
             }
-        }
-        let silent = raw.status == Status::Success
-            && matches!(self.slots.get(raw.slot), Some(InFlight::Send { reported: false, .. }));
-        // A READ's buffer comes back even if nobody asked for the report.
-        if !(silent && self.slots.release(raw.slot))
-            && let Some(in_flight) = self.slots.take(raw.slot)
-        {
-            out.push(in_flight.complete(raw, arrived_on));
         }
         if let Some(index) = raw.qp {
             self.pairs.retire(index);
@@ -283,7 +323,7 @@ impl CompletionQueue {
             if let Some(earlier) = self.slots.take(slot) {
                 let success =
                     RawCompletion { slot, status: Status::Success, bytes: 0, immediate: None, value: 0, ..*raw };
-                let done = earlier.complete(&success, None);
+                let done = earlier.complete(&success);
                 if done.buffer.is_some() {
                     out.push(done);
                 }
@@ -330,6 +370,13 @@ impl CompletionQueue {
             self.sleeps += u64::from(self.port().wait(other, timeout)?);
             return Ok(self.poll(out));
         }
+        // An answer that comes at once costs no look at the clock: what those polls took is known by others.
+        if budget > Duration::ZERO
+            && let Some(found) = self.poll_eagerly(out)
+        {
+            self.spin.found();
+            return Ok(found);
+        }
         let start = Instant::now();
         if budget > Duration::ZERO {
             let found = self.poll_for(budget, start, out);
@@ -372,18 +419,21 @@ impl CompletionQueue {
         (found > 0 || self.made_room).then_some(found)
     }
 
-    /// Polls until something is there or `budget` is spent.
-    fn poll_for(&mut self, budget: Duration, start: Instant, out: &mut Vec<WorkCompletion>) -> usize {
-        // An answer that comes at once costs no look at the clock: what those polls took is known by others.
+    /// Polls a few times; how many completions there were, if there was anything.
+    fn poll_eagerly(&mut self, out: &mut Vec<WorkCompletion>) -> Option<usize> {
         for poll in 0..EAGER_POLLS {
             let found = self.poll(out);
             if found > 0 || self.made_room {
                 self.spun += self.poll_takes * poll;
-                return found;
+                return Some(found);
             }
         }
-        let eager = start.elapsed();
-        self.poll_takes = (eager / EAGER_POLLS).min(POLL_TAKES_MAX);
+        self.spun += self.poll_takes * EAGER_POLLS;
+        None
+    }
+
+    /// Polls until something is there or `budget` is spent.
+    fn poll_for(&mut self, budget: Duration, start: Instant, out: &mut Vec<WorkCompletion>) -> usize {
         // Whoever is waited for may share this core's units and caches: the longer nothing comes, the rarer the looks.
         let mut pauses = 1;
         while start.elapsed() < budget {
@@ -394,6 +444,9 @@ impl CompletionQueue {
                     return found;
                 }
                 (0..pauses).for_each(|_| std::hint::spin_loop());
+            }
+            if pauses == 1 {
+                self.poll_takes = (start.elapsed() / SPIN_POLLS as u32).min(POLL_TAKES_MAX);
             }
             pauses = (pauses * 2).min(PAUSES_MAX);
         }

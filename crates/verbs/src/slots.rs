@@ -7,42 +7,59 @@ use overside_memory::Buffer;
 use crate::port::{QpIndex, RawCompletion};
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
-/// Something posted and not completed.
+/// A send-side request that was posted and has not completed.
 #[derive(Debug)]
-pub(crate) enum InFlight {
-    Send { request: WorkRequest, qp: QueuePair, reported: bool },
-    Receive { id: u64, buffer: Buffer, qp: Option<QueuePair> },
+pub(crate) enum Sending {
+    /// With what it holds.
+    Request { request: WorkRequest, qp: QueuePair, reported: bool },
+    /// A SEND whose bytes went with the post: nothing is held.
+    Inline { id: u64, qp: QueuePair, reported: bool },
 }
 
-/// A slab of requests in flight.
+/// A receive that was posted and has not completed.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    pub(crate) id: u64,
+    pub(crate) buffer: Buffer,
+    pub(crate) qp: Option<QueuePair>,
+}
+
+/// Requests in flight, by number. Receives have numbers of their own, since they are small and each moves in and out once a message.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: Vec<Option<InFlight>>,
+    sends: Slab<Sending>,
+    receives: Slab<Receiving>,
+}
+
+#[derive(Debug)]
+struct Slab<T> {
+    slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
-impl Slots {
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
     #[inline]
-    pub(crate) fn put(&mut self, in_flight: InFlight) -> u32 {
+    fn put(&mut self, value: T) -> u32 {
         match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize] = Some(in_flight);
+                self.slots[slot as usize] = Some(value);
                 slot
             }
             None => {
-                self.slots.push(Some(in_flight));
+                self.slots.push(Some(value));
                 (self.slots.len() - 1) as u32
             }
         }
     }
 
     #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&InFlight> {
-        self.slots.get(slot as usize)?.as_ref()
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self, slot: u32) -> Option<InFlight> {
+    fn take(&mut self, slot: u32) -> Option<T> {
         let taken = self.slots.get_mut(slot as usize)?.take();
         if taken.is_some() {
             self.free.push(slot);
@@ -50,15 +67,52 @@ impl Slots {
         taken
     }
 
-    /// Ends a request whose user gets nothing of it, where it lies; false when a buffer must go back.
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+impl Slots {
+    #[inline]
+    pub(crate) fn put(&mut self, sending: Sending) -> u32 {
+        let slot = self.sends.put(sending);
+        debug_assert!(slot & RECEIVE == 0);
+        slot
+    }
+
+    #[inline]
+    pub(crate) fn put_receive(&mut self, receiving: Receiving) -> u32 {
+        self.receives.put(receiving) | RECEIVE
+    }
+
+    /// The send-side request of that number.
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&Sending> {
+        self.sends.slots.get(slot as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, slot: u32) -> Option<Sending> {
+        self.sends.take(slot)
+    }
+
+    /// The receive of that number; none for the number of anything else.
+    #[inline]
+    pub(crate) fn take_receive(&mut self, slot: u32) -> Option<Receiving> {
+        if slot & RECEIVE == 0 {
+            return None;
+        }
+        self.receives.take(slot & !RECEIVE)
+    }
+
+    /// Ends a send-side request whose user gets nothing of it, where it lies; false when a buffer must go back.
     #[inline]
     pub(crate) fn release(&mut self, slot: u32) -> bool {
-        match self.slots.get_mut(slot as usize) {
-            Some(Some(InFlight::Send { request: WorkRequest { work: Work::Read { .. }, .. }, .. }))
-            | Some(Some(InFlight::Receive { .. })) => false,
+        match self.sends.slots.get_mut(slot as usize) {
+            Some(Some(Sending::Request { request: WorkRequest { work: Work::Read { .. }, .. }, .. })) => false,
             Some(place @ Some(_)) => {
                 *place = None;
-                self.free.push(slot);
+                self.sends.free.push(slot);
                 true
             }
             _ => true,
@@ -66,7 +120,24 @@ impl Slots {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.sends.in_flight() + self.receives.in_flight()
+    }
+}
+
+impl Sending {
+    #[inline]
+    pub(crate) fn queue_pair(&self) -> QueuePair {
+        match self {
+            Sending::Request { qp, .. } | Sending::Inline { qp, .. } => *qp,
+        }
+    }
+
+    /// Whether its user asked for a report of success.
+    #[inline]
+    pub(crate) fn reported(&self) -> bool {
+        match self {
+            Sending::Request { reported, .. } | Sending::Inline { reported, .. } => *reported,
+        }
     }
 }
 
@@ -145,42 +216,62 @@ impl QueuePairs {
     }
 }
 
-impl InFlight {
-    /// What the user gets of it; releases a send's hold.
+impl Sending {
+    /// What the user gets of it; releases its hold.
     #[inline]
-    pub(crate) fn complete(self, raw: &RawCompletion, arrived_on: Option<QueuePair>) -> WorkCompletion {
+    pub(crate) fn complete(self, raw: &RawCompletion) -> WorkCompletion {
         let (queue_pair, id, opcode, buffer) = match self {
-            InFlight::Send { request, qp, .. } => {
+            Sending::Inline { id, qp, .. } => (qp, id, Opcode::Send, None),
+            Sending::Request { request, qp, .. } => {
                 let (id, opcode) = (request.id, request.opcode());
                 let buffer = match request.work {
                     Work::Read { sink, .. } => Some(sink),
                     _ => None,
                 };
-                (Some(qp), id, opcode, buffer)
-            }
-            InFlight::Receive { id, buffer, qp } => {
-                let opcode = match raw.opcode {
-                    Opcode::ReceiveImmediate => Opcode::ReceiveImmediate,
-                    _ => Opcode::Receive,
-                };
-                (qp.or(arrived_on), id, opcode, Some(buffer))
+                (qp, id, opcode, buffer)
             }
         };
-        let bytes = match (&buffer, raw.status) {
-            // Never more than the buffer has, whatever a provider says.
-            (Some(buffer), Status::Success) => raw.bytes.min(buffer.len() as u64),
-            (Some(_), _) => 0,
-            (None, _) => raw.bytes,
-        };
-        WorkCompletion {
-            queue_pair,
-            id,
-            opcode,
-            status: raw.status,
-            bytes,
-            immediate: raw.immediate,
-            value: raw.value,
-            buffer,
-        }
+        completion(Some(queue_pair), id, opcode, buffer, raw)
     }
 }
+
+impl Receiving {
+    /// What the user gets of it.
+    #[inline]
+    pub(crate) fn complete(self, raw: &RawCompletion, arrived_on: Option<QueuePair>) -> WorkCompletion {
+        let opcode = match raw.opcode {
+            Opcode::ReceiveImmediate => Opcode::ReceiveImmediate,
+            _ => Opcode::Receive,
+        };
+        completion(self.qp.or(arrived_on), self.id, opcode, Some(self.buffer), raw)
+    }
+}
+
+#[inline]
+fn completion(
+    queue_pair: Option<QueuePair>,
+    id: u64,
+    opcode: Opcode,
+    buffer: Option<Buffer>,
+    raw: &RawCompletion,
+) -> WorkCompletion {
+    let bytes = match (&buffer, raw.status) {
+        // Never more than the buffer has, whatever a provider says.
+        (Some(buffer), Status::Success) => raw.bytes.min(buffer.len() as u64),
+        (Some(_), _) => 0,
+        (None, _) => raw.bytes,
+    };
+    WorkCompletion {
+        queue_pair,
+        id,
+        opcode,
+        status: raw.status,
+        bytes,
+        immediate: raw.immediate,
+        value: raw.value,
+        buffer,
+    }
+}
+
+/// Of a number: it is a receive's.
+const RECEIVE: u32 = 1 << 31;

@@ -1,6 +1,7 @@
 //! Requests and their completions.
 
 use overside_memory::{Buffer, View};
+use smallvec::SmallVec;
 
 use crate::region::{Atomic, Readable, Remote, Writable};
 
@@ -25,9 +26,9 @@ pub struct WorkRequest {
 #[derive(Debug)]
 pub(crate) enum Work {
     Send { view: View, immediate: Option<u32> },
-    SendInline { bytes: smallvec::SmallVec<[u8; 64]>, immediate: Option<u32> },
+    SendInline { bytes: SmallVec<[u8; 64]>, immediate: Option<u32> },
     Write { view: View, remote: Remote<Writable>, immediate: Option<u32> },
-    WriteInline { bytes: smallvec::SmallVec<[u8; 64]>, remote: Remote<Writable>, immediate: Option<u32> },
+    WriteInline { bytes: SmallVec<[u8; 64]>, remote: Remote<Writable>, immediate: Option<u32> },
     Read { sink: Buffer, remote: Remote<Readable> },
     FetchAdd { remote: Remote<Atomic>, add: u64 },
     CompareSwap { remote: Remote<Atomic>, compare: u64, swap: u64 },
@@ -44,7 +45,7 @@ impl WorkRequest {
     /// `Capabilities::inline_max` of them. They are the caller's again at once.
     #[inline]
     pub fn send_inline(id: u64, bytes: &[u8]) -> Self {
-        Self::new(id, Work::SendInline { bytes: bytes.into(), immediate: None })
+        Self::new(id, Work::SendInline { bytes: SmallVec::from_slice(bytes), immediate: None })
     }
 
     /// WRITE the view into a peer's memory.
@@ -57,7 +58,7 @@ impl WorkRequest {
     /// caller's again at once.
     #[inline]
     pub fn write_inline(id: u64, bytes: &[u8], remote: Remote<Writable>) -> Self {
-        Self::new(id, Work::WriteInline { bytes: bytes.into(), remote, immediate: None })
+        Self::new(id, Work::WriteInline { bytes: SmallVec::from_slice(bytes), remote, immediate: None })
     }
 
     /// READ a peer's memory into a buffer, which comes back with the completion.

@@ -3,9 +3,7 @@
 use crate::doorbell::PeerRing;
 use crate::fate::Fate;
 use crate::peer_memory::PeerMemory;
-use crate::ring::{
-    CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge, Task, stamp_of,
-};
+use crate::ring::{DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge, Task, stamp_of};
 
 /// Where the next message is.
 #[derive(Debug)]
@@ -37,6 +35,12 @@ impl Consumer {
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Cells consumed, ever.
+    #[inline]
+    pub(crate) fn cells(&self) -> u64 {
+        self.cells
     }
 
     /// Whether there is a message.
@@ -155,16 +159,13 @@ impl Consumer {
 
     fn copy_inline(&self, message: &Message, peer: &impl PeerRing, out: &mut [u8]) {
         if out.len() <= INLINE_INSIDE {
-            for (to, word) in out.chunks_mut(8).zip(&message.words[2..]) {
-                to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
+            let mut inside = [0; INLINE_INSIDE];
+            for (part, word) in inside.as_chunks_mut::<8>().0.iter_mut().zip(&message.words[2..]) {
+                *part = word.to_ne_bytes();
             }
+            out.copy_from_slice(&inside[..out.len()]);
         } else {
-            for (i, to) in out.chunks_mut(CELL_BYTES).enumerate() {
-                let words = peer.cell(self.cells + i as u64);
-                for (to, word) in to.chunks_mut(8).zip(words) {
-                    to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
-                }
-            }
+            peer.bytes(self.cells, out);
         }
     }
 
@@ -235,7 +236,7 @@ mod tests {
     }
 
     fn descriptor(number: usize) -> Descriptor {
-        Descriptor { task: Task::Inline, immediate: Some(number as u32), len: LENGTHS[number] as u64 }
+        Descriptor { task: Task::Inline, immediate: Some(number as u32), len: LENGTHS[number] as u64, report: false }
     }
 
     fn send_all(own: &Model, peer: &Model) {

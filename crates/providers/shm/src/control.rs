@@ -76,8 +76,30 @@ impl OwnRing for OwnControl {
     }
 
     #[inline]
+    fn put_head(&self, index: u64, words: &[u64; 2]) {
+        self.put(self.geometry.descriptor_at(index), words);
+    }
+
+    #[inline]
     fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]) {
         self.put(self.geometry.cell_at(index), words);
+    }
+
+    #[inline]
+    fn put_bytes(&self, index: u64, bytes: &[u8]) {
+        let (before, after) = bytes.split_at(self.geometry.until_wrap(index).min(bytes.len()));
+        for (at, part) in [(self.geometry.cell_at(index), before), (self.geometry.cell_at(0), after)] {
+            let (words, rest) = part.as_chunks::<8>();
+            let place = &self.words()[at / 8..at / 8 + words.len() + usize::from(!rest.is_empty())];
+            for (to, from) in place.iter().zip(words) {
+                to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+            }
+            if let (false, Some(last)) = (rest.is_empty(), place.last()) {
+                let mut word = [0; 8];
+                word[..rest.len()].copy_from_slice(rest);
+                last.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            }
+        }
     }
 
     #[inline]
@@ -143,6 +165,16 @@ impl PeerRing for PeerControl {
     #[inline]
     fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8] {
         self.read(self.geometry.cell_at(index))
+    }
+
+    #[inline]
+    fn bytes(&self, index: u64, out: &mut [u8]) {
+        let (before, after) = out.split_at_mut(self.geometry.until_wrap(index).min(out.len()));
+        // In bounds: the memory has exactly the geometry's size, and no payload is longer than the cells.
+        let _ = self.memory.read(self.geometry.cell_at(index) as u64, before);
+        if !after.is_empty() {
+            let _ = self.memory.read(self.geometry.cell_at(0) as u64, after);
+        }
     }
 
     #[inline]

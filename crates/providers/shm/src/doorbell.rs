@@ -29,8 +29,22 @@ pub(crate) trait PeerWords {
 pub(crate) trait OwnRing: OwnWords {
     /// Writes a descriptor that nobody sees before it is stamped.
     fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]);
+    /// Writes the first two words of a descriptor whose others mean nothing.
+    fn put_head(&self, index: u64, words: &[u64; 2]) {
+        let [first, second] = *words;
+        self.put_descriptor(index, &[first, second, 0, 0, 0, 0, 0, 0]);
+    }
     /// Writes a cell.
     fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]);
+    /// Writes bytes into cells that follow on each other, the last filled up with zeros.
+    fn put_bytes(&self, index: u64, bytes: &[u8]) {
+        for (i, part) in bytes.chunks(CELL_BYTES).enumerate() {
+            let mut cell = [0; CELL_BYTES];
+            cell[..part.len()].copy_from_slice(part);
+            let [low, high] = *cell.as_chunks::<8>().0 else { return };
+            self.put_cell(index + i as u64, &[low, high].map(u64::from_ne_bytes));
+        }
+    }
     /// Publishes a descriptor that was written, with release ordering.
     fn stamp(&self, index: u64);
 }
@@ -43,6 +57,14 @@ pub(crate) trait PeerRing: PeerWords {
     fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR_BYTES / 8];
     /// A cell's words.
     fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8];
+    /// Copies bytes out of cells that follow on each other.
+    fn bytes(&self, index: u64, out: &mut [u8]) {
+        for (i, to) in out.chunks_mut(CELL_BYTES).enumerate() {
+            for (to, word) in to.chunks_mut(8).zip(self.cell(index + i as u64)) {
+                to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
+            }
+        }
+    }
     /// Fetches a descriptor into the cache.
     fn prefetch_descriptor(&self, _index: u64) {}
     /// Fetches a cell into the cache.

@@ -101,11 +101,12 @@ impl Ring {
         match sent {
             Sent::Gather(sges) => {
                 let len = sges.iter().map(|sge| u64::from(sge.len)).sum();
-                let descriptor = Descriptor { task: Task::Gather(sges.len()), immediate: None, len };
+                let descriptor = Descriptor { task: Task::Gather(sges.len()), immediate: None, len, report: false };
                 self.producer.gather(&self.own, descriptor, sges);
             }
             Sent::Inline(bytes) => {
-                let descriptor = Descriptor { task: Task::Inline, immediate: Some(3), len: bytes.len() as u64 };
+                let descriptor =
+                    Descriptor { task: Task::Inline, immediate: Some(3), len: bytes.len() as u64, report: true };
                 self.producer.inline(&self.own, descriptor, bytes);
             }
         }

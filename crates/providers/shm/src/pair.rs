@@ -40,8 +40,14 @@ pub(crate) struct Pair {
     wake_at_half: bool,
     /// While messages keep coming, the peer is told after so many.
     tell_every: u64,
+    /// Messages, and cells of them, after which it is told in any case.
+    tell_at_last: [u64; 2],
     /// Descriptors of the peer's that it knows we have consumed.
     consumed_published: u64,
+    /// Their cells.
+    cells_published: u64,
+    /// Among those it does not know of, there is one that somebody waits for.
+    pub(crate) owed: bool,
     /// The peer was told without a fence: whether it sleeps is to be looked at once more.
     glanced: bool,
     /// Polled by memory; else armed.
@@ -103,7 +109,10 @@ impl Pair {
             sleep: Sleep::default(),
             wake_at_half,
             tell_every: 1,
+            tell_at_last: [1; 2],
             consumed_published: 0,
+            cells_published: 0,
+            owed: false,
             glanced: false,
             hot: false,
             idle: 0,
@@ -136,10 +145,11 @@ impl Pair {
         if turn.fate.is_some() {
             return turn;
         }
-        // While there is more to take, the peer is told every now and then: each telling costs both a cache line.
+        // While there is more to take, the peer is told every now and then: each telling costs both a cache line. Of small messages
+        // whose end is not reported it need not hear before it runs short of places, or before nothing else is to be done.
         if received == 0 {
-            self.publish();
-        } else if self.behind() >= self.tell_every || !self.more() {
+            self.publish(self.owed || self.idle >= LAZY_TURNS);
+        } else if (self.owed && (self.behind() >= self.tell_every || !self.more())) || self.overdue() {
             self.tell();
         }
         turn
@@ -179,9 +189,16 @@ impl Pair {
         self.link.as_ref().map_or(0, |link| link.consumer.next() - self.consumed_published)
     }
 
-    /// Tells the peer what was posted and consumed, and wakes it if it sleeps.
+    /// Whether so much was consumed that the peer may run short of places in its ring.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    fn overdue(&self) -> bool {
+        let cells = self.link.as_ref().map_or(0, |link| link.consumer.cells() - self.cells_published);
+        self.behind() >= self.tell_at_last[0] || cells >= self.tell_at_last[1]
+    }
+
+    /// Tells the peer what was posted, and if asked what was consumed, and wakes it if it sleeps.
+    #[inline]
+    pub(crate) fn publish(&mut self, with_consumed: bool) {
         let mut news = std::mem::take(&mut self.glanced).then_some(News::Consumed(self.consumed_published));
         if self.send.producer.unpublished() {
             if self.channel.blocked() {
@@ -193,7 +210,7 @@ impl Pair {
                 news = Some(News::All);
             }
         }
-        if self.publish_consumed() {
+        if with_consumed && self.publish_consumed() {
             news = news.filter(|news| *news == News::All).or(Some(News::Consumed(self.consumed_published)));
         }
         if let (Some(news), Some(Link { control, .. })) = (news, &self.link) {
@@ -211,6 +228,8 @@ impl Pair {
         }
         self.own.store(Word::Consumed, consumed);
         self.consumed_published = consumed;
+        self.cells_published = consumer.cells();
+        self.owed = false;
         true
     }
 
@@ -227,8 +246,10 @@ impl Pair {
 
     /// Asks to be woken, by the peer's word or by the socket. False: there is something to do.
     pub(crate) fn arm(&mut self, by_word: bool) -> bool {
-        if self.behind() > 0 || self.glanced {
-            self.publish();
+        // A short sleep leaves the peer what it need not know.
+        let tell = self.behind() > 0 && (self.owed || !by_word);
+        if tell || self.glanced {
+            self.publish(tell);
         }
         if self.heard_fate.is_some() || (!self.send.settled() && !self.channel.blocked()) {
             return false;
@@ -290,6 +311,7 @@ impl Pair {
         let ring = self.bell.wanted(&self.own, &control, News::All);
         self.ring(ring);
         self.tell_every = (u64::from(geometry.depth()) / 8).min(TELL_EVERY_MAX);
+        self.tell_at_last = [(u64::from(geometry.depth()) / 4).min(TELL_AT_LAST), u64::from(geometry.cells()) / 4];
         self.link = Some(Link { control, consumer: Consumer::new(geometry) });
         Ok(())
     }
@@ -347,3 +369,9 @@ const HEAR_MAX: usize = 4096;
 /// Messages after which the peer is told at the latest. Its window may be much smaller than the ring, and then it runs
 /// dry while it waits to be told.
 const TELL_EVERY_MAX: u64 = 4;
+
+/// Small messages that nobody waits for, after which the peer is told at the latest.
+const TELL_AT_LAST: u64 = 16;
+
+/// Turns without a message after which it is told whatever it need not know: a microsecond or so.
+const LAZY_TURNS: u32 = 64;

@@ -150,7 +150,8 @@ impl Scene {
             INLINE => {
                 let len = steps.number(2)? as usize % (INLINE_MAX + 1);
                 let bytes: Vec<u8> = (0..len as u64).map(pattern).collect();
-                let descriptor = Descriptor { task: Task::Inline, immediate: None, len: len as u64 };
+                let descriptor =
+                    Descriptor { task: Task::Inline, immediate: None, len: len as u64, report: len % 2 == 1 };
                 if self.room(descriptor) {
                     self.producer.inline(&self.own, descriptor, &bytes);
                     self.publish(descriptor);
@@ -166,7 +167,8 @@ impl Scene {
                     sges.push(Sge { segment: SEGMENT, len, offset });
                     offset += u64::from(len);
                 }
-                let descriptor = Descriptor { task: Task::Gather(pieces), immediate: Some(7), len: offset };
+                let descriptor =
+                    Descriptor { task: Task::Gather(pieces), immediate: Some(7), len: offset, report: false };
                 if self.room(descriptor) {
                     self.producer.gather(&self.own, descriptor, &sges);
                     self.publish(descriptor);

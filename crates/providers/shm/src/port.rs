@@ -191,7 +191,9 @@ impl ShmPort {
                 self.first = (self.first + i) % hot;
                 break;
             }
-            let index = self.hot[(self.first + i) % hot];
+            // Never further than twice around, as long as no queue pair has gone since.
+            let at = self.first + i;
+            let index = self.hot[if at < hot { at } else { at % hot }];
             let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };
             let turn = pair.turn(&mut self.receives, &mut out[count..]);
             count += turn.count;
@@ -259,7 +261,9 @@ impl ShmPort {
             RawWork::Send(payload, immediate) => {
                 let mut sources = Sources { registry: &shared.registry, domain: *domain, segments, places, sges };
                 // SAFETY: [shm-posted] the caller's promise.
-                let sent = unsafe { pair.send.send(payload, immediate, &pair.own, &pair.channel, &mut sources) }?;
+                let sent = unsafe {
+                    pair.send.send(payload, immediate, request.signalled, &pair.own, &pair.channel, &mut sources)
+                }?;
                 let Some((bytes, progress)) = sent else { return Ok(false) };
                 (Opcode::Send, bytes, progress)
             }
@@ -277,7 +281,7 @@ impl ShmPort {
                 let bytes = payload_bytes(&payload);
                 let mut progress = done(outcome);
                 if let (Some(immediate), Status::Success) = (immediate, outcome.0) {
-                    pair.send.announce(immediate, bytes, &pair.own);
+                    pair.send.announce(immediate, bytes, request.signalled, &pair.own);
                     progress = Progress::Ring { cells: 0, bounced: 0 };
                 }
                 (Opcode::Write, bytes, progress)
@@ -350,7 +354,7 @@ unsafe impl Port for ShmPort {
             }
         }
         if let Some(pair) = self.pair(qp).filter(|p| p.fate.is_none()) {
-            pair.publish();
+            pair.publish(false);
             self.heat(qp.0);
         }
         (accepted, error)
@@ -499,7 +503,7 @@ const LOOK_EVERY: u32 = 128;
 /// Idle polling looks at epoll this often.
 const LOOK_IDLE: Duration = Duration::from_micros(20);
 /// Idle polls between two looks at the clock.
-const CLOCK_EVERY: u32 = 8;
+const CLOCK_EVERY: u32 = 16;
 /// A sleep on the peer's word, which neither its death nor a message on the socket ends, is no longer than this.
 const DOZE: Duration = Duration::from_millis(5);
 /// So few queue pairs are polled by memory however idle they are.

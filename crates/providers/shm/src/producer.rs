@@ -1,7 +1,7 @@
 //! Writing into the send ring.
 
 use crate::doorbell::OwnRing;
-use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge};
+use crate::ring::{DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge};
 
 /// Where the next descriptor goes, and what the peer has given back.
 #[derive(Debug)]
@@ -48,16 +48,18 @@ impl Producer {
     pub(crate) fn inline(&mut self, own: &impl OwnRing, descriptor: Descriptor, bytes: &[u8]) {
         let mut words = begin(descriptor);
         if bytes.len() <= INLINE_INSIDE {
-            for (word, part) in words[2..].iter_mut().zip(bytes.chunks(8)) {
-                *word = padded(part);
+            let mut inside = [0; INLINE_INSIDE];
+            inside[..bytes.len()].copy_from_slice(bytes);
+            for (word, part) in words[2..].iter_mut().zip(inside.as_chunks::<8>().0) {
+                *word = u64::from_ne_bytes(*part);
             }
+            self.finish(own, descriptor, &words);
         } else {
-            for (i, part) in bytes.chunks(CELL_BYTES).enumerate() {
-                let (low, high) = part.split_at(part.len().min(8));
-                own.put_cell(self.cells_used + i as u64, &[padded(low), padded(high)]);
-            }
+            own.put_bytes(self.cells_used, bytes);
+            // The rest of the descriptor means nothing then.
+            own.put_head(self.head, &[words[0], words[1]]);
+            self.count(descriptor);
         }
-        self.finish(own, descriptor, &words);
     }
 
     /// Writes a descriptor that stands alone. There must be room.
@@ -67,6 +69,10 @@ impl Producer {
 
     fn finish(&mut self, own: &impl OwnRing, descriptor: Descriptor, words: &[u64; WORDS]) {
         own.put_descriptor(self.head, words);
+        self.count(descriptor);
+    }
+
+    fn count(&mut self, descriptor: Descriptor) {
         self.head += 1;
         self.cells_used += descriptor.cells() as u64;
     }
@@ -115,12 +121,6 @@ impl Producer {
 fn begin(descriptor: Descriptor) -> [u64; WORDS] {
     let [first, second] = descriptor.to_words();
     [first, second, 0, 0, 0, 0, 0, 0]
-}
-
-fn padded(part: &[u8]) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..part.len()].copy_from_slice(part);
-    u64::from_ne_bytes(bytes)
 }
 
 const WORDS: usize = DESCRIPTOR_BYTES / 8;

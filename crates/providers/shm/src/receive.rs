@@ -68,6 +68,8 @@ impl Pair {
             if let Some(Link { consumer, .. }) = &mut self.link {
                 consumer.advance(&message);
             }
+            // What the sender lent is lent until it hears of it; bytes that rode along are nobody's any more.
+            self.owed |= message.descriptor.report || message.descriptor.task != Task::Inline;
         }
         if own {
             self.receives.pop_front()

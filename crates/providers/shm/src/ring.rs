@@ -69,6 +69,12 @@ impl Geometry {
         (lap | 1 << 31) << LEN_BITS
     }
 
+    /// Bytes from cell number `index` to the last cell's end.
+    #[inline]
+    pub(crate) fn until_wrap(self, index: u64) -> usize {
+        (self.cells as usize - (index & u64::from(self.cells - 1)) as usize) * CELL_BYTES
+    }
+
     /// Where cell number `index` lies.
     pub(crate) fn cell_at(self, index: u64) -> usize {
         HEADER_BYTES
@@ -123,6 +129,8 @@ pub(crate) struct Descriptor {
     pub(crate) immediate: Option<u32>,
     /// Bytes of the message.
     pub(crate) len: u64,
+    /// The sender reports its end, so somebody may wait to hear that it was consumed.
+    pub(crate) report: bool,
 }
 
 impl Descriptor {
@@ -133,8 +141,9 @@ impl Descriptor {
             Task::Inline => (OP_INLINE, 0),
             Task::Written => (OP_WRITTEN, 0),
         };
-        let immediate = self.immediate.map_or(0, |i| 1 << 8 | u64::from(i) << 32);
-        [op | count << 16 | immediate, self.len]
+        let immediate = self.immediate.map_or(0, |i| FLAG_IMMEDIATE << 8 | u64::from(i) << 32);
+        let report = if self.report { FLAG_REPORT << 8 } else { 0 };
+        [op | count << 16 | immediate | report, self.len]
     }
 
     /// Checked, its stamp aside; none for what no sender of ours writes.
@@ -147,12 +156,13 @@ impl Descriptor {
             OP_WRITTEN if count == 0 && len <= MESSAGE_MAX => Task::Written,
             _ => return None,
         };
-        let immediate = match flags {
+        let immediate = match flags & FLAG_IMMEDIATE {
             0 if words[0] >> 32 == 0 => None,
-            1 => Some((words[0] >> 32) as u32),
+            FLAG_IMMEDIATE => Some((words[0] >> 32) as u32),
             _ => return None,
         };
-        Some(Self { task, immediate, len })
+        let known = flags & !(FLAG_IMMEDIATE | FLAG_REPORT) == 0;
+        known.then_some(Self { task, immediate, len, report: flags & FLAG_REPORT != 0 })
     }
 
     /// How many cells it uses.
@@ -183,6 +193,8 @@ const LEN_BITS: u32 = 32;
 const OP_GATHER: u64 = 1;
 const OP_INLINE: u64 = 2;
 const OP_WRITTEN: u64 = 3;
+const FLAG_IMMEDIATE: u64 = 1;
+const FLAG_REPORT: u64 = 2;
 
 const HEADER_BYTES: usize = 512;
 pub(crate) const DESCRIPTOR_BYTES: usize = 64;
@@ -225,8 +237,8 @@ mod tests {
     #[test]
     fn descriptors_come_back() {
         for task in [Task::Gather(0), Task::Gather(SGE_MAX), Task::Inline, Task::Written] {
-            for immediate in [None, Some(0), Some(u32::MAX)] {
-                let descriptor = Descriptor { task, immediate, len: 77 };
+            for (immediate, report) in [(None, true), (Some(0), false), (Some(u32::MAX), true)] {
+                let descriptor = Descriptor { task, immediate, len: 77, report };
                 assert_eq!(Descriptor::from_words(descriptor.to_words()), Some(descriptor));
             }
         }

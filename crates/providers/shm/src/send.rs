@@ -98,25 +98,27 @@ impl SendQueue {
         &mut self,
         payload: Payload<'_>,
         immediate: Option<u32>,
+        report: bool,
         own: &OwnControl,
         channel: &Channel,
         sources: &mut Sources<'_>,
     ) -> Result<Option<(u64, Progress)>, VerbsError> {
+        let descriptor = Descriptor { task: Task::Inline, immediate, len: 0, report };
         match payload {
-            Payload::Inline(bytes) => self.send_inline(bytes, immediate, own),
+            Payload::Inline(bytes) => self.send_inline(bytes, descriptor, own),
             // SAFETY: [shm-posted] the caller's promise.
-            Payload::Gather(fragments) => unsafe { self.send_gather(fragments, immediate, own, channel, sources) },
+            Payload::Gather(fragments) => unsafe { self.send_gather(fragments, descriptor, own, channel, sources) },
         }
     }
 
     fn send_inline(
         &mut self,
         bytes: &[u8],
-        immediate: Option<u32>,
+        descriptor: Descriptor,
         own: &OwnControl,
     ) -> Result<Option<(u64, Progress)>, VerbsError> {
         limit("an inline message's length", bytes.len() as u64, INLINE_MAX as u64)?;
-        let descriptor = Descriptor { task: Task::Inline, immediate, len: bytes.len() as u64 };
+        let descriptor = Descriptor { len: bytes.len() as u64, ..descriptor };
         let cells = descriptor.cells();
         if !self.producer.room(cells) {
             return Ok(None);
@@ -130,7 +132,7 @@ impl SendQueue {
     unsafe fn send_gather(
         &mut self,
         fragments: &[Fragment],
-        immediate: Option<u32>,
+        descriptor: Descriptor,
         own: &OwnControl,
         channel: &Channel,
         sources: &mut Sources<'_>,
@@ -148,7 +150,7 @@ impl SendQueue {
         }
         limit("a gather list's length", places.len() as u64, SGE_MAX as u64)?;
         limit("a message's length", bytes, MESSAGE_MAX)?;
-        let descriptor = Descriptor { task: Task::Gather(places.len()), immediate, len: bytes };
+        let descriptor = Descriptor { task: Task::Gather(places.len()), len: bytes, ..descriptor };
         let cells = descriptor.cells();
         if !self.producer.room(cells) {
             return Ok(None);
@@ -186,11 +188,11 @@ impl SendQueue {
     }
 
     /// Announces a WRITE that has placed its bytes; false when there is no room.
-    pub(crate) fn announce(&mut self, immediate: u32, bytes: u64, own: &OwnControl) -> bool {
+    pub(crate) fn announce(&mut self, immediate: u32, bytes: u64, report: bool, own: &OwnControl) -> bool {
         if !self.producer.room(0) {
             return false;
         }
-        let descriptor = Descriptor { task: Task::Written, immediate: Some(immediate), len: bytes };
+        let descriptor = Descriptor { task: Task::Written, immediate: Some(immediate), len: bytes, report };
         self.producer.alone(own, descriptor);
         true
     }

@@ -30,7 +30,7 @@ const CELLS_AT: usize = DESCRIPTORS + DEPTH * 64;
 const STAMP: u64 = 1 << 63;
 const CONTROL_BYTES: usize = (CELLS_AT + CELLS * 16).next_multiple_of(4096);
 
-const HELLO: &[u8] = b"\x01overside\x02\0\0\0";
+const HELLO: &[u8] = b"\x01overside\x03\0\0\0";
 
 /// The hostile end: a socket, and a control memory it writes as it likes.
 struct Raw {
@@ -337,7 +337,7 @@ fn descriptors_that_lie_close_their_connection() {
         ("a count past the limit", &[(DESCRIPTORS, 1 | 257 << 16), (DESCRIPTORS + 8, 8)]),
         ("inline past the limit", &[(DESCRIPTORS, 2), (DESCRIPTORS + 8, 513)]),
         ("an unknown operation", &[(DESCRIPTORS, 9)]),
-        ("unknown flags", &[(DESCRIPTORS, 2 | 2 << 8)]),
+        ("unknown flags", &[(DESCRIPTORS, 2 | 4 << 8)]),
         ("a huge message", &[(DESCRIPTORS, 1), (DESCRIPTORS + 8, (1 << 30) + 1)]),
     ];
     let mut scene = Scene::new();

@@ -163,6 +163,14 @@ impl Verbs {
         Ok(View::of(&self.messages, &self.shapes[frame / STRIDE][usize::from(whole)])?)
     }
 
+    /// Gives back what was received, off the way of the answer.
+    fn refill(&mut self) -> Result<()> {
+        if self.free.len() >= RECEIVES / 2 {
+            self.queue.post_receive(Some(self.pair), &mut self.free)?;
+        }
+        Ok(())
+    }
+
     fn post(&mut self) -> Result<()> {
         while !self.batch.is_empty() {
             self.queue.post(self.pair, &mut self.batch)?;
@@ -265,7 +273,14 @@ impl Ball for Verbs {
                 WorkRequest::write_inline(0, &self.messages[frame..frame + len], to.part(slot, len as u64)?)
             }
             Way::Send => WorkRequest::send(0, self.view(frame, false)?),
-            Way::SendInline => WorkRequest::send_inline(0, &self.messages[frame + 4..frame + 4 + size]),
+            Way::SendInline => {
+                let message = frame + 4..frame + 4 + size;
+                while !self.queue.post_inline(self.pair, 0, &self.messages[message.clone()], None, false)? {
+                    self.queue.poll(&mut self.done);
+                }
+                self.turns[0] += 1;
+                return self.refill();
+            }
         };
         self.batch.push_back(request.unsignalled());
         if self.way == Way::Index {
@@ -274,11 +289,7 @@ impl Ball for Verbs {
         }
         self.turns[0] += 1;
         self.post()?;
-        // Off the way of the answer.
-        if self.free.len() >= RECEIVES / 2 {
-            self.queue.post_receive(Some(self.pair), &mut self.free)?;
-        }
-        Ok(())
+        self.refill()
     }
 
     fn receive(&mut self) -> Result<bool> {
