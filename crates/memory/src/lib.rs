@@ -18,6 +18,7 @@
 mod buffer;
 mod foreign;
 mod hold;
+mod huge;
 pub mod kernels;
 pub mod pack;
 mod pool;

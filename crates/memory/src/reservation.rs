@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::segment::Segment;
-use crate::{MemoryError, sys};
+use crate::{MemoryError, huge, sys};
 
 /// A reserved range of addresses, cut into equal chunks; a committed chunk is a [`Segment`].
 ///
@@ -49,8 +49,7 @@ impl Reservation {
             .checked_mul(chunks_max.max(1))
             .filter(|b| *b <= isize::MAX as usize)
             .ok_or(MemoryError::Exhausted { bytes: usize::MAX, source: rustix::io::Errno::NOMEM })?;
-        // SAFETY: [mapping] a new inaccessible mapping at an address of the system's choice.
-        let base = unsafe { sys::map_anonymous(None, bytes, false) }?;
+        let base = huge::reserve(bytes)?;
         let taken = (0..chunks_max.max(1)).map(|_| AtomicBool::new(false)).collect();
         Ok(Self { range: Arc::new(Range { base, chunk_bytes, taken }) })
     }

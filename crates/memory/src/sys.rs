@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
-use crate::MemoryError;
+use crate::{MemoryError, huge};
 
 /// A new memfd of `len` bytes that really has its memory, so that running out is an error
 /// here and never a SIGBUS later. The kernel would hand out its last page and then kill
@@ -20,6 +20,7 @@ pub(crate) fn memfd(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
     }
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|source| MemoryError::System { what: "memfd_create", source })?;
+    huge::back(&fd, len);
     retry(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64))
         .map_err(|source| MemoryError::Exhausted { bytes: len, source })?;
     Ok(fd)
@@ -63,7 +64,7 @@ pub(crate) fn verify(fd: impl AsFd, len: u64) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Maps `len` bytes of `fd` shared, anywhere or exactly at `at`.
+/// Maps `len` bytes of `fd` shared, exactly at `at` or anywhere: where huge pages can lie, if it is as long as one.
 ///
 /// # Safety
 /// With `at`, the range is a reservation of the caller's that nobody uses yet.
@@ -79,10 +80,11 @@ pub(crate) unsafe fn map(
     }
     let (address, mut flags) = match at {
         Some(at) => (at.as_ptr().cast(), MapFlags::FIXED),
-        None => (std::ptr::null_mut(), MapFlags::empty()),
+        None => (huge::hint(len).cast(), MapFlags::empty()),
     };
     flags |= MapFlags::SHARED;
-    // SAFETY: [mapping] a new mapping, or one over the caller's own reservation.
+    // SAFETY: [mapping] a new mapping, or one over the caller's own reservation. A hint is no promise: the system takes another
+    // address where something lies there.
     let base = unsafe { rustix::mm::mmap(address, len, prot, flags, fd, 0) }
         .map_err(|source| MemoryError::Exhausted { bytes: len, source })?;
     NonNull::new(base.cast()).ok_or(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM })
