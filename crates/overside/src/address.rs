@@ -120,6 +120,12 @@ impl Address {
         self.transport.provider(network)
     }
 
+    /// Receives that a client should post at once, where fewer than usual serve: over shared memory it copies messages itself, one
+    /// after another, and few buffers stay in its nearest caches.
+    pub(crate) fn receives(&self) -> Option<usize> {
+        (self.transport == Transport::Shm).then_some(SHM_RECEIVES)
+    }
+
     pub(crate) fn transport(&self) -> Transport {
         self.transport
     }
@@ -199,6 +205,8 @@ fn in_numbers(name: &str) -> Result<String, AddressError> {
     first.map(|address| address.to_string()).ok_or_else(|| unknown("it has none".to_owned()))
 }
 
+/// One being copied into, one ahead.
+const SHM_RECEIVES: usize = 2;
 /// Longest name of an address.
 const NAME_BYTES_MAX: usize = 64;
 

@@ -113,5 +113,7 @@ pub fn connect_with(address: &str, options: ClientOptions) -> Result<Client, Err
 /// As [`connect`], and when the key file is refused or the server has another key.
 pub fn connect_over(address: &str, options: ClientOptions, network: &Network) -> Result<Client, Error> {
     let address: Address = address.parse()?;
+    let posted = options.posted.or_else(|| address.receives());
+    let options = ClientOptions { posted, ..options };
     Ok(Client::connect_with(address.provider_over(network)?, address.name(), options)?)
 }

@@ -27,6 +27,7 @@ pub(crate) struct Link {
     next: Vec<(u64, overside_memory::Buffer)>,
     /// Buffers that are posted; none left means that the caller holds all.
     posted: usize,
+    posted_max: usize,
     transmit: Pool,
     regions: Vec<MemoryRegion>,
     arrived: VecDeque<Received>,
@@ -62,6 +63,7 @@ impl Link {
             spare: Vec::new(),
             next: Vec::new(),
             posted: 0,
+            posted_max: options.posted.unwrap_or(POSTED_MAX).max(1),
             transmit,
             regions,
             arrived: VecDeque::new(),
@@ -204,7 +206,7 @@ impl Link {
     /// Posts what came back last first: it is still in the cache.
     fn post_receives(&mut self) {
         self.ring.collect(&mut self.spare);
-        while self.posted < POSTED_MAX && self.ended.is_none() {
+        while self.posted < self.posted_max && self.ended.is_none() {
             let Some(last) = self.spare.pop() else { return };
             self.next.push(last);
             let posted = self.queue.post_receive(Some(self.queue_pair), &mut self.next).unwrap_or(0);
@@ -280,7 +282,7 @@ fn partly(error: ClientError, total: &Applied, batch: &RowBatch) -> ClientError 
 
 /// Requests of a batch that wait for their replies at once.
 const PUTS_AHEAD: usize = 4;
-/// Receives posted at once. Few, so that the same few buffers stay in the cache; a message that meets none waits.
+/// Receives posted at once, unless the caller knows better. Few, so that the same few buffers stay in the cache.
 const POSTED_MAX: usize = 8;
 /// A transmit buffer holds a batch's request.
 const TRANSMIT_BYTES: usize = 64 << 10;

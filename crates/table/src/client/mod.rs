@@ -44,13 +44,16 @@ pub struct ClientOptions {
     pub block_bytes: usize,
     /// Receive buffers. What is used of them, a page each, should stay within a core's second-level cache.
     pub blocks: usize,
+    /// Receives posted at once, 8 unless said; a message that meets none waits. Where the receiver copies messages while it polls,
+    /// as over shared memory, two suffice, and the same two buffers stay in its nearest caches.
+    pub posted: Option<usize>,
     /// How long a server may take for an answer or the next block of one.
     pub timeout: Duration,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { block_bytes: BLOCK_BYTES, blocks: 24, timeout: Duration::from_secs(30) }
+        Self { block_bytes: BLOCK_BYTES, blocks: 24, posted: None, timeout: Duration::from_secs(30) }
     }
 }
 

@@ -66,7 +66,7 @@ impl Default for ServerOptions {
             workers: (processors / 2).max(1),
             memory_max: 64 << 30,
             segment_bytes: 8 << 20,
-            window: 64,
+            window: 128,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,

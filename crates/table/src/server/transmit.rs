@@ -76,4 +76,5 @@ pub(crate) const LARGE_BYTES: usize = 36 << 10;
 const LARGE_COUNT: usize = 32;
 /// Header, run table and delta table of a page with a long chain.
 const SMALL_BYTES: usize = 2 << 10;
-const SMALL_COUNT: usize = 512;
+/// For some clients that scan at once, each of which has a window of them in flight.
+const SMALL_COUNT: usize = 1024;
