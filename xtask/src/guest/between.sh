@@ -1,6 +1,6 @@
 #!/bin/sh
-# Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:; the death of a server and a
-# cut wire, both noticed at the other machine.
+# Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:, and over a wire that delays; the
+# death of a server, a connection that is reset and a cut wire, all noticed at the other machine.
 fail() {
     echo "between: $*"
     exit 1
@@ -43,6 +43,11 @@ if [ "$NODE" = 1 ]; then
     kill -9 $server
     wait $server
     serve
+    # Reset while the other machine scans; told by a row.
+    until_ok "the other machine never said that it may be reset" ./overside get shm:guest lines 2
+    ss --tcp --kill state established sport = :7070 >reset || fail "no connection can be reset: $(cat reset)"
+    grep -q 10.77.0.2 reset || fail "no connection was reset: $(cat reset)"
+    ./overside put shm:guest lines 3 "reset,done" || fail "put"
     until_ok "the other machine never scanned again" ./overside get shm:guest lines 1
     ip link set wire down
     sleep 8
@@ -66,8 +71,16 @@ for mode in auto copy gather delta; do
     cmp expected.csv $mode.csv || fail "$mode delivers other rows"
 done
 
-# stuck WHAT: a scan that stands still in the middle; then what is to happen at the other machine.
-stuck() {
+# Every packet of this machine arrives late. By its place: busybox has a smaller program of this name.
+/bin/tc qdisc add dev wire root netem delay 60ms || fail "the wire cannot be slowed"
+for mode in gather copy; do
+    ./overside scan $R lines --key-file key --mode $mode --out late.csv || fail "scan over a slow wire, $mode"
+    cmp expected.csv late.csv || fail "$mode over a slow wire delivers other rows"
+done
+/bin/tc qdisc del dev wire root
+
+# begin_scan: one that stands still in the middle.
+begin_scan() {
     rm -f pipe
     mkfifo pipe
     ./overside scan $R lines --key-file key --mode gather >pipe 2>said &
@@ -77,11 +90,10 @@ stuck() {
     # It has begun; and stands still, or it would take all rows and keep them for whoever reads.
     kill -STOP $client
     [ -s begun ] || fail "a scan that does not begin"
-    ./overside put $R lines 1 "go,now" --key-file key || fail "put"
-    # The other machine has acted once it does not answer.
-    while timeout 3 ./overside get $R lines 7 --key-file key >tried 2>&1; do
-        sleep 0.2
-    done
+}
+
+# end_scan WHAT: it goes on, and must fail, soon and with a word.
+end_scan() {
     before=$(seconds)
     kill -CONT $client
     cat <&3 >rest
@@ -92,8 +104,29 @@ stuck() {
     [ -s said ] || fail "$1: a scan ended without a word"
     cat said
     [ $took -le 20 ] || fail "$1 was noticed after $took s"
+    # Rows that came are rows of the table, each once.
+    lines=$(cat begun rest | sed '$d' | sort | uniq -d | wc -l)
+    [ "$lines" = 0 ] || fail "$1: $lines rows came twice"
+}
+
+# stuck WHAT: a scan that stands still in the middle; then what is to happen at the other machine.
+stuck() {
+    begin_scan
+    ./overside put $R lines 1 "go,now" --key-file key || fail "put"
+    # The other machine has acted once it does not answer.
+    while timeout 3 ./overside get $R lines 7 --key-file key >tried 2>&1; do
+        sleep 0.2
+    done
+    end_scan "$1"
 }
 stuck "the death of the server"
 until_ok "no second server" ./overside get $R lines 70000 --key-file key
+begin_scan
+./overside put $R lines 2 "reset,now" --key-file key || fail "put"
+until_ok "nothing was reset" ./overside get $R lines 3 --key-file key
+end_scan "a reset"
+# Others connect as before.
+./overside scan $R lines --key-file key --out after.csv || fail "a scan after the reset"
+[ "$(wc -l <after.csv)" = 10003 ] || fail "the scan after the reset has $(wc -l <after.csv) lines"
 stuck "the cut wire"
 echo "between: the connecting machine has seen all of it"
