@@ -124,19 +124,23 @@ fn placement(
     let (mut others, why) = Foreign::present(slice_ns(setting), MESSAGE_BYTES);
     let rounds = setting.rounds();
     let (mut done, all) = (0, sides.len() + others.len());
-    let samples = alternate(all, rounds, |side, _| {
+    let samples = alternate(all, rounds, |side, round| {
         done += 1;
         setting.progress.part(&format!("messages, {}", place.name), done, rounds * all);
         match sides.get_mut(side) {
             Some(ours) => ours.play(slice_ns(setting), MESSAGE_BYTES),
+            // Most of their time is starting.
+            None if round >= OTHERS_ROUNDS => Ok(Stretch::default()),
             None => Ok(others[side - sides.len()].play(slice_ns(setting), MESSAGE_BYTES)),
         }
     })?;
     let why = why.into_iter().chain(others.iter().filter_map(Foreign::failed));
     absent.extend(why.map(|why| format!("{}: {why}", place.name)));
     let names = sides.iter().map(|side| side.name.clone()).chain(others.iter().map(Foreign::name));
-    let named = names.zip(samples).map(|(name, stretches)| Rounds { name, stretches });
-    Ok(named.filter(|side| side.stretches.iter().all(|stretch| stretch.round_trips > 0)).collect())
+    let mut named: Vec<_> = names.zip(samples).map(|(name, stretches)| Rounds { name, stretches }).collect();
+    named.iter_mut().for_each(|side| side.stretches.retain(|stretch| stretch.round_trips > 0));
+    named.retain(|side| !others.iter().any(|other| other.failed().is_some() && other.name() == side.name));
+    Ok(named)
 }
 
 fn slice_ns(setting: &Setting<'_>) -> u64 {
@@ -276,4 +280,6 @@ pub(super) const FUTEX: &str = "bare futex";
 const UNIX: &str = "Unix socket";
 const TCP: &str = "TCP";
 pub(super) const MESSAGE_BYTES: usize = 64;
+/// In so many of the first rounds other libraries' programs play.
+const OTHERS_ROUNDS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
