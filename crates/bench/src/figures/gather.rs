@@ -5,23 +5,37 @@ use super::{
     Over,
     digest::Digest,
     records::Records,
-    sender::{Sample, Sender, Until},
+    sender::{Post, Sample, Sender, Until},
     transmit::{Transmit, Way},
 };
+use crate::measure::{elapsed_ns, now_ns};
 use anyhow::{Result, ensure};
-use overside::memory::Buffer;
+use overside::{
+    memory::{Buffer, Pool},
+    planner::{Planner, Terms},
+    shape::{Run, Shape},
+    verbs::{
+        CompletionQueue, QueuePair,
+        declared::{DeclaredSend, Region},
+    },
+};
 use std::sync::Arc;
 
-/// A sender with its receiver, and a region to send from.
+/// Two senders with a receiver and a region each: a receiver's buffers are as long as a message, or as messages that share a
+/// request.
 pub struct Gather {
     sender: Sender,
     region: Arc<Buffer>,
+    declaring: Sender,
+    declared_region: Arc<Buffer>,
 }
 
 /// Messages of one kind.
 pub struct Messages<'a> {
     sender: &'a mut Sender,
     sides: Vec<(&'static str, Transmit)>,
+    declaring: &'a mut Sender,
+    declared: Declared,
     records: Records,
     per_message: usize,
 }
@@ -32,9 +46,14 @@ impl Gather {
     /// # Errors
     /// There is no such provider; a process or memory could not be had.
     pub fn start(transport: &str, region_bytes: usize) -> Result<Gather> {
-        let mut sender = Sender::start(&Over::new(transport)?, 1)?;
-        let region = Records::region(&mut sender, region_bytes)?;
-        Ok(Gather { sender, region })
+        let over = Over::new(transport)?;
+        let start = || -> Result<(Sender, Arc<Buffer>)> {
+            let mut sender = Sender::start(&over, 1)?;
+            let region = Records::region(&mut sender, region_bytes)?;
+            Ok((sender, region))
+        };
+        let ((sender, region), (declaring, declared_region)) = (start()?, start()?);
+        Ok(Gather { sender, region, declaring, declared_region })
     }
 
     /// Gets ready for messages of `per_message` records of `record_bytes` each.
@@ -50,14 +69,31 @@ impl Gather {
         let ways = Way::ALL.into_iter().filter(fits);
         let side = |way: Way| (way.name(), Transmit::new(way, &records, per_message, &pool, &self.sender));
         let sides = ways.map(side).collect();
-        Ok(Messages { sender: &mut self.sender, sides, records, per_message })
+        let shared = bytes.max(SHARED_BYTES);
+        let pool = self.declaring.pool(shared, (POOL_BYTES / shared).max(8))?;
+        self.declaring.connect(1, shared, pool.capacity())?;
+        let planner = Planner::new(self.declaring.capabilities.clone(), self.declaring.profile.clone());
+        let declared = Declared {
+            records: Records::new(&self.declared_region, record_bytes),
+            message_bytes: bytes as u64,
+            messages: (REGION_RECORDS / per_message).max(1),
+            until: Until::Done,
+            terms: Terms { request_bytes_max: shared as u64, ..Terms::default() },
+            planner,
+            pool,
+            send: None,
+            start: 0,
+            sent: 0,
+        };
+        let (sender, declaring) = (&mut self.sender, &mut self.declaring);
+        Ok(Messages { sender, sides, declaring, declared, records, per_message })
     }
 }
 
 impl Messages<'_> {
     /// The ways they can be sent, by name, in the order of [`run`](Self::run).
     pub fn ways(&self) -> impl Iterator<Item = &'static str> {
-        self.sides.iter().map(|(name, _)| *name)
+        self.sides.iter().map(|(name, _)| *name).chain([DECLARED])
     }
 
     /// Sends `count` messages in way `way` and compares what arrives with what was to be sent.
@@ -65,8 +101,15 @@ impl Messages<'_> {
     /// # Errors
     /// Other bytes arrived; as [`run`](Self::run).
     pub fn check(&mut self, way: usize, count: u64) -> Result<()> {
-        let (name, side) = &mut self.sides[way];
-        let (_, answers) = self.sender.run(side, Until::Requests(count), true)?;
+        let (name, answers) = match self.sides.get_mut(way) {
+            Some((name, side)) => (*name, self.sender.run(side, Until::Requests(count), true)?.1),
+            None => {
+                // From the first record on again, and no other.
+                self.declared.records = self.declared.records.part(0, 1);
+                self.declared.until = Until::Requests(count);
+                (DECLARED, self.declaring.post(&mut self.declared, true)?.1)
+            }
+        };
         let mut expected = Digest::default();
         let (mut records, mut message) =
             (self.records.clone(), vec![0; self.records.record_bytes() * self.per_message]);
@@ -84,7 +127,13 @@ impl Messages<'_> {
     /// # Errors
     /// A request failed, or the receiver has ended.
     pub fn run(&mut self, way: usize, slice_ns: u64) -> Result<Sample> {
-        Ok(self.sender.run(&mut self.sides[way].1, Until::Elapsed(slice_ns), false)?.0)
+        match self.sides.get_mut(way) {
+            Some((_, side)) => Ok(self.sender.run(side, Until::Elapsed(slice_ns), false)?.0),
+            None => {
+                self.declared.until = Until::Elapsed(slice_ns);
+                Ok(self.declaring.post(&mut self.declared, false)?.0)
+            }
+        }
     }
 
     /// Every record of the first `count` messages, in order.
@@ -97,4 +146,72 @@ impl Messages<'_> {
     }
 }
 
+/// Records as regions of rows at offsets, one region after another, each planned anew; whole messages share requests, and the
+/// receiver takes them apart.
+struct Declared {
+    records: Records,
+    message_bytes: u64,
+    /// Of a region.
+    messages: usize,
+    until: Until,
+    terms: Terms,
+    planner: Planner,
+    pool: Pool,
+    send: Option<DeclaredSend>,
+    start: u64,
+    /// Messages of all regions so far.
+    sent: u64,
+}
+
+impl Declared {
+    /// The next region, or none when it is enough.
+    fn region(&mut self) -> Result<Option<DeclaredSend>> {
+        let messages = match self.until {
+            Until::Elapsed(ns) if elapsed_ns(self.start) >= ns => 0,
+            Until::Requests(most) => (most - self.sent).min(self.messages as u64),
+            _ => self.messages as u64,
+        };
+        if messages == 0 {
+            return Ok(None);
+        }
+        let record = self.records.record_bytes() as u64;
+        let rows: Arc<[u64]> = (0..messages * self.message_bytes / record).map(|_| self.records.take().at).collect();
+        let shape = Arc::new(Shape::mapped(rows, &[Run::new(0, record)])?.messages_of(self.message_bytes)?);
+        let plan = self.planner.plan(&shape, &self.terms)?;
+        let region = Region::new(self.records.memory(), &shape)?;
+        self.sent += messages;
+        let (capabilities, most) = (self.planner.capabilities(), self.terms.request_bytes_max);
+        Ok(Some(DeclaredSend::new(0, region, Some(&plan), capabilities, most)?))
+    }
+}
+
+impl Post for Declared {
+    fn begin(&mut self, _pairs: &[QueuePair]) -> Result<()> {
+        (self.start, self.sent, self.send) = (now_ns(), 0, None);
+        Ok(())
+    }
+
+    fn post(&mut self, queue: &mut CompletionQueue, pairs: &[QueuePair]) -> Result<bool> {
+        loop {
+            if self.send.is_none() {
+                self.send = self.region()?;
+            }
+            let Some(send) = &mut self.send else { return Ok(true) };
+            if !queue.post_send(pairs[0], send, &self.pool)? {
+                return Ok(false);
+            }
+            self.send = None;
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sent * self.message_bytes
+    }
+}
+
+const DECLARED: &str = "declared";
 const POOL_BYTES: usize = 1 << 20;
+/// Bytes of a request that messages share.
+const SHARED_BYTES: usize = 32 << 10;
+/// Records of a region.
+const REGION_RECORDS: usize = 4096;

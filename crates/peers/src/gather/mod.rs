@@ -61,7 +61,7 @@ pub struct Cell {
 /// Measures and reports.
 pub fn main(asked: &GatherMeasure) -> Result<()> {
     let measure = asked.measure;
-    let region_bytes = if measure.quick { 64 << 20 } else { 512 << 20 };
+    let region_bytes = if measure.quick { 64 << 20 } else { 256 << 20 };
     let rounds = measure.rounds.unwrap_or(if measure.quick { 5 } else { 11 }).max(2);
     let slice_ns = if measure.quick { 12_000_000 } else { 40_000_000 };
     let programs = Programs::new()?;
