@@ -160,6 +160,12 @@ pub struct Calibrate {
     /// Measure and show, but keep what was stored before.
     #[arg(long)]
     pub dry_run: bool,
+    /// Store the prices even when other programs disturbed the measuring.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub force: bool,
+    /// Say how far the new prices are from those in a profile, on the shapes of `bench regret`.
+    #[arg(long, value_name = "PROFILE", requires = "provider")]
+    pub against: Option<PathBuf>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
@@ -473,7 +479,8 @@ const CALIBRATE_EXAMPLES: &str = "\
 Examples:
   overside calibrate
   overside calibrate shm --json
-  overside calibrate tcp --dry-run";
+  overside calibrate tcp --dry-run
+  overside calibrate shm --against yesterday.profile";
 
 const DEVICES: &str = "\
 Show what carries bytes on this host: shm: and tcp:, which are always there, and the RDMA devices for rdma:. Where there is no \

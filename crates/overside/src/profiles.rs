@@ -71,16 +71,11 @@ impl Store {
     /// # Errors
     /// When the file cannot be read, or is no profile of this version.
     pub fn load(&self, transport: &str) -> Result<Option<Profile>, StoreError> {
-        let path = self.path(transport);
-        let file = |source| StoreError::File { path: path.clone(), source };
-        match fs::metadata(&path) {
-            Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(file(ErrorKind::FileTooLarge.into())),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(file(error)),
+        match read(&self.path(transport)) {
+            Ok(profile) => Ok(Some(profile)),
+            Err(StoreError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
-        let text = fs::read_to_string(&path).map_err(file)?;
-        text.parse().map(Some).map_err(|source| StoreError::Profile { path, source })
     }
 
     /// Stores a profile in the place of the one before, whole or not at all.
@@ -103,6 +98,21 @@ impl Store {
             }
         }
     }
+}
+
+/// The profile in a file.
+///
+/// # Errors
+/// When the file cannot be read, or is no profile of this version.
+pub fn read(path: &Path) -> Result<Profile, StoreError> {
+    let file = |source| StoreError::File { path: path.to_owned(), source };
+    if fs::metadata(path).map_err(file)?.len() > FILE_BYTES_MAX {
+        return Err(file(ErrorKind::FileTooLarge.into()));
+    }
+    let text = fs::read(path).map_err(file)?;
+    // What is no text is no profile either, and says so as such.
+    let profile = String::from_utf8_lossy(&text).parse();
+    profile.map_err(|source| StoreError::Profile { path: path.to_owned(), source })
 }
 
 /// A provider's prices here: the stored ones, else figures measured in a tenth of a second, once in this process, whose
@@ -204,8 +214,8 @@ mod tests {
         let path = store.save("shm", &profile()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         for (bad, says) in [
-            (text.replace("profile = 2", "profile = 9"), "\"9\", this build reads 2"),
-            (text.replace("profile = 2", "profile = 1"), "\"1\", this build reads 2"),
+            (text.replace("profile = 3", "profile = 9"), "\"9\", this build reads 3"),
+            (text.replace("profile = 3", "profile = 2"), "\"2\", this build reads 3"),
             (text.replacen("row_ns = 4", "row_ns = nan", 1), "row_ns is no cost"),
             ("\0\u{1}\u{2}".to_owned(), "first line"),
         ] {

@@ -7,7 +7,7 @@ use overside_shape::{Kind, Run, Shape};
 use crate::boxes::{PerByte, bottleneck, separable};
 use crate::capabilities::Capabilities;
 use crate::plan::{Goal, Price, weigh};
-use crate::profile::{Distance, Profile};
+use crate::profile::Profile;
 use crate::tables::{Ends, Ground, Tables};
 use crate::tally::{Range, Tally, range_of, start_of};
 use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
@@ -161,7 +161,7 @@ impl Planner {
         for run in boxes.runs(&fragments) {
             let (one, bytes) = (1.0, run.len as f64);
             ends.sender_ns += self.profile.send(run.len, terms.warm).at(one, bytes);
-            ends.receiver_ns += self.profile.receive(run.len, Distance::SCATTERED).at(one, bytes);
+            ends.receiver_ns += self.profile.receive(run.len).at(one, bytes);
         }
         let part = Part { gathered: boxes.len() as f64, ends, ..Part::default() };
         let load = Load { bytes: bytes as f64, longest: bytes as f64, ..*load };
@@ -171,7 +171,7 @@ impl Planner {
     /// What a box costs at both ends together, the request being one more gather entry.
     pub fn box_cost(&self) -> PerByte {
         let send = self.profile.send(BOX_BYTES, false);
-        let receive = self.profile.receive(BOX_BYTES, Distance::SCATTERED);
+        let receive = self.profile.receive(BOX_BYTES);
         PerByte {
             request_ns: send.fixed_ns.max(0.0) + receive.fixed_ns.max(0.0),
             byte_ns: send.byte_ns + receive.byte_ns + self.profile.wire_byte_ns,
@@ -211,7 +211,12 @@ impl Planner {
         if runs > 0.0 {
             let range = range_of((part.bytes / runs) as u64);
             sender += requests * profile.pack_request_ns + self.tables.send_packed[range].at(runs, part.bytes);
-            receiver += self.tables.receive_packed[range].at(runs, part.bytes);
+            if part.gathered > 0.0 {
+                sender += self.tables.pack_run[range].at(runs, part.bytes);
+                receiver += self.tables.receive_beside[range].at(runs, part.bytes);
+            } else {
+                receiver += self.tables.receive_packed[range].at(runs, part.bytes);
+            }
         }
         Some(self.weighed(sender, receiver, load.bytes, goal))
     }
@@ -307,6 +312,8 @@ pub(crate) mod tests {
                 pack: curve(&[(4, 2.0), (64, 5.0), (1024, 90.0), (65536, 9000.0)]),
                 receive: curve(&[(8, 12.0), (128, 20.0), (4096, 300.0), (65536, 6000.0)]),
                 receive_packed: curve(&[(64, 10.0), (16384, 900.0)]),
+                pack_run: curve(&[(16, 9.0), (4096, 2.0)]),
+                receive_beside: curve(&[(64, 6.0), (16384, 700.0)]),
                 ..Bends::default()
             },
             source: "made up".into(),
@@ -332,6 +339,7 @@ pub(crate) mod tests {
         let (mut entries, mut sender, mut receiver, mut run) =
             (0, profile.send_request_ns, profile.receive_request_ns, 0);
         let mut runs = Vec::new();
+        let mixed = packed.contains(&true) && packed.contains(&false);
         for (len, is_packed) in lens.iter().zip(packed) {
             if *is_packed {
                 entries += usize::from(run == 0);
@@ -341,14 +349,17 @@ pub(crate) mod tests {
                 runs.extend((run > 0).then_some(run));
                 (run, entries) = (0, entries + 1);
                 sender += profile.send(*len, false).at(1.0, *len as f64);
-                receiver += profile.receive(*len, Distance::SCATTERED).at(1.0, *len as f64);
+                receiver += profile.receive(*len).at(1.0, *len as f64);
             }
         }
         runs.extend((run > 0).then_some(run));
         let (count, bytes) = (runs.len() as f64, runs.iter().sum::<u64>() as f64);
         if count > 0.0 {
             sender += profile.pack_request_ns + profile.send(1, true).at(count, bytes);
-            receiver += profile.receive_packed((bytes / count) as u64).at(count, bytes);
+            let mean = (bytes / count) as u64;
+            sender += if mixed { profile.pack_run(mean).at(count, bytes) } else { 0.0 };
+            let each = if mixed { profile.receive_beside(mean) } else { profile.receive_packed(mean) };
+            receiver += each.at(count, bytes);
         }
         let wire = lens.iter().sum::<u64>() as f64 * profile.wire_byte_ns;
         (entries <= planner.capabilities().sge_max).then(|| weigh(goal, sender, receiver, wire).ns)

@@ -71,6 +71,8 @@ pub struct Bends {
     pub pack: Curve,
     /// Packing a piece that is in the cache.
     pub pack_warm: Curve,
+    /// Beginning a packed entry of so many bytes between gathered ones, beyond packing its pieces.
+    pub pack_run: Curve,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
     /// Likewise of one whose elements are far from each other.
@@ -79,12 +81,16 @@ pub struct Bends {
     pub bitmap_row: Curve,
     /// Likewise, for each run of set rows.
     pub bitmap_run: Curve,
-    /// Receiving a gathered fragment from where it lay, scattered or far.
+    /// Receiving a gathered fragment from where it lay, scattered.
     pub receive: Curve,
-    /// Receiving a gathered fragment whose neighbours are near.
+    /// Receiving a gathered fragment of a regular region whose neighbours are near.
     pub receive_near: Curve,
+    /// Likewise where they are far: a processor finds out a regular distance by itself.
+    pub receive_far: Curve,
     /// Receiving an entry that the sender has just packed.
     pub receive_packed: Curve,
+    /// Receiving such an entry between gathered ones: there the receiver is busy with others while it is packed.
+    pub receive_beside: Curve,
     /// Receiving so many bytes in the descriptor, beyond the request.
     pub receive_inline: Curve,
 }
@@ -117,6 +123,11 @@ impl Profile {
         if warm { self.bends.pack_warm.line(bytes).unwrap_or_else(cold) } else { cold() }
     }
 
+    /// Beginning packed entries of about this length between gathered ones, beyond packing their pieces.
+    pub fn pack_run(&self, bytes: u64) -> Line {
+        self.bends.pack_run.line(bytes).unwrap_or_default()
+    }
+
     /// Packing elements of about this width, one of a regular region; `distance` as [`Bends`] has it.
     pub fn pack_regular(&self, bytes: u64, distance: Distance) -> Line {
         let any = || self.pack(bytes, false);
@@ -138,10 +149,15 @@ impl Profile {
         curve.line(bytes).unwrap_or(Line { fixed_ns: self.send_fragment_ns, byte_ns: self.send_byte_ns })
     }
 
-    /// Receiving gathered fragments of about this length.
-    pub fn receive(&self, bytes: u64, distance: Distance) -> Line {
+    /// Receiving gathered fragments of about this length, scattered.
+    pub fn receive(&self, bytes: u64) -> Line {
         let straight = Line { fixed_ns: self.receive_fragment_ns, byte_ns: self.receive_byte_ns };
-        let far = self.bends.receive.line(bytes).unwrap_or(straight);
+        self.bends.receive.line(bytes).unwrap_or(straight)
+    }
+
+    /// Receiving gathered fragments of about this length, of a regular region.
+    pub fn receive_regular(&self, bytes: u64, distance: Distance) -> Line {
+        let far = self.bends.receive_far.line(bytes).unwrap_or_else(|| self.receive(bytes));
         self.bends.receive_near.line(bytes).unwrap_or(far).mixed(far, distance.far())
     }
 
@@ -149,6 +165,11 @@ impl Profile {
     pub fn receive_packed(&self, bytes: u64) -> Line {
         let straight = Line { fixed_ns: self.receive_fragment_ns, byte_ns: self.receive_byte_ns };
         self.bends.receive_packed.line(bytes).unwrap_or(straight)
+    }
+
+    /// Receiving packed entries of about this length between gathered ones.
+    pub fn receive_beside(&self, bytes: u64) -> Line {
+        self.bends.receive_beside.line(bytes).unwrap_or_else(|| self.receive_packed(bytes))
     }
 
     /// What `bytes` in the descriptor cost beyond the request: sender and receiver.

@@ -15,8 +15,13 @@ pub(crate) struct Tables {
     pack: [[Line; RANGES]; 2],
     /// Near, far.
     regular: [[Line; RANGES]; 2],
-    receive: [[Line; RANGES]; 2],
+    /// Scattered.
+    receive: [Line; RANGES],
+    /// Near, far.
+    receive_regular: [[Line; RANGES]; 2],
+    pub(crate) pack_run: [Line; RANGES],
     pub(crate) receive_packed: [Line; RANGES],
+    pub(crate) receive_beside: [Line; RANGES],
 }
 
 /// Nanoseconds at both ends.
@@ -44,7 +49,10 @@ impl Ends {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ground {
     distance: Distance,
+    /// There is a kernel for its kind.
     regular: bool,
+    /// Nothing says where the next piece lies.
+    anywhere: bool,
     warm: bool,
 }
 
@@ -63,7 +71,8 @@ impl Ground {
             Kind::Bitmapped { .. } | Kind::Set { mask: Mask::Rows, .. } => (Distance::of_gap(0.0), true),
             Kind::Set { mask: Mask::Periods, .. } => (Distance::SCATTERED, false),
         };
-        Self { distance, regular, warm }
+        let anywhere = !regular || matches!(shape.kind(), Kind::Mapped { .. });
+        Self { distance, regular, anywhere, warm }
     }
 }
 
@@ -76,8 +85,11 @@ impl Tables {
             send_packed: by_range(&|len| profile.send(len, true)),
             pack: [false, true].map(|warm| by_range(&|len| profile.pack(len, warm))),
             regular: ends.map(|distance| by_range(&|len| profile.pack_regular(len, distance))),
-            receive: ends.map(|distance| by_range(&|len| profile.receive(len, distance))),
+            receive: by_range(&|len| profile.receive(len)),
+            receive_regular: ends.map(|distance| by_range(&|len| profile.receive_regular(len, distance))),
+            pack_run: by_range(&|len| profile.pack_run(len)),
             receive_packed: by_range(&|len| profile.receive_packed(len)),
+            receive_beside: by_range(&|len| profile.receive_beside(len)),
         }
     }
 
@@ -85,7 +97,10 @@ impl Tables {
     #[inline]
     pub(crate) fn gathered(&self, range: &Range, ground: &Ground) -> Ends {
         let send = if ground.warm { &self.send_packed } else { &self.send };
-        let receive = between(&self.receive, range.index, ground.distance);
+        let receive = match ground.anywhere {
+            true => self.receive[range.index],
+            false => between(&self.receive_regular, range.index, ground.distance),
+        };
         Ends {
             sender_ns: send[range.index].at(range.pieces, range.bytes),
             receiver_ns: receive.at(range.pieces, range.bytes),

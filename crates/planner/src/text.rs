@@ -146,13 +146,16 @@ fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
         &bends.send_inline,
         &bends.pack,
         &bends.pack_warm,
+        &bends.pack_run,
         &bends.pack_near,
         &bends.pack_far,
         &bends.bitmap_row,
         &bends.bitmap_run,
         &bends.receive,
         &bends.receive_near,
+        &bends.receive_far,
         &bends.receive_packed,
+        &bends.receive_beside,
         &bends.receive_inline,
     ])
 }
@@ -164,32 +167,38 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
         &mut bends.send_inline,
         &mut bends.pack,
         &mut bends.pack_warm,
+        &mut bends.pack_run,
         &mut bends.pack_near,
         &mut bends.pack_far,
         &mut bends.bitmap_row,
         &mut bends.bitmap_run,
         &mut bends.receive,
         &mut bends.receive_near,
+        &mut bends.receive_far,
         &mut bends.receive_packed,
+        &mut bends.receive_beside,
         &mut bends.receive_inline,
     ]
 }
 
 const VERSION_KEY: &str = "overside profile";
-const VERSION: &str = "2";
-const CURVES: [&str; 13] = [
+const VERSION: &str = "3";
+const CURVES: [&str; 16] = [
     "send_ns",
     "send_packed_ns",
     "send_inline_ns",
     "pack_ns",
     "pack_warm_ns",
+    "pack_run_ns",
     "pack_near_ns",
     "pack_far_ns",
     "bitmap_row_ns",
     "bitmap_run_ns",
     "receive_ns",
     "receive_near_ns",
+    "receive_far_ns",
     "receive_packed_ns",
+    "receive_beside_ns",
     "receive_inline_ns",
 ];
 /// Of a version that is not ours, no more is repeated.
@@ -214,7 +223,7 @@ mod tests {
             receive_fragment_ns: 12.0,
             receive_byte_ns: 0.08,
             wire_byte_ns: 0.0,
-            bends: Bends { pack: curve(1.0), receive: curve(5.0), ..Bends::default() },
+            bends: Bends { pack: curve(1.0), receive: curve(5.0), receive_beside: curve(2.0), ..Bends::default() },
             source: "measured, somewhere = here".into(),
         }
     }
@@ -233,7 +242,7 @@ mod tests {
         let says = |text: String| text.parse::<Profile>().unwrap_err().to_string();
         assert!(says(String::new()).contains("first line"));
         assert!(says("\u{7f}ELF nonsense".into()).contains("first line"));
-        assert!(says(good.replacen("profile = 2", "profile = 1", 1)).contains("\"1\", this build reads 2"));
+        assert!(says(good.replacen("profile = 3", "profile = 2", 1)).contains("\"2\", this build reads 3"));
         assert!(says(good.replace("row_ns = 4", "row_ns = NaN")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4", "row_ns = -4")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4", "row_ns = inf")).starts_with("row_ns is no cost"));
@@ -247,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(overside profile = 2\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
+        fn any_text_is_read_or_refused(text in "(overside profile = 3\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
             let _ = text.parse::<Profile>();
         }
     }

@@ -25,6 +25,7 @@ mod transmit;
 mod verbs;
 
 pub use figure::{Comparison, Figure, Point, PointSpread};
+pub use regret::{PricesApart, prices_apart};
 pub use sender::Sample;
 
 use crate::{progress::Progress, report::Machine};

@@ -1,6 +1,7 @@
 //! `regret`: on shapes that calibration never saw, how far the planner's choice falls behind the best fixed strategy known
 //! afterwards.
 
+mod apart;
 mod cells;
 
 use super::{
@@ -15,6 +16,7 @@ use crate::{
     svg::Scale,
 };
 use anyhow::{Context, Result, ensure};
+pub use apart::{PricesApart, prices_apart};
 use cells::Cell;
 use overside::{
     memory::{Buffer, Pool},

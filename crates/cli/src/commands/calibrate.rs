@@ -3,13 +3,16 @@
 use crate::args::Calibrate;
 use crate::output::{self, Grid, Progress};
 use crate::signals::Signals;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use overside::calibrate::{Calibration, Effort, Misses, calibrate};
 use overside::planner::{Distance, Profile};
 use overside::profiles::{self, Store};
-use overside::{Address, Error, Network, rdma_devices};
+use overside::verbs::Provider;
+use overside::{Address, Error, rdma_devices};
+use overside_bench::figures::{PricesApart, prices_apart};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Measures one provider or all, shows the prices and stores them.
 ///
@@ -24,31 +27,45 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
         None if args.network.key_file.is_some() => vec!["tcp"],
         None => Address::TRANSPORTS.into_iter().filter(here).collect(),
     };
-    let mut all = Vec::new();
+    // Read before anything is measured: what cannot be read is said at once.
+    let before = args.against.as_deref().map(profiles::read).transpose()?;
+    let (mut all, mut refused) = (Vec::new(), Vec::new());
     for transport in transports {
         let address = Address::here(transport, &format!("overside-calibrate-{}", std::process::id()))?;
         let network = args.network.network();
-        let found = measure(&address, &network, signals)?;
+        let provider = address.provider_over(&network)?;
+        let found = measure(transport, &provider, signals)?;
         signals.check()?;
         let label = profiles::label(&address, &network);
-        let path = if args.dry_run { None } else { Some(store.save(label, &found.profile)?) };
+        let doubt = found.doubt();
+        let keep = !args.dry_run && (doubt.is_none() || args.force);
+        let path = if keep { Some(store.save(label, &found.profile)?) } else { None };
+        let apart = match &before {
+            Some(before) => Some(prices_apart(&provider.capabilities(), before, &found.profile)?),
+            None => None,
+        };
         if args.json {
-            all.push(described(label, &found, path));
+            all.push(described(label, &found, path, apart.as_ref()));
         } else {
-            shown(label, &found, path)?;
+            shown(label, &found, args, path, apart.as_ref())?;
         }
+        refused.extend(doubt.filter(|_| !keep && !args.dry_run).map(|doubt| format!("{label}: {doubt}")));
     }
     if args.json {
         output::line(&json!({ "calibrations": all }).to_string())?;
     }
+    if !refused.is_empty() {
+        bail!(
+            "nothing was stored of {}; calibrate again when the machine is quiet, or store it with --force",
+            refused.join("; ")
+        );
+    }
     Ok(())
 }
 
-fn measure(address: &Address, network: &Network, signals: &Signals) -> Result<Calibration> {
-    let transport = address.transport_name();
-    let provider = address.provider_over(network)?;
+fn measure(transport: &str, provider: &Arc<dyn Provider>, signals: &Signals) -> Result<Calibration> {
     let progress = Progress::new("calibrating", 1000);
-    let found = calibrate(transport, &provider, Effort::Full, &mut |part| {
+    let found = calibrate(transport, provider, Effort::Full, &mut |part| {
         progress.at((part * 1000.0) as u64, || transport.to_owned());
         signals.check().is_ok()
     });
@@ -59,7 +76,13 @@ fn measure(address: &Address, network: &Network, signals: &Signals) -> Result<Ca
     found.with_context(|| format!("{transport} could not be measured"))
 }
 
-fn shown(label: &str, found: &Calibration, path: Option<PathBuf>) -> Result<()> {
+fn shown(
+    label: &str,
+    found: &Calibration,
+    args: &Calibrate,
+    path: Option<PathBuf>,
+    apart: Option<&PricesApart>,
+) -> Result<()> {
     let profile = &found.profile;
     output::line(&format!("{label}: {} points in {:.1} s", found.seen.len(), found.took.as_secs_f64()))?;
     output::line(&format!(
@@ -74,15 +97,18 @@ fn shown(label: &str, found: &Calibration, path: Option<PathBuf>) -> Result<()> 
     if let Some(held_out) = &found.held_out {
         output::line(&format!("  against points that were held out:      {}", percent(held_out)))?;
     }
-    let disturbed = found.seen.iter().filter(|seen| seen.samples.1 < 2).count();
-    if disturbed > 0 {
-        output::line(&format!(
-            "  other programs disturbed {disturbed} points throughout: calibrate again when the machine is quiet"
-        ))?;
+    output::line(&format!("  the first half of the time against the second: {}", percent(&found.halves)))?;
+    if let (Some(apart), Some(file)) = (apart, &args.against) {
+        output::line(&format!("  against {}: {}", file.display(), apart.in_words()))?;
+    }
+    // Where it keeps the prices from being stored, it is the error.
+    if let Some(doubt) = found.doubt().filter(|_| args.dry_run || args.force) {
+        output::line(&format!("  {doubt}: calibrate again when the machine is quiet"))?;
     }
     match path {
         Some(path) => output::line(&format!("  stored in {}", path.display())),
-        None => output::line("  not stored (--dry-run)"),
+        None if args.dry_run => output::line("  not stored (--dry-run)"),
+        None => Ok(()),
     }
 }
 
@@ -98,8 +124,8 @@ fn by_length(profile: &Profile) -> Grid {
             profile.pack(bytes, true),
             profile.pack_regular(bytes, near),
             profile.pack_regular(bytes, Distance::SCATTERED),
-            profile.receive(bytes, Distance::SCATTERED),
-            profile.receive(bytes, near),
+            profile.receive(bytes),
+            profile.receive_regular(bytes, near),
             profile.receive_packed(bytes),
         ];
         let costs = lines.iter().map(|line| format!("{:.1}", line.at(1.0, bytes as f64)));
@@ -123,7 +149,7 @@ fn percent(misses: &Misses) -> String {
     format!("{median:.1} % off in the median, {p90:.1} % at nine tenths, {worst:.1} % at most")
 }
 
-fn described(label: &str, found: &Calibration, path: Option<PathBuf>) -> Value {
+fn described(label: &str, found: &Calibration, path: Option<PathBuf>, apart: Option<&PricesApart>) -> Value {
     let misses = |misses: &Misses| json!({"median": misses.median, "p90": misses.p90, "worst": misses.worst});
     let points: Vec<Value> = found
         .seen
@@ -147,6 +173,9 @@ fn described(label: &str, found: &Calibration, path: Option<PathBuf>) -> Value {
         "profile": found.profile.to_string(),
         "fitted": misses(&found.fitted),
         "held_out": found.held_out.as_ref().map(misses),
+        "halves": misses(&found.halves),
+        "doubt": found.doubt().map(|doubt| doubt.to_string()),
+        "against": apart,
         "points": points,
         "stored": path.map(|path| path.display().to_string()),
     })

@@ -11,12 +11,13 @@ use overside_planner::{Curve, Distance, Profile, Way};
 use super::points::Case;
 use super::{Cost, Seen};
 
-/// The profile of a device; what was not measured stays as in `default`.
-pub(super) fn fit(seen: &[Seen], default: Profile, source: &str) -> Profile {
-    let mut fit = Fit { seen, profile: Profile { source: source.to_owned(), ..default } };
+/// The profile of a device, of the costs that `cost` gives; what was not measured stays as in `default`.
+pub(super) fn fit(seen: &[Seen], cost: fn(&Seen) -> Cost, default: Profile, source: &str) -> Profile {
+    let mut fit = Fit { seen, cost, profile: Profile { source: source.to_owned(), ..default } };
     fit.requests();
     fit.gathered();
     fit.packed();
+    fit.beside();
     fit.regular();
     fit.bitmapped();
     fit.inline();
@@ -26,6 +27,7 @@ pub(super) fn fit(seen: &[Seen], default: Profile, source: &str) -> Profile {
 
 struct Fit<'a> {
     seen: &'a [Seen],
+    cost: fn(&Seen) -> Cost,
     profile: Profile,
 }
 
@@ -102,7 +104,7 @@ impl Fit<'_> {
     /// Points of scattered pieces.
     fn scattered(&self, way: Way, warm: bool) -> Vec<Sample> {
         let sample = |one: &Seen| match one.point.case {
-            Case::Scattered { bytes, count } => Some(Sample { bytes, count, cost: one.cost }),
+            Case::Scattered { bytes, count } => Some(Sample { bytes, count, cost: (self.cost)(one) }),
             _ => None,
         };
         self.seen(way, warm).filter_map(sample).collect()
@@ -146,23 +148,46 @@ impl Fit<'_> {
     fn packed(&mut self) {
         let (cold, warm) = (self.scattered(Way::Copy, false), self.scattered(Way::Copy, true));
         let entry = |fit: &Self, bytes: u64| fit.profile.send(bytes, true).at(1.0, bytes as f64);
-        // One piece and many of one length, in the cache: what a piece costs, and what is left for the buffer.
-        let one = cold.iter().find(|sample| sample.count == 1);
-        let many = one.and_then(|one| warm.iter().find(|many| many.bytes == one.bytes && many.count > 1));
-        if let (Some(one), Some(many)) = (one, many) {
+        // One piece and many of its length, in the cache: what a piece costs, and what is left for the buffer.
+        let mut rests = Vec::new();
+        for one in warm.iter().chain(&cold).filter(|sample| sample.count == 1) {
+            let Some(many) = warm.iter().find(|many| many.bytes == one.bytes && many.count > 1) else { continue };
             let bare = |sample: &Sample| self.sent(sample.cost) - entry(self, sample.all());
             let piece = ((bare(many) - bare(one)) / (many.count - one.count) as f64).max(0.0);
-            self.profile.pack_request_ns = (bare(one) - piece).max(0.0);
+            rests.push((bare(one) - piece).max(0.0));
+        }
+        if !rests.is_empty() {
+            self.profile.pack_request_ns = rests.iter().sum::<f64>() / rests.len() as f64;
         }
         let (mut pack, mut packed_warm, mut receive) = (Points::default(), Points::default(), Points::default());
         let each = |sample: &Sample| self.packing(sample.cost, sample.all()) / sample.count as f64;
         cold.iter().filter(|sample| sample.bytes != REQUEST_BYTES).for_each(|one| pack.add(one.bytes, each(one)));
-        warm.iter().for_each(|one| packed_warm.add(one.bytes, each(one)));
+        warm.iter().filter(|one| one.count > 1).for_each(|one| packed_warm.add(one.bytes, each(one)));
         for sample in &cold {
             receive.add(sample.all(), self.received(sample.cost));
         }
         let bends = &mut self.profile.bends;
         (bends.pack, bends.pack_warm, bends.receive_packed) = (pack.curve(0), packed_warm.curve(0), receive.curve(0));
+    }
+
+    /// Packed pieces, each between two gathered ones, against the gathered ones without them.
+    fn beside(&mut self) {
+        let alone = self.scattered(Way::Gather, false);
+        let (mut run, mut receive) = (Points::default(), Points::default());
+        for one in self.seen(Way::Mixture, false) {
+            let Case::Mixed { lengths } = &one.point.case else { continue };
+            let (short, long): (Vec<u64>, Vec<u64>) = lengths.iter().partition(|bytes| **bytes < one.point.gather_from);
+            let (Some(bytes), Some(of)) = (short.first(), long.first()) else { continue };
+            let same = |alone: &&Sample| (alone.bytes, alone.count) == (*of, long.len() as u64);
+            let Some(alone) = alone.iter().find(same) else { continue };
+            let (cost, count) = ((self.cost)(one), short.len() as f64);
+            let piece = self.profile.pack(*bytes, false).at(1.0, *bytes as f64);
+            let entry = self.profile.send(*bytes, true).at(1.0, *bytes as f64);
+            let sent = (cost.sender_ns - alone.cost.sender_ns - self.profile.pack_request_ns) / count;
+            run.add(*bytes, sent - piece - entry);
+            receive.add(*bytes, (cost.receiver_ns - alone.cost.receiver_ns) / count);
+        }
+        (self.profile.bends.pack_run, self.profile.bends.receive_beside) = (run.curve(0), receive.curve(0));
     }
 
     /// Of a packed message, what packing alone cost.
@@ -173,31 +198,27 @@ impl Fit<'_> {
 
     /// Elements at regular distances, near and far.
     fn regular(&mut self) {
-        let mut packing: BTreeMap<u64, Vec<[f64; 3]>> = BTreeMap::new();
-        let mut receive = Points::default();
-        for (way, one) in
-            [Way::Copy, Way::Gather].into_iter().flat_map(|way| self.seen(way, false).map(move |one| (way, one)))
-        {
-            let Case::Strided { bytes, period, count } = one.point.case else { continue };
-            let far = Distance::of_gap((period - bytes) as f64).far();
-            if way == Way::Copy {
-                let each = self.packing(one.cost, bytes * count) / count as f64;
-                packing.entry(bytes).or_default().push([1.0 - far, far, each]);
-            } else if far < FAR_ENOUGH {
-                let each = self.received(one.cost) / count as f64;
-                let far_ns = self.profile.receive(bytes, Distance::SCATTERED).at(1.0, bytes as f64);
-                receive.add(bytes, (each - far * far_ns) / (1.0 - far));
+        let mut rows: [BTreeMap<u64, Vec<[f64; 3]>>; 2] = Default::default();
+        for (which, way) in [Way::Copy, Way::Gather].into_iter().enumerate() {
+            for one in self.seen(way, false) {
+                let Case::Strided { bytes, period, count } = one.point.case else { continue };
+                let (far, cost) = (Distance::of_gap((period - bytes) as f64).far(), (self.cost)(one));
+                let all = if way == Way::Copy { self.packing(cost, bytes * count) } else { self.received(cost) };
+                rows[which].entry(bytes).or_default().push([1.0 - far, far, all / count as f64]);
             }
         }
-        let (mut near, mut far) = (Points::default(), Points::default());
-        for (bytes, rows) in packing {
-            let [near_ns, far_ns] = least_squares(&rows);
-            near.add(bytes, near_ns);
-            far.add(bytes, far_ns);
-        }
+        let [packed, received] = rows.map(|rows| {
+            let (mut near, mut far) = (Points::default(), Points::default());
+            for (bytes, rows) in rows {
+                let [near_ns, far_ns] = least_squares(&rows);
+                near.add(bytes, near_ns);
+                far.add(bytes, far_ns);
+            }
+            (near, far)
+        });
         let bends = &mut self.profile.bends;
-        (bends.pack_near, bends.pack_far, bends.receive_near) =
-            (near.curve(WIDTH_MAX), far.curve(WIDTH_MAX), receive.curve(0));
+        (bends.pack_near, bends.pack_far) = (packed.0.curve(WIDTH_MAX), packed.1.curve(WIDTH_MAX));
+        (bends.receive_near, bends.receive_far) = (received.0.curve(0), received.1.curve(0));
     }
 
     /// Bitmapped columns: rows and runs of set ones.
@@ -206,7 +227,11 @@ impl Fit<'_> {
         for one in self.seen(Way::Copy, false) {
             let Case::Bitmapped { width, rows, .. } = one.point.case else { continue };
             let runs = one.shape.fragment_count() as f64;
-            widths.entry(width).or_default().push([rows as f64, runs, self.packing(one.cost, one.shape.bytes())]);
+            widths.entry(width).or_default().push([
+                rows as f64,
+                runs,
+                self.packing((self.cost)(one), one.shape.bytes()),
+            ]);
         }
         let (mut row, mut run) = (Points::default(), Points::default());
         for (width, rows) in widths {
@@ -236,7 +261,7 @@ impl Fit<'_> {
         };
         let profile = &self.profile;
         let send = line(&|bytes| profile.send(bytes, false).at(1.0, bytes as f64));
-        let receive = line(&|bytes| profile.receive(bytes, Distance::SCATTERED).at(1.0, bytes as f64));
+        let receive = line(&|bytes| profile.receive(bytes).at(1.0, bytes as f64));
         let regular = Distance::of_gap(REGULAR_GAP);
         let pack = line(&|bytes| match bytes {
             SHORT => profile.pack_regular(bytes, regular).at(1.0, bytes as f64),
@@ -277,8 +302,6 @@ fn least_squares(rows: &[[f64; 3]]) -> [f64; 2] {
 
 /// Up to here each width is priced by itself.
 const WIDTH_MAX: u64 = 64;
-/// Beyond this, a point says little of what is near.
-const FAR_ENOUGH: f64 = 0.7;
 /// The pieces that tell what a request costs; no odd length, so none of a curve's.
 const REQUEST_BYTES: u64 = 64;
 /// Where the straight lines are drawn through.
@@ -330,13 +353,16 @@ mod tests {
                 send_inline: line(100.0, 0.5),
                 pack: line(40.0, 0.08),
                 pack_warm: line(8.0, 0.03),
+                pack_run: line(30.0, 0.001),
                 pack_near: line(1.0, 0.06),
                 pack_far: line(6.0, 0.09),
                 bitmap_row: line(0.4, 0.01),
                 bitmap_run: line(3.0, 0.02),
                 receive: line(24.0, 0.05),
                 receive_near: line(12.0, 0.05),
+                receive_far: line(20.0, 0.05),
                 receive_packed: line(30.0, 0.07),
+                receive_beside: line(15.0, 0.04),
                 receive_inline: line(20.0, 0.2),
             },
             source: "made up".into(),
@@ -349,7 +375,7 @@ mod tests {
             let price = planner.plan(&shape, &super::super::terms(&point)).ok()?.chosen();
             let (sender_ns, receiver_ns) = (price.sender_ns, price.receiver_ns);
             let cost = Cost { sender_ns, receiver_ns, wall_ns: sender_ns.max(receiver_ns), undisturbed: true };
-            Some(Seen { point, cost, predicted: Cost::default(), samples: (1, 1), shape })
+            Some(Seen { point, cost, halves: [cost; 2], predicted: Cost::default(), samples: (1, 1), shape })
         };
         points.into_iter().filter_map(one).collect()
     }
@@ -358,7 +384,7 @@ mod tests {
     fn prices_that_are_known_are_found_again() {
         let planner = Planner::new(capabilities(), truth());
         let seen = seen(points(&capabilities(), false), &planner);
-        let found = fit(&seen, Profile { source: "before".into(), ..truth() }, "fitted");
+        let found = fit(&seen, |one| one.cost, Profile { source: "before".into(), ..truth() }, "fitted");
         assert_eq!(found.source, "fitted");
         let again = Planner::new(capabilities(), found);
         for one in &seen {

@@ -41,6 +41,8 @@ pub struct Calibration {
     pub fitted: Misses,
     /// How far it is from those that were held out; none when none was.
     pub held_out: Option<Misses>,
+    /// How far apart prices are that come of the first half of the time and of the second.
+    pub halves: Misses,
     /// How long it took.
     pub took: Duration,
 }
@@ -50,13 +52,39 @@ pub struct Calibration {
 pub struct Seen {
     /// What was sent.
     pub point: Point,
-    /// The median of the samples in which both threads had a processor for themselves.
+    /// The middle of the samples in which both threads had a processor for themselves.
     pub cost: Cost,
+    /// The same of the first half of the time and of the second.
+    pub halves: [Cost; 2],
     /// The planner's price for it.
     pub predicted: Cost,
     /// How many samples there were, and in how many of them nobody disturbed.
     pub samples: (usize, usize),
     shape: Arc<Shape>,
+}
+
+/// What speaks against a calibration.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Doubt {
+    /// Other programs had the processors.
+    #[error("other programs took processor time from {points} of {of} points more often than not")]
+    Disturbed {
+        /// Points of whose samples less than half were undisturbed.
+        points: usize,
+        /// All points.
+        of: usize,
+    },
+    /// The machine was not the same throughout.
+    #[error(
+        "the machine was unsteady: prices from the first half of the time and from the second are {:.0} % apart in the \
+         median, {:.0} % at nine tenths", .median * 100.0, .p90 * 100.0
+    )]
+    Unsteady {
+        /// How far apart prices are, in the median.
+        median: f64,
+        /// At nine tenths.
+        p90: f64,
+    },
 }
 
 /// By how much of what was seen predictions were wrong, without regard to sign.
@@ -92,7 +120,10 @@ pub fn calibrate(
         Effort::Quick => "measured quickly on this machine",
         Effort::Full => "measured on this machine",
     };
-    let profile = fit::fit(&seen, provider.profile(), source);
+    let profile = fit::fit(&seen, |one| one.cost, provider.profile(), source);
+    let early = fit::fit(&seen, |one| one.halves[0], provider.profile(), source);
+    let late = fit::fit(&seen, |one| one.halves[1], provider.profile(), source);
+    let halves = apart(&seen, &Planner::new(capabilities.clone(), early), &Planner::new(capabilities.clone(), late))?;
     let planner = Planner::new(capabilities, profile.clone());
     for one in &mut seen {
         let price = planner.plan(&one.shape, &terms(&one.point))?.chosen();
@@ -103,7 +134,15 @@ pub fn calibrate(
     let [fitted, held_out] = [false, true].map(|held_out| {
         Misses::of(seen.iter().filter(|one| one.point.held_out == held_out).map(Seen::missed).collect())
     });
-    Ok(Calibration { profile, seen, fitted: fitted.unwrap_or_default(), held_out, took: begun.elapsed() })
+    Ok(Calibration { profile, seen, fitted: fitted.unwrap_or_default(), held_out, halves, took: begun.elapsed() })
+}
+
+/// How far apart the prices of two planners are for what was measured.
+fn apart(seen: &[Seen], one: &Planner, other: &Planner) -> Result<Misses, Error> {
+    let price =
+        |planner: &Planner, seen: &Seen| Ok::<f64, Error>(planner.plan(&seen.shape, &terms(&seen.point))?.chosen().ns);
+    let apart = |seen| Ok((price(one, seen)? / price(other, seen)?.max(1.0) - 1.0).abs());
+    Ok(Misses::of(seen.iter().map(apart).collect::<Result<_, Error>>()?).unwrap_or_default())
 }
 
 /// How much memory and time a calibration takes.
@@ -132,10 +171,11 @@ impl Budget {
             Effort::Full => Budget {
                 memory_bytes: 64 << 20,
                 places_max: 4096,
-                // Short ones: among other programs there is more hope that nobody comes between.
-                samples: 11,
+                // Short ones: among other programs there is more hope that nobody comes between. Many: what a machine does for
+                // seconds on end is in all of them, and half of them still tell a price.
+                samples: 36,
                 slice: millis(1),
-                most: millis(10_000),
+                most: millis(14_000),
                 quick: false,
             },
         }
@@ -193,25 +233,45 @@ impl Measured {
     }
 
     fn into_seen(self) -> Seen {
-        let undisturbed = self.undisturbed();
+        let (early, late) = self.samples.split_at(self.samples.len() / 2);
+        let (cost, shape) = (Cost::middle(&self.samples), self.shapes[0].clone());
+        let halves = [early, late].map(|half| if half.is_empty() { cost } else { Cost::middle(half) });
+        let samples = (self.samples.len(), self.undisturbed());
+        Seen { point: self.point, cost, halves, predicted: Cost::default(), samples, shape }
+    }
+}
+
+impl Cost {
+    /// The mean of the middle half of the undisturbed samples: steadier than their median, and as deaf to what is far off.
+    fn middle(samples: &[Cost]) -> Cost {
+        let undisturbed = samples.iter().filter(|sample| sample.undisturbed).count();
         // A disturbance only ever adds: without enough undisturbed samples, the lower quarter of all is nearest.
-        let (used, part): (Vec<&Cost>, f64) = match undisturbed {
-            0 | 1 => (self.samples.iter().collect(), 0.25),
-            _ => (self.samples.iter().filter(|sample| sample.undisturbed).collect(), 0.5),
-        };
+        let used: Vec<&Cost> = samples.iter().filter(|sample| undisturbed < 2 || sample.undisturbed).collect();
+        let quarter = used.len() / 4;
+        let middle = if undisturbed < 2 { quarter..quarter + 1 } else { quarter..used.len() - quarter };
         let of = |what: fn(&Cost) -> f64| {
             let mut values: Vec<f64> = used.iter().map(|cost| what(cost)).collect();
             values.sort_by(f64::total_cmp);
-            values[((values.len() - 1) as f64 * part) as usize]
+            values[middle.clone()].iter().sum::<f64>() / middle.len() as f64
         };
-        let cost = Cost {
+        Cost {
             sender_ns: of(|cost| cost.sender_ns),
             receiver_ns: of(|cost| cost.receiver_ns),
             wall_ns: of(|cost| cost.wall_ns),
             undisturbed: undisturbed > 1,
-        };
-        let (shape, samples) = (self.shapes[0].clone(), (self.samples.len(), undisturbed));
-        Seen { point: self.point, cost, predicted: Cost::default(), samples, shape }
+        }
+    }
+}
+
+impl Calibration {
+    /// Why the prices should not be relied on; none when they may be.
+    pub fn doubt(&self) -> Option<Doubt> {
+        let disturbed = self.seen.iter().filter(|seen| 2 * seen.samples.1 < seen.samples.0).count();
+        if disturbed * DISTURBED_PART > self.seen.len() {
+            return Some(Doubt::Disturbed { points: disturbed, of: self.seen.len() });
+        }
+        let Misses { median, p90, .. } = self.halves;
+        (median > HALVES_MEDIAN || p90 > HALVES_P90).then_some(Doubt::Unsteady { median, p90 })
     }
 }
 
@@ -233,12 +293,21 @@ impl Misses {
     }
 }
 
+/// Of the points, one in so many may be disturbed more often than not.
+const DISTURBED_PART: usize = 8;
+/// How far apart the prices of the two halves of a calibration may be: half as far as those of two calibrations.
+const HALVES_MEDIAN: f64 = 0.05;
+const HALVES_P90: f64 = 0.2;
+
 /// A point's way, and requests as long as its message.
 fn terms(point: &Point) -> Terms {
     let bytes = rig::MESSAGE_MAX as u64;
     let inline = point.way == Way::Inline;
     Terms {
-        force: Some(Force::Way(point.way)),
+        force: Some(match point.way {
+            Way::Mixture => Force::Threshold(point.gather_from),
+            way => Force::Way(way),
+        }),
         warm: point.warm && !inline,
         request_bytes_max: bytes,
         bundle_bytes: bytes,
@@ -270,6 +339,35 @@ mod tests {
             assert!(found.profile.send_request_ns > 0.0 && found.profile.receive_request_ns > 0.0);
             assert!(found.seen.iter().all(|seen| seen.cost.sender_ns > 0.0 && seen.predicted.sender_ns > 0.0));
         }
+    }
+
+    #[test]
+    fn neither_what_is_far_off_nor_what_was_disturbed_moves_the_middle() {
+        let cost = |ns: f64, undisturbed| Cost { sender_ns: ns, receiver_ns: 2.0 * ns, wall_ns: ns, undisturbed };
+        let mut samples: Vec<Cost> = (0..8).map(|at| cost(100.0 + f64::from(at), true)).collect();
+        samples.extend([cost(1e6, true), cost(1.0, true), cost(5e6, false), cost(6e6, false)]);
+        let middle = Cost::middle(&samples);
+        assert!((101.0..=106.0).contains(&middle.sender_ns) && middle.undisturbed, "{middle:?}");
+        assert!((middle.receiver_ns - 2.0 * middle.sender_ns).abs() < 1e-9);
+        let disturbed: Vec<Cost> = [9.0, 5.0, 1.0, 7.0].map(|ns| cost(ns, false)).into();
+        assert_eq!(Cost::middle(&disturbed), cost(5.0, false), "the lower quarter");
+        assert_eq!(Cost::middle(&[cost(3.0, true)]), Cost { undisturbed: false, ..cost(3.0, true) });
+    }
+
+    #[test]
+    fn disturbed_and_unsteady_calibrations_are_doubted() {
+        let (transport, provider) = of("shm");
+        let mut found = calibrate(&transport, &provider, Effort::Quick, &mut |_| true).unwrap();
+        found.seen.iter_mut().for_each(|seen| seen.samples = (20, 15));
+        found.halves = Misses { median: 0.04, p90: 0.15, worst: 0.9 };
+        assert_eq!(found.doubt(), None);
+        found.halves = Misses { median: 0.06, p90: 0.15, worst: 0.9 };
+        let says = found.doubt().unwrap().to_string();
+        assert!(says.contains("unsteady") && says.contains("6 % apart") && says.contains("15 %"), "{says}");
+        found.halves = Misses::default();
+        let points = found.seen.len();
+        found.seen.iter_mut().take(points / 2).for_each(|seen| seen.samples = (20, 9));
+        assert_eq!(found.doubt(), Some(Doubt::Disturbed { points: points / 2, of: points }));
     }
 
     #[test]

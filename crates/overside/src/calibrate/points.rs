@@ -47,6 +47,8 @@ pub struct Point {
     pub case: Case,
     /// Sent how.
     pub way: Way,
+    /// Of a mixture: pieces of so many bytes and more are gathered.
+    pub gather_from: u64,
     /// From a few places that stay in the cache, instead of cold memory.
     pub warm: bool,
     /// Not fitted: it tells how well the fit predicts.
@@ -131,6 +133,16 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
             out.add(Case::Scattered { bytes: *bytes, count: (SCATTERED_BYTES / bytes).clamp(2, 64) }, way);
         }
     }
+    for (bytes, count, long) in pick(quick, &[(181, 4, 11_605)], &BESIDE) {
+        out.mixed(*bytes, *count, *long);
+        let alone = Case::Scattered { bytes: *long, count: *count };
+        if !out.0.iter().any(|point| point.case == alone && point.way == Way::Gather) {
+            out.add(alone, Way::Gather);
+        }
+    }
+    for bytes in pick(quick, &[], &[16, 1 << 10]) {
+        out.warm(one(*bytes), Way::Copy);
+    }
     for bytes in pick(quick, &[64, 4 << 10], &[16, 64, 256, 1 << 10, 4 << 10, 16 << 10]) {
         out.warm(Case::Scattered { bytes: *bytes, count: ((16 << 10) / bytes).clamp(2, 64) }, Way::Copy);
     }
@@ -165,11 +177,17 @@ struct Out(Vec<Point>);
 
 impl Out {
     fn add(&mut self, case: Case, way: Way) {
-        self.0.push(Point { case, way, warm: false, held_out: false });
+        self.0.push(Point { case, way, gather_from: 0, warm: false, held_out: false });
     }
 
     fn warm(&mut self, case: Case, way: Way) {
-        self.0.push(Point { case, way, warm: true, held_out: false });
+        self.0.push(Point { case, way, gather_from: 0, warm: true, held_out: false });
+    }
+
+    /// Short pieces that are packed, each between long ones that are gathered.
+    fn mixed(&mut self, bytes: u64, count: u64, long: u64) {
+        let case = Case::Mixed { lengths: (0..count).flat_map(|_| [bytes, long]).collect() };
+        self.0.push(Point { case, way: Way::Mixture, gather_from: long / 2, warm: false, held_out: false });
     }
 
     /// Other numbers of pieces, many lengths in one message, other distances and densities.
@@ -182,9 +200,12 @@ impl Out {
         let mut random = Random(SEED);
         for (count, longest) in [(8, 16 << 10), (24, 4 << 10), (60, 1 << 10), (128, 512u64)] {
             let powers = u64::from((longest / 16).ilog2());
-            cases.push(Case::Mixed {
-                lengths: (0..count).map(|_| (16 << random.below(powers)) + random.below(16)).collect(),
-            });
+            let lengths: Vec<u64> = (0..count).map(|_| (16 << random.below(powers)) + random.below(16)).collect();
+            for gather_from in [longest / 16, longest / 4] {
+                let case = Case::Mixed { lengths: lengths.clone() };
+                self.0.push(Point { case, way: Way::Mixture, gather_from, warm: false, held_out: true });
+            }
+            cases.push(Case::Mixed { lengths });
         }
         for (bytes, period, count) in
             [(12, 40, 200), (100, 228, 90), (100, 1400, 90), (700, 1100, 60), (2000, 5000, 20)]
@@ -195,13 +216,25 @@ impl Out {
             cases.push(Case::Bitmapped { width, rows: (20 << 10) / width, percent });
         }
         for (case, way) in cases.into_iter().flat_map(|case| [Way::Copy, Way::Gather].map(|way| (case.clone(), way))) {
-            self.0.push(Point { case, way, warm: false, held_out: true });
+            self.0.push(Point { case, way, gather_from: 0, warm: false, held_out: true });
         }
     }
 }
 
 /// Lengths of scattered pieces: odd ones, as most are that have any length, for the ends of vectors cost time.
 const LENGTHS: [u64; 13] = [11, 23, 45, 91, 181, 363, 725, 1451, 2901, 5803, 11_605, 23_211, 46_421];
+/// Packed pieces, how many, and how long the gathered ones between them are: so long that the receiver is the slower end.
+const BESIDE: [(u64, u64, u64); 9] = [
+    (11, 8, 5803),
+    (45, 8, 5803),
+    (91, 8, 5803),
+    (181, 8, 5803),
+    (363, 8, 5803),
+    (725, 6, 11_605),
+    (1451, 6, 11_605),
+    (2901, 4, 23_211),
+    (5803, 4, 23_211),
+];
 const SCATTERED_BYTES: u64 = 128 << 10;
 /// Runs and periods: of each length one that is near its neighbours and one that is far from them. Up to 64 bytes each
 /// width has a kernel, or a way through one, of its own.
