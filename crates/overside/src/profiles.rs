@@ -28,20 +28,20 @@ pub enum StoreError {
     #[error("XDG_DATA_HOME and HOME are not set, so there is no place for profiles; set one of them")]
     Nowhere,
     /// The file cannot be read or written.
-    #[error("{}: {source}; check the directory's owner and its free space", path.display())]
+    #[error("{}: {reason}; check the path, its owner and the free space there", path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The file is no profile.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {reason}", path.display())]
     Profile {
         /// Which.
         path: PathBuf,
         /// What is wrong with it.
-        source: overside_planner::ProfileError,
+        reason: overside_planner::ProfileError,
     },
 }
 
@@ -73,7 +73,7 @@ impl Store {
     pub fn load(&self, transport: &str) -> Result<Option<Profile>, StoreError> {
         match read(&self.path(transport)) {
             Ok(profile) => Ok(Some(profile)),
-            Err(StoreError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(StoreError::File { reason, .. }) if reason.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -92,9 +92,9 @@ impl Store {
         };
         match write(path.parent().unwrap_or(&self.directory)) {
             Ok(()) => Ok(path),
-            Err(source) => {
+            Err(reason) => {
                 let _ = fs::remove_file(&beside);
-                Err(StoreError::File { path, source })
+                Err(StoreError::File { path, reason })
             }
         }
     }
@@ -105,14 +105,14 @@ impl Store {
 /// # Errors
 /// When the file cannot be read, or is no profile of this version.
 pub fn read(path: &Path) -> Result<Profile, StoreError> {
-    let file = |source| StoreError::File { path: path.to_owned(), source };
+    let file = |reason| StoreError::File { path: path.to_owned(), reason };
     if fs::metadata(path).map_err(file)?.len() > FILE_BYTES_MAX {
         return Err(file(ErrorKind::FileTooLarge.into()));
     }
     let text = fs::read(path).map_err(file)?;
     // What is no text is no profile either, and says so as such.
     let profile = String::from_utf8_lossy(&text).parse();
-    profile.map_err(|source| StoreError::Profile { path: path.to_owned(), source })
+    profile.map_err(|reason| StoreError::Profile { path: path.to_owned(), reason })
 }
 
 /// A provider's prices here: the stored ones, else figures measured in a tenth of a second, once in this process, whose
