@@ -30,6 +30,11 @@ unsafe impl Send for Shared {}
 impl Shared {
     /// New memory and the descriptor to pass on. The size is sealed, the first page is there.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Errno> {
+        // Where files may not be so large, the system would send a signal.
+        if rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some_and(|most| most < BYTES as u64)
+        {
+            return Err(Errno::FBIG);
+        }
         let fd = rustix::fs::memfd_create("overside-socket", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, BYTES as u64)?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, PAGE as u64)?;

@@ -31,6 +31,13 @@ impl Symbol {
     }
 }
 
+/// Where a function lies that is called with its arguments as they came.
+pub(crate) fn address(name: &'static CStr) -> *const c_void {
+    // SAFETY: [preload-real] a constant name, looked up behind this library.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() { absent as *const c_void } else { found }
+}
+
 /// Stands for a function that this C library does not have; nobody could have called it without this library.
 extern "C" fn absent() -> c_int {
     crate::errno::set(libc::ENOSYS);
@@ -95,6 +102,8 @@ real! {
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
     fn closefrom(first: c_int) -> ();
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void;
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;

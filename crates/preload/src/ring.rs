@@ -22,6 +22,8 @@ pub(crate) struct Sender {
     /// What was last seen of the receiver's position.
     tail: u64,
     large_from: u64,
+    /// There was no memory for the large ring when it was asked for last.
+    stuck: bool,
 }
 
 /// How far the receiver has come.
@@ -32,7 +34,7 @@ pub(crate) struct Taken {
 }
 
 impl Sender {
-    pub(crate) const NEW: Self = Self { head: 0, tail: 0, large_from: 0 };
+    pub(crate) const NEW: Self = Self { head: 0, tail: 0, large_from: 0, stuck: false };
 
     /// The receiver's position, checked.
     #[inline]
@@ -63,13 +65,17 @@ impl Sender {
 
     /// Whether a send would take a byte.
     pub(crate) fn has_room(&self) -> bool {
-        self.large_from == 0 || self.room() > 0
+        self.large_from == 0 && !self.stuck || self.room() > 0
     }
 
     /// Moves over to the large ring, when its memory can be had.
     #[cold]
     pub(crate) fn grow(&mut self, shared: &Shared, direction: usize) -> bool {
-        if self.large_from != 0 || !shared.populate(direction) {
+        if self.large_from != 0 {
+            return false;
+        }
+        self.stuck = !shared.populate(direction);
+        if self.stuck {
             return false;
         }
         self.large_from = self.head + 1;

@@ -163,13 +163,17 @@ pub(super) fn told(entry: &Entry) -> Option<Told> {
     (entry.events & libc::EPOLLET as u32 != 0).then_some(entry.told)
 }
 
-/// All members of a connection, by any of its descriptors. The caller holds its lock.
+/// All members of a connection, by any of its descriptors. The caller holds its lock. False when a signal handler found a lock
+/// held by its own thread, and not all were visited.
 fn each(fd: c_int, connection: &Connection, mut visit: impl FnMut(&mut SetHeld, &'static Member)) -> bool {
     let Some(_lists) = LISTS.lock() else { return false };
+    let mut all = true;
     let mut visit_all = |fd| {
         for member in member::of(fd) {
-            if let Some(mut members) = member.set().and_then(Set::hold) {
-                visit(&mut members, member);
+            match member.set().map(Set::hold) {
+                Some(Some(mut members)) => visit(&mut members, member),
+                Some(None) => all = false,
+                None => {}
             }
         }
     };
@@ -178,7 +182,7 @@ fn each(fd: c_int, connection: &Connection, mut visit: impl FnMut(&mut SetHeld, 
     } else {
         table::all().filter(|(_, other)| std::ptr::eq(*other, connection)).for_each(|(fd, _)| visit_all(fd));
     }
-    true
+    all
 }
 
 /// Whether nothing about the sets that have it speaks against the rings.

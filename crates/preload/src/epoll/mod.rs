@@ -17,6 +17,8 @@
 
 mod control;
 mod member;
+#[cfg(test)]
+mod race;
 mod set;
 mod wait;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libc::{EPOLL_CTL_MOD, epoll_event, sigset_t, timespec};
 
-use super::control::{NOTHING, given, told, wanted};
+use super::control::{NOTHING, give_back, given, told, wanted};
 use super::member::{self, Member};
 use super::set::{self, Set, SetHeld};
 use crate::connection::{Connection, State};
@@ -245,6 +245,13 @@ impl Catch<'_> {
         let Some(view) = View::of(&mut members, member) else {
             return self.not_in_rings(members, member, event);
         };
+        if view.connection().is_none() {
+            // It went back while this thread's own signal handler kept the set from being told.
+            if let Some(entry) = members.entry(member) {
+                entry.ring = false;
+            }
+            return errno::kept(|| give_back(&mut members, member));
+        }
         members.heat(member);
         drop(members);
         let Some(mut held) = view.connection().and_then(|connection| table::hold(view.fd, connection)) else { return };

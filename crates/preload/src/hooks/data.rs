@@ -70,11 +70,17 @@ unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     alen: *mut socklen_t,
 ) -> ssize_t {
-    if !address.is_null() {
-        super::give_up(fd, "recvfrom with an address");
+    let mut by_kernel = false;
+    let result = receive_by(fd, &one(to, len), flags, || {
+        by_kernel = true;
+        // SAFETY: [preload-real] the program's arguments.
+        unsafe { real::recvfrom(fd, to, len, flags, address, alen) }
+    });
+    if !by_kernel && result >= 0 && !address.is_null() && !alen.is_null() {
+        // SAFETY: [preload-program] the program's place for an address.
+        unsafe { super::tell_sender(fd, result > 0, address, alen) };
     }
-    // SAFETY: [preload-real] the program's arguments.
-    receive_by(fd, &one(to, len), flags, || unsafe { real::recvfrom(fd, to, len, flags, address, alen) })
+    result
 }
 
 #[unsafe(no_mangle)]

@@ -49,11 +49,15 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
             unsafe { real::recvmsg(fd, message, flags) }
         });
         if !by_kernel && result >= 0 {
-            // SAFETY: [preload-program] the program's message; a stream tells no address and rings carry nothing beside bytes.
+            // SAFETY: [preload-program] the program's message; rings carry nothing beside bytes.
             unsafe {
                 (*message).msg_flags = 0;
                 (*message).msg_controllen = 0;
-                (*message).msg_namelen = 0;
+                if (*message).msg_name.is_null() {
+                    (*message).msg_namelen = 0;
+                } else {
+                    super::tell_sender(fd, result > 0, (*message).msg_name.cast(), &raw mut (*message).msg_namelen);
+                }
             }
         }
         return result;

@@ -10,6 +10,7 @@ mod messages;
 mod processes;
 mod sets;
 mod unnoticed;
+mod variadic;
 mod waiting;
 
 use std::ffi::c_int;
@@ -19,7 +20,7 @@ use libc::iovec;
 use crate::connection::State;
 use crate::diagnosis::Reason;
 use crate::receive::{Way, settle};
-use crate::{end, fork, receive, report, send, table};
+use crate::{end, errno, fork, kernel, receive, report, send, table};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -83,4 +84,21 @@ fn give_up(fd: c_int, call: &'static str) {
     {
         settle(fd, connection, Reason::Call(call));
     }
+}
+
+/// Who sent the bytes of a ring, as the kernel tells it of a stream: nothing over TCP, and the other end's name over a Unix socket.
+///
+/// # Safety
+/// The address has room for as many bytes as `len` says.
+unsafe fn tell_sender(fd: c_int, any: bool, address: *mut libc::sockaddr, len: *mut libc::socklen_t) {
+    errno::kept(|| {
+        let domain = rustix::net::sockopt::socket_domain(kernel::borrowed(fd));
+        let named = any && domain == Ok(rustix::net::AddressFamily::UNIX);
+        // SAFETY: [preload-program] the program's place for an address and its length.
+        unsafe {
+            if !named || libc::getpeername(fd, address, len) != 0 || *len as usize <= size_of::<libc::sa_family_t>() {
+                *len = 0;
+            }
+        }
+    });
 }

@@ -1,6 +1,6 @@
 //! New programs: exec, posix_spawn, system, popen, and a process that shuts itself off.
 //!
-//! `execl`, `execlp` and `execle` take any number of arguments; they are in `unnoticed`.
+//! `execl`, `execlp` and `execle` take any number of arguments; they are in `variadic`.
 
 use std::ffi::{c_char, c_int, c_void};
 

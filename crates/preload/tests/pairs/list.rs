@@ -7,7 +7,7 @@ use crate::programs::{
 };
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
-use crate::{sets, shared_sets};
+use crate::{calls, sets, shared_sets};
 
 type Program = fn(Side, &mut Log);
 
@@ -55,5 +55,15 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("urgent", urgent),
     ("connect_again", connect_again),
     ("vfork_first", echo),
+    ("addresses", calls::addresses),
+    ("printed", calls::printed),
+    ("exec_by_list", calls::exec_by_list),
+    ("polled_many", calls::polled_many),
+    ("masks", calls::masks),
+    ("cancelled", calls::cancelled),
+    ("jumps", calls::jumps),
+    ("out_of_resources", calls::out_of_resources),
+    ("another_user", calls::another_user),
+    ("before_constructors", calls::before_constructors),
     ("noise", noise),
 ];

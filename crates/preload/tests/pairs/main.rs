@@ -4,6 +4,7 @@
 //! both with the library preloaded; each writes down what its calls returned. The two transcripts must be equal, and with the
 //! library the connection must really have gone through rings. Over TCP and over Unix sockets.
 
+mod calls;
 mod list;
 mod programs;
 mod sets;
@@ -161,6 +162,16 @@ pairs! {
     urgent: Any,
     connect_again: Rings,
     vfork_first: Rings,
+    addresses: Rings,
+    printed: Rings,
+    exec_by_list: Rings,
+    polled_many: Rings,
+    masks: Rings,
+    cancelled: Rings,
+    jumps: Rings,
+    out_of_resources: Any,
+    another_user: Any,
+    before_constructors: Rings,
     noise: Any,
 }
 

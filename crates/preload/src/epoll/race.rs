@@ -1,0 +1,245 @@
+//! The race between who sends, who sleeps in a set, and who takes bells away, in every order in which it can be run.
+//!
+//! The steps are those of `wait` and `control::eaten`, each as fine as another thread or process can come in between; the words
+//! are changed by `bells` itself. A connection's lock keeps our own threads apart, not the sender, who is another process.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bells;
+
+const MESSAGES: u8 = 3;
+const WAITERS: usize = 2;
+/// The thread that receives without the set.
+const READER: usize = 2;
+const READS: u8 = 4;
+const GONE: u8 = 20;
+
+/// What is being tried.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// The kernel's entry is edge-triggered: one waiter gets a bell, once.
+    edge: bool,
+    /// Whoever takes bells away, or an edge, arms again for those who sleep.
+    rearm: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct World {
+    head: u8,
+    tail: u8,
+    word: u64,
+    /// Bells in the kernel; an edge that nobody has taken; a request for EPOLLOUT that wakes.
+    bells: u8,
+    event: bool,
+    kick: bool,
+    sleepers: u8,
+    lock: Option<usize>,
+    sender: u8,
+    claimed: bool,
+    at: [u8; WAITERS],
+    reads: u8,
+    reader: u8,
+}
+
+impl World {
+    fn word(&mut self, change: impl FnOnce(&AtomicU64)) {
+        let word = AtomicU64::new(self.word);
+        change(&word);
+        self.word = word.load(Ordering::SeqCst);
+    }
+
+    /// One step of the sender; None when it is done.
+    fn send(&self) -> Option<Self> {
+        let mut next = self.clone();
+        match self.sender % 3 {
+            _ if self.sender == 3 * MESSAGES => return None,
+            0 => next.head += 1,
+            1 => {
+                let mut claimed = false;
+                next.word(|word| claimed = bells::claim(word, bells::DATA));
+                next.claimed = claimed;
+            }
+            _ => {
+                next.bells += u8::from(self.claimed);
+                next.event |= self.claimed;
+                next.claimed = false;
+            }
+        }
+        next.sender += 1;
+        Some(next)
+    }
+
+    fn take_lock(&self, who: usize) -> Option<Self> {
+        self.lock.is_none().then(|| Self { lock: Some(who), ..self.clone() })
+    }
+
+    /// Bells are taken out of the kernel by one who has the lock.
+    fn eat(&mut self, rules: Rules) {
+        let any = self.bells > 0;
+        self.bells = 0;
+        if any && rules.rearm && self.sleepers > 0 {
+            self.word(|word| bells::arm(word, bells::DATA));
+        }
+    }
+
+    /// One step of a waiter; None when it cannot go on.
+    fn wait(&self, who: usize, rules: Rules) -> Option<Self> {
+        let mut next = self.clone();
+        let data = self.head != self.tail;
+        let to = match self.at[who] {
+            0 => {
+                next.sleepers += 1;
+                1
+            }
+            1 => {
+                next = self.take_lock(who)?;
+                2
+            }
+            // The pass before sleeping: a ring that has something is reported, and read by the program.
+            2 | 4 if data => 6,
+            2 => {
+                next.eat(rules);
+                10
+            }
+            10 => {
+                next.kick |= rules.rearm && data;
+                3
+            }
+            3 => {
+                next.word(|word| bells::arm(word, bells::DATA));
+                4
+            }
+            4 => {
+                next.lock = None;
+                5
+            }
+            // Asleep in the kernel.
+            5 => {
+                let woken = if rules.edge { self.event && self.bells > 0 } else { self.bells > 0 };
+                if !woken && !self.kick {
+                    return None;
+                }
+                (next.event, next.kick) = (false, false);
+                next.sleepers -= 1;
+                7
+            }
+            6 => {
+                next.report(rules);
+                next.sleepers -= 1;
+                after_a_report(who)
+            }
+            GONE => return None,
+            // An event is translated.
+            7 => {
+                next = self.take_lock(who)?;
+                8
+            }
+            8 => {
+                if rules.rearm && self.sleepers > 0 {
+                    next.word(|word| bells::arm(word, bells::DATA));
+                }
+                9
+            }
+            _ if data => {
+                next.report(rules);
+                after_a_report(who)
+            }
+            _ => {
+                next.lock = None;
+                0
+            }
+        };
+        next.at[who] = to;
+        Some(next)
+    }
+
+    /// The program reads: one message, or all of them as who waits for edges must.
+    fn report(&mut self, rules: Rules) {
+        self.tail = if rules.edge { self.head } else { self.tail + 1 };
+        self.lock = None;
+    }
+
+    /// One step of a thread that receives from the connection itself.
+    fn receive(&self, rules: Rules) -> Option<Self> {
+        let mut next = self.clone();
+        next.reader = match self.reader {
+            _ if self.reads == READS => return None,
+            0 => {
+                next = self.take_lock(READER)?;
+                1
+            }
+            1 if self.head != self.tail => {
+                next.tail += 1;
+                3
+            }
+            1 => {
+                next.eat(rules);
+                2
+            }
+            2 => {
+                next.kick |= rules.rearm && self.sleepers > 0 && self.head != self.tail;
+                3
+            }
+            _ => {
+                (next.lock, next.reads) = (None, self.reads + 1);
+                0
+            }
+        };
+        Some(next)
+    }
+}
+
+/// The first waiter has other things to do after its first report, for ever.
+fn after_a_report(who: usize) -> u8 {
+    if who == 0 { GONE } else { 0 }
+}
+
+/// Whether in any order somebody sleeps for ever while bytes lie in the ring.
+fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
+    let start = World {
+        head: 0,
+        tail: 0,
+        word: 0,
+        bells: 0,
+        event: false,
+        kick: false,
+        sleepers: 0,
+        lock: None,
+        sender: 0,
+        claimed: false,
+        at: [0; WAITERS],
+        reads: if with_reader { 0 } else { READS },
+        reader: 0,
+    };
+    let (mut seen, mut open) = (HashSet::new(), vec![start]);
+    while let Some(world) = open.pop() {
+        if !seen.insert(world.clone()) {
+            continue;
+        }
+        let mut steps: Vec<World> = (0..WAITERS).filter_map(|who| world.wait(who, rules)).collect();
+        steps.extend(world.send());
+        steps.extend(world.receive(rules));
+        if steps.is_empty() && world.head != world.tail {
+            return true;
+        }
+        open.extend(steps);
+    }
+    false
+}
+
+#[test]
+fn nobody_sleeps_on_bytes_in_any_order() {
+    for edge in [false, true] {
+        for with_reader in [false, true] {
+            let rules = |rearm| Rules { edge, rearm };
+            assert!(!loses_a_wake(rules(true), with_reader), "edge {edge}, reader {with_reader}");
+            if edge || with_reader {
+                assert!(
+                    loses_a_wake(rules(false), with_reader),
+                    "edge {edge}, reader {with_reader}: the rule is needed"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Functions that take any number of arguments, which Rust cannot define: each saves the registers in which arguments
+//! come, lets this library do what must be done first, and jumps to the C library's own with everything as it was.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::give_up;
+use crate::{fork, real};
+
+extern "C" fn before_execl() -> *const c_void {
+    fork::before_exec("exec");
+    real::address(c"execl")
+}
+
+extern "C" fn before_execlp() -> *const c_void {
+    fork::before_exec("exec");
+    real::address(c"execlp")
+}
+
+extern "C" fn before_execle() -> *const c_void {
+    fork::before_exec("exec");
+    real::address(c"execle")
+}
+
+extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
+    give_up(fd, "dprintf");
+    real::address(c"dprintf")
+}
+
+extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
+    give_up(fd, "dprintf");
+    real::address(c"__dprintf_chk")
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    give_up(fd, "dprintf");
+    // SAFETY: [preload-real] the program's arguments; a list of arguments is passed by its address.
+    unsafe { real::vdprintf(fd, format, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
+    give_up(fd, "dprintf");
+    // SAFETY: [preload-real] the program's arguments; a list of arguments is passed by its address.
+    unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
+}
+
+macro_rules! variadic {
+    ($($name:ident: $before:ident;)*) => {$(
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "push rbp",
+                "mov rbp, rsp",
+                "sub rsp, 192",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov [rsp + 24], rcx",
+                "mov [rsp + 32], r8",
+                "mov [rsp + 40], r9",
+                "mov [rsp + 48], rax",
+                "movaps [rsp + 64], xmm0",
+                "movaps [rsp + 80], xmm1",
+                "movaps [rsp + 96], xmm2",
+                "movaps [rsp + 112], xmm3",
+                "movaps [rsp + 128], xmm4",
+                "movaps [rsp + 144], xmm5",
+                "movaps [rsp + 160], xmm6",
+                "movaps [rsp + 176], xmm7",
+                "call {before}",
+                "mov r11, rax",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "mov rcx, [rsp + 24]",
+                "mov r8, [rsp + 32]",
+                "mov r9, [rsp + 40]",
+                "mov rax, [rsp + 48]",
+                "movaps xmm0, [rsp + 64]",
+                "movaps xmm1, [rsp + 80]",
+                "movaps xmm2, [rsp + 96]",
+                "movaps xmm3, [rsp + 112]",
+                "movaps xmm4, [rsp + 128]",
+                "movaps xmm5, [rsp + 144]",
+                "movaps xmm6, [rsp + 160]",
+                "movaps xmm7, [rsp + 176]",
+                "leave",
+                "jmp r11",
+                before = sym $before,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "stp x29, x30, [sp, #-224]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "str x8, [sp, #80]",
+                "stp q0, q1, [sp, #96]",
+                "stp q2, q3, [sp, #128]",
+                "stp q4, q5, [sp, #160]",
+                "stp q6, q7, [sp, #192]",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldr x8, [sp, #80]",
+                "ldp q0, q1, [sp, #96]",
+                "ldp q2, q3, [sp, #128]",
+                "ldp q4, q5, [sp, #160]",
+                "ldp q6, q7, [sp, #192]",
+                "ldp x29, x30, [sp], #224",
+                "br x16",
+                before = sym $before,
+            )
+        }
+    )*};
+}
+
+variadic! {
+    execl: before_execl;
+    execlp: before_execlp;
+    execle: before_execle;
+    dprintf: before_dprintf;
+    __dprintf_chk: before_dprintf_chk;
+}
