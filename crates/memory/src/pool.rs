@@ -62,11 +62,10 @@ impl Pool {
 
     /// The first `len` bytes of `buffer` as a view; its release brings the buffer back.
     pub fn view(&self, buffer: Buffer, len: usize) -> View {
-        let fragment =
-            Fragment { address: buffer.as_ptr(), len: len.min(buffer.len()) as u32, segment: buffer.segment_id() };
+        let fragments = Fragment::of(buffer.as_ptr(), len.min(buffer.len()), buffer.segment_id());
         let lent = Lent { free: self.free.clone(), buffer: Some(buffer) };
         // SAFETY: [view] the hold owns the buffer until its release returns it.
-        unsafe { View::pinned([fragment], Hold::from(Box::new(lent))) }
+        unsafe { View::pinned(fragments, Hold::from(Box::new(lent))) }
     }
 
     /// Buffers that are neither taken nor in flight.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use overside_shape::Shape;
+use overside_shape::{Run, Shape};
 use smallvec::SmallVec;
 
 use crate::MemoryError;
@@ -19,6 +19,16 @@ pub struct Fragment {
     pub len: u32,
     /// The segment it lies in, [`SegmentId::FOREIGN`] for a user's heap.
     pub segment: SegmentId,
+}
+
+impl Fragment {
+    /// Bytes that lie together: one fragment (without bytes too), unless they are more than one can say.
+    pub(crate) fn of(address: *const u8, len: usize, segment: SegmentId) -> impl Iterator<Item = Fragment> {
+        (0..len.max(1)).step_by(FRAGMENT_BYTES_MAX).map(move |at| {
+            let len = (len - at).min(FRAGMENT_BYTES_MAX) as u32;
+            Fragment { address: address.wrapping_add(at), len, segment }
+        })
+    }
 }
 
 /// Fragments in message order over memory that stays put and unchanged while the hold lives.
@@ -64,10 +74,9 @@ impl View {
     /// The first `len` bytes of a buffer (all of it when `len` is larger): what was packed
     /// into a transmit buffer.
     pub fn prefix(buffer: Buffer, len: usize) -> Self {
-        let fragment =
-            Fragment { address: buffer.as_ptr(), len: len.min(buffer.len()) as u32, segment: buffer.segment_id() };
+        let fragments = Fragment::of(buffer.as_ptr(), len.min(buffer.len()), buffer.segment_id());
         // SAFETY: [view] the hold owns the buffer, so nobody writes it.
-        unsafe { Self::pinned([fragment], Hold::from(Box::new(buffer))) }
+        unsafe { Self::pinned(fragments, Hold::from(Box::new(buffer))) }
     }
 
     /// The bytes of `shape` in a shared buffer (offsets from the buffer's start).
@@ -77,12 +86,18 @@ impl View {
     pub fn of(buffer: &Arc<Buffer>, shape: &Shape) -> Result<Self, MemoryError> {
         let len = buffer.len() as u64;
         shape.within(len).map_err(|_| MemoryError::Escapes { at: 0, len: shape.end(), of: len })?;
-        let fragments = shape.fragments().map(|run| Fragment {
-            // In bounds by the check above.
-            address: buffer.as_ptr().wrapping_add(run.at as usize),
-            len: run.len as u32,
-            segment: buffer.segment_id(),
-        });
+        let segment = buffer.segment_id();
+        // In bounds by the check above.
+        let address = |at: u64| buffer.as_ptr().wrapping_add(at as usize);
+        let fragments: SmallVec<[Fragment; 4]> = match u32::try_from(len) {
+            Ok(_) => {
+                let fragment = |run: Run| Fragment { address: address(run.at), len: run.len as u32, segment };
+                shape.fragments().map(fragment).collect()
+            }
+            Err(_) => {
+                shape.fragments().flat_map(|run| Fragment::of(address(run.at), run.len as usize, segment)).collect()
+            }
+        };
         // SAFETY: [view] an Arc<Buffer> has no writer, and the hold keeps it.
         Ok(unsafe { Self::pinned(fragments, Hold::from(buffer.clone())) })
     }
@@ -90,10 +105,8 @@ impl View {
     /// Memory of the user's own, outside of every segment. A provider may have to copy it.
     pub fn foreign<T: AsRef<[u8]> + Send + Sync + 'static>(bytes: Arc<T>) -> Self {
         let slice: &[u8] = (*bytes).as_ref();
-        let fragments: SmallVec<[Fragment; 4]> = slice
-            .chunks(u32::MAX as usize)
-            .map(|part| Fragment { address: part.as_ptr(), len: part.len() as u32, segment: SegmentId::FOREIGN })
-            .collect();
+        let fragments: SmallVec<[Fragment; 4]> =
+            Fragment::of(slice.as_ptr(), slice.len(), SegmentId::FOREIGN).filter(|part| part.len > 0).collect();
         // SAFETY: [view] the slice borrows from `T`, which stays where it is and has no `&mut`
         // while the hold shares the Arc: the borrow could be kept as long as the hold.
         unsafe { Self::pinned(fragments, Hold::from(bytes)) }
@@ -140,11 +153,13 @@ impl View {
     }
 }
 
+/// Longer ones are cut: whole pages, so that parts begin on one.
+const FRAGMENT_BYTES_MAX: usize = 1 << 31;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Segment;
-    use overside_shape::Run;
 
     #[test]
     fn a_view_gathers_in_message_order() {
@@ -163,5 +178,26 @@ mod tests {
         let buffer = Arc::new(Segment::private(4096).unwrap().carve(4096).pop().unwrap());
         let shape = Shape::contiguous(4000, 97).unwrap();
         assert!(matches!(View::of(&buffer, &shape), Err(MemoryError::Escapes { .. })));
+    }
+
+    /// A length has 32 bits, a buffer may have more. Nothing of it is touched, so it costs no memory.
+    #[test]
+    fn no_byte_of_a_long_buffer_is_left_out() {
+        const LEN: usize = (5 << 30) + 4096;
+        let long = || Segment::private(LEN).unwrap().carve(LEN).pop().unwrap();
+        let together = |view: &View| {
+            let mut end = view.fragments()[0].address;
+            for fragment in view.fragments() {
+                assert_eq!(fragment.address, end, "one behind the other");
+                end = end.wrapping_add(fragment.len as usize);
+            }
+        };
+        let shape = Shape::contiguous(4096, LEN as u64 - 4096).unwrap();
+        let of = View::of(&Arc::new(long()), &shape).unwrap();
+        let (whole, prefix) = (View::whole(long()), View::prefix(long(), 4 << 30));
+        assert_eq!((whole.bytes(), prefix.bytes(), of.bytes()), (LEN as u64, 4 << 30, LEN as u64 - 4096));
+        [&whole, &prefix, &of].into_iter().for_each(together);
+        let none = View::prefix(long(), 0);
+        assert_eq!((none.bytes(), none.fragments().len()), (0, 1));
     }
 }
