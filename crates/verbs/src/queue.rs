@@ -270,6 +270,10 @@ impl CompletionQueue {
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>) -> usize {
         let before = out.len();
         let mut raw = std::mem::take(&mut self.raw);
+        if raw.is_empty() {
+            // What a request held panicked as it was released, in the middle of an earlier poll.
+            raw = vec![NO_COMPLETION; POLL_BATCH];
+        }
         loop {
             let count = self.port().poll(&mut raw).min(raw.len());
             for completion in &raw[..count] {
@@ -321,8 +325,8 @@ impl CompletionQueue {
                 continue;
             }
             if let Some(earlier) = self.slots.take(slot) {
-                let success =
-                    RawCompletion { slot, status: Status::Success, bytes: 0, immediate: None, value: 0, ..*raw };
+                let bytes = earlier.bytes();
+                let success = RawCompletion { slot, status: Status::Success, bytes, immediate: None, value: 0, ..*raw };
                 let done = earlier.complete(&success);
                 if done.buffer.is_some() {
                     out.push(done);

@@ -125,6 +125,14 @@ impl Slots {
 }
 
 impl Sending {
+    /// Bytes of what it moves into a buffer.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Sending::Request { request, .. } => request.bytes(),
+            Sending::Inline { .. } => 0,
+        }
+    }
+
     #[inline]
     pub(crate) fn queue_pair(&self) -> QueuePair {
         match self {

@@ -1,0 +1,116 @@
+//! What a completion queue owes whatever its port and its users do.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use overside_memory::{Segment, View};
+use overside_verbs::port::{Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::{
+    CompletionQueue, Link, Opcode, Peer, Readable, Remote, RemoteToken, Status, VerbsError, WorkRequest,
+};
+
+/// Slots whose end the next polls report.
+type Ends = Arc<Mutex<Vec<(u32, Opcode, u64)>>>;
+
+/// A port that reports every request which is to be reported as done, and touches nothing.
+struct Doing {
+    ends: Ends,
+    fd: OwnedFd,
+}
+
+// SAFETY: [test] it touches no byte, reports each accepted slot once and in order.
+unsafe impl Port for Doing {
+    fn attach(&mut self, _: QpIndex, _: Link) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    // SAFETY: [test] nothing of the requests is kept but their numbers.
+    unsafe fn post(&mut self, _: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
+        let reported = batch.iter().filter(|request| request.signalled);
+        self.ends.lock().unwrap().extend(reported.map(|request| (request.slot, Opcode::Send, 1)));
+        (batch.len(), None)
+    }
+
+    // SAFETY: [test] as above.
+    unsafe fn post_receive(&mut self, _: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        Ok(batch.len())
+    }
+
+    fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
+        let mut ends = self.ends.lock().unwrap();
+        let count = ends.len().min(out.len());
+        for (place, (slot, opcode, bytes)) in out.iter_mut().zip(ends.drain(..count)) {
+            let (qp, status) = (Some(QpIndex(0)), Status::Success);
+            *place = RawCompletion { slot, qp, opcode, status, bytes, immediate: None, value: 0 };
+        }
+        count
+    }
+
+    fn next_event(&mut self) -> Option<PortEvent> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<bool, VerbsError> {
+        Ok(self.ends.lock().unwrap().is_empty())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn close(&mut self, _: QpIndex) {}
+}
+
+fn queue() -> (CompletionQueue, overside_verbs::QueuePair) {
+    let fd = std::fs::File::open("/dev/null").unwrap().into();
+    let mut queue = CompletionQueue::new(Box::new(Doing { ends: Ends::default(), fd }));
+    let peer = Peer { pid: None, uid: None, description: String::new() };
+    let queue_pair = queue.attach(Link::new(peer, ())).unwrap();
+    (queue, queue_pair)
+}
+
+/// What a user gives to be held is the user's, and so is its end.
+struct Panics;
+
+impl AsRef<[u8]> for Panics {
+    fn as_ref(&self) -> &[u8] {
+        b"!"
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("at its end");
+    }
+}
+
+#[test]
+fn a_hold_that_panics_as_it_is_released_stops_no_later_poll() {
+    let (mut queue, queue_pair) = queue();
+    let send = |queue: &mut CompletionQueue, view| {
+        queue.post(queue_pair, &mut VecDeque::from([WorkRequest::send(7, view)])).unwrap();
+    };
+    send(&mut queue, View::foreign(Arc::new(Panics)));
+    let mut done = Vec::new();
+    assert!(catch_unwind(AssertUnwindSafe(|| queue.poll(&mut done))).is_err());
+    send(&mut queue, View::foreign(Arc::new(vec![1u8])));
+    done.clear();
+    assert_eq!(queue.poll(&mut done), 1);
+    assert_eq!((done[0].id, done[0].status), (7, Status::Success));
+}
+
+/// Nobody asked for the report of the READ; its buffer comes back all the same, and says how much is in it.
+#[test]
+fn the_buffer_of_a_silent_read_says_what_was_read() {
+    let (mut queue, queue_pair) = queue();
+    let sink = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+    let remote = Remote::<Readable>::new(RemoteToken { at: 0, len: 100, rkey: 1 });
+    let read = WorkRequest::read(1, sink, remote).unsignalled();
+    let send = WorkRequest::send(2, View::foreign(Arc::new(vec![1u8])));
+    queue.post(queue_pair, &mut VecDeque::from([read, send])).unwrap();
+    let mut done = Vec::new();
+    assert_eq!(queue.poll(&mut done), 2);
+    assert_eq!((done[0].id, done[0].bytes, done[0].buffer.as_ref().map(|b| b.len())), (1, 100, Some(4096)));
+}
