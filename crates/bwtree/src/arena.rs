@@ -24,9 +24,9 @@ pub struct Exhausted;
 pub unsafe trait Arena: Send + Sync + 'static {
     /// First address of chunk 0.
     fn base(&self) -> NonNull<u8>;
-    /// Bytes of a chunk: a power of two, at least 1 MiB and at least twice the largest value.
+    /// Bytes of a chunk: a power of two, at least 1 MiB, at most 4 GiB, and at least twice the largest value.
     fn chunk_bytes(&self) -> usize;
-    /// How many chunks there can be.
+    /// How many chunks there can be, 4 TiB of them at most.
     fn chunks_max(&self) -> usize;
     /// Makes chunk `chunk` usable. May block; the tree calls it under a lock of its own.
     fn commit(&self, chunk: usize) -> Result<(), Exhausted>;
@@ -130,3 +130,8 @@ unsafe impl Arena for HeapArena {
         }
     }
 }
+
+/// What a word of the mapping table can name: 36 bits of 64 bytes.
+pub(crate) const ARENA_BYTES_MAX: usize = 1 << 42;
+/// Longer values have lengths of more than 32 bits, and longer spans more slots than their counts have.
+pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 32;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::arena::Exhausted;
+use crate::arena::{ARENA_BYTES_MAX, Arena, CHUNK_BYTES_MAX, Exhausted};
 
 /// Shape of a tree. `Options { prefix_len: 16, ..Options::default() }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +79,12 @@ impl From<Exhausted> for Error {
 }
 
 impl Options {
-    pub(crate) fn check(&self, chunk_bytes: usize) -> Result<(), Error> {
+    pub(crate) fn check(&self, arena: &dyn Arena) -> Result<(), Error> {
+        let chunk_bytes = arena.chunk_bytes();
+        let arena_bytes = chunk_bytes.checked_mul(arena.chunks_max());
         let rules = [
+            (chunk_bytes <= CHUNK_BYTES_MAX, "a chunk of the arena has at most 4 GiB"),
+            (arena_bytes.is_some_and(|bytes| bytes <= ARENA_BYTES_MAX), "an arena has at most 4 TiB of addresses"),
             ((256..=128 << 10).contains(&self.page_bytes), "page_bytes is 256 to 131072"),
             (self.prefix_len <= self.page_bytes / 4, "prefix_len is at most a quarter of page_bytes"),
             ((1..=200).contains(&self.chain_max), "chain_max is 1 to 200"),

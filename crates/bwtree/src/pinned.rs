@@ -4,6 +4,7 @@
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use overside_memory::{Hold, SegmentId};
 
@@ -33,6 +34,8 @@ struct Pin {
     core: Arc<Core>,
     unit: u32,
     account: Option<(Arc<PinAccount>, u32)>,
+    /// The base row behind the last one whose extent was asked for: where the next one is sought first.
+    sought: AtomicU32,
 }
 
 impl Drop for Pin {
@@ -61,7 +64,7 @@ impl PinnedPage {
             let bytes = core.store.units.entry(unit).bytes() + overflow_bytes(state);
             (account.clone(), account.enter(unit, bytes as u64))
         });
-        let pin = Arc::new(Pin { core: core.clone(), unit, account });
+        let pin = Arc::new(Pin { core: core.clone(), unit, account, sought: AtomicU32::new(0) });
         let rows = clip_rows(&state.leaf, bounds);
         PinnedPage { pin, rows, deltas: newest_deltas(state, bounds) }
     }
@@ -126,18 +129,31 @@ impl PinnedPage {
         self.leaf().high_fence()
     }
 
-    /// The bytes of an overflow extent that a row or delta of this page refers to.
-    pub fn overflow(&self, reference: OverflowRef) -> &[u8] {
-        self.pin.core.store.overflow_bytes(reference, self)
+    /// The bytes of an overflow extent; none unless a row or delta of this page refers to it. Takes constant time where extents are
+    /// asked for in the order of the rows.
+    pub fn overflow(&self, reference: OverflowRef) -> Option<&[u8]> {
+        self.refers_to(reference).then(|| self.pin.core.store.overflow_bytes(reference, self))
     }
 
-    /// A rest's bytes, wherever they lie.
+    /// A rest's bytes, wherever they lie; empty where they lie in an extent that this page does not refer to.
     #[inline]
     pub fn rest_bytes<'a>(&'a self, rest: Rest<'a>) -> &'a [u8] {
         match rest {
             Rest::Inline(bytes) => bytes,
-            Rest::Overflow(reference) => self.overflow(reference),
+            Rest::Overflow(reference) => self.overflow(reference).unwrap_or_default(),
         }
+    }
+
+    /// Anybody can make a reference, and only those of this page's rows are kept by its pin.
+    fn refers_to(&self, reference: OverflowRef) -> bool {
+        let leaf = self.leaf();
+        let rows = if leaf.has_overflow() { leaf.count() } else { 0 };
+        let from = (self.pin.sought.load(Ordering::Relaxed) as usize).min(rows);
+        let row = (from..rows).chain(0..from).find(|row| leaf.rest(*row) == Rest::Overflow(reference));
+        if let Some(row) = row {
+            self.pin.sought.store(row as u32 + 1, Ordering::Relaxed);
+        }
+        row.is_some() || self.deltas().any(|delta| delta.rest() == Rest::Overflow(reference))
     }
 
     /// Offset in the arena of bytes that this page gave out. Panics if they lie elsewhere.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use overside_memory::{MemoryError, Reservation, Segment, SegmentId};
 
-use crate::arena::{Arena, Exhausted};
+use crate::arena::{ARENA_BYTES_MAX, Arena, Exhausted};
 
 /// Learns of segments as an arena grows and shrinks, to register and deregister them.
 pub trait SegmentObserver: Send + Sync + fmt::Debug {
@@ -50,7 +50,7 @@ impl SegmentArena {
         let chunks = (bytes_max / segment_bytes).max(1);
         // A place is free only once its last segment is forgotten everywhere, which a provider may defer:
         // there are more places than segments, so that nobody waits for that.
-        let places = chunks * 2 + SPARE_PLACES;
+        let places = (chunks * 2 + SPARE_PLACES).min(ARENA_BYTES_MAX / segment_bytes).max(chunks);
         let reservation = Reservation::new(segment_bytes, places)?;
         let numbers = (0..places).map(|_| AtomicU32::new(0)).collect();
         Ok(SegmentArena { reservation, segments: Mutex::default(), numbers, chunks_committed_max: chunks, observer })

@@ -23,7 +23,7 @@ pub struct Tree {
 impl Tree {
     /// An empty tree over `arena`, which it has for itself.
     pub fn new(arena: Arc<dyn Arena>, options: Options) -> Result<Tree, Error> {
-        options.check(arena.chunk_bytes())?;
+        options.check(&*arena)?;
         Ok(Tree { core: Arc::new(Core::new(Store::new(arena, options.page_bytes), options)?) })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Error, HeapArena, Options, Row, Tree};
+use overside_bwtree::{Direction, Error, HeapArena, Options, OverflowRef, Rest, Row, Tree};
 use proptest::prelude::*;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -278,4 +278,52 @@ fn a_mebibyte_and_an_empty_key() {
     assert!(matches!(tree.insert(b"x", &vec![0; (1 << 20) + 1]), Err(Error::ValueTooLong { .. })));
     assert!(matches!(tree.insert(b"x", &[0; 7]), Err(Error::ValueTooShort { .. })));
     assert!(matches!(tree.insert(&[0; 5000], &[0; 8]), Err(Error::KeyTooLong { .. })));
+}
+
+/// Whoever has a page can make any reference, or have one from elsewhere: bytes come for those of its own rows alone.
+#[test]
+fn a_page_gives_no_bytes_for_references_of_others() {
+    let options = Options { page_bytes: 4096, ..Options::default() };
+    let tree = Tree::new(Arc::new(HeapArena::new(64 << 20).unwrap()), options).unwrap();
+    (0..20u8).for_each(|i| tree.insert(&[i], &[i; 5000]).unwrap());
+    let page = || tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).next().unwrap();
+    let reference = |row: &Row<'_>| match row.rest {
+        Rest::Overflow(reference) => reference,
+        Rest::Inline(_) => panic!("5,000 bytes lie in an extent"),
+    };
+    let before = page();
+    let old: Vec<_> = before.merged().map(|row| reference(&row)).collect();
+    assert_eq!(old.len(), 20);
+    assert!(before.leaf().has_overflow() && before.delta_count() > 0, "of base rows and of deltas");
+    for order in [old.clone(), old.iter().rev().copied().collect()] {
+        for reference in order {
+            let bytes = before.overflow(reference).unwrap();
+            assert!(bytes.len() == 5000 && bytes.iter().all(|byte| *byte == bytes[0]));
+        }
+    }
+    let some = old[3];
+    let forged = [
+        OverflowRef { offset: some.offset + 64, ..some },
+        OverflowRef { len: u32::MAX, ..some },
+        OverflowRef { extent: some.extent + 1, ..some },
+    ];
+    forged.into_iter().for_each(|forged| assert_eq!(before.overflow(forged), None));
+    (0..20u8).for_each(|i| assert!(tree.upsert(&[i], &[i; 5001]).unwrap()));
+    let after = page();
+    for row in after.merged() {
+        assert_eq!(before.overflow(reference(&row)), None);
+        assert_eq!((before.rest_bytes(row.rest).len(), after.rest_bytes(row.rest).len()), (0, 5001));
+    }
+}
+
+#[test]
+fn an_arena_that_words_cannot_name_is_refused() {
+    let too_long = HeapArena::with_chunks(1 << 30, (4 << 10) + 1).unwrap();
+    assert!(
+        matches!(Tree::new(Arc::new(too_long), Options::default()), Err(Error::Options(why)) if why.contains("4 TiB"))
+    );
+    let too_coarse = HeapArena::with_chunks(8 << 30, 1).unwrap();
+    assert!(
+        matches!(Tree::new(Arc::new(too_coarse), Options::default()), Err(Error::Options(why)) if why.contains("4 GiB"))
+    );
 }

@@ -75,7 +75,7 @@ impl Table {
 
             let mut buffer = vec![0; 1 << 20];
             let mut copier = Copier::new(&mut buffer, projection);
-            let find = |named: OverflowRef| Some(page.overflow(named));
+            let find = |named: OverflowRef| page.overflow(named);
             assert_eq!(copier.push(&state, 0..state.rows(), &find).unwrap(), state.rows());
             let bytes = copier.finish(0, 0, false);
             read(&buffer[..bytes], projection, &mut seen[0]);
@@ -114,7 +114,7 @@ impl<'a> Memory<'a> {
         }
         for rest in rests {
             if let Rest::Overflow(named) = rest {
-                parts.push(page.overflow(named));
+                parts.push(page.overflow(named).unwrap());
             }
         }
         Memory(parts.into_iter().map(|part| (page.offset_of(part), part)).collect())

@@ -175,6 +175,9 @@ impl Draft<'_> {
             Op::Put => OP_PUT,
             Op::Delete => OP_DELETE,
         };
+        // What is left at the end travels as well, and what lay here before is nobody's business.
+        let bytes = self.bytes();
+        out[bytes - 8..bytes].fill(0);
         let header = &mut out[..DELTA_HEADER];
         header[..8].copy_from_slice(&super::key::head_of(self.key).to_be_bytes());
         header[AT_NEXT..AT_NEXT + 2].copy_from_slice(&((next / 8) as u16).to_le_bytes());
@@ -221,3 +224,21 @@ const MAGIC: u8 = 0xD1;
 const OP_PUT: u8 = 1;
 const OP_DELETE: u8 = 2;
 const OP_OVERFLOW: u8 = 0x80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_shows_nothing_of_what_lay_there_before() {
+        let draft = Draft { op: Op::Put, key: b"nine byte", prefix: b"p", rest: Rest::Inline(b"") };
+        let write = |before: u8| {
+            let mut out = vec![before; draft.bytes()];
+            draft.write(&mut out, 3, 64);
+            out
+        };
+        assert_eq!(write(0xEE), write(0));
+        assert_eq!(draft.bytes() % 8, 0);
+        assert!(draft.bytes() > DELTA_HEADER + 1 + 9, "it has bytes that are nothing");
+    }
+}

@@ -136,5 +136,5 @@ impl ActiveScan {
 
 /// Finds the bytes of a rest that lies in an extent of its own.
 fn extent<'p>(page: &'p PinnedPage) -> impl Fn(OverflowRef) -> Option<&'p [u8]> {
-    |named| Some(page.overflow(named))
+    |named| page.overflow(named)
 }
