@@ -156,7 +156,8 @@ macro_rules! conformance_tests {
 
         $crate::conformance_tests!(@sentences
             own "own", private "private", accept "accept", once "once", silent "silent", order "order",
-            fifo "fifo", placed "placed", gather "gather", inline "inline", immediate "immediate", rnr "rnr",
+            fifo "fifo", placed "placed", gather "gather", inline "inline", region "region",
+            immediate "immediate", rnr "rnr",
             length "length", last_word "last-word", write_order "write-order", fence "fence", atomic "atomic",
             keys "keys", progress "progress", shared "shared", close "close", death "death",
             hostile "hostile", arm "arm", half "half", wait "wait", forget "forget", idle "idle",

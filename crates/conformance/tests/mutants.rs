@@ -54,9 +54,9 @@ mutants! {
     completes_twice: Twice by "once";
     completes_out_of_order: Backwards by "order";
     loses_one: Loses by "once";
-    writes_past_the_end: PastEnd by "own" "gather" "length";
+    writes_past_the_end: PastEnd by "own" "gather" "length" "region";
     keeps_what_was_flushed: Keeps by "close" "once" "death";
-    drops_the_immediate: DropsImmediate by "immediate";
+    drops_the_immediate: DropsImmediate by "immediate" "region";
     reports_unsignalled_successes: Talks by "silent";
     changes_bytes_after_completion: ChangesLater by "own" "private";
     blocks: Blocks by "nonblocking";
@@ -69,10 +69,11 @@ mutants! {
 faults! {
     takes_what_it_refused: TouchesRefused by "accept";
     gives_messages_to_the_last_receive: LastReceiveFirst by "fifo";
-    sorts_fragments: SortsFragments by "gather";
+    sorts_fragments: SortsFragments by "gather" "region";
+    completes_regions_early: RegionsOfOne by "region";
     reads_lists_after_post: KeepsPointers by "inline";
     fails_without_a_receive: NeedsReceives by "rnr" "placed";
-    writes_all_of_a_message_that_is_too_long: WritesPastTheEnd by "length";
+    writes_all_of_a_message_that_is_too_long: WritesPastTheEnd by "length" "region";
     writes_the_last_word_first: LastWordFirst by "last-word";
     lets_writes_overtake: WritesOvertake by "write-order";
     ignores_fences: IgnoresFences by "fence";

@@ -264,3 +264,18 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
     assert_eq!(out, [7; 40]);
     assert_eq!(pack(&[0; 76], &shape.messages(), &mut out).unwrap(), 40);
 }
+
+/// Elements are what a set takes of a region at a time; alone, its rows are packed all the same.
+#[test]
+fn rows_of_a_bitmap_are_packed_whatever_its_elements_are() {
+    let rows = Bitmap::of(500, |row| row % 3 == 1 || row % 7 == 2);
+    for columns in [&[Column::dense(8, 4)][..], &[Column::dense(8, 4), Column::dense(3000, 4)]] {
+        let shape = Shape::bitmapped(columns, &rows, Order::Rows).unwrap();
+        for shape in [shape.clone().elements_of(2).unwrap(), shape.clone().one_message(), shape] {
+            let messages = shape.messages();
+            for part in [messages, messages.slice(messages.count() / 2..messages.count())] {
+                check(&shape, &part, Layout::Messages, &spelt(part.fragments()), 3);
+            }
+        }
+    }
+}

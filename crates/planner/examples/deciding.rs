@@ -76,6 +76,7 @@ fn capabilities() -> Capabilities {
         one_sided: true,
         atomics: AtomicScope::Cpu,
         last_byte_last: true,
+        region_bytes_max: 0,
         foreign: ForeignMemory::Pushed,
     }
 }

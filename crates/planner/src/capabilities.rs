@@ -20,6 +20,9 @@ pub struct Capabilities {
     pub atomics: AtomicScope,
     /// Whether a WRITE's last aligned 8 bytes become visible after all its others.
     pub last_byte_last: bool,
+    /// Bytes of a region's description that one request may have, where the other end carries regions out by their description
+    /// (d-rdma §3 DR-M01); 0 where requests name fragments only.
+    pub region_bytes_max: u64,
     /// What happens to memory outside of registered segments.
     pub foreign: ForeignMemory,
 }

@@ -95,6 +95,7 @@ impl Planner {
         let part = Part { pieces, bytes: load.bytes, runs: 1.0, pack_ns: packing, ..Part::default() };
         plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal);
         self.price_inline(shape, packing, &load, terms, &mut plan);
+        self.price_declared(shape, &tally, &load, terms, &mut plan);
         if terms.gaps_on_wire {
             self.price_boxes(shape, &load, terms, &mut plan);
         }
@@ -142,6 +143,24 @@ impl Planner {
         let sender = self.profile.send_request_ns + packing + send_ns;
         let receiver = self.profile.receive_request_ns + receive_ns;
         plan.prices[Way::Inline as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
+    }
+
+    /// The description in a transmit buffer of the provider's, and the pack kernels at the other end. A message by itself is a
+    /// gather list in other words, which the ways above price better.
+    fn price_declared(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
+        let description = shape.description_bytes();
+        if load.messages <= 1.0 || description > self.capabilities.region_bytes_max {
+            return;
+        }
+        let lengths = if shape.messages().uniform_bytes().is_none() { 4.0 * load.messages } else { 0.0 };
+        let sends = ((load.bytes + lengths) / load.bytes_max.max(load.longest)).ceil().max(1.0);
+        let (profile, words) = (&self.profile, description as f64 * self.profile.pack_byte_ns);
+        let sender = profile.send_request_ns + profile.pack_request_ns + words;
+        // Whatever is in the sender's cache, the other end has caches of its own.
+        let packing = self.packing(shape, tally, &Ground::of(shape, tally, false));
+        // The description is a request more, and is read twice: to be copied out, and to be checked.
+        let receiver = (sends + 1.0) * profile.receive_request_ns + 2.0 * words + packing;
+        plan.prices[Way::Declared as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
     }
 
     /// One message as boxes over its fragments; the gaps' bytes go along.
@@ -293,6 +312,7 @@ pub(crate) mod tests {
             one_sided: true,
             atomics: AtomicScope::Cpu,
             last_byte_last: true,
+            region_bytes_max: 0,
             foreign: ForeignMemory::Direct,
         };
         let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();

@@ -17,6 +17,8 @@ pub enum Way {
     Mixture,
     /// Fewer, larger gather entries that span gaps; the gaps' bytes are sent as well.
     Boxes,
+    /// The region's description is sent, and the other end takes the bytes by it from where they lie.
+    Declared,
 }
 
 /// What is asked of the planner beside the shape.
@@ -90,7 +92,7 @@ pub struct ViewPlan {
 
 impl Way {
     /// In the order of their prices.
-    pub const ALL: [Way; 5] = [Way::Inline, Way::Copy, Way::Gather, Way::Mixture, Way::Boxes];
+    pub const ALL: [Way; 6] = [Way::Inline, Way::Copy, Way::Gather, Way::Mixture, Way::Boxes, Way::Declared];
 }
 
 impl Default for Terms {
@@ -163,7 +165,7 @@ impl ViewPlan {
             return Err(PlanError::Impossible { way, bytes, fragments });
         }
         self.gather_from = match self.way {
-            Way::Inline | Way::Copy => u64::MAX,
+            Way::Inline | Way::Copy | Way::Declared => u64::MAX,
             Way::Gather | Way::Boxes => 0,
             Way::Mixture => self.mixture_from,
         };
@@ -177,7 +179,7 @@ impl fmt::Display for ViewPlan {
         if self.messages != 1 {
             write!(f, " of {} messages", self.messages)?;
         }
-        for (way, separator) in Way::ALL.into_iter().zip([": ", ", ", ", ", ", ", ", "]) {
+        for (way, separator) in Way::ALL.into_iter().zip([": ", ", ", ", ", ", ", ", ", ", "]) {
             let name = |f: &mut fmt::Formatter<'_>| match way {
                 Way::Mixture if self.mixture_from != u64::MAX => {
                     write!(f, "{separator}{way} from {} bytes", self.mixture_from)
@@ -190,7 +192,7 @@ impl fmt::Display for ViewPlan {
                     write!(f, " {:.2} µs", price.ns / 1000.0)?;
                 }
                 // What nobody asked for is not said to be impossible.
-                None if matches!(way, Way::Mixture | Way::Boxes) => continue,
+                None if matches!(way, Way::Mixture | Way::Boxes | Way::Declared) => continue,
                 None => write!(f, "{separator}{way} impossible")?,
             }
             if way == self.way {
@@ -209,6 +211,7 @@ impl fmt::Display for Way {
             Way::Gather => "gather",
             Way::Mixture => "mixture",
             Way::Boxes => "boxes",
+            Way::Declared => "declared",
         })
     }
 }

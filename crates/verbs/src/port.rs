@@ -14,6 +14,9 @@
 //! - **placed**: a SEND or WRITE succeeds only when its bytes are in the peer's buffer or memory.
 //! - **gather**: the message is the fragments' bytes in list order.
 //! - **inline**: an inline payload, and every fragment list, is not read after `post` returns.
+//! - **region**: a region's messages arrive as the SENDs that [`declared::bundle::first`](crate::declared::bundle::first) cuts them into,
+//!   in order, each in a receive of its own with the immediate data of its framing; the request completes once, after the last of them
+//!   was placed. Where `Capabilities::region_bytes_max` is 0, or has no room for the description, it is refused.
 //! - **immediate**: immediate data arrives with its message; a WRITE with immediate consumes a receive
 //!   and changes no byte of its buffer, after its own bytes and all earlier WRITEs of the queue pair are visible.
 //! - **rnr**: a message that meets no receive waits; it is not an error and nothing is lost.
@@ -40,7 +43,8 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use overside_memory::Fragment;
+use overside_memory::{Fragment, SegmentId};
+use overside_shape::Shape;
 
 use crate::provider::Link;
 use crate::region::RemoteToken;
@@ -61,11 +65,28 @@ pub enum Payload<'a> {
     Inline(&'a [u8]),
 }
 
+/// A region to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRegion<'a> {
+    /// First byte of the memory that the shape's offsets count from.
+    pub address: *const u8,
+    /// Its length in bytes; the shape lies within.
+    pub len: usize,
+    /// The segment it lies in.
+    pub segment: SegmentId,
+    /// Which bytes, and where messages end; not read after `post` returns.
+    pub shape: &'a Shape,
+    /// Up to so many bytes, whole messages share a SEND.
+    pub bundle_bytes: u64,
+}
+
 /// What a raw request does.
 #[derive(Clone, Copy, Debug)]
 pub enum RawWork<'a> {
     /// SEND.
     Send(Payload<'a>, Option<u32>),
+    /// SENDs of a region's messages.
+    SendRegion(RawRegion<'a>),
     /// WRITE, with immediate or not.
     Write(Payload<'a>, RemoteToken, Option<u32>),
     /// READ `RemoteToken::len` bytes to the start of the sink, which is at least as long.
@@ -97,7 +118,7 @@ pub struct RawBuffer {
     /// Length in bytes.
     pub len: usize,
     /// The segment it lies in, registered in the domain of the port, as those of fragments are.
-    pub segment: overside_memory::SegmentId,
+    pub segment: SegmentId,
 }
 
 /// A receive.

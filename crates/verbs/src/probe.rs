@@ -11,9 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
+use overside_shape::Shape;
 
 use crate::VerbsError;
-use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
+use crate::port::{
+    Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork,
+};
 use crate::provider::Link;
 use crate::region::{Memory, RemoteToken};
 use crate::work::{Opcode, Status};
@@ -169,6 +172,8 @@ pub enum Data {
 pub enum Act {
     /// SEND.
     Send(Data, Option<u32>),
+    /// SENDs of a region's messages: its memory, its shape, and up to how many bytes share a SEND.
+    Region(Piece, Arc<Shape>, u64),
     /// WRITE, with immediate or not.
     Write(Data, RemoteToken, Option<u32>),
     /// READ.
@@ -369,7 +374,7 @@ impl Lists {
             Act::Send(Data::Inline(bytes), _) | Act::Write(Data::Inline(bytes), ..) => {
                 Self { fragments: Vec::new(), inline: bytes.clone() }
             }
-            Act::Read(..) | Act::FetchAdd(..) | Act::CompareSwap(..) => Self::default(),
+            Act::Region(..) | Act::Read(..) | Act::FetchAdd(..) | Act::CompareSwap(..) => Self::default(),
         }
     }
 
@@ -382,13 +387,17 @@ impl Lists {
     }
 }
 
-fn raw<'a>(request: &Request, lists: &'a Lists) -> RawRequest<'a> {
+fn raw<'a>(request: &'a Request, lists: &'a Lists) -> RawRequest<'a> {
     let payload = |data: &Data| match data {
         Data::Gather(_) => Payload::Gather(&lists.fragments),
         Data::Inline(_) => Payload::Inline(&lists.inline),
     };
     let work = match &request.act {
         Act::Send(data, immediate) => RawWork::Send(payload(data), *immediate),
+        Act::Region(memory, shape, bundle_bytes) => {
+            let RawBuffer { address, len, segment } = memory.buffer();
+            RawWork::SendRegion(RawRegion { address, len, segment, shape, bundle_bytes: *bundle_bytes })
+        }
         Act::Write(data, remote, immediate) => RawWork::Write(payload(data), *remote, *immediate),
         Act::Read(sink, remote) => RawWork::Read(sink.buffer(), *remote),
         Act::FetchAdd(remote, add) => RawWork::FetchAdd(*remote, *add),
@@ -400,7 +409,7 @@ fn raw<'a>(request: &Request, lists: &'a Lists) -> RawRequest<'a> {
 fn pieces(act: &Act) -> Vec<Piece> {
     match act {
         Act::Send(Data::Gather(pieces), _) | Act::Write(Data::Gather(pieces), ..) => pieces.clone(),
-        Act::Read(sink, _) => vec![sink.clone()],
+        Act::Read(piece, _) | Act::Region(piece, ..) => vec![piece.clone()],
         Act::Send(Data::Inline(_), _) | Act::Write(Data::Inline(_), ..) => Vec::new(),
         Act::FetchAdd(..) | Act::CompareSwap(..) => Vec::new(),
     }

@@ -3,6 +3,7 @@
 use overside_memory::{Buffer, View};
 use smallvec::SmallVec;
 
+use crate::declared::Region;
 use crate::region::{Atomic, Readable, Remote, Writable};
 
 /// Names a queue pair of a completion queue. Never names a later one by mistake.
@@ -27,6 +28,7 @@ pub struct WorkRequest {
 pub(crate) enum Work {
     Send { view: View, immediate: Option<u32> },
     SendInline { bytes: SmallVec<[u8; 64]>, immediate: Option<u32> },
+    SendRegion { region: Region, bundle_bytes: u64 },
     Write { view: View, remote: Remote<Writable>, immediate: Option<u32> },
     WriteInline { bytes: SmallVec<[u8; 64]>, remote: Remote<Writable>, immediate: Option<u32> },
     Read { sink: Buffer, remote: Remote<Readable> },
@@ -46,6 +48,14 @@ impl WorkRequest {
     #[inline]
     pub fn send_inline(id: u64, bytes: &[u8]) -> Self {
         Self::new(id, Work::SendInline { bytes: SmallVec::from_slice(bytes), immediate: None })
+    }
+
+    /// The region's messages, cut into SENDs and made at the other end by the region's own description: one request whatever the
+    /// number of messages (d-rdma §3 DR-M01). As many whole messages share a SEND as fit into `bundle_bytes`
+    /// ([`Bundle`](crate::declared::Bundle)); each SEND meets a receive. Only where `Capabilities::region_bytes_max` has room for
+    /// the description, and only for memory that peers can map.
+    pub fn send_region(id: u64, region: Region, bundle_bytes: u64) -> Self {
+        Self::new(id, Work::SendRegion { region, bundle_bytes })
     }
 
     /// WRITE the view into a peer's memory.
@@ -77,7 +87,7 @@ impl WorkRequest {
     }
 
     /// With 32 bits that the receiver's completion carries. A WRITE with immediate consumes a
-    /// receive at the target; READs and atomics have none and stay as they are.
+    /// receive at the target; regions, READs and atomics have none and stay as they are.
     #[inline]
     #[must_use]
     pub fn with_immediate(mut self, value: u32) -> Self {
@@ -88,7 +98,8 @@ impl WorkRequest {
             | Work::WriteInline { immediate, .. } => {
                 *immediate = Some(value);
             }
-            Work::Read { .. } | Work::FetchAdd { .. } | Work::CompareSwap { .. } => {}
+            // What tells a region's messages apart is said by whoever makes them.
+            Work::SendRegion { .. } | Work::Read { .. } | Work::FetchAdd { .. } | Work::CompareSwap { .. } => {}
         }
         self
     }
@@ -118,7 +129,7 @@ impl WorkRequest {
     /// Which operation it is.
     pub fn opcode(&self) -> Opcode {
         match &self.work {
-            Work::Send { .. } | Work::SendInline { .. } => Opcode::Send,
+            Work::Send { .. } | Work::SendInline { .. } | Work::SendRegion { .. } => Opcode::Send,
             Work::Write { .. } | Work::WriteInline { .. } => Opcode::Write,
             Work::Read { .. } => Opcode::Read,
             Work::FetchAdd { .. } => Opcode::FetchAdd,
@@ -131,6 +142,7 @@ impl WorkRequest {
         match &self.work {
             Work::Send { view, .. } | Work::Write { view, .. } => view.bytes(),
             Work::SendInline { bytes, .. } | Work::WriteInline { bytes, .. } => bytes.len() as u64,
+            Work::SendRegion { region, .. } => region.shape().bytes(),
             Work::Read { remote, .. } => remote.token().len,
             Work::FetchAdd { .. } | Work::CompareSwap { .. } => 8,
         }

@@ -5,6 +5,7 @@ mod lifetimes;
 mod messages;
 mod one_sided;
 mod ownership;
+mod regions;
 mod waiting;
 
 use crate::{Harness, Stop};
@@ -29,6 +30,7 @@ pub const SENTENCES: &[Sentence] = &[
     Sentence { id: "placed", check: ownership::placed },
     Sentence { id: "gather", check: messages::gather },
     Sentence { id: "inline", check: messages::inline },
+    Sentence { id: "region", check: regions::region },
     Sentence { id: "immediate", check: messages::immediate },
     Sentence { id: "rnr", check: messages::rnr },
     Sentence { id: "length", check: messages::length },

@@ -28,9 +28,19 @@ pub enum Bytes {
     ListAt(usize, usize),
 }
 
+/// One SEND of a region.
+#[derive(Debug)]
+pub struct RegionSend {
+    pub head: Vec<u8>,
+    pub bytes: Bytes,
+    pub immediate: Option<u32>,
+}
+
 #[derive(Debug)]
 pub enum Work {
     Send(Bytes, Option<u32>),
+    /// What was not delivered yet.
+    Region(VecDeque<RegionSend>),
     Write(Bytes, RemoteToken, Option<u32>),
     Read(usize, RemoteToken),
     FetchAdd(RemoteToken, u64),
@@ -232,6 +242,7 @@ impl Fabric {
                 let (message, immediate) = (self.message(bytes), *immediate);
                 self.deliver(end, Opcode::Receive, &message, immediate)
             }
+            Work::Region(_) => self.region(end, at),
             Work::Write(bytes, remote, immediate) => {
                 let (message, remote, immediate) = (self.message(bytes), *remote, *immediate);
                 self.write(end, &message, remote, immediate)
@@ -240,6 +251,21 @@ impl Fabric {
             Work::FetchAdd(remote, add) => Some(self.update(end, *remote, |old| old.wrapping_add(*add))),
             Work::CompareSwap(remote, compare, swap) => {
                 Some(self.update(end, *remote, |old| if old == *compare { *swap } else { old }))
+            }
+        }
+    }
+
+    fn region(&mut self, end: usize, at: usize) -> Option<Done> {
+        loop {
+            let Work::Region(sends) = &self.ends[end].sends[at].work else { return None };
+            let Some(next) = sends.front() else { return Some(Done { status: Status::Success, bytes: 0, value: 0 }) };
+            let (message, immediate) = ([next.head.clone(), self.message(&next.bytes)].concat(), next.immediate);
+            let done = self.deliver(end, Opcode::Receive, &message, immediate)?;
+            if let Work::Region(sends) = &mut self.ends[end].sends[at].work {
+                sends.pop_front();
+            }
+            if done.status != Status::Success || self.fault == Some(Fault::RegionsOfOne) {
+                return Some(done);
             }
         }
     }
@@ -442,7 +468,7 @@ impl Fabric {
 
 fn opcode(work: &Work) -> Opcode {
     match work {
-        Work::Send(..) => Opcode::Send,
+        Work::Send(..) | Work::Region(..) => Opcode::Send,
         Work::Write(..) => Opcode::Write,
         Work::Read(..) => Opcode::Read,
         Work::FetchAdd(..) => Opcode::FetchAdd,

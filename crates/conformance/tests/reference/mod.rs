@@ -50,6 +50,8 @@ pub enum Fault {
     FlushesShared,
     /// Does not notice a death.
     MissesDeath,
+    /// Completes a region after the first of its SENDs.
+    RegionsOfOne,
     /// One peer's mistake closes every queue pair of the port.
     ClosesAll,
     /// Wakes for completed sends when none is in flight any more.
@@ -125,6 +127,7 @@ impl Provider for Reference {
             one_sided: true,
             atomics: AtomicScope::Cpu,
             last_byte_last: true,
+            region_bytes_max: 1 << 20,
             foreign: ForeignMemory::Direct,
         }
     }

@@ -1,16 +1,18 @@
 //! The reference's data side: takes requests, and calls on the fabric to carry them out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use overside_memory::SegmentId;
-use overside_verbs::port::{Payload, Port, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_shape::Run;
+use overside_verbs::declared::{Framing, bundle};
+use overside_verbs::port::{Payload, Port, QpIndex, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork};
 use overside_verbs::{Link, Memory, PortEvent, Status, VerbsError};
 
 use super::Fault;
-use super::fabric::{Bytes, Fabric, Receive, Sent, Work};
+use super::fabric::{Bytes, Fabric, Receive, RegionSend, Sent, Work};
 
 #[derive(Debug)]
 pub struct ReferencePort {
@@ -70,6 +72,10 @@ impl ReferencePort {
     fn taken(&self, fabric: &Fabric, request: &RawRequest<'_>) -> Result<Sent, VerbsError> {
         let work = match &request.work {
             RawWork::Send(payload, immediate) => Work::Send(self.bytes(fabric, payload)?, *immediate),
+            RawWork::SendRegion(region) => {
+                self.registered(fabric, region.segment)?;
+                Work::Region(sends(region))
+            }
             RawWork::Write(payload, remote, immediate) => {
                 Work::Write(self.bytes(fabric, payload)?, *remote, *immediate)
             }
@@ -82,6 +88,23 @@ impl ReferencePort {
         };
         Ok(Sent { slot: request.slot, work, signalled: request.signalled, posted: Instant::now(), done: None })
     }
+}
+
+/// The SENDs that a region comes to; addresses as numbers.
+fn sends(region: &RawRegion<'_>) -> VecDeque<RegionSend> {
+    let all = region.shape.messages();
+    let (mut next, mut out) = (0, VecDeque::new());
+    while next < all.count() {
+        let slice = bundle::first(&all.slice(next..all.count()), region.bundle_bytes);
+        let framing = Framing::of(&slice);
+        let mut head = vec![0; framing.head_bytes()];
+        bundle::write_lengths(&slice, &mut head);
+        let place = |run: Run| (region.address as usize + run.at as usize, run.len as usize);
+        let bytes = Bytes::List(slice.fragments().map(place).collect());
+        out.push_back(RegionSend { head, bytes, immediate: framing.immediate() });
+        next += slice.count();
+    }
+    out
 }
 
 // SAFETY: what the fabric touches lies between post and completion, each slot leaves its queue once, and the reports of

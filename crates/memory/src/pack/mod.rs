@@ -184,12 +184,16 @@ unsafe fn bytes_of(
             }
             Kind::Bitmapped { columns, .. } if whole(columns.iter().map(|c| c.width).sum()) => {
                 let unit: u64 = columns.iter().map(|c| c.width).sum();
-                rows_of(kernel, layout, base, std::slice::from_ref(shape), unit, shape, range, out);
+                // A row is a row, whatever this region's elements are in a set.
+                let packer =
+                    RowPacker::new(kernel, base, std::slice::from_ref(shape), |_| Some(unit), range.start / unit);
+                rows_of(packer, kernel, layout, base, unit, shape, range, out);
             }
             Kind::Set { regions, mask: Mask::Rows } => {
                 match regions.iter().map(Shape::element_bytes).sum::<Option<u64>>() {
                     Some(unit) if unit > 0 && whole(unit) => {
-                        rows_of(kernel, layout, base, regions, unit, shape, range, out);
+                        let packer = RowPacker::new(kernel, base, regions, Shape::element_bytes, range.start / unit);
+                        rows_of(packer, kernel, layout, base, unit, shape, range, out);
                     }
                     _ => pieces(kernel, base, shape.fragments_in(range), out),
                 }
@@ -210,25 +214,25 @@ unsafe fn bytes_of(
     }
 }
 
-/// Rows across regions, `unit` bytes each.
+/// Rows across regions, `unit` bytes each, by a packer that stands at the range's start.
 ///
 /// # Safety
 /// As [`bytes_of`].
 #[allow(clippy::too_many_arguments)]
 unsafe fn rows_of(
+    packer: Option<RowPacker<'_>>,
     kernel: PackKernel,
     layout: Layout,
     base: *const u8,
-    regions: &[Shape],
     unit: u64,
     shape: &Shape,
     range: Range<u64>,
     out: *mut u8,
 ) {
-    let (element, count) = (range.start / unit, ((range.end - range.start) / unit) as usize);
+    let count = ((range.end - range.start) / unit) as usize;
     // SAFETY: [pack] the caller's promise, handed on.
     unsafe {
-        match (RowPacker::new(kernel, base, regions, element), layout) {
+        match (packer, layout) {
             (Some(packer), Layout::Columns) => packer.columns(count, out),
             (Some(packer), Layout::Messages) if packer.fits() => packer.rows(count, out),
             _ => pieces(kernel, base, shape.fragments_in(range), out),

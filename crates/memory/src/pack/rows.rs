@@ -37,12 +37,18 @@ pub(super) struct RowPacker<'a> {
 }
 
 impl<'a> RowPacker<'a> {
-    /// Regions under [`Mask::Rows`](overside_shape::Mask::Rows) from `element` on; none if an element's length is
-    /// not fixed.
-    pub(super) fn new(kernel: PackKernel, base: *const u8, regions: &'a [Shape], element: u64) -> Option<Self> {
+    /// Regions under [`Mask::Rows`](overside_shape::Mask::Rows) from `element` on, `width` of each the bytes of its elements; none if
+    /// an element's length is not fixed.
+    pub(super) fn new(
+        kernel: PackKernel,
+        base: *const u8,
+        regions: &'a [Shape],
+        width: impl Fn(&Shape) -> Option<u64>,
+        element: u64,
+    ) -> Option<Self> {
         let mut out = Self { kernel, base, feeds: SmallVec::new(), widths: SmallVec::new(), row_bytes: 0 };
         for region in regions {
-            let width = region.element_bytes()?;
+            let width = width(region)?;
             match region.kind() {
                 Kind::Contiguous(whole) => {
                     let from = base.wrapping_add((whole.at + element * width) as usize);

@@ -327,6 +327,7 @@ mod tests {
             one_sided: true,
             atomics: AtomicScope::Cpu,
             last_byte_last: true,
+            region_bytes_max: 0,
             foreign: ForeignMemory::Pushed,
         }
     }

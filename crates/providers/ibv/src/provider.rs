@@ -109,6 +109,7 @@ impl Provider for IbvProvider {
             // Never with the processor's, whatever a device says.
             atomics: if atomics { AtomicScope::Device } else { AtomicScope::None },
             last_byte_last: limits.in_order,
+            region_bytes_max: 0,
             foreign: ForeignMemory::Pushed,
         }
     }

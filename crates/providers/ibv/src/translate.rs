@@ -87,6 +87,7 @@ impl Translator<'_> {
                 // SAFETY: [ibv-posted] the caller's promise.
                 unsafe { self.payload(payload, &mut request) }?
             }
+            RawWork::SendRegion(_) => return Err(VerbsError::Unsupported("requests of regions; plan without them")),
             RawWork::Write(payload, token, immediate) => {
                 request.opcode = Opcode::Write;
                 request.meets_receive = immediate.is_some();

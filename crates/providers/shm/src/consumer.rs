@@ -3,7 +3,9 @@
 use crate::doorbell::PeerRing;
 use crate::fate::Fate;
 use crate::peer_memory::PeerMemory;
-use crate::ring::{DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge, Task, stamp_of};
+use crate::ring::{
+    DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, RegionWords, SGES_INSIDE, Sge, Task, stamp_of,
+};
 
 /// Where the next message is.
 #[derive(Debug)]
@@ -101,7 +103,8 @@ impl Consumer {
         room: usize,
     ) -> Result<(), Trouble> {
         match message.descriptor.task {
-            Task::Written => Ok(()),
+            // Neither has bytes of its own.
+            Task::Written | Task::Region => Ok(()),
             Task::Inline => {
                 let len = message.descriptor.len as usize;
                 debug_assert!(len <= room);
@@ -167,6 +170,12 @@ impl Consumer {
         } else {
             peer.bytes(self.cells, out);
         }
+    }
+
+    /// The region that the message is.
+    pub(crate) fn region(message: &Message) -> Option<RegionWords> {
+        let [_, _, rest @ ..] = message.words;
+        RegionWords::from_words(rest)
     }
 
     /// The next message is done with.

@@ -46,6 +46,7 @@ mod port;
 mod producer;
 mod provider;
 mod receive;
+mod regions;
 mod registry;
 mod ring;
 mod send;

@@ -37,22 +37,31 @@ impl LocalSegments {
     /// Finds a fragment, and checks that it lies where it says.
     #[inline]
     pub(crate) fn place(&mut self, fragment: &Fragment, registry: &Registry, domain: u64) -> Result<Place, VerbsError> {
-        if fragment.segment == SegmentId::FOREIGN {
+        self.place_of(fragment.segment, fragment.address, fragment.len as usize, registry, domain)
+    }
+
+    /// As [`place`](Self::place), for memory of any length.
+    #[inline]
+    pub(crate) fn place_of(
+        &mut self,
+        segment: SegmentId,
+        address: *const u8,
+        len: usize,
+        registry: &Registry,
+        domain: u64,
+    ) -> Result<Place, VerbsError> {
+        if segment == SegmentId::FOREIGN {
             return Ok(Place::Hidden);
         }
-        let id = fragment.segment.get();
+        let id = segment.get();
         let slot = match self.recent[id as usize % RECENT] {
             (recent, slot) if recent == id => slot,
-            _ => self.find(fragment.segment, registry, domain)?,
+            _ => self.find(segment, registry, domain)?,
         };
         let Some(local) = &self.slots[slot as usize] else { return Err(VerbsError::NotRegistered(id)) };
-        let at = (fragment.address as usize).wrapping_sub(local.base);
-        if at > local.len || fragment.len as usize > local.len - at {
-            let memory = overside_memory::MemoryError::Escapes {
-                at: at as u64,
-                len: u64::from(fragment.len),
-                of: local.len as u64,
-            };
+        let at = (address as usize).wrapping_sub(local.base);
+        if at > local.len || len > local.len - at {
+            let memory = overside_memory::MemoryError::Escapes { at: at as u64, len: len as u64, of: local.len as u64 };
             return Err(memory.into());
         }
         Ok(if local.segment.fd().is_some() { Place::Shared(slot, at as u64) } else { Place::Hidden })

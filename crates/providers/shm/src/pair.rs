@@ -17,6 +17,7 @@ use crate::grants::Grants;
 use crate::handshake::Wire;
 use crate::messages::Message;
 use crate::peer_memory::{Limits, PeerMemory};
+use crate::regions::Executing;
 use crate::ring::{Geometry, Word};
 use crate::send::SendQueue;
 
@@ -33,6 +34,8 @@ pub(crate) struct Pair {
     pub(crate) send: SendQueue,
     pub(crate) receives: VecDeque<RawReceive>,
     pub(crate) memory: PeerMemory,
+    /// A region of the peer's of which not all messages are made.
+    pub(crate) executing: Option<Box<Executing>>,
     pub(crate) grants: Grants,
     bell: Bell,
     sleep: Sleep,
@@ -104,6 +107,7 @@ impl Pair {
             send,
             receives: VecDeque::new(),
             memory: PeerMemory::new(limits),
+            executing: None,
             grants: Grants::new(limits),
             bell: Bell::default(),
             sleep: Sleep::default(),

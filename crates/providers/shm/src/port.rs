@@ -267,6 +267,12 @@ impl ShmPort {
                 let Some((bytes, progress)) = sent else { return Ok(false) };
                 (Opcode::Send, bytes, progress)
             }
+            RawWork::SendRegion(region) => {
+                let mut sources = Sources { registry: &shared.registry, domain: *domain, segments, places, sges };
+                let sent = pair.send.send_region(&region, &pair.own, &pair.channel, &mut sources, request.signalled)?;
+                let Some(progress) = sent else { return Ok(false) };
+                (Opcode::Send, region.shape.bytes(), progress)
+            }
             // What the peer grants is known once it attached.
             _ if pair.link.is_none() => return Ok(false),
             RawWork::Write(payload, token, immediate) => {

@@ -1,7 +1,7 @@
 //! Writing into the send ring.
 
 use crate::doorbell::OwnRing;
-use crate::ring::{DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, SGES_INSIDE, Sge};
+use crate::ring::{DESCRIPTOR_BYTES, Descriptor, Geometry, INLINE_INSIDE, RegionWords, SGES_INSIDE, Sge};
 
 /// Where the next descriptor goes, and what the peer has given back.
 #[derive(Debug)]
@@ -60,6 +60,13 @@ impl Producer {
             own.put_head(self.head, &[words[0], words[1]]);
             self.count(descriptor);
         }
+    }
+
+    /// Writes a region. There must be room.
+    pub(crate) fn region(&mut self, own: &impl OwnRing, descriptor: Descriptor, region: RegionWords) {
+        let mut words = begin(descriptor);
+        words[2..].copy_from_slice(&region.to_words());
+        self.finish(own, descriptor, &words);
     }
 
     /// Writes a descriptor that stands alone. There must be room.

@@ -12,7 +12,7 @@ use overside_verbs::{
 use crate::peer_memory::Limits;
 use crate::port::ShmPort;
 use crate::registry::Registry;
-use crate::ring::{DEPTH_MAX, INLINE_MAX, MESSAGE_MAX, SGE_MAX};
+use crate::ring::{DEPTH_MAX, DESCRIPTION_MAX, INLINE_MAX, MESSAGE_MAX, SGE_MAX};
 use crate::{handshake, listener};
 
 /// The shared-memory provider of this process.
@@ -101,6 +101,7 @@ impl Provider for ShmProvider {
             one_sided: true,
             atomics: AtomicScope::Cpu,
             last_byte_last: true,
+            region_bytes_max: DESCRIPTION_MAX,
             foreign: ForeignMemory::Pushed,
         }
     }

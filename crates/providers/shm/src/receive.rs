@@ -52,6 +52,9 @@ impl Pair {
             self.starved = true;
             return Ok(None);
         };
+        if message.descriptor.task == Task::Region {
+            return self.receive_region(&message, receive, own, shared).map(Some);
+        }
         let copies = message.descriptor.task != Task::Written;
         let mut status = Status::Success;
         if copies && message.descriptor.len > receive.buffer.len as u64 {

@@ -118,11 +118,42 @@ pub(crate) enum Task {
     Gather(usize),
     /// Copy the bytes that ride along.
     Inline,
+    /// Make messages of a region by its description.
+    Region,
     /// Nothing to copy: a WRITE has placed its bytes and consumes a receive.
     Written,
 }
 
-/// The first two words of a descriptor; the other six are [`Sge`]s or inline bytes.
+/// A region's messages, as the last six words of a descriptor say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionWords {
+    /// Where the shape is described.
+    pub(crate) description: Sge,
+    /// The memory that the shape's offsets count from: segment, offset, length.
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Up to so many bytes, whole messages share a SEND.
+    pub(crate) bundle_bytes: u32,
+}
+
+impl RegionWords {
+    pub(crate) fn to_words(self) -> [u64; 6] {
+        let [at, what] = self.description.to_words();
+        [at, what, self.offset, self.len, u64::from(self.segment) | u64::from(self.bundle_bytes) << 32, 0]
+    }
+
+    /// None for what no sender of ours writes.
+    pub(crate) fn from_words(words: [u64; 6]) -> Option<Self> {
+        let [at, what, offset, len, last, zero] = words;
+        let (segment, bundle_bytes) = (last as u32, (last >> 32) as u32);
+        let description = Sge::from_words([at, what]);
+        let bounded = u64::from(description.len) <= DESCRIPTION_MAX && u64::from(bundle_bytes) <= MESSAGE_MAX;
+        (zero == 0 && bounded).then_some(Self { description, segment, offset, len, bundle_bytes })
+    }
+}
+
+/// The first two words of a descriptor; the other six are [`Sge`]s, inline bytes or a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub(crate) task: Task,
@@ -139,6 +170,7 @@ impl Descriptor {
         let (op, count) = match self.task {
             Task::Gather(count) => (OP_GATHER, count as u64),
             Task::Inline => (OP_INLINE, 0),
+            Task::Region => (OP_REGION, 0),
             Task::Written => (OP_WRITTEN, 0),
         };
         let immediate = self.immediate.map_or(0, |i| FLAG_IMMEDIATE << 8 | u64::from(i) << 32);
@@ -153,6 +185,7 @@ impl Descriptor {
         let task = match words[0] & 0xff {
             OP_GATHER if count <= SGE_MAX && len <= MESSAGE_MAX => Task::Gather(count),
             OP_INLINE if count == 0 && len <= INLINE_MAX as u64 => Task::Inline,
+            OP_REGION if count == 0 && len <= DESCRIPTION_MAX && flags & FLAG_IMMEDIATE == 0 => Task::Region,
             OP_WRITTEN if count == 0 && len <= MESSAGE_MAX => Task::Written,
             _ => return None,
         };
@@ -172,7 +205,7 @@ impl Descriptor {
             Task::Gather(count) => count,
             Task::Inline if self.len as usize <= INLINE_INSIDE => 0,
             Task::Inline => (self.len as usize).div_ceil(CELL_BYTES),
-            Task::Written => 0,
+            Task::Written | Task::Region => 0,
         }
     }
 }
@@ -193,6 +226,7 @@ const LEN_BITS: u32 = 32;
 const OP_GATHER: u64 = 1;
 const OP_INLINE: u64 = 2;
 const OP_WRITTEN: u64 = 3;
+const OP_REGION: u64 = 4;
 const FLAG_IMMEDIATE: u64 = 1;
 const FLAG_REPORT: u64 = 2;
 
@@ -209,6 +243,8 @@ pub(crate) const INLINE_INSIDE: usize = 48;
 pub(crate) const SGE_MAX: usize = 256;
 /// Bytes that ride in the ring.
 pub(crate) const INLINE_MAX: usize = 512;
+/// Bytes of a region's description: the bitmap of a quarter of a milliard rows.
+pub(crate) const DESCRIPTION_MAX: u64 = 32 << 20;
 /// Bytes of a message.
 pub(crate) const MESSAGE_MAX: u64 = 1 << 30;
 /// The completion queue above relies on at least 32 (it signals every 16th request).
@@ -250,9 +286,24 @@ mod tests {
         assert_eq!(Sge::from_words(sge.to_words()), sge);
     }
 
+    #[test]
+    fn regions_come_back_and_stay_in_bounds() {
+        let description = Sge { segment: 7, len: 99, offset: 1 << 40 };
+        let region = RegionWords { description, segment: u32::MAX, offset: 5, len: u64::MAX, bundle_bytes: 1 << 30 };
+        assert_eq!(RegionWords::from_words(region.to_words()), Some(region));
+        let long = Sge { len: DESCRIPTION_MAX as u32 + 1, ..description };
+        assert_eq!(RegionWords::from_words(RegionWords { description: long, ..region }.to_words()), None);
+        assert_eq!(RegionWords::from_words(RegionWords { bundle_bytes: 1 << 31, ..region }.to_words()), None);
+        assert_eq!(RegionWords::from_words([0, 0, 0, 0, 0, 1]), None);
+        let task = Descriptor { task: Task::Region, immediate: None, len: 99, report: true };
+        assert_eq!(Descriptor::from_words(task.to_words()), Some(task));
+        let flagged = Descriptor { immediate: Some(1), ..task };
+        assert_eq!(Descriptor::from_words(flagged.to_words()), None, "its immediates are the framing's");
+    }
+
     proptest::proptest! {
         #[test]
-        fn any_words_are_a_bounded_descriptor_or_none(a in proptest::num::u64::ANY, b in proptest::num::u64::ANY, op in 0u64..5) {
+        fn any_words_are_a_bounded_descriptor_or_none(a in proptest::num::u64::ANY, b in proptest::num::u64::ANY, op in 0u64..6) {
             for words in [[a, b >> 32], [a & !0xff | op, b % 600], [a & 0xffff_ffff_0000_0000 | 1 << 8 | op, b >> 32]] {
                 if let Some(d) = Descriptor::from_words(words) {
                     assert!(d.cells() <= CELLS_MIN);

@@ -26,7 +26,7 @@ pub(crate) struct SendQueue {
     /// A request found no room since the peer consumed something.
     pub(crate) refused: bool,
     pub(crate) producer: Producer,
-    bounce: Bounce,
+    pub(crate) bounce: Bounce,
     /// Descriptors consumed whose entries are not popped yet.
     ripe: u64,
     /// Slots of the port's segment table that the peer has.
@@ -199,7 +199,7 @@ impl SendQueue {
 
     /// Gives the peer the segment's descriptor, once.
     #[inline]
-    fn pass(&mut self, slot: u32, segments: &LocalSegments, channel: &Channel) {
+    pub(crate) fn pass(&mut self, slot: u32, segments: &LocalSegments, channel: &Channel) {
         let (word, bit) = (slot as usize / 64, 1u64 << (slot % 64));
         if self.passed.get(word).is_some_and(|w| w & bit != 0) {
             return;

@@ -42,7 +42,7 @@ fn a_shared_send_brings_what_separate_sends_bring() {
 }
 
 fn ways() -> impl Strategy<Value = Option<Option<Force>>> {
-    let way = prop_oneof![Just(Way::Copy), Just(Way::Gather), Just(Way::Mixture)];
+    let way = prop_oneof![Just(Way::Copy), Just(Way::Gather), Just(Way::Mixture), Just(Way::Declared)];
     let forced = prop_oneof![way.prop_map(Force::Way), (0u64..60).prop_map(Force::Threshold)];
     prop_oneof![Just(None), Just(Some(None)), forced.prop_map(|force| Some(Some(force)))]
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ends::{End, fresh_name, pair};
 use overside_memory::{Segment, View, Window};
+use overside_shape::{Run, Shape};
 use overside_verbs::*;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::*;
@@ -26,11 +27,13 @@ const DESCRIPTORS: usize = 512;
 const DEPTH: usize = 32;
 const CELLS: usize = 256;
 const CELLS_AT: usize = DESCRIPTORS + DEPTH * 64;
+/// Where in the data a region is described.
+const DESCRIPTION_AT: usize = 4096;
 /// Of the first lap.
 const STAMP: u64 = 1 << 63;
 const CONTROL_BYTES: usize = (CELLS_AT + CELLS * 16).next_multiple_of(4096);
 
-const HELLO: &[u8] = b"\x01overside\x03\0\0\0";
+const HELLO: &[u8] = b"\x01overside\x04\0\0\0";
 
 /// The hostile end: a socket, and a control memory it writes as it likes.
 struct Raw {
@@ -114,7 +117,8 @@ impl Raw {
         say(&self.socket, &segment_message(7, 8192), &[self.data.fd().unwrap()]);
     }
 
-    /// A valid ring: an inline message, one of two fragments, and one of four, whose list is in the cells.
+    /// A valid ring: an inline message, one of two fragments, one of four, whose list is in the cells, and a region of 16 values
+    /// whose description is in the data.
     fn fill(&self) {
         let sge = |at: usize, offset: u64, len: u64| {
             self.store(at, offset);
@@ -130,6 +134,22 @@ impl Raw {
         self.store(DESCRIPTORS + 128, 1 | 4 << 16);
         self.store(DESCRIPTORS + 136, 40);
         (0..4).for_each(|i| sge(CELLS_AT + i * 16, i as u64 * 1000, 10));
+        let mut description = Vec::new();
+        Shape::strided(64, 32, 16, &[Run::new(0, 4)]).unwrap().describe(&mut description);
+        (0..description.len()).for_each(|at| self.write(DESCRIPTION_AT + at, description[at]));
+        self.store(DESCRIPTORS + 192, 4);
+        self.store(DESCRIPTORS + 200, description.len() as u64);
+        sge(DESCRIPTORS + 208, DESCRIPTION_AT as u64, description.len() as u64);
+        self.store(DESCRIPTORS + 224, 0);
+        self.store(DESCRIPTORS + 232, 4096);
+        self.store(DESCRIPTORS + 240, 7 | 4096 << 32);
+    }
+
+    /// A byte of the data.
+    fn write(&self, at: usize, value: u8) {
+        assert!(at < 8192);
+        // SAFETY: [test] inside of our own mapping.
+        unsafe { self.data.base().as_ptr().add(at).write_volatile(value) };
     }
 }
 
@@ -216,17 +236,17 @@ fn the_raw_peer_is_understood_as_long_as_it_behaves() {
     raw.attach();
     raw.pass_data();
     raw.fill();
-    raw.stamp(3);
+    raw.stamp(4);
     raw.store(CONSUMED, 2);
     let mut done = Vec::new();
     let end = Instant::now() + Duration::from_secs(5);
-    while done.len() < 5 {
+    while done.len() < 6 {
         scene.victim.queue.poll(&mut done);
         assert!(Instant::now() < end, "{done:?}");
     }
     assert!(done.iter().all(|c| c.status == Status::Success));
     let lengths: Vec<u64> = done.iter().filter(|c| c.buffer.is_some()).map(|c| c.bytes).collect();
-    assert_eq!(lengths, [5, 24, 40]);
+    assert_eq!(lengths, [5, 24, 40, 64]);
     scene.check(qp, done);
 }
 
@@ -234,7 +254,7 @@ fn the_raw_peer_is_understood_as_long_as_it_behaves() {
 fn garbage_in_each_word_in_turn_harms_nobody_else() {
     let mut scene = Scene::new();
     let header = (0..512).step_by(8);
-    let ring = (DESCRIPTORS..DESCRIPTORS + 3 * 64).step_by(8);
+    let ring = (DESCRIPTORS..DESCRIPTORS + 4 * 64).step_by(8);
     let cells = (CELLS_AT..CELLS_AT + 5 * 16).step_by(8);
     let mut closed_by = std::collections::BTreeSet::new();
     for at in header.chain(ring).chain(cells) {
@@ -246,7 +266,7 @@ fn garbage_in_each_word_in_turn_harms_nobody_else() {
             raw.store(CONSUMED, 1);
             raw.store(at, pattern);
             // A second word garbled after that stays so: it is published by whatever stamp it has.
-            for i in 0..3 {
+            for i in 0..4 {
                 let word = DESCRIPTORS + i * 64 + 8;
                 if word != at || pattern < 1 << 32 {
                     raw.store(word, raw.load(word) & 0xffff_ffff | STAMP);
@@ -264,7 +284,11 @@ fn garbage_in_each_word_in_turn_harms_nobody_else() {
             scene.check(qp, done);
         }
     }
-    for at in [CONSUMED, CLOSED, DESCRIPTORS, DESCRIPTORS + 8, DESCRIPTORS + 80, DESCRIPTORS + 88, CELLS_AT] {
+    let region = (DESCRIPTORS + 192..DESCRIPTORS + 256).step_by(8);
+    for at in [CONSUMED, CLOSED, DESCRIPTORS, DESCRIPTORS + 8, DESCRIPTORS + 80, DESCRIPTORS + 88, CELLS_AT]
+        .into_iter()
+        .chain(region)
+    {
         assert!(closed_by.contains(&at), "garbage in word {at} was never noticed");
     }
     assert!(!closed_by.contains(&ARMED) && !closed_by.contains(&RUNG), "these words only wake");
@@ -288,7 +312,7 @@ fn words_that_move_while_they_are_read_harm_nobody_else() {
                 if at != CLOSED {
                     raw.store(at, value);
                     if state >> 60 == 3 {
-                        raw.stamp(3);
+                        raw.stamp(4);
                     }
                 }
             }

@@ -124,6 +124,7 @@ impl Engine {
         let conn = open(conns, qp)?;
         let payload = match request.work {
             RawWork::Send(payload, _) | RawWork::Write(payload, ..) => payload,
+            RawWork::SendRegion(_) => return Err(NO_REGIONS),
             _ => Payload::Inline(&[]),
         };
         let (mut sources, mut inline, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -152,6 +153,7 @@ impl Engine {
         }
         let (opcode, act) = match request.work {
             RawWork::Send(_, immediate) => (Opcode::Send, Act::Send(immediate)),
+            RawWork::SendRegion(_) => return Err(NO_REGIONS),
             RawWork::Write(_, token, immediate) => (Opcode::Write, Act::Write(token, immediate, 0)),
             RawWork::Read(sink, token) => {
                 limit("a READ's length", token.len, MESSAGE_MAX)?;
@@ -469,6 +471,8 @@ fn limit(what: &'static str, value: u64, max: u64) -> Result<(), VerbsError> {
 
 /// Token of the bell; connections have their index.
 const NEWS: u64 = u64::MAX;
+/// The other end of a TCP connection sees none of our memory.
+const NO_REGIONS: VerbsError = VerbsError::Unsupported("requests of regions; plan without them");
 /// So few connections are asked without epoll.
 const ALWAYS_ASKED: usize = 4;
 /// Smallest depth: a completion queue leaves up to half of it unsignalled.

@@ -94,6 +94,7 @@ impl Provider for TcpProvider {
             one_sided: true,
             atomics: AtomicScope::Cpu,
             last_byte_last: true,
+            region_bytes_max: 0,
             foreign: ForeignMemory::Direct,
         }
     }

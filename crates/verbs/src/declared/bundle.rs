@@ -14,6 +14,8 @@
 
 use overside_shape::Messages;
 
+use super::cut::by_bytes;
+
 /// How messages stand in a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -81,6 +83,12 @@ impl Framing {
             _ => 0,
         }
     }
+}
+
+/// Those of `messages`, from the first on, that share the next SEND, if none is to be longer than `bytes_max` with the lengths in
+/// front of them; one at least. There is one.
+pub fn first<'a>(messages: &Messages<'a>, bytes_max: u64) -> Messages<'a> {
+    messages.slice(0..by_bytes(messages, bytes_max).min(messages.count()))
 }
 
 /// The messages of a received SEND, in order.
@@ -162,8 +170,8 @@ impl<'a> Iterator for Bundle<'a> {
 
 impl ExactSizeIterator for Bundle<'_> {}
 
-/// Writes the lengths that stand in front.
-pub(crate) fn write_lengths(messages: &Messages<'_>, head: &mut [u8]) {
+/// Writes the lengths that stand in front of messages of several lengths: the first [`Framing::head_bytes`] of a SEND.
+pub fn write_lengths(messages: &Messages<'_>, head: &mut [u8]) {
     for (length, place) in messages.lengths().zip(head.chunks_exact_mut(LENGTH_BYTES)) {
         // A request's bytes are bounded far below 4 GiB.
         place.copy_from_slice(&(length as u32).to_le_bytes());

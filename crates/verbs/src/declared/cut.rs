@@ -25,7 +25,7 @@ pub(crate) fn by_bytes(messages: &Messages<'_>, bytes_max: u64) -> u64 {
         None => {
             let (mut taken, mut bytes) = (0, 0);
             for length in messages.lengths() {
-                bytes += length + LENGTH_BYTES as u64;
+                bytes = length.saturating_add(LENGTH_BYTES as u64).saturating_add(bytes);
                 if bytes > bytes_max && taken > 0 {
                     break;
                 }

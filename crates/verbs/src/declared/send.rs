@@ -99,7 +99,11 @@ impl DeclaredSend {
             let error = PlanError::TooLong { bytes: longest, max: bytes_max };
             return Err(DeclareError::Plan { field: "the region".into(), error });
         }
-        let way = plan.map_or(Way::Gather, ViewPlan::way);
+        let way = match plan.map_or(Way::Gather, ViewPlan::way) {
+            // Nobody else can read what no peer can map.
+            Way::Declared if region.memory().segment().fd().is_none() => Way::Copy,
+            way => way,
+        };
         let gather_from = plan.map_or(0, ViewPlan::gather_from);
         let bundle_bytes = plan.map_or(Terms::default().bundle_bytes, ViewPlan::bundle_bytes);
         let limits =
@@ -126,6 +130,9 @@ impl DeclaredSend {
 
     /// Transmit buffers must hold a request, with the lengths in front of it.
     pub(crate) fn check(&self, pool: &Pool) -> Result<(), DeclareError> {
+        if self.way == Way::Declared {
+            return Ok(());
+        }
         let messages = self.region.shape().messages();
         let lengths = if messages.uniform_bytes().is_none() { messages.count() * LENGTH_BYTES as u64 } else { 0 };
         let request_bytes = self.limits.bytes_max.min(messages.bytes() + lengths).max(self.limits.longest);
@@ -196,6 +203,13 @@ impl DeclaredSend {
         let all = shape.messages();
         let rest = all.slice(self.next..self.until);
         let made = match self.way {
+            // All of it at once: its description says how the rest goes on.
+            Way::Declared => {
+                (self.next, self.until) = (all.count(), all.count());
+                let bundle_bytes = self.limits.bytes_max.max(self.limits.longest);
+                self.put(WorkRequest::send_region(self.id, self.region.clone(), bundle_bytes));
+                return true;
+            }
             Way::Copy => self.packed(&rest, pool),
             Way::Inline => self.inline(&rest, pool),
             Way::Gather | Way::Mixture | Way::Boxes => match by_entries(&rest, &self.limits, &mut self.runs) {
