@@ -8,9 +8,7 @@ use overside_memory::Buffer;
 use smallvec::SmallVec;
 
 use crate::VerbsError;
-use crate::port::{
-    Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork,
-};
+use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
 use crate::slots::{QueuePairs, Receiving, Sending, Slots};
 use crate::spin::Spin;
@@ -551,16 +549,7 @@ fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<
     let work = match &request.work {
         Work::Send { view, immediate } => RawWork::Send(Payload::Gather(view.fragments()), *immediate),
         Work::SendInline { bytes, immediate } => RawWork::Send(Payload::Inline(bytes), *immediate),
-        Work::SendRegion { region, bundle_bytes } => {
-            let memory = region.memory();
-            RawWork::SendRegion(RawRegion {
-                address: memory.as_ptr(),
-                len: memory.len(),
-                segment: memory.segment_id(),
-                shape: region.shape(),
-                bundle_bytes: *bundle_bytes,
-            })
-        }
+        Work::SendRegion { region, bundle_bytes } => RawWork::SendRegion(region.raw(*bundle_bytes)),
         Work::Write { view, remote, immediate } => {
             RawWork::Write(Payload::Gather(view.fragments()), remote.token(), *immediate)
         }

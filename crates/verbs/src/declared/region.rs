@@ -6,6 +6,8 @@ use overside_memory::Buffer;
 use overside_planner::PlanError;
 use overside_shape::Shape;
 
+use crate::port::RawRegion;
+
 /// A shape over memory that stays put and unchanged as long as anybody has the region.
 #[derive(Clone, Debug)]
 pub struct Region {
@@ -86,6 +88,12 @@ impl Region {
             return Err(DeclareError::Escapes { field: field.to_owned(), end: shape.end(), len });
         }
         Ok(Self { memory: memory.clone(), shape: shape.clone() })
+    }
+
+    /// As a port takes it.
+    pub(crate) fn raw(&self, bundle_bytes: u64) -> RawRegion<'_> {
+        let (address, len, segment) = (self.memory.as_ptr(), self.memory.len(), self.memory.segment_id());
+        RawRegion { address, len, segment, shape: &self.shape, bundle_bytes }
     }
 
     /// The memory.
