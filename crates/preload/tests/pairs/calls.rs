@@ -218,6 +218,7 @@ pub(crate) fn cancelled(side: Side, log: &mut Log) {
         // SAFETY: a descriptor of ours.
         unsafe { libc::close(set.0) };
     }
+    side.rendezvous(6);
 }
 
 /// A signal handler jumps out of a blocked receive, a blocked send, a poll and a wait.
@@ -229,7 +230,7 @@ pub(crate) fn jumps(side: Side, log: &mut Log) {
             assert_eq!(bytes, [round]);
             send_all(side.fd, &pattern(round as usize, 3000));
         }
-        return;
+        return side.rendezvous(8);
     }
     let set = Set::new();
     set.add(side.fd, libc::EPOLLIN, 1);
@@ -240,6 +241,7 @@ pub(crate) fn jumps(side: Side, log: &mut Log) {
         assert_eq!(set.wait(20_000), [(libc::EPOLLIN as u32, 1)]);
         assert!(recv_exactly(side.fd, 3000) == pattern(round as usize, 3000));
     }
+    side.rendezvous(8);
 }
 
 /// What `sigsetjmp` and `siglongjmp` do, in a form that returns once.
@@ -247,7 +249,8 @@ pub(crate) fn jumps(side: Side, log: &mut Log) {
 mod jump {
     use super::*;
 
-    static mut PLACE: u64 = 0;
+    /// Where the frame of `call` is; nothing before there is one.
+    static PLACE: AtomicU64 = AtomicU64::new(0);
 
     #[unsafe(naked)]
     unsafe extern "C" fn call(f: extern "C" fn(u64) -> i64, argument: u64, place: *mut u64) -> i64 {
@@ -292,7 +295,7 @@ mod jump {
 
     extern "C" fn handler(_: c_int) {
         // SAFETY: the frame of `call` is there as long as signals are sent.
-        unsafe { back(PLACE, -77) }
+        unsafe { back(PLACE.load(Ordering::SeqCst), -77) }
     }
 
     extern "C" fn block(what: u64) -> i64 {
@@ -322,6 +325,7 @@ mod jump {
 
     pub(super) fn out_of(kind: u8, fd: RawFd, set: RawFd) -> i64 {
         let enough = AtomicBool::new(false);
+        PLACE.store(0, Ordering::SeqCst);
         // SAFETY: the handler jumps into a frame that is there; nothing between has anything to drop.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -330,13 +334,16 @@ mod jump {
             let me = libc::pthread_self();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
+                    while PLACE.load(Ordering::SeqCst) == 0 {
+                        nap(1);
+                    }
                     // Once is enough where the call blocks before; it does, or the test hangs and is ended.
                     nap(100);
                     libc::pthread_kill(me, libc::SIGUSR2);
                     enough.store(true, Ordering::SeqCst);
                 });
                 let what = u64::from(kind) << 40 | (set as u64) << 20 | fd as u64;
-                let got = call(block, what, &raw mut PLACE);
+                let got = call(block, what, PLACE.as_ptr());
                 let begun = Instant::now();
                 while !enough.load(Ordering::SeqCst) {
                     assert!(begun.elapsed() < Duration::from_secs(30));

@@ -248,11 +248,7 @@ pub(crate) fn set_half_close(side: Side, log: &mut Log) {
 pub(crate) fn set_with_odd_data(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
-        for round in 0..20u8 {
-            send_all(side.fd, &[round; 50]);
-            side.rendezvous(round);
-        }
-        return;
+        return side.send_rounds(20);
     }
     let set = Set::new();
     set.add(side.fd, EPOLLIN, 1);

@@ -12,11 +12,7 @@ use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send_all};
 pub(crate) fn two_sets(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
-        for round in 0..100u8 {
-            send_all(side.fd, &[round; 50]);
-            side.rendezvous(round);
-        }
-        return;
+        return side.send_rounds(100);
     }
     let (one, two) = (Set::new(), Set::new());
     one.add(side.fd, EPOLLIN, 1);
@@ -39,8 +35,7 @@ pub(crate) fn two_sets(side: Side, log: &mut Log) {
         assert_eq!(events, if round < 50 { &expected[..] } else { &expected[..1] });
         assert_eq!(two.wait(LONG), [(EPOLLIN as u32, 2)]);
         again += two.wait(0).len();
-        assert_eq!(recv_exactly(side.fd, 50), [round; 50]);
-        side.rendezvous(round);
+        side.take_round(round);
         // The byte of the rendezvous was an arrival as well, and so is maybe the next message.
         if recv(side.fd, &mut [0; 1], libc::MSG_PEEK | libc::MSG_DONTWAIT) < 0 {
             two.wait(0);
@@ -56,11 +51,7 @@ pub(crate) fn two_sets(side: Side, log: &mut Log) {
 pub(crate) fn nested_sets(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
-        for round in 0..20u8 {
-            send_all(side.fd, &[round; 50]);
-            side.rendezvous(round);
-        }
-        return;
+        return side.send_rounds(20);
     }
     let (inner, outer) = (Set::new(), Set::new());
     inner.add(side.fd, EPOLLIN, 1);
@@ -77,8 +68,7 @@ pub(crate) fn nested_sets(side: Side, log: &mut Log) {
             assert_eq!((unsafe { libc::poll(&mut poll, 1, LONG) }, poll.revents), (1, libc::POLLIN));
         }
         assert_eq!(inner.wait(LONG), [(EPOLLIN as u32, 1)]);
-        assert_eq!(recv_exactly(side.fd, 50), [round; 50]);
-        side.rendezvous(round);
+        side.take_round(round);
     }
     log.say("all nested");
 }
@@ -87,19 +77,14 @@ pub(crate) fn nested_sets(side: Side, log: &mut Log) {
 pub(crate) fn fork_with_a_set(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
-        for round in 0..20u8 {
-            send_all(side.fd, &[round; 50]);
-            side.rendezvous(round);
-        }
-        return;
+        return side.send_rounds(20);
     }
     let set = Set::new();
     set.add(side.fd, EPOLLIN, 1);
     let rounds = |set: &Set, from: u8, to: u8| {
         for round in from..to {
             assert_eq!(set.wait(LONG), [(EPOLLIN as u32, 1)]);
-            assert_eq!(recv_exactly(side.fd, 50), [round; 50]);
-            side.rendezvous(round);
+            side.take_round(round);
         }
     };
     rounds(&set, 0, 5);
@@ -170,11 +155,7 @@ pub(crate) fn threads_in_a_set(side: Side, log: &mut Log) {
 pub(crate) fn change_under_a_sleeper(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
-        for round in 0..30u8 {
-            send_all(side.fd, &[round; 50]);
-            side.rendezvous(round);
-        }
-        return;
+        return side.send_rounds(30);
     }
     let set = Set::new();
     for round in 0..30u8 {
@@ -192,8 +173,7 @@ pub(crate) fn change_under_a_sleeper(side: Side, log: &mut Log) {
             }
             assert_eq!(sleeper.join().unwrap(), [(EPOLLIN as u32, u64::from(round))]);
         });
-        assert_eq!(recv_exactly(side.fd, 50), [round; 50]);
-        side.rendezvous(round);
+        side.take_round(round);
     }
     log.say("all woken");
 }

@@ -141,6 +141,20 @@ impl Side {
             assert_eq!(recv_exactly(self.fd, 1), [mark]);
         }
     }
+
+    /// The client of many programs: messages of 50 bytes, each of its round, and a rendezvous after each.
+    pub(crate) fn send_rounds(&self, rounds: u8) {
+        for round in 0..rounds {
+            send_all(self.fd, &[round; 50]);
+            self.rendezvous(round);
+        }
+    }
+
+    /// The server's part of one of these rounds.
+    pub(crate) fn take_round(&self, round: u8) {
+        assert_eq!(recv_exactly(self.fd, 50), [round; 50]);
+        self.rendezvous(round);
+    }
 }
 
 pub(crate) fn nap(ms: u64) {
