@@ -10,6 +10,7 @@ use crate::diagnosis::Reason;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
 use crate::ring::{Receiver, Sender};
+use crate::slab::Place;
 use crate::wait::Crowd;
 
 /// Where a connection stands. It only ever moves forwards.
@@ -49,7 +50,7 @@ pub(crate) struct Connection {
     /// Whether spinning has paid lately; counts up and down.
     pub(crate) luck: AtomicU8,
     pub(crate) crowd: Crowd,
-    pub(crate) next_free: AtomicPtr<Connection>,
+    next_free: AtomicPtr<Connection>,
     inner: UnsafeCell<Inner>,
 }
 
@@ -136,8 +137,8 @@ impl std::ops::DerefMut for Held<'_> {
     }
 }
 
-impl Connection {
-    pub(crate) const fn new() -> Self {
+impl Place for Connection {
+    fn fresh() -> Self {
         Self {
             lock: Lock::new(),
             state: AtomicU8::new(State::Free as u8),
@@ -155,6 +156,12 @@ impl Connection {
         }
     }
 
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+impl Connection {
     #[inline]
     pub(crate) fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {

@@ -37,5 +37,6 @@ mod receive;
 mod report;
 mod ring;
 mod send;
+mod slab;
 mod table;
 mod wait;

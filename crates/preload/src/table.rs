@@ -1,20 +1,19 @@
 //! Which descriptor is which connection.
 
 use std::ffi::c_int;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
-
-use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::lock::Lock;
+use crate::slab::Slab;
 
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 /// Descriptors that were put into a set of epoll of which nothing is known: such a one never becomes a connection here.
 static IN_SET: [AtomicBool; DESCRIPTORS] = [const { AtomicBool::new(false) }; DESCRIPTORS];
-static FREE: AtomicPtr<Connection> = AtomicPtr::new(null_mut());
+static FREE: Slab<Connection> = Slab::new();
 /// Guards the free list; held over a fork.
 pub(crate) static SLAB: Lock = Lock::new();
 /// The process that the table belongs to. A vfork child runs in its parent's memory and must leave it alone.
@@ -119,8 +118,7 @@ pub(crate) fn all() -> impl Iterator<Item = (c_int, &'static Connection)> {
 pub(crate) fn give_back(connection: &'static Connection) {
     connection.set_state(State::Free);
     let Some(_guard) = SLAB.lock() else { return };
-    connection.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-    FREE.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Relaxed);
+    FREE.give_back(connection);
 }
 
 fn raise_top(fd: c_int) {
@@ -129,32 +127,8 @@ fn raise_top(fd: c_int) {
 
 fn take_free() -> Option<&'static Connection> {
     let _guard = SLAB.lock()?;
-    if FREE.load(Ordering::Relaxed).is_null() {
-        refill();
-    }
-    // SAFETY: [preload-slab] connections are never unmapped.
-    let connection = unsafe { FREE.load(Ordering::Relaxed).as_ref() }?;
-    FREE.store(connection.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
-    Some(connection)
-}
-
-/// More places, from the system directly: the program's allocator may be what called us.
-fn refill() {
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: [preload-slab] a new mapping at an address of the system's choice.
-    let Ok(base) = (unsafe { rustix::mm::mmap_anonymous(null_mut(), CHUNK_BYTES, prot, flags) }) else { return };
-    let Some(base) = NonNull::new(base.cast::<Connection>()) else { return };
-    for index in 0..CHUNK_BYTES / size_of::<Connection>() {
-        // SAFETY: [preload-slab] within the new mapping, which is aligned to a page.
-        unsafe {
-            let place = base.add(index);
-            place.write(Connection::new());
-            place.as_ref().next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-            FREE.store(place.as_ptr(), Ordering::Relaxed);
-        }
-    }
+    FREE.take()
 }
 
 /// Descriptors above are the kernel's alone.
 pub(crate) const DESCRIPTORS: usize = 1 << 16;
-const CHUNK_BYTES: usize = 32 << 10;

@@ -2,15 +2,14 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::member::{self, Entry, LISTS, Member};
 use crate::connection::State;
 use crate::diagnosis::Reason;
 use crate::lock::{Guard, Lock};
+use crate::slab::{Place, Slab};
 use crate::table::{self, DESCRIPTORS};
 use crate::{real, receive};
 
@@ -57,7 +56,7 @@ static SETS: [AtomicPtr<Set>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut())
 /// One more than the highest descriptor that ever was a set.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 /// Guarded by `LISTS`.
-static FREE: AtomicPtr<Set> = AtomicPtr::new(null_mut());
+static FREE: Slab<Set> = Slab::new();
 
 /// The set behind a descriptor.
 #[inline]
@@ -81,12 +80,7 @@ pub(crate) fn create(fd: c_int) {
     }
     disown(fd);
     let Some(_guard) = LISTS.lock() else { return };
-    if FREE.load(Ordering::Relaxed).is_null() {
-        refill();
-    }
-    // SAFETY: [preload-members] sets are never unmapped.
-    let Some(set) = (unsafe { FREE.load(Ordering::Relaxed).as_ref() }) else { return };
-    FREE.store(set.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+    let Some(set) = FREE.take() else { return };
     set.fd.store(fd, Ordering::Relaxed);
     set.descriptors.store(1, Ordering::Relaxed);
     set.foreign.store(false, Ordering::Relaxed);
@@ -127,8 +121,7 @@ pub(crate) fn disown(fd: c_int) {
         }
         member::remove(member);
     }
-    set.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-    FREE.store(std::ptr::from_ref(set).cast_mut(), Ordering::Relaxed);
+    FREE.give_back(set);
 }
 
 fn all() -> impl Iterator<Item = (c_int, &'static Set)> {
@@ -199,31 +192,14 @@ pub(crate) fn in_child() {
     }
 }
 
-/// More places, from the system directly.
-fn refill() {
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: [preload-members] a new mapping at an address of the system's choice.
-    let Ok(base) = (unsafe { rustix::mm::mmap_anonymous(null_mut(), CHUNK_BYTES, prot, flags) }) else { return };
-    let Some(base) = NonNull::new(base.cast::<Set>()) else { return };
-    for index in 0..CHUNK_BYTES / size_of::<Set>() {
-        // SAFETY: [preload-members] within the new mapping, which is aligned to a page.
-        unsafe {
-            let place = base.add(index);
-            place.write(Set::new());
-            place.as_ref().next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-            FREE.store(place.as_ptr(), Ordering::Relaxed);
-        }
-    }
-}
-
 /// The set's lock is held.
 pub(super) struct SetHeld {
     pub(super) set: &'static Set,
     _guard: Guard<'static>,
 }
 
-impl Set {
-    const fn new() -> Self {
+impl Place for Set {
+    fn fresh() -> Self {
         Self {
             lock: Lock::new(),
             scan: Lock::new(),
@@ -237,6 +213,12 @@ impl Set {
         }
     }
 
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+impl Set {
     pub(super) fn collides(&self) -> bool {
         self.collides.load(Ordering::SeqCst)
     }
@@ -345,5 +327,3 @@ impl SetHeld {
         }
     }
 }
-
-const CHUNK_BYTES: usize = 32 << 10;
