@@ -7,10 +7,12 @@ fail() {
 A=rdma:127.0.0.1:7071
 
 serve() {
+    # What an earlier server said lies there until the new one's shell opens the file.
+    rm -f served
     ./overside serve --listen $A --workers 1 >served 2>&1 &
     server=$!
     tries=0
-    until grep -q "listening on" served; do
+    until grep -q "listening on" served 2>/dev/null; do
         tries=$((tries + 1))
         [ $tries -lt 300 ] || { cat served; fail "the server does not listen"; }
         sleep 0.1
