@@ -266,12 +266,22 @@ impl Cost {
 impl Calibration {
     /// Why the prices should not be relied on; none when they may be.
     pub fn doubt(&self) -> Option<Doubt> {
-        let disturbed = self.seen.iter().filter(|seen| 2 * seen.samples.1 < seen.samples.0).count();
-        if disturbed * DISTURBED_PART > self.seen.len() {
-            return Some(Doubt::Disturbed { points: disturbed, of: self.seen.len() });
+        if let Some(disturbed) = self.disturbed(DISTURBED_PART) {
+            return Some(disturbed);
         }
         let Misses { median, p90, .. } = self.halves;
         (median > HALVES_MEDIAN || p90 > HALVES_P90).then_some(Doubt::Unsteady { median, p90 })
+    }
+
+    /// The same of a quick one, whose few samples say nothing of steadiness.
+    pub(crate) fn quick_doubt(&self) -> Option<Doubt> {
+        self.disturbed(QUICK_DISTURBED_PART)
+    }
+
+    /// When more than one in `part` points was disturbed more often than not.
+    fn disturbed(&self, part: usize) -> Option<Doubt> {
+        let points = self.seen.iter().filter(|seen| 2 * seen.samples.1 < seen.samples.0).count();
+        (points * part > self.seen.len()).then_some(Doubt::Disturbed { points, of: self.seen.len() })
     }
 }
 
@@ -295,6 +305,8 @@ impl Misses {
 
 /// Of the points, one in so many may be disturbed more often than not.
 const DISTURBED_PART: usize = 8;
+/// The same of a quick calibration: three points by mischance are no reason to do without it.
+const QUICK_DISTURBED_PART: usize = 4;
 /// How far apart the prices of the two halves of a calibration may be: half as far as those of two calibrations.
 const HALVES_MEDIAN: f64 = 0.05;
 const HALVES_P90: f64 = 0.2;
@@ -368,6 +380,9 @@ mod tests {
         let points = found.seen.len();
         found.seen.iter_mut().take(points / 2).for_each(|seen| seen.samples = (20, 9));
         assert_eq!(found.doubt(), Some(Doubt::Disturbed { points: points / 2, of: points }));
+        assert_eq!(found.quick_doubt(), found.doubt());
+        found.seen.iter_mut().skip(points / 4).for_each(|seen| seen.samples = (2, 2));
+        assert!(found.doubt().is_some() && found.quick_doubt().is_none(), "a quarter of {points}");
     }
 
     #[test]
