@@ -215,7 +215,7 @@ impl Connection {
 }
 
 impl Inner {
-    pub(crate) const fn new(end: usize) -> Self {
+    pub(crate) fn new(end: usize) -> Self {
         Self {
             end,
             own: Counts::new(),
@@ -223,7 +223,7 @@ impl Inner {
             sending: 0,
             receiving: 0,
             operations: 0,
-            next_try: FIRST_TRY,
+            next_try: if crate::meeting::is_soon() { 0 } else { FIRST_TRY },
             offer: -1,
             shared: None,
             dialled: false,

@@ -33,7 +33,16 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     let tally = held.tally;
     let accelerated = tally.messages_in + tally.messages_out > 0;
-    let reason = if accelerated && held.reason == Reason::None { "" } else { held.reason.text() };
+    // A server that forks closes its own copy of what its child goes on with: not the end of anything.
+    if !accelerated && !held.is_ours_alone() {
+        return;
+    }
+    let reason = match held.reason {
+        Reason::None if accelerated => "",
+        // The ends met and had nothing more to say.
+        Reason::None => Reason::Short.text(),
+        reason => reason.text(),
+    };
     let _ = write!(line, "{}\t", rustix::process::getpid().as_raw_nonzero());
     let _ = write!(line, "{}\t", ["connected", "accepted"].get(held.end).unwrap_or(&""));
     let here = rustix::net::getsockname(borrowed(fd)).ok();

@@ -38,6 +38,9 @@ pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], 
                 connection.tainted.store(true, Ordering::Relaxed);
                 return Way::Kernel;
             };
+            if meeting::is_soon() {
+                errno::kept(|| meeting::advance(&mut held, fd));
+            }
             if connection.state() == State::Counting {
                 held.sending += 1;
                 return Way::Counted;

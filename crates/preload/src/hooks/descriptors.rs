@@ -9,7 +9,7 @@ use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6};
 use super::give_up;
 use crate::connection::{Connection, State};
 use crate::kernel::borrowed;
-use crate::{end, epoll, errno, real, table};
+use crate::{end, epoll, errno, meeting, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -28,7 +28,12 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             }
         }
         if (result == 0 || pending) && is_of_this_host(fd) && table::is_ours() {
-            table::insert(fd, 0);
+            let connection = table::insert(fd, 0);
+            if meeting::is_soon()
+                && let Some(mut held) = connection.and_then(|connection| table::hold(fd, connection))
+            {
+                meeting::advance(&mut held, fd);
+            }
         }
     });
     result

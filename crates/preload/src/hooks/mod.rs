@@ -6,6 +6,7 @@
 
 mod data;
 mod descriptors;
+mod files;
 mod messages;
 mod processes;
 mod sets;
@@ -20,7 +21,7 @@ use libc::iovec;
 use crate::connection::State;
 use crate::diagnosis::Reason;
 use crate::receive::{Way, settle};
-use crate::{end, errno, fork, kernel, receive, report, send, table};
+use crate::{end, errno, fork, kernel, meeting, receive, report, send, table};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -35,6 +36,7 @@ static FINI: extern "C" fn() = fini;
 extern "C" fn init() {
     table::adopt();
     report::find_file();
+    meeting::find_soon();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
 }

@@ -2,26 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{off_t, ssize_t};
+use libc::ssize_t;
 
 use super::give_up;
 use crate::real;
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile(out: c_int, from: c_int, at: *mut off_t, len: usize) -> ssize_t {
-    give_up(out, "sendfile");
-    give_up(from, "sendfile");
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::sendfile(out, from, at, len) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile64(out: c_int, from: c_int, at: *mut off_t, len: usize) -> ssize_t {
-    give_up(out, "sendfile");
-    give_up(from, "sendfile");
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::sendfile64(out, from, at, len) }
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn splice(

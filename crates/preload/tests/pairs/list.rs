@@ -7,7 +7,7 @@ use crate::programs::{
 };
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
-use crate::{calls, sets, shared_sets};
+use crate::{calls, files, sets, shared_sets};
 
 type Program = fn(Side, &mut Log);
 
@@ -66,4 +66,6 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("another_user", calls::another_user),
     ("before_constructors", calls::before_constructors),
     ("noise", noise),
+    ("files", files::files),
+    ("corked", files::corked),
 ];

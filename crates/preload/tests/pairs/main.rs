@@ -1,10 +1,12 @@
 //! Programs that know nothing of the library, in pairs: with it and without it they must see the same.
 //!
 //! Each test starts a server and a client (this very executable, which links nothing of the library), first plainly, then
-//! both with the library preloaded; each writes down what its calls returned. The two transcripts must be equal, and with the
-//! library the connection must really have gone through rings. Over TCP and over Unix sockets.
+//! both with the library preloaded, then so that the ends meet as early as they can; each writes down what its calls returned.
+//! The transcripts must be equal, and with the library the connection must really have gone through rings. Over TCP and over
+//! Unix sockets.
 
 mod calls;
+mod files;
 mod list;
 mod programs;
 mod sets;
@@ -23,6 +25,8 @@ use list::PROGRAMS;
 enum Expect {
     /// Both ends used rings.
     Rings,
+    /// And for more than a megabyte.
+    ManyBytes,
     /// Correct is all it must be: the connection may have gone back, or never left.
     Any,
 }
@@ -34,38 +38,50 @@ fn library() -> PathBuf {
     beside
 }
 
+/// How a pair runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Plain,
+    With,
+    /// With the library, whose ends look for each other from the first call.
+    Soon,
+}
+
 struct Run {
     transcripts: [String; 2],
     report: String,
 }
 
-fn start(role: &str, program: &str, folder: &Path, address: &str, preload: bool) -> Child {
+fn start(role: &str, program: &str, folder: &Path, address: &str, way: Way) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "as_a_program", "--nocapture"]).stdout(Stdio::null());
     command.env("PAIR", program).env("ROLE", role).env("ADDRESS", address).env("FOLDER", folder);
-    command.env_remove("LD_PRELOAD").env_remove("OVERSIDE_SOCKETS_REPORT");
-    if preload {
+    command.env_remove("LD_PRELOAD").env_remove("OVERSIDE_SOCKETS_REPORT").env_remove("OVERSIDE_SOCKETS_SOON");
+    if way != Way::Plain {
         command.env("LD_PRELOAD", library()).env("OVERSIDE_SOCKETS_REPORT", folder.join("report"));
+    }
+    if way == Way::Soon {
+        command.env("OVERSIDE_SOCKETS_SOON", "1");
     }
     command.spawn().unwrap()
 }
 
-fn run(program: &str, family: &str, preload: bool) -> Run {
+fn run(program: &str, family: &str, way: Way) -> Run {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("report"), "").unwrap();
     let address = match family {
         "unix" => folder.path().join("socket").display().to_string(),
         _ => "127.0.0.1:0".to_string(),
     };
-    let mut server = start("server", program, folder.path(), &address, preload);
-    let mut client = start("client", program, folder.path(), &address, preload);
+    let mut server = start("server", program, folder.path(), &address, way);
+    let mut client = start("client", program, folder.path(), &address, way);
     let deadline = Instant::now() + Duration::from_secs(60);
     for (child, role) in [(&mut client, "client"), (&mut server, "server")] {
         while child.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
                 child.kill().unwrap();
                 let transcript = std::fs::read_to_string(folder.path().join(role)).unwrap_or_default();
-                panic!("{program} over {family}, preload {preload}: the {role} hangs after\n{transcript}");
+                panic!("{program} over {family}, {way:?}: the {role} hangs after\n{transcript}");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -78,26 +94,26 @@ fn run(program: &str, family: &str, preload: bool) -> Run {
 
 fn check(program: &str, expect: Expect) {
     for family in ["tcp", "unix"] {
-        let plain = run(program, family, false);
-        let with = run(program, family, true);
-        for (role, (plain, with)) in ["server", "client"].iter().zip(plain.transcripts.iter().zip(&with.transcripts)) {
-            assert!(plain.contains("done"), "{program} over {family}: the {role} without the library:\n{plain}");
-            assert_eq!(
-                plain,
-                with,
-                "{program} over {family}: the {role}, plain and with the library\n{}",
-                with_report(&with.clone())
-            );
-        }
-        if expect == Expect::Rings {
-            let rings = with.report.lines().filter(|line| line.split('\t').nth(4) == Some("ring")).count();
-            assert!(rings >= 1, "{program} over {family} went through the kernel:\n{}", with.report);
+        let plain = run(program, family, Way::Plain);
+        for way in [Way::With, Way::Soon] {
+            let with = run(program, family, way);
+            for (role, (plain, with)) in
+                ["server", "client"].iter().zip(plain.transcripts.iter().zip(&with.transcripts))
+            {
+                assert!(plain.contains("done"), "{program} over {family}: the {role} without the library:\n{plain}");
+                assert_eq!(plain, with, "{program} over {family}: the {role}, plain and {way:?}");
+            }
+            if expect == Expect::ManyBytes {
+                let sent = |line: &str| line.split('\t').nth(6).and_then(|bytes| bytes.parse::<u64>().ok());
+                let bytes: u64 = with.report.lines().filter_map(sent).sum();
+                assert!(bytes > 1 << 20, "{program} over {family}, {way:?}: few bytes in rings:\n{}", with.report);
+            }
+            if expect != Expect::Any {
+                let rings = with.report.lines().filter(|line| line.split('\t').nth(4) == Some("ring")).count();
+                assert!(rings >= 1, "{program} over {family}, {way:?}, went through the kernel:\n{}", with.report);
+            }
         }
     }
-}
-
-fn with_report(text: &str) -> &str {
-    text
 }
 
 macro_rules! pairs {
@@ -173,6 +189,8 @@ pairs! {
     another_user: Any,
     before_constructors: Rings,
     noise: Any,
+    files: ManyBytes,
+    corked: Rings,
 }
 
 /// What this executable is when a test started it.
