@@ -4,6 +4,8 @@
 //! step that takes the wish away, and only then sent; so whoever takes its own wish back knows exactly how many bytes of the
 //! kernel's stream are bells, and nobody rings again before it wishes again. That is what makes switching back to the kernel
 //! possible without asking the peer.
+//!
+//! Who expects bytes soon sleeps on the word itself (`NEAR`): that is woken by a futex and puts nothing into the stream.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,13 +13,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const DATA: u64 = 1;
 /// Wakes when there is room to send.
 pub(crate) const ROOM: u64 = 2;
-const WISHES: u64 = DATA | ROOM;
-const ONE: u64 = 4;
+/// Sleeps on the word, for bytes.
+const NEAR: u64 = 4;
+const WISHES: u64 = DATA | ROOM | NEAR;
+const ONE: u64 = 8;
+
+/// How the other end is to be woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wake {
+    /// By a bell: it is counted, and the caller must send it.
+    pub(crate) bell: bool,
+    /// By the word that it sleeps on.
+    pub(crate) near: bool,
+}
 
 /// Asks to be woken. The caller looks once more afterwards, before it sleeps.
 #[inline]
 pub(crate) fn arm(word: &AtomicU64, wish: u64) {
     word.fetch_or(wish, Ordering::SeqCst);
+}
+
+/// Asks to be woken by the word itself. Returns what it is while the wish stands.
+pub(crate) fn arm_near(word: &AtomicU64) -> u64 {
+    word.fetch_or(NEAR, Ordering::SeqCst) | NEAR
 }
 
 /// Takes all wishes back. Returns how many bells were rung, ever: no more come until the next wish.
@@ -32,20 +50,23 @@ pub(crate) fn rung(word: &AtomicU64) -> u64 {
     word.load(Ordering::SeqCst) / ONE
 }
 
-/// Whether the other end is to be woken for one of these; if so the bell is counted and the caller must send it.
+/// Whether and how the other end is to be woken for one of these.
 #[inline]
-pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> bool {
+pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> Wake {
     // What was published before must be visible before the wish is looked at: the sleeper does it the other way round.
     std::sync::atomic::fence(Ordering::SeqCst);
+    let wishes = if wishes & DATA != 0 { wishes | NEAR } else { wishes };
     let mut now = word.load(Ordering::Relaxed);
     while now & wishes != 0 {
-        let next = (now & !WISHES).wrapping_add(ONE);
+        // All wishes end, so whoever had one is woken.
+        let wake = Wake { bell: now & (DATA | ROOM) != 0, near: now & NEAR != 0 };
+        let next = (now & !WISHES).wrapping_add(if wake.bell { ONE } else { 0 });
         match word.compare_exchange_weak(now, next, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return true,
+            Ok(_) => return wake,
             Err(other) => now = other,
         }
     }
-    false
+    Wake::default()
 }
 
 #[cfg(test)]
@@ -55,11 +76,26 @@ mod tests {
     #[test]
     fn a_bell_is_rung_once_for_a_wish_and_never_without() {
         let word = AtomicU64::new(0);
-        assert!(!claim(&word, WISHES));
+        let claim = |wishes| claim(&word, wishes);
+        assert!(!claim(WISHES).bell);
         arm(&word, DATA);
-        assert!(!claim(&word, ROOM), "it does not sleep for room");
-        assert!(claim(&word, DATA) && !claim(&word, DATA));
+        assert!(!claim(ROOM).bell, "it does not sleep for room");
+        assert!(claim(DATA).bell && !claim(DATA).bell);
         arm(&word, ROOM);
-        assert_eq!((disarm(&word), claim(&word, WISHES), rung(&word)), (1, false, 1));
+        assert_eq!((disarm(&word), claim(WISHES).bell, rung(&word)), (1, false, 1));
+    }
+
+    #[test]
+    fn who_sleeps_on_the_word_gets_no_bell_unless_another_wants_one() {
+        let word = AtomicU64::new(0);
+        assert_eq!(arm_near(&word), NEAR);
+        assert_eq!(claim(&word, ROOM), Wake::default());
+        assert_eq!(claim(&word, DATA), Wake { bell: false, near: true });
+        assert_eq!((claim(&word, DATA), rung(&word)), (Wake::default(), 0));
+        arm(&word, NEAR);
+        arm(&word, ROOM);
+        assert_eq!(claim(&word, ROOM), Wake { bell: true, near: true }, "a wish that ends is answered");
+        arm(&word, NEAR);
+        assert_eq!((disarm(&word), claim(&word, DATA)), (1, Wake::default()));
     }
 }

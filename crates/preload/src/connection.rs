@@ -9,9 +9,9 @@ use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
+use crate::pace::Pace;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
-use crate::wait::Crowd;
 
 /// Where a connection stands. It only ever moves forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +41,16 @@ pub(crate) struct Connection {
     pub(crate) sleepers: AtomicU32,
     /// O_NONBLOCK, as far as the ring is concerned.
     pub(crate) nonblocking: AtomicBool,
+    /// SO_RCVTIMEO has been set: the kernel is to count the time of a sleep.
+    pub(crate) timed: AtomicBool,
     /// Bytes may have passed uncounted: the ends must not meet.
     pub(crate) tainted: AtomicBool,
     /// Sets of epoll that have a tag for it.
     tagged: AtomicU32,
     /// How often the ring was full for a sender who would not wait.
     pub(crate) fulls: AtomicU32,
-    /// Whether spinning has paid lately; counts up and down.
-    pub(crate) luck: AtomicU8,
-    pub(crate) crowd: Crowd,
+    /// Whether watching has paid lately.
+    pub(crate) pace: Pace,
     next_free: AtomicPtr<Connection>,
     inner: UnsafeCell<Inner>,
 }
@@ -146,11 +147,11 @@ impl Place for Connection {
             watchers: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             nonblocking: AtomicBool::new(false),
+            timed: AtomicBool::new(false),
             tainted: AtomicBool::new(false),
             tagged: AtomicU32::new(0),
             fulls: AtomicU32::new(1),
-            luck: AtomicU8::new(LUCK_AT_FIRST),
-            crowd: Crowd::new(),
+            pace: Pace::new(),
             next_free: AtomicPtr::new(null_mut()),
             inner: UnsafeCell::new(Inner::new(0)),
         }
@@ -188,11 +189,11 @@ impl Connection {
         self.descriptors.store(1, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.nonblocking.store(false, Ordering::Relaxed);
+        self.timed.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
         self.tagged.store(0, Ordering::Relaxed);
         self.fulls.store(1, Ordering::Relaxed);
-        self.luck.store(LUCK_AT_FIRST, Ordering::Relaxed);
-        self.crowd.none();
+        self.pace.forget();
     }
 
     /// Whether any set of epoll has a tag for it.
@@ -272,5 +273,3 @@ impl Inner {
 
 /// The ends look for each other after so many calls: a connection of one exchange never pays for it.
 const FIRST_TRY: u32 = 4;
-/// What the wait begins with.
-const LUCK_AT_FIRST: u8 = 8;

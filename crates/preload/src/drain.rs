@@ -16,6 +16,7 @@ use crate::epoll;
 use crate::kernel;
 use crate::layout::{SWITCHED, Shared};
 use crate::meeting;
+use crate::near;
 
 /// Ends acceleration of this connection. What of our own bytes the peer has not taken goes through the kernel now, as far as
 /// it fits; the rest before the next byte that is sent.
@@ -59,6 +60,7 @@ pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
         shared.tail(held.peer()).fetch_or(SWITCHED, Ordering::SeqCst);
         held.in_switched = true;
         held.bells_last = bells::disarm(shared.bell(held.end));
+        near::wake(shared.bell(held.end));
     }
 }
 
@@ -132,9 +134,15 @@ pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
     // One that only ever receives starts here, or its bells would mean nothing and the sender would sleep for ever.
     let can = held.started || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
-    if can && bells::claim(shared.bell(held.peer()), wishes) {
-        held.owed += 1;
-        let _ = pay(held, fd);
+    if can {
+        let wake = bells::claim(shared.bell(held.peer()), wishes);
+        if wake.near {
+            near::wake(shared.bell(held.peer()));
+        }
+        if wake.bell {
+            held.owed += 1;
+            let _ = pay(held, fd);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rustix::net::sockopt;
 
 use crate::connection::{Connection, Held, State};
-use crate::{bells, drain, errno, fork, kernel, meeting, report, table};
+use crate::{bells, drain, errno, fork, kernel, meeting, near, report, table};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
 pub(crate) fn close(fd: c_int, connection: &'static Connection) {
@@ -76,7 +76,9 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
             Err(_) => break,
         }
     }
-    // Whoever sleeps learns from the kernel's end of the stream.
+    // Whoever sleeps learns from the kernel's end of the stream, and must sleep there.
+    shared.gone(held.end).store(1, Ordering::SeqCst);
+    near::wake(shared.bell(peer));
     let _ = bells::disarm(shared.bell(held.end));
 }
 

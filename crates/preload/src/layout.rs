@@ -118,6 +118,12 @@ impl Shared {
         self.word(end, RESET)
     }
 
+    /// 1 once this end is closed: it wakes nobody any more.
+    #[inline]
+    pub(crate) fn gone(&self, end: usize) -> &AtomicU64 {
+        self.word(end, GONE)
+    }
+
     #[inline]
     fn word(&self, which: usize, line: usize) -> &AtomicU64 {
         let at = line + (which & 1) * SECOND;
@@ -169,6 +175,7 @@ const BELL: usize = 192;
 const PRESENT: usize = 256;
 const PROCESSOR: usize = 264;
 const RESET: usize = 272;
+const GONE: usize = 280;
 const SECOND: usize = 512;
 
 #[cfg(test)]
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_words_and_rings_do_not_overlap() {
-        assert!(RESET + 8 + SECOND <= SMALL_AT && SMALL_AT + 2 * SMALL as usize <= PAGE);
+        assert!(GONE + 8 + SECOND <= SMALL_AT && SMALL_AT + 2 * SMALL as usize <= PAGE);
         let (shared, _) = Shared::create().unwrap();
         for direction in 0..2 {
             for large_from in [0, 1, 1000, 5000] {

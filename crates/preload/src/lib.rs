@@ -30,6 +30,8 @@ mod layout;
 mod lock;
 mod meeting;
 mod name;
+mod near;
+mod pace;
 mod poll;
 mod ready;
 mod real;

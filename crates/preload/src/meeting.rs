@@ -219,6 +219,9 @@ fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
         }
     }
     held.connection.nonblocking.store(flags.contains(OFlags::NONBLOCK), Ordering::Relaxed);
+    if !matches!(sockopt::socket_timeout(socket, sockopt::Timeout::Recv), Ok(None)) {
+        held.connection.timed.store(true, Ordering::Relaxed);
+    }
     Ok(())
 }
 
@@ -312,7 +315,7 @@ static SOON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(
 static BARRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Kind, version and size of what is left at the other end.
-const GREETING: [u8; 16] = *b"overside-sock-01";
+const GREETING: [u8; 16] = *b"overside-sock-02";
 /// Calls after which the other end will not come any more.
 const GIVE_UP: u32 = 200;
 const PATIENCE: u32 = 5;

@@ -1,11 +1,11 @@
-//! Waiting: watch the ring for a while if the peer runs on another core, let it run if it shares ours, then sleep in the kernel.
+//! Waiting: watch the ring for as long as it pays (`pace`), then sleep in the kernel.
 //!
 //! Whoever sleeps does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
 //! cancellation and the peer's death are then the kernel's business. No lock is held, nothing must be destroyed, so a
 //! `siglongjmp` out of it leaves no more than a count that is too high.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -13,9 +13,10 @@ use crate::bells;
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
+use crate::pace::{self, Pace};
 use crate::ready::Watch;
 use crate::ring::Receiver;
-use crate::{drain, epoll, errno, kernel, real, receive, table};
+use crate::{drain, epoll, errno, kernel, near, real, receive, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
@@ -25,21 +26,31 @@ struct Scene {
     /// Our positions: bytes that we have taken, bytes of ours that the peer has.
     tail: u64,
     taken: u64,
-    luck: u8,
-    crowd: &'static Crowd,
+    pace: &'static Pace,
 }
 
 /// Waits until a receive is worth another look. `Err` is an errno for the program.
 pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
     let stirring = |scene: &Scene| Receiver::is_stirring(&scene.shared, scene.end ^ 1, scene.tail);
-    if spin(&scene, stirring) {
-        leave(connection, true);
+    if spin(&scene, true, stirring) {
+        leave(connection);
         return Ok(());
+    }
+    match nap(fd, connection, stirring) {
+        Nap::Woken => {
+            leave(connection);
+            return Ok(());
+        }
+        Nap::Interrupted => {
+            leave(connection);
+            return Err(libc::EINTR);
+        }
+        Nap::Kernel => {}
     }
     match doze(fd, connection, bells::DATA, |scene| stirring(scene)) {
         Doze::Awake => {
-            leave(connection, false);
+            leave(connection);
             Ok(())
         }
         Doze::Kernel => {
@@ -48,7 +59,7 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
             let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
             let error = errno::get();
             connection.sleepers.fetch_sub(1, Ordering::SeqCst);
-            leave(connection, false);
+            leave(connection);
             after_sleep(fd, connection, n, scene.end);
             if n < 0 && error != libc::ECONNRESET { Err(error) } else { Ok(()) }
         }
@@ -59,8 +70,8 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
 pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
     let stirring = |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken;
-    if spin(&scene, stirring) {
-        leave(connection, true);
+    if spin(&scene, false, stirring) {
+        leave(connection);
         return Ok(());
     }
     let result = match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
@@ -71,7 +82,7 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
             result
         }
     };
-    leave(connection, false);
+    leave(connection);
     result
 }
 
@@ -109,6 +120,51 @@ fn send_timeout(fd: c_int) -> c_int {
         Ok(Some(limit)) => c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX).max(1),
         _ => -1,
     }
+}
+
+enum Nap {
+    Woken,
+    Interrupted,
+    /// Nothing came soon, or the kernel is to say what comes.
+    Kernel,
+}
+
+/// A short sleep on the word that the peer wakes: cheaper than a bell for both. Only while nothing but the ring's bytes is expected;
+/// whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep soon ends in one there.
+fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> bool) -> Nap {
+    if !near::is_possible() || connection.timed.load(Ordering::Relaxed) {
+        return Nap::Kernel;
+    }
+    let Some(mut held) = table::hold(fd, connection) else { return Nap::Woken };
+    let Some(scene) = scene_of(connection, &held) else { return Nap::Woken };
+    drain::respond(&mut held, fd);
+    let (shared, end) = (scene.shared, held.end);
+    let start = shared.start(held.peer()).load(Ordering::SeqCst);
+    let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1;
+    if held.in_switched || held.out_switched || !in_ring || drain::has_backlog(&held) {
+        return Nap::Kernel;
+    }
+    let word = shared.bell(end);
+    let armed = bells::arm_near(word);
+    if stirring(&scene) || shared.tail(end).load(Ordering::SeqCst) & SWITCHED != 0 {
+        return Nap::Woken;
+    }
+    if shared.gone(end ^ 1).load(Ordering::SeqCst) != 0 {
+        return Nap::Kernel;
+    }
+    drop(held);
+    let slept = near::sleep(word, armed);
+    // SAFETY: [preload-real] the C library's; a thread that is cancelled unwinds from here, where nothing is held.
+    unsafe { pthread_testcancel() };
+    match slept {
+        near::Slept::Woken if shared.gone(end ^ 1).load(Ordering::SeqCst) == 0 => Nap::Woken,
+        near::Slept::Interrupted => Nap::Interrupted,
+        near::Slept::Woken | near::Slept::InVain => Nap::Kernel,
+    }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
 }
 
 enum Doze {
@@ -212,156 +268,38 @@ fn scene_of(connection: &'static Connection, held: &Held<'_>) -> Option<Scene> {
     let shared = held.shared?;
     // What was known when there was no room: anything newer is worth a look.
     let taken = held.out.seen();
-    let luck = held.connection.luck.load(Ordering::Relaxed);
-    let crowd = &connection.crowd;
-    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, luck, crowd })
+    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, pace: &connection.pace })
 }
 
-fn leave(connection: &'static Connection, lucky: bool) {
-    let luck = connection.luck.load(Ordering::Relaxed);
-    connection.luck.store(if lucky { (luck + 1).min(LUCK_MAX) } else { luck.saturating_sub(1) }, Ordering::Relaxed);
+fn leave(connection: &'static Connection) {
     connection.watchers.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Watches for a while. Where the peer was last seen waiting on this very core, watching keeps it from running: yields instead.
-fn spin(scene: &Scene, stirring: impl Fn(&Scene) -> bool) -> bool {
+/// Watches for a while. `naps`: if that is in vain, the sleep is one from which the scheduler may wake it on another core.
+fn spin(scene: &Scene, naps: bool, stirring: impl Fn(&Scene) -> bool) -> bool {
     let here = rustix::thread::sched_getcpu() as u64 + 1;
     let (mine, theirs) = (scene.shared.processor(scene.end), scene.shared.processor(scene.end ^ 1));
     if mine.load(Ordering::Relaxed) != here {
         mine.store(here, Ordering::Relaxed);
     }
-    if theirs.load(Ordering::Relaxed) == here {
-        return give_way(scene.crowd, || stirring(scene));
+    let beside = theirs.load(Ordering::Relaxed) == here;
+    if naps && scene.pace.is_to_part(beside) {
+        return stirring(scene);
     }
-    for _ in 0..SPINS_UNIT << scene.luck.min(LUCK_MAX) {
-        if stirring(scene) {
-            return true;
-        }
-        std::hint::spin_loop();
-    }
-    false
-}
-
-/// Lets the peer run on this very core. A third program that computes there would get a whole slice with every yield, where a
-/// sleeper that is woken runs at once: after a long one there are none for a while, each time for twice as long.
-fn give_way(crowd: &Crowd, stirring: impl Fn() -> bool) -> bool {
-    if crowd.is_known() {
-        return stirring();
-    }
-    for _ in 0..YIELDS {
-        if stirring() {
-            return true;
-        }
-        let before = now_ns();
-        rustix::thread::sched_yield();
-        if now_ns().saturating_sub(before) > LONG_YIELD_NS {
-            crowd.found();
-            return stirring();
-        }
-    }
-    crowd.none();
-    stirring()
-}
-
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: [preload-real] a timespec of ours. The C library's, which asks no kernel and is not hooked.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Whether others compute on the core that both ends are on: for so many more waits, and for how many when it was last found.
-#[derive(Debug)]
-pub(crate) struct Crowd {
-    left: AtomicU16,
-    last: AtomicU16,
-}
-
-impl Crowd {
-    pub(crate) const fn new() -> Crowd {
-        Crowd { left: AtomicU16::new(0), last: AtomicU16::new(0) }
-    }
-
-    /// Counts a wait.
-    fn is_known(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        if left > 0 {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
-    }
-
-    fn found(&self) {
-        let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(CROWD_MIN, CROWD_MAX);
-        self.last.store(waits, Ordering::Relaxed);
-        self.left.store(waits, Ordering::Relaxed);
-    }
-
-    pub(crate) fn none(&self) {
-        self.last.store(0, Ordering::Relaxed);
-        self.left.store(0, Ordering::Relaxed);
-    }
+    pace::watch(scene.pace, beside, || stirring(scene))
 }
 
 /// Watches several connections for a while, as `spin` does one. True when something stirs.
 pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
+    let Some(first) = watches.iter().flatten().next() else { return false };
     let here = rustix::thread::sched_getcpu() as u64 + 1;
-    let stirring = || watches.iter().flatten().any(Watch::is_stirring);
-    let mut shared_core = false;
-    let mut luck = 0;
+    let mut beside = false;
     for watch in watches.iter().flatten() {
-        shared_core |= watch.peer_is_here(here);
-        luck = luck.max(watch.connection.luck.load(Ordering::Relaxed));
+        beside |= watch.peer_is_here(here);
     }
-    let mut found = false;
-    if let Some(watch) = watches.iter().flatten().next().filter(|_| shared_core) {
-        found = give_way(&watch.connection.crowd, stirring);
-    } else {
-        for _ in 0..SPINS_UNIT << luck.min(LUCK_MAX) {
-            found = stirring();
-            if found {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-    }
-    for watch in watches.iter().flatten() {
-        let luck = &watch.connection.luck;
-        let now = luck.load(Ordering::Relaxed);
-        luck.store(if found { (now + 1).min(LUCK_MAX) } else { now.saturating_sub(1) }, Ordering::Relaxed);
-    }
-    found
+    pace::watch(&first.connection.pace, beside, || watches.iter().flatten().any(Watch::is_stirring))
 }
 
-/// Longest watch: about 2^8 * 4 pauses, some 40 µs, less than waking a core takes.
-const LUCK_MAX: u8 = 8;
-const SPINS_UNIT: u32 = 4;
-const YIELDS: u32 = 8;
-/// Longer than two ends that pass small messages keep each other waiting, shorter than a slice.
-const LONG_YIELD_NS: u64 = 300_000;
-/// Waits without yields: the most are some tens of milliseconds of small messages.
-const CROWD_MIN: u16 = 64;
-const CROWD_MAX: u16 = 8192;
 /// Naps for the sake of other sleepers before bells are eaten all the same (a count may be too high for ever).
 const PATIENCE: u8 = 20;
 const STRAY_LOOKS: u32 = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_crowd_is_believed_in_for_longer_each_time_it_is_found() {
-        let crowd = Crowd::new();
-        assert!(!crowd.is_known());
-        for waits in [64, 128, 256] {
-            crowd.found();
-            assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), waits);
-        }
-        (0..20).for_each(|_| crowd.found());
-        assert_eq!((0..10_000).take_while(|_| crowd.is_known()).count(), usize::from(CROWD_MAX));
-        crowd.none();
-        crowd.found();
-        assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), 64);
-    }
-}

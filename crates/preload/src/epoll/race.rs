@@ -57,7 +57,7 @@ impl World {
             0 => next.head += 1,
             1 => {
                 let mut claimed = false;
-                next.word(|word| claimed = bells::claim(word, bells::DATA));
+                next.word(|word| claimed = bells::claim(word, bells::DATA).bell);
                 next.claimed = claimed;
             }
             _ => {

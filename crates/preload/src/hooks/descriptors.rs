@@ -285,6 +285,9 @@ unsafe extern "C-unwind" fn setsockopt(
             (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if connection.state() == State::Ring => {
                 return ring_option(fd, connection, name, value, len);
             }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+                connection.timed.store(true, Ordering::Relaxed);
+            }
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_OOBINLINE | libc::SO_PASSCRED | libc::SO_PEEK_OFF)
             | (
                 libc::SOL_SOCKET,
@@ -313,4 +316,6 @@ fn ring_option(fd: c_int, connection: &'static Connection, name: c_int, value: *
     0
 }
 
+/// With a time of 64 bits on every machine.
+const SO_RCVTIMEO_NEW: c_int = 66;
 const CLOSE_RANGE_CLOEXEC: c_int = 4;

@@ -1,0 +1,265 @@
+//! How long it pays to watch memory before sleeping.
+//!
+//! Sleeping and being woken costs some microseconds of processor time on each side, and on an idle core some tens of them of waiting. So
+//! a wait watches first for about what a sleep costs. If nothing has come by then it goes on watching and yielding: that takes the core
+//! from nobody, and whoever answers may be among those who want it. A yield that lasts as long as a scheduler's slice says that
+//! others compute here, who never wait: then waits sleep soon for a while. How far it goes on is halved by each time that was in vain, and tried to the full now
+//! and then: two ends that both sleep answer each other too late for a short watch, and would never find out that a longer one pays.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+
+/// What the waits of one connection have taught.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Waits in a row in vain.
+    misses: AtomicU8,
+    /// Watches of the first, short kind in a row that were in vain.
+    brief_misses: AtomicU8,
+    /// Waits in a row beside whoever is waited for.
+    beside: AtomicU16,
+}
+
+/// Watches until something stirs, or until that pays no longer. `beside`: whoever is waited for was last seen on this very core, where
+/// watching only keeps it from running.
+pub(crate) fn watch(pace: &Pace, beside: bool, stirring: impl Fn() -> bool) -> bool {
+    watch_among(&CROWD, pace, beside, stirring)
+}
+
+fn watch_among(crowd: &Crowd, pace: &Pace, beside: bool, stirring: impl Fn() -> bool) -> bool {
+    if !beside {
+        // Time passes without a look at the clock: a message that is on its way comes within the first few.
+        if pace.briefly() {
+            for _ in 0..BRIEF_PAUSES {
+                if stirring() {
+                    pace.paid();
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        pace.missed_briefly();
+    }
+    if crowd.is_known() {
+        return stirring();
+    }
+    pace.brief_misses.store(0, Ordering::Relaxed);
+    let limit_ns = pace.limit_ns();
+    let begun = now_ns();
+    let mut now = begun;
+    while now.saturating_sub(begun) < limit_ns {
+        rustix::thread::sched_yield();
+        let yielded_ns = now_ns().saturating_sub(now);
+        let found = stirring();
+        if yielded_ns > SLICE_NS {
+            crowd.found();
+            return found;
+        }
+        if found || !beside && (0..PAUSES_A_YIELD).any(|_| stirs_after_a_pause(&stirring)) {
+            pace.paid();
+            return true;
+        }
+        now = now_ns();
+    }
+    if now > begun {
+        crowd.none();
+    }
+    pace.missed();
+    stirring()
+}
+
+#[inline]
+fn stirs_after_a_pause(stirring: &impl Fn() -> bool) -> bool {
+    std::hint::spin_loop();
+    stirring()
+}
+
+impl Pace {
+    pub(crate) const fn new() -> Self {
+        Self { misses: AtomicU8::new(0), brief_misses: AtomicU8::new(0), beside: AtomicU16::new(0) }
+    }
+
+    /// As new.
+    pub(crate) fn forget(&self) {
+        self.paid();
+        self.beside.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether to sleep at once on a word. Two ends that share a core and yield to one another stay there, though another may be idle;
+    /// the scheduler looks for one when it wakes a sleeper, so each end sleeps now and then, less and less often.
+    #[inline]
+    pub(crate) fn is_to_part(&self, beside: bool) -> bool {
+        let waits = self.beside.load(Ordering::Relaxed);
+        if !beside {
+            if waits != 0 {
+                self.beside.store(0, Ordering::Relaxed);
+            }
+            return false;
+        }
+        // Past the longest time between two sleeps the count goes on from half of it.
+        let next = if waits == PART_MAX { PART_MAX / 2 + 1 } else { waits + 1 };
+        self.beside.store(next, Ordering::Relaxed);
+        next >= PART_MIN && next.is_power_of_two()
+    }
+
+    #[inline]
+    fn paid(&self) {
+        if self.misses.load(Ordering::Relaxed) | self.brief_misses.load(Ordering::Relaxed) != 0 {
+            self.misses.store(0, Ordering::Relaxed);
+            self.brief_misses.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn missed_briefly(&self) {
+        let misses = self.brief_misses.load(Ordering::Relaxed) + 1;
+        self.brief_misses.store(if misses == 2 * BRIEF_TRIALS { BRIEF_TRIALS } else { misses }, Ordering::Relaxed);
+    }
+
+    fn missed(&self) {
+        // Past the number at which the full length is tried it begins anew below it.
+        let misses = self.misses.load(Ordering::Relaxed) + 1;
+        self.misses.store(if misses > TRIAL { HALVINGS } else { misses }, Ordering::Relaxed);
+    }
+
+    /// How long a watch may go on while nobody else wants the core.
+    fn limit_ns(&self) -> u64 {
+        match self.misses.load(Ordering::Relaxed) {
+            TRIAL => LONGEST_NS,
+            misses if misses >= HALVINGS => 0,
+            misses => LONGEST_NS >> misses,
+        }
+    }
+
+    /// Whether to watch for a short time at all. Among others that compute that is tried now and then, if it has been in vain.
+    #[inline]
+    fn briefly(&self) -> bool {
+        let misses = self.brief_misses.load(Ordering::Relaxed);
+        misses < BRIEF_TRIALS || misses.is_multiple_of(BRIEF_TRIALS)
+    }
+}
+
+/// Whether others compute on the cores that this process waits on: for so many more waits, and for how many when it was last found.
+#[derive(Debug)]
+struct Crowd {
+    left: AtomicU16,
+    last: AtomicU16,
+}
+
+impl Crowd {
+    const fn new() -> Self {
+        Self { left: AtomicU16::new(0), last: AtomicU16::new(0) }
+    }
+
+    /// Counts a wait.
+    fn is_known(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    /// A yield to others costs a whole slice: each time they are found again there is none for twice as many waits.
+    fn found(&self) {
+        let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(CROWD_MIN, CROWD_MAX);
+        self.last.store(waits, Ordering::Relaxed);
+        self.left.store(waits, Ordering::Relaxed);
+    }
+
+    fn none(&self) {
+        self.last.store(0, Ordering::Relaxed);
+    }
+}
+
+/// By the monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: [preload-real] a timespec of ours. The C library's, which asks no kernel and is not hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Processors are the machine's, so what is learned of them holds for all connections.
+static CROWD: Crowd = Crowd::new();
+
+/// About 4 µs: what sleeping and being woken costs in processor time.
+const BRIEF_PAUSES: u32 = 100;
+const BRIEF_TRIALS: u8 = 16;
+const PAUSES_A_YIELD: u32 = 64;
+/// Longer than waking an idle core and being answered takes, or two ends that both sleep would never find each other awake.
+const LONGEST_NS: u64 = 160_000;
+/// Misses after which a watch ends at the first, short one; and with which the full length is tried.
+const HALVINGS: u8 = 5;
+const TRIAL: u8 = 32;
+/// Waits beside the other end before a sleep is to part them: so many at first, half of so many in the end.
+const PART_MIN: u16 = 8;
+const PART_MAX: u16 = 1024;
+/// A yield that took longer went to one who computes: shorter than a slice of the scheduler's, longer than a few threads that pass
+/// small messages keep each other waiting. Those are better off with yields than with sleeps.
+const SLICE_NS: u64 = 500_000;
+/// Waits without yields: the most are some tens of milliseconds of small messages.
+const CROWD_MIN: u16 = 64;
+const CROWD_MAX: u16 = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_crowd_is_believed_in_for_longer_each_time_it_is_found() {
+        let crowd = Crowd::new();
+        assert!(!crowd.is_known());
+        for waits in [64, 128, 256] {
+            crowd.found();
+            assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), waits);
+        }
+        (0..20).for_each(|_| crowd.found());
+        assert_eq!((0..10_000).take_while(|_| crowd.is_known()).count(), usize::from(CROWD_MAX));
+        crowd.none();
+        crowd.found();
+        assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), 64);
+    }
+
+    #[test]
+    fn watching_in_vain_is_shortened_and_tried_to_the_full_again_for_ever() {
+        let pace = Pace::new();
+        let limits: Vec<u64> = (0..200)
+            .map(|_| {
+                let limit = pace.limit_ns();
+                pace.missed();
+                limit
+            })
+            .collect();
+        assert_eq!(limits[..7], [LONGEST_NS, 80_000, 40_000, 20_000, 10_000, 0, 0]);
+        let trials = limits[7..].iter().filter(|limit| **limit == LONGEST_NS).count();
+        assert!((5..=8).contains(&trials) && limits[7..].iter().all(|limit| [0, LONGEST_NS].contains(limit)));
+        pace.paid();
+        assert_eq!(pace.limit_ns(), LONGEST_NS);
+    }
+
+    #[test]
+    fn ends_on_one_core_part_now_and_then() {
+        let pace = Pace::new();
+        let sleeps: Vec<usize> = (1..5000).filter(|_| pace.is_to_part(true)).collect();
+        assert_eq!(sleeps.len(), 15, "at 8, 16 … 1024 and then every 512");
+        let pace = Pace::new();
+        assert_eq!((1..2000).filter(|_| pace.is_to_part(true)).take(4).collect::<Vec<_>>(), [8, 16, 32, 64]);
+        assert!(!pace.is_to_part(false) && !pace.is_to_part(true), "it begins anew");
+    }
+
+    #[test]
+    fn in_a_crowd_the_short_watch_that_is_in_vain_is_made_now_and_then_only() {
+        let (crowd, pace, looks) = (Crowd::new(), Pace::new(), Cell::new(0u32));
+        (0..20).for_each(|_| crowd.found());
+        for _ in 0..1000 {
+            assert!(!watch_among(&crowd, &pace, false, || {
+                looks.set(looks.get() + 1);
+                false
+            }));
+        }
+        assert!((1000 + 60 * BRIEF_PAUSES..1000 + 100 * BRIEF_PAUSES).contains(&looks.get()), "{}", looks.get());
+        assert!(watch_among(&crowd, &pace, true, || true), "one look is made always");
+        let pace = Pace::new();
+        assert!(watch_among(&crowd, &pace, false, || true) && pace.briefly());
+    }
+}
