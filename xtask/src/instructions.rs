@@ -31,7 +31,11 @@ const fn table(name: &'static str, counted: &'static str, arguments: &'static [&
     Scenario { name, example: "formats", arguments, counted }
 }
 
-const SCENARIOS: [Scenario; 10] = [
+const fn deciding(name: &'static str, counted: &'static str, arguments: &'static [&'static str]) -> Scenario {
+    Scenario { name, example: "deciding", arguments, counted }
+}
+
+const SCENARIOS: [Scenario; 13] = [
     tree("tree-get", &["get"]),
     tree("tree-insert", &["insert"]),
     tree("tree-upsert", &["upsert"]),
@@ -42,6 +46,17 @@ const SCENARIOS: [Scenario; 10] = [
     table("pack-rows", "7formats5Bench4pack17h", &["packing whole rows", "1", "64"]),
     table("answer-heads", "7formats5Bench5heads17h", &["heads of gather", "1", "64"]),
     table("arrow-batches", "7formats5Bench7batches17h", &["Arrow batches", "1", "64"]),
+    deciding("plan", "8deciding7decided17h", &["count"]),
+    deciding("plan-together", "8deciding8together17h", &["together"]),
+    Scenario { name: "pack-together", example: "pack", arguments: &["count"], counted: "4pack8together17h" },
+];
+
+/// What is built for them.
+const EXAMPLES: [(&str, &str); 4] = [
+    ("overside-bwtree", "tree_instructions"),
+    ("overside-table", "formats"),
+    ("overside-planner", "deciding"),
+    ("overside-memory", "pack"),
 ];
 
 /// Counts every scenario and compares with the record, or writes the record.
@@ -70,7 +85,7 @@ pub fn run(root: &Path, record: bool) -> Result<()> {
 }
 
 fn build(root: &Path) -> Result<()> {
-    for (package, example) in [("overside-bwtree", "tree_instructions"), ("overside-table", "formats")] {
+    for (package, example) in EXAMPLES {
         let arguments = ["build", "--release", "--quiet", "--package", package, "--example", example];
         let status = Command::new(env!("CARGO")).args(arguments).current_dir(root).status()?;
         if !status.success() {

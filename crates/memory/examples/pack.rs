@@ -1,6 +1,6 @@
 //! What packing costs beside the copy limit and beside a typed loop, alternating in one run.
 //!
-//! `cargo run --release -p overside-memory --example pack [all|bitmapped|mapped|shuffle|misaligned] [MIB] [ROUNDS]`: the
+//! `cargo run --release -p overside-memory --example pack [all|bitmapped|mapped|shuffle|misaligned|widths|streaming] [MIB] [ROUNDS]`: the
 //! column has MIB MiB (1024 without it; at least four times the last-level cache says something).
 //! Rates count the bytes of the column or table that were read, except where they say packed.
 
@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use overside_memory::kernels::{Kernel, copy};
-use overside_memory::pack::{Layout, PackKernel, pack_with};
+use overside_memory::pack::{Layout, PackKernel, Packer, pack_with};
 use overside_shape::{Bitmap, Column, Frequency, Mask, Order, Run, Shape, shared_tiles};
 
 /// A named side of a comparison.
@@ -288,13 +288,117 @@ fn misaligned(rounds: usize) {
     }
 }
 
+/// Values of every other place, by their width and by how far they and the packed bytes lie off a cache line: a line a width, GB packed
+/// a second in the cache, and the slowest of the misaligned ones beside the aligned one.
+fn widths(rounds: usize) {
+    let memory = vec![3u8; IN_CACHE + 128];
+    let mut out = vec![0u8; IN_CACHE + 128];
+    let start = |v: &[u8]| v.as_ptr().align_offset(64);
+    let (from, to) = (start(&memory), start(&out));
+    println!("\nevery other value, in the cache, GB packed a second, by (source, target) off a cache line");
+    print!("{:>8}", "width");
+    OFF.iter().for_each(|off| print!("{:>10}", format!("{off:?}")));
+    println!("{:>10}", "worst");
+    for width in [1u64, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 100, 128, 256, 1000, 4096, 16384] {
+        let count = (IN_CACHE as u64 / 2 / width).max(1);
+        let rates = OFF.map(|(source, target)| {
+            let at = from as u64 + source;
+            let shape = Shape::strided(at, 2 * width, count, &[Run::new(0, width)]).unwrap();
+            let messages = shape.messages();
+            let mut rates: Vec<f64> = (0..=rounds)
+                .map(|_| {
+                    let begun = Instant::now();
+                    for _ in 0..16 {
+                        let place = &mut out[to + target as usize..][..(count * width) as usize];
+                        pack_with(PackKernel::best(), Layout::Messages, &memory, &messages, place).unwrap();
+                        black_box(&place);
+                    }
+                    (16 * count * width) as f64 / begun.elapsed().as_nanos() as f64
+                })
+                .collect();
+            rates.remove(0);
+            spread(rates).1
+        });
+        print!("{width:>8}");
+        rates.iter().for_each(|rate| print!("{rate:>10.2}"));
+        let worst = rates.iter().copied().fold(f64::MAX, f64::min) / rates[0];
+        println!("{worst:>10.2}");
+    }
+}
+
+/// Large packs into rings of several lengths, with stores that go through the cache and with those that do not; what is packed is read
+/// afterwards, as whoever receives it does, or is not.
+fn streaming(memory: &[u8], rounds: usize) {
+    for ring_bytes in [1usize << 20, 16 << 20, 512 << 20] {
+        for read in [false, true] {
+            let mut rings = [vec![1u8; ring_bytes], vec![1u8; ring_bytes]];
+            let [cached, streamed] = &mut rings;
+            let each = |ring: &mut [u8], copy: &dyn Fn(&mut [u8], &[u8])| {
+                for (i, chunk) in memory.chunks_exact(CHUNK).enumerate() {
+                    let place = &mut ring[i * CHUNK % ring_bytes..][..CHUNK];
+                    copy(place, chunk);
+                    if read {
+                        let words = place.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+                        black_box(words.fold(0, u64::wrapping_add));
+                    }
+                }
+                black_box(&ring);
+            };
+            let pack = |place: &mut [u8], chunk: &[u8]| {
+                let shape = Shape::contiguous(0, CHUNK as u64).unwrap();
+                pack_with(PackKernel::best(), Layout::Messages, chunk, &shape.messages(), place).unwrap();
+            };
+            let sides = vec![
+                side("pack", || each(cached, &pack)),
+                side("streaming stores", || {
+                    each(streamed, &|place: &mut [u8], chunk: &[u8]| copy(Kernel::Streaming, place, chunk));
+                }),
+            ];
+            let how = if read { "and read" } else { "not read" };
+            compare(
+                &format!("{} MiB packed in pieces of 64 KiB into {} MiB, {how}", memory.len() >> 20, ring_bytes >> 20),
+                memory.len() as u64,
+                rounds,
+                sides,
+            );
+        }
+    }
+}
+
+/// Rows of five columns packed for eight destinations in turn, a stretch each, as a shared send packs them: for `cargo xtask instructions`.
+#[inline(never)]
+fn together(memory: &[u8], shapes: &[Shape], out: &mut [u8]) {
+    let packer = |shape| Packer::new(memory, Shape::messages(shape)).unwrap().unwrap();
+    let mut packers: Vec<Packer<'_>> = shapes.iter().map(packer).collect();
+    while packers.iter().any(|packer| packer.left() > 0) {
+        for packer in packers.iter_mut().filter(|packer| packer.left() > 0) {
+            black_box(packer.stretch(out).unwrap());
+        }
+    }
+}
+
+fn count() {
+    let rows = 1u64 << 14;
+    let columns: Vec<Column> = (0..COLUMNS as u64).map(|i| Column::dense(i * rows * 4, 4)).collect();
+    let to = |to: u64| Bitmap::of(rows, |row| random(row, 5) % 8 == to);
+    let shapes: Vec<Shape> = (0..8).map(|i| Shape::bitmapped(&columns, &to(i), Order::Rows).unwrap()).collect();
+    together(&vec![3; COLUMNS * rows as usize * 4], &shapes, &mut vec![0; 64 << 10]);
+}
+
+/// Off a cache line: what is packed, and where it is packed to.
+const OFF: [(u64, u64); 6] = [(0, 0), (1, 0), (4, 0), (0, 1), (0, 4), (3, 5)];
+const IN_CACHE: usize = 128 << 10;
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().unwrap_or_else(|| "all".into());
     let mib: usize = arguments.next().and_then(|a| a.parse().ok()).unwrap_or(1024);
     let rounds: usize = arguments.next().and_then(|a| a.parse().ok()).unwrap_or(9);
+    if what == "count" {
+        return count();
+    }
     let all = what == "all";
-    if all || what == "bitmapped" || what == "mapped" {
+    if all || what == "bitmapped" || what == "mapped" || what == "streaming" {
         let mut memory = vec![0u8; mib << 20];
         memory.iter_mut().step_by(64).enumerate().for_each(|(i, b)| *b = i as u8);
         if all || what == "bitmapped" {
@@ -302,6 +406,9 @@ fn main() {
         }
         if all || what == "mapped" {
             mapped(&memory, rounds);
+        }
+        if all || what == "streaming" {
+            streaming(&memory, rounds);
         }
     }
     if all || what == "shuffle" {
@@ -312,5 +419,8 @@ fn main() {
     }
     if all || what == "misaligned" {
         misaligned(rounds);
+    }
+    if all || what == "widths" {
+        widths(rounds);
     }
 }

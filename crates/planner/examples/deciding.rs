@@ -1,7 +1,7 @@
 //! What deciding costs: `cargo run --release -p overside-planner --example deciding`.
 //!
 //! Nanoseconds a plan, median of rounds, for a shape planned afresh and for one whose plan is cached, beside the price of
-//! the send that the plan is about (both ends, by the profile in use here).
+//! the send that the plan is about (both ends, by the profile in use here). With `count` each is decided once, for `cargo xtask instructions`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,11 +10,16 @@ use std::time::Instant;
 use overside_planner::{
     AtomicScope, Bends, Capabilities, Curve, ForeignMemory, Goal, PlanCache, Planner, Profile, Terms,
 };
-use overside_shape::{Run, Shape};
+use overside_shape::{Bitmap, Column, Order, Run, Shape};
 
 fn main() {
     let planner = Planner::new(capabilities(), profile());
     let terms = Terms { goal: Goal::TotalCpu, ..Terms::default() };
+    match std::env::args().nth(1).as_deref() {
+        Some("count") => return decided(&planner, &shapes().map(|(_, shape)| Arc::new(shape)), &terms),
+        Some("together") => return together(&planner, &dealt(), &terms),
+        _ => {}
+    }
     println!("{:32} {:>10} {:>10} {:>10} {:>8} {:>8}", "16 KiB of", "fresh", "cached", "send", "fresh", "cached");
     for (what, shape) in shapes() {
         let shape = Arc::new(shape);
@@ -30,6 +35,30 @@ fn main() {
         let share = |ns: f64| format!("{:.1} %", 100.0 * ns / send);
         println!("{what:32} {fresh:>7.0} ns {cached:>7.1} ns {send:>7.0} ns {:>8} {:>8}", share(fresh), share(cached));
     }
+}
+
+/// Each shape afresh, then as a plan that is kept.
+#[inline(never)]
+fn decided(planner: &Planner, shapes: &[Arc<Shape>], terms: &Terms) {
+    let mut cache = PlanCache::default();
+    for shape in shapes {
+        for _ in 0..2 {
+            let _ = black_box(cache.plan(planner, black_box(shape), terms));
+        }
+    }
+}
+
+/// A table for eight destinations, as a shared send plans it.
+#[inline(never)]
+fn together(planner: &Planner, shapes: &[Shape], terms: &Terms) {
+    let _ = black_box(planner.plan_together(&black_box(shapes).iter().collect::<Vec<_>>(), terms));
+}
+
+/// Rows of five columns, each to one of eight.
+fn dealt() -> Vec<Shape> {
+    let columns: Vec<Column> = (0..5).map(|column| Column::dense(column << 20, 4)).collect();
+    let rows = |to: u64| Bitmap::of(1 << 16, |row| row.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61 == to);
+    (0..8).map(|to| Shape::bitmapped(&columns, &rows(to), Order::Rows).expect("columns within a table")).collect()
 }
 
 fn shapes() -> [(&'static str, Shape); 5] {

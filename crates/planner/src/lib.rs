@@ -14,12 +14,14 @@ mod boxes;
 mod cache;
 mod capabilities;
 mod curve;
+mod packing;
 mod plan;
 mod planner;
 mod profile;
 mod tables;
 mod tally;
 mod text;
+mod together;
 mod view;
 
 pub use boxes::{Boxes, PerByte, PerLine, Separable, bottleneck, capped, separable};

@@ -2,14 +2,15 @@
 
 use std::hash::{Hash, Hasher};
 
-use overside_shape::{Kind, Run, Shape};
+use overside_shape::{Run, Shape};
 
 use crate::boxes::{PerByte, bottleneck, separable};
 use crate::capabilities::Capabilities;
+use crate::packing::Packing;
 use crate::plan::{Goal, Price, weigh};
 use crate::profile::Profile;
 use crate::tables::{Ends, Ground, Tables};
-use crate::tally::{Range, Tally, range_of, start_of};
+use crate::tally::{Tally, range_of, start_of};
 use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
 
 /// A device as the planner sees it: made once, asked for every shape.
@@ -39,6 +40,10 @@ impl Planner {
         &self.profile
     }
 
+    pub(crate) fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
     /// Tells devices apart.
     pub(crate) fn fingerprint(&self) -> u64 {
         self.fingerprint
@@ -53,6 +58,12 @@ impl Planner {
     /// For a message longer than a request, and a forced way that cannot carry the shape.
     #[inline]
     pub fn plan(&self, shape: &Shape, terms: &Terms) -> Result<ViewPlan, PlanError> {
+        self.prices(shape, terms)?.0.choose(terms.force)
+    }
+
+    /// A plan in which nothing is chosen yet, and what packing all costs.
+    #[inline]
+    pub(crate) fn prices(&self, shape: &Shape, terms: &Terms) -> Result<(ViewPlan, Packing), PlanError> {
         let messages = shape.messages();
         let bytes_max = terms.request_bytes_max.min(self.capabilities.message_max);
         let longest = match messages.uniform_bytes() {
@@ -92,14 +103,14 @@ impl Planner {
         };
         self.price_thresholds(&tally, &load, &ground, terms, &mut plan);
         let packing = self.packing(shape, &tally, &ground);
-        let part = Part { pieces, bytes: load.bytes, runs: 1.0, pack_ns: packing, ..Part::default() };
+        let part = Part { pieces, bytes: load.bytes, runs: 1.0, pack_ns: packing.ns(), ..Part::default() };
         plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal);
-        self.price_inline(shape, packing, &load, terms, &mut plan);
+        self.price_inline(shape, packing.ns(), &load, terms, &mut plan);
         self.price_declared(shape, &tally, &load, terms, &mut plan);
         if terms.gaps_on_wire {
             self.price_boxes(shape, &load, terms, &mut plan);
         }
-        plan.choose(terms.force)
+        Ok((plan, packing))
     }
 
     /// Gathering everything, and every threshold between that and packing everything.
@@ -157,7 +168,7 @@ impl Planner {
         let (profile, words) = (&self.profile, description as f64 * self.profile.pack_byte_ns);
         let sender = profile.send_request_ns + profile.pack_request_ns + words;
         // Whatever is in the sender's cache, the other end has caches of its own.
-        let packing = self.packing(shape, tally, &Ground::of(shape, tally, false));
+        let packing = self.packing(shape, tally, &Ground::of(shape, tally, false)).ns();
         // The description is a request more, and is read twice: to be copied out, and to be checked.
         let receiver = (sends + 1.0) * profile.receive_request_ns + 2.0 * words + packing;
         plan.prices[Way::Declared as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
@@ -205,17 +216,6 @@ impl Planner {
             Goal::Throughput => bottleneck(fragments, cost.request_ns, cost.byte_ns),
             Goal::TotalCpu | Goal::SenderCpu | Goal::Latency => separable(fragments, &cost),
         }
-    }
-
-    /// Packing all of a shape, with the kernel that its kind has.
-    fn packing(&self, shape: &Shape, tally: &Tally, ground: &Ground) -> f64 {
-        if let Kind::Bitmapped { columns: [column], rows } = shape.kind()
-            && let Some((row_ns, run_ns)) = self.profile.pack_bitmapped(column.width)
-        {
-            return rows.rows() as f64 * row_ns + tally.ranges().map(|range| range.pieces).sum::<f64>() * run_ns;
-        }
-        let each = |range: Range| self.tables.kernel(range.index, ground).at(range.pieces, range.bytes);
-        tally.ranges().map(each).sum()
     }
 
     fn priced(&self, load: &Load, part: &Part, goal: Goal) -> Option<Price> {

@@ -358,9 +358,14 @@ fn one(
         }
     })?;
     let plan = planner.plan(&shapes[0], &terms())?.to_string();
+    let together = shared.send.as_ref().and_then(|send| send.plans().next().flatten()).map(ToString::to_string);
     for (series, rounds) in SERIES.into_iter().zip(samples) {
         let point = Point::of(series, destinations as u64, rounds, &limits).with("rows", table.rows);
-        figure.points.push(if series == "declared" { point.with("plan", plan.clone()) } else { point });
+        figure.points.push(match (series, &together) {
+            ("declared", _) => point.with("plan", plan.clone()),
+            ("shared-send", Some(plan)) => point.with("plan", plan.clone()),
+            _ => point,
+        });
     }
     Ok(())
 }

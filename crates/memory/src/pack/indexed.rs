@@ -1,11 +1,12 @@
-//! Rows of a bitmap across columns: first the numbers of the set rows, by vectors and without a branch on the bits, then
-//! row by row. Only what is wanted is read, and no step waits for another.
+//! Rows of a bitmap across columns. Dense columns of 4 bytes are compressed and turned by vectors, if there are such. Of others, first the
+//! numbers of the set rows, by vectors and without a branch on the bits, then row by row: only what is wanted is read, and
+//! no step waits for another.
 
 use std::mem::MaybeUninit;
 
 use overside_shape::Column;
 
-use super::columns::Bits;
+use super::columns::{Bits, Words};
 use super::copy::run;
 use super::kernel::PackKernel;
 use super::load::fixed;
@@ -53,15 +54,57 @@ pub(super) unsafe fn stretch(
     if taken.words.is_empty() {
         return None;
     }
+    // SAFETY: [pack] the caller's promise.
+    let (words, done) = unsafe { compressed(kernel, base, columns, &taken, to) };
     let mut numbers = [const { MaybeUninit::<u32>::uninit() }; NUMBERS + SLACK];
     let numbers = numbers.as_mut_ptr().cast::<u32>();
     // SAFETY: [pack] the numbers of these words fit with slack; the caller's promise for what they number.
     unsafe {
-        let ones = number(kernel, taken.words, numbers);
+        let ones = number(kernel, &taken.words[words..], numbers);
         let numbers = std::slice::from_raw_parts(numbers, ones);
-        move_rows(kernel, base, columns, taken.row as usize, numbers, to, row_bytes);
-        Some(ones)
+        let (row, to) = (taken.row as usize + words * 64, to.add(done * row_bytes));
+        move_rows(kernel, base, columns, row, numbers, to, row_bytes);
+        Some(done + ones)
     }
+}
+
+/// Packs rows by vectors where they read most of what they read for something: of how many words, and how many rows that were.
+///
+/// # Safety
+/// As [`stretch`].
+unsafe fn compressed(
+    kernel: PackKernel,
+    base: *const u8,
+    columns: &[Column],
+    taken: &Words<'_>,
+    to: *mut u8,
+) -> (usize, usize) {
+    #[cfg(target_arch = "x86_64")]
+    if kernel == PackKernel::Avx512
+        && columns.iter().all(|column| (column.width, column.stride) == (4, 4))
+        && taken.ones * SPARSE >= taken.words.len() * 64
+    {
+        let words = &taken.words[..taken.whole];
+        let ones = words.iter().map(|word| word.count_ones() as usize).sum();
+        // SAFETY: [pack] row 0 of a trimmed bitmap is set, so each offset is within the memory, and so are all rows of whole words.
+        let at = |k: usize| unsafe { base.add((columns[k].base + taken.row * 4) as usize) };
+        let at = &at;
+        // SAFETY: [pack] as above; the caller's promise for the rest.
+        let done = unsafe {
+            match columns.len() {
+                2 => super::x86::set_rows4_avx512::<2>(std::array::from_fn(at), words, ones, to),
+                3 => super::x86::set_rows4_avx512::<3>(std::array::from_fn(at), words, ones, to),
+                4 => super::x86::set_rows4_avx512::<4>(std::array::from_fn(at), words, ones, to),
+                5 => super::x86::set_rows4_avx512::<5>(std::array::from_fn(at), words, ones, to),
+                6 => super::x86::set_rows4_avx512::<6>(std::array::from_fn(at), words, ones, to),
+                7 => super::x86::set_rows4_avx512::<7>(std::array::from_fn(at), words, ones, to),
+                8 => super::x86::set_rows4_avx512::<8>(std::array::from_fn(at), words, ones, to),
+                _ => return (0, 0),
+            }
+        };
+        return (words.len(), done);
+    }
+    (0, 0)
 }
 
 /// Writes the numbers of the set bits, counted from the first word's first; gives how many.
@@ -203,5 +246,7 @@ unsafe fn spread_of<const W: usize>(from: *const u8, stride: usize, numbers: &[u
 const NUMBERS: usize = 1024;
 /// How far ahead of a row its place is asked for, in bytes.
 const AHEAD: usize = 1024;
+/// Rows of which fewer than one in so many are set are not read whole.
+const SPARSE: usize = 16;
 /// What vector kernels may write behind the numbers.
 const SLACK: usize = 16;

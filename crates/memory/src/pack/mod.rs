@@ -8,7 +8,7 @@
 //! | contiguous | one copy by vectors |
 //! | strided | one loop a run of the period, by its width; every other value by permutations |
 //! | bitmapped | vector compress by words of 64 rows (widths 1, 2, 4, 8), else value by value |
-//! | several columns of a bitmap, row by row | numbers of the set rows by vectors, then row after row |
+//! | several columns of a bitmap, row by row | compressed and turned by vectors (dense, 4 bytes), else numbers of the set rows by vectors, then row after row |
 //! | sets, row by row | columns into a block in the first-level cache, the block into rows |
 //! | mapped | row by row, fetched ahead |
 //! | other | fragment by fragment, fetched ahead |

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::columns::{Words, dense_words};
 use super::load;
 use super::tables::{ORDER_2, ORDER_4, ORDER_8, Rows4};
-use crate::kernels::prefetch;
+use crate::kernels::{prefetch, prefetch_to_write};
 
 /// # Safety
 /// Both ranges are live, `len` long and disjoint; `len >= 32`; AVX2 was detected.
@@ -388,6 +388,69 @@ pub(super) unsafe fn rows4_avx512<const R: usize>(columns: *const u8, pitch: usi
     turns * 16
 }
 
+/// The set rows of `R` dense columns of 4 bytes: each column's set values next to each other in a block, 16 rows of it at a time turned into
+/// rows. What lies a little further on is asked for with each vector that is read, so that memory is read while vectors are compressed. Gives how
+/// many rows it did: all of them.
+///
+/// # Safety
+/// Each column holds 64 values a word; `to` has room for the `ones` rows that are set; AVX-512 was detected.
+#[target_feature(enable = "avx512f,popcnt")]
+pub(super) unsafe fn set_rows4_avx512<const R: usize>(
+    columns: [*const u8; R],
+    words: &[u64],
+    ones: usize,
+    to: *mut u8,
+) -> usize {
+    let mut block = [const { std::mem::MaybeUninit::<[u32; BLOCK_ROWS + 16]>::uninit() }; R];
+    let pitch = size_of::<[u32; BLOCK_ROWS + 16]>();
+    let block = block.as_mut_ptr().cast::<u8>();
+    let last = to.wrapping_add((ones * 4 * R).saturating_sub(1));
+    let (mut held, mut done) = (0, 0);
+    for (i, word) in words.iter().enumerate() {
+        for step in 0..4 {
+            let bits = (word >> (16 * step)) as u16;
+            for (k, column) in columns.iter().enumerate() {
+                // SAFETY: [pack] 16 values of a word's 64; a block holds what is set of it, and a vector behind it.
+                unsafe {
+                    let from = column.add(256 * i + 64 * step);
+                    prefetch(from.wrapping_add(FETCH_BYTES));
+                    let value = _mm512_maskz_compress_epi32(bits, load_512(from));
+                    _mm512_storeu_si512(block.add(k * pitch + 4 * held).cast(), value);
+                }
+            }
+            held += bits.count_ones() as usize;
+        }
+        if held + 64 > BLOCK_ROWS || i + 1 == words.len() {
+            let whole = held / 16 * 16;
+            let place = to.wrapping_add(done * 4 * R);
+            // What the peer's processor has read lately is its own again before it is written.
+            for line in (0..whole * 4 * R).step_by(64) {
+                prefetch_to_write(place.wrapping_add(FETCH_BYTES + line).min(last));
+            }
+            // SAFETY: [pack] the rows are set; the rest of the block, of which only what is held is read, goes to its start.
+            unsafe {
+                rows4_avx512::<R>(block, pitch, place, whole);
+                let rest = ((1u32 << (held - whole)) - 1) as u16;
+                for column in (0..R).map(|k| block.add(k * pitch)) {
+                    let value = _mm512_maskz_loadu_epi32(rest, column.add(4 * whole).cast());
+                    _mm512_storeu_si512(column.cast(), value);
+                }
+            }
+            (done, held) = (done + whole, held - whole);
+        }
+    }
+    for row in 0..held {
+        for k in 0..R {
+            // SAFETY: [pack] as above.
+            unsafe {
+                let value = block.add(k * pitch + 4 * row).cast::<u32>().read();
+                to.add((done + row) * 4 * R + 4 * k).cast::<u32>().write_unaligned(value);
+            }
+        }
+    }
+    done + held
+}
+
 /// 16 bytes of what is packed ([`load`](super::load)).
 ///
 /// # Safety
@@ -435,3 +498,8 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     }
     out
 }
+
+/// Rows that are compressed before they are turned: together with the rows made of them they stay in the first-level cache.
+const BLOCK_ROWS: usize = 256;
+/// How far ahead of what is read or written a cache line is asked for, in bytes.
+const FETCH_BYTES: usize = 1024;

@@ -153,12 +153,13 @@ impl DeclaredSend {
         several: bool,
     ) -> Result<Advance, VerbsError> {
         let (memory, shape) = (self.region.memory().clone(), self.region.shape().clone());
-        let mut packer = self.packer(&memory, &shape);
+        // Finding a place among the rows takes a while, and often there is nothing left to pack.
+        let mut packer = None;
         loop {
             let mut starved = false;
             // Several at once, so that the provider tells the peer once.
             while self.waiting.len() < AT_ONCE && self.next < self.until && !starved {
-                starved = !match &mut packer {
+                starved = !match packer.get_or_insert_with(|| self.packer(&memory, &shape)) {
                     Some(packer) => self.fill(packer, pool),
                     None => self.prepare(pool),
                 };
@@ -226,10 +227,13 @@ impl DeclaredSend {
 
     /// For packing what was released bit by bit, where it is packed and its messages are of one length.
     pub(crate) fn packer<'a>(&self, memory: &'a Buffer, shape: &'a Shape) -> Option<Packer<'a>> {
-        let all = shape.messages();
-        let fills = self.way == Way::Copy && matches!(Framing::of(&all), Framing::Uniform(_));
         let released = self.next..self.until;
-        fills.then(|| Packer::new(memory, all.slice(released)).ok().flatten()).flatten()
+        self.fills().then(|| Packer::new(memory, shape.messages().slice(released)).ok().flatten()).flatten()
+    }
+
+    /// Whether it is packed and its messages are of one length: requests are filled stretch by stretch then.
+    pub(crate) fn fills(&self) -> bool {
+        self.way == Way::Copy && matches!(Framing::of(&self.region.shape().messages()), Framing::Uniform(_))
     }
 
     /// Packs a stretch of what `packer` has left into the buffer in hand, or into a new one; false when there is none.

@@ -97,15 +97,20 @@ impl SharedSend {
         let regions = regions(memory, destinations, terms.balance)?;
         let tiles =
             regions.iter().map(|region| touched(region.shape())).max().unwrap_or(0).div_ceil(terms.tile_bytes.max(1));
-        let tiles = tiles.max(1);
+        let mut tiles = tiles.max(1);
         let shares = shares_lines(&regions, tiles);
         let view = Terms { warm: terms.view.warm || shares, ..terms.view };
+        let mut plans =
+            planner.map(|planner| planned(planner, &regions, &view, shares)).transpose()?.into_iter().flatten();
         let mut parts = Vec::with_capacity(regions.len());
-        for (index, (region, to)) in regions.into_iter().zip(destinations).enumerate() {
-            let named = |error| DeclareError::Plan { field: format!("destination {index}"), error };
-            let plan = planner.map(|planner| planner.plan(region.shape(), &view)).transpose().map_err(named)?;
+        for (region, to) in regions.into_iter().zip(destinations) {
+            let plan = plans.next();
             let send = DeclaredSend::new(to.id, region, plan.as_ref(), capabilities, view.request_bytes_max)?;
             parts.push(Part { queue_pair: to.queue_pair, send, plan, done: false });
+        }
+        if parts.iter().all(|part: &Part| part.send.fills()) {
+            // Taking turns at stretches holds the destinations together; tiles only bound how far one runs ahead.
+            tiles = tiles.div_ceil(STRETCHED);
         }
         let firsts = parts.iter().filter_map(|part| ends(&part.send.region().shape().messages()));
         let axis = firsts.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or((0, 0));
@@ -217,6 +222,17 @@ impl CompletionQueue {
         }
         Ok(())
     }
+}
+
+/// A plan for each region: for all of them at once, if they lie in the same cache lines.
+fn planned(planner: &Planner, regions: &[Region], terms: &Terms, shares: bool) -> Result<Vec<ViewPlan>, DeclareError> {
+    let named = |(index, error)| DeclareError::Plan { field: format!("destination {index}"), error };
+    let shapes = regions.iter().map(|region| &**region.shape());
+    if shares {
+        return planner.plan_together(&shapes.collect::<Vec<_>>(), terms).map_err(named);
+    }
+    let plan = |(index, shape)| planner.plan(shape, terms).map_err(|error| named((index, error)));
+    shapes.enumerate().map(plan).collect()
 }
 
 fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance) -> Result<Vec<Region>, DeclareError> {
@@ -334,6 +350,8 @@ fn merge(ranges: &mut Vec<(u64, u64)>) -> u64 {
 
 /// A quarter of the second-level cache of anything that runs this: the packed bytes lie in it as well.
 const TILE_BYTES: u64 = 256 << 10;
+/// How many times longer tiles are where all destinations are packed in turn.
+const STRETCHED: u64 = 4;
 const BISECTIONS: usize = 40;
 const SAMPLE_MESSAGES: u64 = 256;
 const SAMPLE_FRAGMENTS: usize = 2048;

@@ -1,0 +1,158 @@
+//! Several shapes over one memory, for several destinations.
+
+use overside_shape::Shape;
+
+use crate::packing::Packing;
+use crate::plan::{Goal, Price, weigh};
+use crate::planner::Planner;
+use crate::view::{PlanError, Terms, ViewPlan, Way};
+
+impl Planner {
+    /// Plans shapes that lie in the same cache lines and are sent together. Whoever makes a shape's messages passes over all
+    /// that it lies in: each receiver once more, where it makes them by a description; the sender once for all that it
+    /// packs, stretch by stretch (d-rdma §4.1 DR-M32, §6 DR-M59). Which of the two is cheaper for all of them together depends on how
+    /// many they are.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan), with the place of the shape.
+    pub fn plan_together(&self, shapes: &[&Shape], terms: &Terms) -> Result<Vec<ViewPlan>, (usize, PlanError)> {
+        let mut alone = Vec::with_capacity(shapes.len());
+        let mut together = Vec::with_capacity(shapes.len());
+        let mut apart = Vec::with_capacity(shapes.len());
+        let mut passes = Vec::with_capacity(shapes.len());
+        for (index, shape) in shapes.iter().enumerate() {
+            let named = |error| (index, error);
+            let (plan, packing) = self.prices(shape, terms).map_err(named)?;
+            let (mut shared, mut spared) = (plan.clone(), plan.clone());
+            self.charge(&mut shared, terms.goal, packing.pass_ns * (PASS_AGAIN - 1.0));
+            alone.push(plan.choose(terms.force).map_err(named)?);
+            together.push(shared.choose(terms.force).map_err(named)?);
+            passes.push(packing);
+            // Receivers are many and work at once; what is chosen for each alone leaves too much to the one sender.
+            self.weigh_again(&mut spared, Goal::SenderCpu);
+            let mut spared = spared.choose(terms.force).map_err(named)?;
+            self.weigh_again(&mut spared, terms.goal);
+            apart.push(spared);
+        }
+        self.lead(&mut together, &passes, terms.goal);
+        let total = |plans: &Vec<ViewPlan>| self.total(plans, terms.goal).ns;
+        let candidates = [alone, together, apart];
+        Ok(candidates.into_iter().min_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or_default())
+    }
+
+    fn weigh_again(&self, plan: &mut ViewPlan, goal: Goal) {
+        let wire_ns = plan.bytes as f64 * self.profile().wire_byte_ns;
+        for price in plan.prices.iter_mut().flatten() {
+            *price = weigh(goal, price.sender_ns, price.receiver_ns, wire_ns);
+        }
+    }
+
+    /// The first pass is a full one, which all that are packed share in.
+    fn lead(&self, plans: &mut [ViewPlan], passes: &[Packing], goal: Goal) {
+        let packed = || plans.iter().zip(passes).filter(|(plan, _)| plan.way() == Way::Copy);
+        let longest = packed().map(|(_, packing)| packing.pass_ns).fold(0.0, f64::max);
+        let share = longest * (1.0 - PASS_AGAIN) / packed().count().max(1) as f64;
+        for plan in plans.iter_mut().filter(|plan| plan.way() == Way::Copy) {
+            self.charge(plan, goal, share);
+        }
+    }
+
+    /// So many nanoseconds more for the sender where it packs.
+    fn charge(&self, plan: &mut ViewPlan, goal: Goal, ns: f64) {
+        let wire_ns = plan.bytes as f64 * self.profile().wire_byte_ns;
+        if let Some(price) = &mut plan.prices[Way::Copy as usize] {
+            *price = weigh(goal, (price.sender_ns + ns).max(0.0), price.receiver_ns, wire_ns);
+        }
+    }
+
+    /// Of one sender and as many receivers as plans, which work at once.
+    fn total(&self, plans: &[ViewPlan], goal: Goal) -> Price {
+        let chosen = || plans.iter().map(ViewPlan::chosen);
+        let sender_ns = chosen().map(|price| price.sender_ns).sum();
+        let receivers = chosen().map(|price| price.receiver_ns);
+        let receiver_ns = match goal {
+            Goal::Throughput | Goal::Latency => receivers.fold(0.0, f64::max),
+            Goal::TotalCpu | Goal::SenderCpu => receivers.sum(),
+        };
+        let bytes: u64 = plans.iter().map(|plan| plan.bytes).sum();
+        weigh(goal, sender_ns, receiver_ns, bytes as f64 * self.profile().wire_byte_ns)
+    }
+}
+
+/// Passing over what is in the nearest cache, as part of what it costs from memory (docs/figures.md, shuffle).
+const PASS_AGAIN: f64 = 1.0 / 16.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::tests::planner;
+    use crate::{Bends, Curve, Force, Profile};
+    use overside_shape::{Bitmap, Column, Order};
+
+    /// A device whose receivers can be given regions, with kernels for bitmaps of 4-byte values.
+    fn device() -> Planner {
+        let curve = |ns: f64| Curve::new([(4, ns)]).unwrap();
+        let plain = planner(256, |profile| Profile {
+            bends: Bends {
+                bitmap_row: curve(0.4),
+                bitmap_run: curve(0.3),
+                receive_packed: Curve::new([(64, 100.0), (1 << 16, 9900.0)]).unwrap(),
+                ..profile.bends.clone()
+            },
+            ..profile.clone()
+        });
+        let capabilities = crate::Capabilities { region_bytes_max: 1 << 20, ..plain.capabilities().clone() };
+        Planner::new(capabilities, plain.profile().clone())
+    }
+
+    /// Row `i` of five columns goes to destination `i % of`.
+    fn dealt(of: u64) -> Vec<Shape> {
+        let columns: Vec<Column> = (0..5).map(|column| Column::dense(column * (ROWS * 4 + 64), 4)).collect();
+        let rows = |to: u64| Bitmap::of(ROWS, |row| (row * 7 + row / 11) % of == to);
+        (0..of).map(|to| Shape::bitmapped(&columns, &rows(to), Order::Rows).unwrap()).collect()
+    }
+
+    fn plans(of: u64, terms: &Terms) -> Vec<ViewPlan> {
+        let shapes = dealt(of);
+        device().plan_together(&shapes.iter().collect::<Vec<_>>(), terms).unwrap()
+    }
+
+    #[test]
+    fn few_receivers_read_the_table_and_many_do_not() {
+        let terms = Terms { goal: Goal::TotalCpu, ..Terms::default() };
+        let ways = |of| plans(of, &terms).iter().map(ViewPlan::way).collect::<Vec<_>>();
+        assert_eq!(ways(1), [Way::Declared]);
+        assert_eq!(ways(2), [Way::Declared; 2]);
+        assert_eq!(ways(8), [Way::Copy; 8]);
+        // One by one each would be declared, whatever the others are.
+        let shapes = dealt(8);
+        assert!(shapes.iter().all(|shape| device().plan(shape, &terms).unwrap().way() == Way::Declared));
+        // A sender that is all that counts lets the receivers work; those of many rows at once are not slower than it.
+        for goal in [Goal::SenderCpu, Goal::Throughput] {
+            assert!(plans(8, &Terms { goal, ..terms }).iter().all(|plan| plan.way() == Way::Declared), "{goal:?}");
+        }
+    }
+
+    #[test]
+    fn together_the_table_is_paid_once() {
+        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let shapes = dealt(8);
+        let apart: f64 = shapes.iter().map(|shape| device().plan(shape, &forced).unwrap().chosen().ns).sum();
+        let together: f64 = plans(8, &forced).iter().map(|plan| plan.chosen().ns).sum();
+        let pass = ROWS as f64 * 5.0 * 0.4;
+        let saved = 7.0 * pass * (1.0 - PASS_AGAIN);
+        // Behind a destination's last row nothing is passed over.
+        assert!((apart - together - saved).abs() < saved / 1000.0, "{apart} {together} {saved}");
+    }
+
+    #[test]
+    fn the_shape_that_cannot_be_sent_is_named() {
+        let mut shapes = dealt(3);
+        shapes[1] = Shape::contiguous(0, 5000).unwrap();
+        let terms = Terms { request_bytes_max: 4096, ..Terms::default() };
+        let error = device().plan_together(&shapes.iter().collect::<Vec<_>>(), &terms).unwrap_err();
+        assert_eq!(error, (1, PlanError::TooLong { bytes: 5000, max: 4096 }));
+    }
+
+    const ROWS: u64 = 1 << 16;
+}
