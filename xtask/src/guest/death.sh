@@ -14,7 +14,7 @@ serve() {
     tries=0
     until grep -q "listening on" served 2>/dev/null; do
         tries=$((tries + 1))
-        [ $tries -lt 300 ] || { cat served; fail "the server does not listen"; }
+        [ $tries -lt 3000 ] || { cat served; fail "the server does not listen"; }
         sleep 0.1
     done
 }
@@ -37,12 +37,14 @@ done
 mkfifo pipe
 ./overside scan $A lines --mode gather >pipe 2>said &
 client=$!
-# It has begun once a line came, and cannot end: nobody reads on.
-read -r line <pipe &
 exec 3<pipe
 head -c 1000 <&3 >begun
+# It has begun; and stands still, or it would take all rows and keep them for whoever reads.
+kill -STOP $client
+[ -s begun ] || fail "a scan that does not begin"
 kill -9 $server
 wait $server
+kill -CONT $client
 before=$(cut -d. -f1 /proc/uptime)
 cat <&3 >rest
 wait $client
@@ -51,7 +53,8 @@ took=$(($(cut -d. -f1 /proc/uptime) - before))
 [ $status = 1 ] || fail "a scan from a killed server ended with status $status"
 [ -s said ] || fail "a scan from a killed server ended without a word"
 cat said
-[ $took -le 8 ] || fail "a client noticed the death of its server after $took s"
+# At once, and as many times that as an emulated processor on a busy host may take.
+[ $took -le 60 ] || fail "a client noticed the death of its server after $took s"
 
 # The address is free again.
 serve

@@ -23,7 +23,7 @@ done
 ip link set lo up
 if [ -n "$node" ]; then
     tries=0
-    while [ ! -e /sys/class/net/eth0 ] && [ $tries -lt 100 ]; do
+    while [ ! -e /sys/class/net/eth0 ] && [ $tries -lt 1200 ]; do
         tries=$((tries + 1))
         sleep 0.05
     done

@@ -9,9 +9,9 @@ A=rdma:127.0.0.1:7070
 ./overside devices || fail "no devices"
 ./overside serve --listen $A --listen shm:guest --workers 1 >served 2>&1 &
 tries=0
-until grep -q "listening on shm" served; do
+until grep -q "listening on shm" served 2>/dev/null; do
     tries=$((tries + 1))
-    [ $tries -lt 300 ] || { cat served; fail "the server does not listen"; }
+    [ $tries -lt 3000 ] || { cat served; fail "the server does not listen"; }
     sleep 0.1
 done
 
