@@ -76,11 +76,6 @@ impl OwnRing for OwnControl {
     }
 
     #[inline]
-    fn put_head(&self, index: u64, words: &[u64; 2]) {
-        self.put(self.geometry.descriptor_at(index), words);
-    }
-
-    #[inline]
     fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]) {
         self.put(self.geometry.cell_at(index), words);
     }
@@ -106,6 +101,15 @@ impl OwnRing for OwnControl {
     fn stamp(&self, index: u64) {
         let word = &self.words()[self.geometry.descriptor_at(index) / 8 + 1];
         word.store(unstamped(word.load(Ordering::Relaxed)) | self.geometry.stamp(index), Ordering::Release);
+    }
+
+    #[inline]
+    fn put_stamped(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
+        let at = self.geometry.descriptor_at(index);
+        let [first, second, rest @ ..] = words;
+        self.put(at + 16, rest);
+        self.put(at, &[*first]);
+        self.words()[at / 8 + 1].store(unstamped(*second) | self.geometry.stamp(index), Ordering::Release);
     }
 }
 

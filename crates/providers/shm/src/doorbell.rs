@@ -29,11 +29,6 @@ pub(crate) trait PeerWords {
 pub(crate) trait OwnRing: OwnWords {
     /// Writes a descriptor that nobody sees before it is stamped.
     fn put_descriptor(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]);
-    /// Writes the first two words of a descriptor whose others mean nothing.
-    fn put_head(&self, index: u64, words: &[u64; 2]) {
-        let [first, second] = *words;
-        self.put_descriptor(index, &[first, second, 0, 0, 0, 0, 0, 0]);
-    }
     /// Writes a cell.
     fn put_cell(&self, index: u64, words: &[u64; CELL_BYTES / 8]);
     /// Writes bytes into cells that follow on each other, the last filled up with zeros.
@@ -47,6 +42,11 @@ pub(crate) trait OwnRing: OwnWords {
     }
     /// Publishes a descriptor that was written, with release ordering.
     fn stamp(&self, index: u64);
+    /// Writes a descriptor and publishes it.
+    fn put_stamped(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
+        self.put_descriptor(index, words);
+        self.stamp(index);
+    }
 }
 
 /// The peer's ring.

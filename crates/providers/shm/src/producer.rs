@@ -15,11 +15,14 @@ pub(crate) struct Producer {
     consumed: u64,
     cells_used: u64,
     cells_freed: u64,
+    /// The last descriptor, while it is not in the ring: it goes there with its stamp, in one go. A receiver that waits for it looks at
+    /// its cache line all the time, and would fetch the line between two writes.
+    last: Option<[u64; WORDS]>,
 }
 
 impl Producer {
     pub(crate) fn new(geometry: Geometry) -> Self {
-        Self { geometry, head: 0, published: 0, consumed: 0, cells_used: 0, cells_freed: 0 }
+        Self { geometry, head: 0, published: 0, consumed: 0, cells_used: 0, cells_freed: 0, last: None }
     }
 
     /// Whether a descriptor with so many cells fits now.
@@ -56,9 +59,7 @@ impl Producer {
             self.finish(own, descriptor, &words);
         } else {
             own.put_bytes(self.cells_used, bytes);
-            // The rest of the descriptor means nothing then.
-            own.put_head(self.head, &[words[0], words[1]]);
-            self.count(descriptor);
+            self.finish(own, descriptor, &words);
         }
     }
 
@@ -75,11 +76,9 @@ impl Producer {
     }
 
     fn finish(&mut self, own: &impl OwnRing, descriptor: Descriptor, words: &[u64; WORDS]) {
-        own.put_descriptor(self.head, words);
-        self.count(descriptor);
-    }
-
-    fn count(&mut self, descriptor: Descriptor) {
+        if let Some(before) = self.last.replace(*words) {
+            own.put_descriptor(self.head - 1, &before);
+        }
         self.head += 1;
         self.cells_used += descriptor.cells() as u64;
     }
@@ -93,7 +92,9 @@ impl Producer {
     /// Tells the peer of all that was written.
     #[inline]
     pub(crate) fn publish(&mut self, own: &impl OwnRing) {
-        (self.published..self.head).for_each(|index| own.stamp(index));
+        let Some(last) = self.last.take() else { return };
+        (self.published..self.head - 1).for_each(|index| own.stamp(index));
+        own.put_stamped(self.head - 1, &last);
         self.published = self.head;
     }
 

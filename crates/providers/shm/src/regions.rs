@@ -186,7 +186,6 @@ const DESCRIPTION_OUTSIDE: Fate = Fate::Malformed("a region's description lies o
 mod tests {
     use super::*;
     use crate::control::PeerControl;
-    use crate::doorbell::OwnRing;
     use crate::peer_memory::Limits;
     use crate::producer::Producer;
     use crate::ring::Geometry;
@@ -232,7 +231,7 @@ mod tests {
             change(&mut words);
             let descriptor = Descriptor { task: Task::Region, immediate: None, len: self.len as u64, report: true };
             producer.region(&own, descriptor, words);
-            own.stamp(0);
+            producer.publish(&own);
             Consumer::new(geometry).peek(&peer).unwrap()
         }
 
