@@ -99,7 +99,8 @@ pub struct Bench {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// Of `sockets`: only the series with this in their names (echo, stream, pgbench, redis, "1 client").
+    /// Of `sockets`: only the series with this in their names (echo, stream, pgbench, redis, "1 client"). Of `messages`: only the
+    /// sides (TCP, "shm: SEND").
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.

@@ -78,6 +78,8 @@ for mode in gather copy; do
     ./overside scan $R lines --key-file key --mode $mode --out late.csv || fail "scan over a slow wire, $mode"
     cmp expected.csv late.csv || fail "$mode over a slow wire delivers other rows"
 done
+./overside scan $T lines --key-file key --out late.csv || fail "scan over tcp: and a slow wire"
+cmp expected.csv late.csv || fail "tcp: over a slow wire delivers other rows"
 /bin/tc qdisc del dev wire root
 
 # begin_scan: one that stands still in the middle.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A table scan in every mode over rdma:, between two processes, against the same scan over shm:.
+# A table scan in every mode over rdma:, between two processes, against the same scan over shm:; a calibration and round trips.
 fail() {
     echo "scan: $*"
     exit 1
@@ -42,4 +42,8 @@ wait $!
 # What is measured on an emulated processor means nothing; that it is measured does.
 ./overside calibrate rdma --json --force >prices || fail "calibrate"
 grep -q '"calibrations":\[{' prices || fail "calibrate says: $(cat prices)"
+./overside bench messages --quick --only rdma: --report messages.html >messages || fail "bench messages"
+for way in "index" "header and footer" "header and footer, inline" "SEND" "SEND inline"; do
+    grep -q "^rdma: $way " messages || fail "bench messages has no $way: $(cat messages)"
+done
 echo "scan: every mode delivers the rows"

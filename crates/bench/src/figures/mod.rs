@@ -55,7 +55,7 @@ pub struct Options {
     pub over: String,
     /// The library that is preloaded into programs for `sockets`; without it there is no such figure.
     pub library: Option<PathBuf>,
-    /// Of `sockets`: only what has this in its name.
+    /// Of `sockets` and `messages`: only what has this in its name.
     pub only: Option<String>,
 }
 

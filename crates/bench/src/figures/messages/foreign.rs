@@ -88,10 +88,10 @@ impl Program {
 }
 
 impl Foreign {
-    /// Those that work where and beside what this process is now, and of each other one why it does not.
-    pub(super) fn present(slice_ns: u64, size: usize) -> (Vec<Foreign>, Vec<String>) {
+    /// Those of the wanted ones that work where and beside what this process is now, and of each other one why it does not.
+    pub(super) fn present(slice_ns: u64, size: usize, wants: impl Fn(&str) -> bool) -> (Vec<Foreign>, Vec<String>) {
         let (mut present, mut absent) = (Vec::new(), Vec::new());
-        for program in Program::ALL {
+        for program in Program::ALL.into_iter().filter(|program| wants(&program.name())) {
             let (command, package) = program.command();
             let mut foreign = Foreign { program, iterations: ITERATIONS, failed: None };
             if let Some(missing) = [command, GUARD].into_iter().find(|command| !installed(command)) {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_told_and_one_that_is_there_plays() {
-        let (present, absent) = Foreign::present(0, 64);
+        let (present, absent) = Foreign::present(0, 64, |_| true);
         assert_eq!(present.len() + absent.len(), Program::ALL.len());
         for program in Program::ALL {
             let (command, package) = program.command();

@@ -44,7 +44,9 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     for (place, sides) in &measured {
         table(&mut figure, place, sides);
     }
-    let sizes = sweep::measure(setting, &transports, &mut figure)?;
+    let swept = |transport: &&str| setting.wants(&side_name(transport, Way::FramedInline));
+    let swept: Vec<&str> = transports.iter().copied().filter(swept).collect();
+    let sizes = sweep::measure(setting, &swept, &mut figure)?;
     bars(&mut figure, &measured);
     claims(&mut figure, &measured, &sizes);
     figure.more.insert("placements".into(), measured.iter().map(|(place, sides)| data(place, sides)).collect());
@@ -120,8 +122,8 @@ fn placement(
     absent: &mut Vec<String>,
 ) -> Result<Vec<Rounds>> {
     let _there = place.take()?;
-    let mut sides = sides(transports)?;
-    let (mut others, why) = Foreign::present(slice_ns(setting), MESSAGE_BYTES);
+    let mut sides = sides(setting, transports)?;
+    let (mut others, why) = Foreign::present(slice_ns(setting), MESSAGE_BYTES, |name| setting.wants(name));
     let rounds = setting.rounds();
     let (mut done, all) = (0, sides.len() + others.len());
     let samples = alternate(all, rounds, |side, round| {
@@ -155,7 +157,8 @@ pub(super) fn bare_sides() -> Result<Vec<Match>> {
     Ok(vec![spin, Match::start(FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?])
 }
 
-fn sides(transports: &[&str]) -> Result<Vec<Match>> {
+/// Those that are wanted, ready.
+fn sides(setting: &Setting<'_>, transports: &[&str]) -> Result<Vec<Match>> {
     let mut all = bare_sides()?;
     let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
     let unix = sockets::Stream::unix(ours.into());
@@ -164,8 +167,9 @@ fn sides(transports: &[&str]) -> Result<Vec<Match>> {
     let address = listener.local_addr()?.to_string();
     let tcp = |_: &mut UnixStream| Ok(Box::new(sockets::Stream::accept(&listener)?) as Box<dyn play::Side>);
     all.push(Match::start(TCP, &["tcp", &address], None, tcp)?);
+    all.retain(|side| setting.wants(&side.name));
     for transport in transports {
-        for way in Way::ALL {
+        for way in Way::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
             all.push(provided(transport, way)?.0);
         }
     }

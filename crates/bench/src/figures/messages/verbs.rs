@@ -81,7 +81,7 @@ pub(super) struct Verbs {
     done: Vec<WorkCompletion>,
     batch: VecDeque<WorkRequest>,
     size: usize,
-    _regions: [MemoryRegion; 2],
+    _regions: [MemoryRegion; 3],
     _provider: (Arc<dyn Provider>, ProtectionDomain),
 }
 
@@ -125,6 +125,8 @@ impl Verbs {
             part.copy_from_slice(&read_word(line)?.to_le_bytes());
         }
         let slots = Segment::private(STRIDE * RECEIVES)?.carve(STRIDE);
+        let slot_memory = slots.first().context("no receive was asked for")?.segment().clone();
+        let receiving = register(&Memory::Segment(slot_memory), Access::LOCAL)?;
         let mut free: Vec<(u64, Buffer)> = slots.into_iter().take(RECEIVES).map(|buffer| (0, buffer)).collect();
         queue.post_receive(Some(pair), &mut free)?;
         Ok(Verbs {
@@ -141,7 +143,7 @@ impl Verbs {
             done: Vec::new(),
             batch: VecDeque::new(),
             size: SIZES[0],
-            _regions: [source, target],
+            _regions: [source, target, receiving],
             _provider: provider,
         })
     }
