@@ -47,9 +47,16 @@ impl Tree {
         Ok(outcome == Outcome::Done { was_there: true })
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key; whether it was there. In a full arena it waits, for up to a second, for memory that others hold back.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let outcome = self.core.change(key, Change::Delete)?;
+        Ok(outcome == Outcome::Done { was_there: true })
+    }
+
+    /// As [`delete`](Self::delete), and waits for nobody: [`Error::Exhausted`] where others hold back the memory that it takes, and
+    /// once they have let go of it, trying again succeeds. For threads that serve others meanwhile.
+    pub fn delete_now(&self, key: &[u8]) -> Result<bool, Error> {
+        let outcome = self.core.change_now(key, Change::Delete)?;
         Ok(outcome == Outcome::Done { was_there: true })
     }
 

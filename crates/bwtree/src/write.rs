@@ -58,6 +58,16 @@ impl<'g> LeafState<'g> {
 
 impl Core {
     pub(crate) fn change(&self, key: &[u8], change: Change<'_>) -> Result<Outcome, Error> {
+        let removes = matches!(change, Change::Delete | Change::Swap { new: None, .. });
+        self.change_within(key, change, if removes { DELETE_TRIES } else { TRIES })
+    }
+
+    /// As `change`, waiting for nobody.
+    pub(crate) fn change_now(&self, key: &[u8], change: Change<'_>) -> Result<Outcome, Error> {
+        self.change_within(key, change, TRIES)
+    }
+
+    fn change_within(&self, key: &[u8], change: Change<'_>, tries: usize) -> Result<Outcome, Error> {
         self.check(key, &change)?;
         let value = match change {
             Change::Insert(v) | Change::Upsert(v) | Change::Update(v) | Change::Swap { new: Some(v), .. } => Some(v),
@@ -73,7 +83,6 @@ impl Core {
             };
             draft = Draft { op: Op::Put, key, prefix, rest };
         }
-        let tries = if draft.op == Op::Delete { DELETE_TRIES } else { TRIES };
         let mut failed = 0;
         let outcome = loop {
             let guard = self.enter();

@@ -97,6 +97,32 @@ fn an_insert_that_is_refused_waits_for_nobody() {
     drop(pages);
 }
 
+/// A thread that serves others cannot sleep: it is told at once, and succeeds once the pages are let go.
+#[test]
+fn a_delete_that_shall_not_wait_is_refused_until_others_let_go() {
+    let tree = tree(16 << 10, 3, 100);
+    let there = filled(&tree, &[7; 100]);
+    let pages = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).collect::<Vec<_>>();
+    let mut left = there.iter().map(|n| key(*n));
+    let refused = left.by_ref().find(|key| match tree.delete_now(key) {
+        Ok(was_there) => !was_there,
+        Err(error) => {
+            assert_eq!(error, Error::Exhausted);
+            true
+        }
+    });
+    let refused = refused.expect("the reserve is smaller than the pages that are held");
+    assert_eq!(tree.delete_now(&refused), Err(Error::Exhausted), "as long as they are held");
+    assert_eq!(tree.stats().waits, 0);
+    let mut value = Vec::new();
+    assert_eq!(tree.get(&refused, &mut value), Ok(true), "what was refused is untouched");
+    drop(pages);
+    assert_eq!(tree.delete_now(&refused), Ok(true), "{:?}", tree.stats());
+    for key in left {
+        assert_eq!(tree.delete_now(&key), Ok(true), "{:?}", tree.stats());
+    }
+}
+
 #[test]
 fn deletes_succeed_while_others_read_and_fail_to_insert() {
     let tree = tree(16 << 10, 3, 100);
