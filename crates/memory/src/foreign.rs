@@ -21,7 +21,8 @@ impl Foreign {
     /// Verifies size and seals of what a peer passed, then maps it.
     ///
     /// # Errors
-    /// [`MemoryError::Untrusted`] when the descriptor is not a sealed, allocated memfd of `len` bytes.
+    /// [`MemoryError::Untrusted`] when the descriptor is not an allocated memfd of `len` bytes, sealed against
+    /// every change of its size and every later writable mapping.
     pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
         Ok(Self { mapped: Racing::passed(fd, len, false, "the segment's size is absurd")? })
     }
@@ -167,6 +168,11 @@ mod tests {
         rustix::fs::ftruncate(&hollow, 1 << 20).unwrap();
         sys::seal(&hollow, true).unwrap();
         assert!(Foreign::map(hollow, 1 << 20).is_err(), "its holes would be ours to fill");
+        let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::fallocate(&open, rustix::fs::FallocateFlags::empty(), 0, 4096).unwrap();
+        sys::seal(&open, false).unwrap();
+        let refused = Foreign::map(open, 4096).unwrap_err();
+        assert!(refused.to_string().contains("mapped for writing"), "others could write what we read: {refused}");
         let (pipe, _) = rustix::pipe::pipe().unwrap();
         assert!(Foreign::map(pipe, 4096).is_err(), "not a memfd");
     }

@@ -18,8 +18,12 @@ impl Hold {
     /// A hold that calls `release(data)` once.
     ///
     /// # Safety
-    /// `release(data)` is sound once on any thread at any time; it must not block, unwind
-    /// or call into verbs, because completion queues run it while they poll.
+    /// `release(data)` is sound once, on any thread, at any time.
+    ///
+    /// # What it should not do
+    /// Completion queues run it while they poll. Soundness does not lean on the rest, for a hold can be made of any value and that
+    /// value's destructor may do anything: one that blocks holds up whoever polls, one that panics goes through `poll` once (nothing is
+    /// released twice or lost, and later polls go on), and one that waits for a lock that is held around `poll` waits for ever.
     pub const unsafe fn from_raw(data: *const (), release: unsafe fn(*const ())) -> Self {
         Self { data, release }
     }

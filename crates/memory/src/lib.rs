@@ -35,6 +35,7 @@ pub use hold::Hold;
 pub use pool::Pool;
 pub use reservation::Reservation;
 pub use segment::{Segment, SegmentId};
+pub use sys::available_bytes;
 pub use view::{Fragment, View};
 pub use window::Window;
 

@@ -31,7 +31,8 @@ impl Racing {
         if len == 0 || len > isize::MAX as u64 {
             return Err(MemoryError::Untrusted(absurd));
         }
-        sys::verify(&fd, len)?;
+        // What is only read here was passed for reading alone: whoever else has its descriptor cannot write it either.
+        sys::verify(&fd, len, !write)?;
         Self::own(fd, len as usize, write)
     }
 

@@ -15,7 +15,7 @@ use crate::{MemoryError, huge};
 /// here and never a SIGBUS later. The kernel would hand out its last page and then kill
 /// somebody, so what is not available is refused before.
 pub(crate) fn memfd(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
-    if available().is_some_and(|bytes| (len as u64).saturating_add(RESERVE_BYTES) > bytes) {
+    if available_bytes().is_some_and(|bytes| (len as u64).saturating_add(RESERVE_BYTES) > bytes) {
         return Err(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM });
     }
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -44,13 +44,16 @@ pub(crate) fn frozen(fd: impl AsFd) -> Result<Option<bool>, MemoryError> {
 }
 
 /// Checks that a descriptor from a peer is a memfd of exactly `len` bytes that can never
-/// shrink, so that a mapping of it cannot fault.
-pub(crate) fn verify(fd: impl AsFd, len: u64) -> Result<(), MemoryError> {
+/// shrink, so that a mapping of it cannot fault; and, if it is to be `frozen`, that nobody can map it for writing any more.
+pub(crate) fn verify(fd: impl AsFd, len: u64, frozen: bool) -> Result<(), MemoryError> {
     let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let seals = rustix::fs::fcntl_get_seals(&fd)
         .map_err(|_| MemoryError::Untrusted("the descriptor cannot be sealed; only memfds are accepted"))?;
     if !seals.contains(wanted) {
         return Err(MemoryError::Untrusted("the segment may still shrink or grow"));
+    }
+    if frozen && !seals.contains(SealFlags::FUTURE_WRITE) {
+        return Err(MemoryError::Untrusted("the segment may still be mapped for writing"));
     }
     let stat =
         rustix::fs::fstat(&fd).map_err(|source| MemoryError::System { what: "fstat of a peer's segment", source })?;
@@ -142,8 +145,8 @@ pub(crate) fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
-/// What the kernel thinks can be allocated without pushing others out (`MemAvailable`).
-fn available() -> Option<u64> {
+/// Bytes that the kernel thinks can be allocated without pushing others out (`MemAvailable`); none where it does not say.
+pub fn available_bytes() -> Option<u64> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let file = rustix::fs::open("/proc/meminfo", flags, rustix::fs::Mode::empty()).ok()?;
     let mut text = [0u8; 512];
