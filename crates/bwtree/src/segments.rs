@@ -15,6 +15,12 @@ use crate::arena::{ARENA_BYTES_MAX, Arena, Exhausted};
 
 /// Learns of segments as an arena grows and shrinks, to register and deregister them.
 pub trait SegmentObserver: Send + Sync + fmt::Debug {
+    /// Whether a segment of `bytes` bytes may come at all: asked before one is made, which takes a while.
+    fn has_room(&self, bytes: usize) -> bool {
+        let _ = bytes;
+        true
+    }
+
     /// A segment came; refusing it makes the tree's write fail as exhausted.
     ///
     /// # Errors
@@ -82,7 +88,7 @@ unsafe impl Arena for SegmentArena {
 
     fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
-        if segments.len() >= self.chunks_committed_max {
+        if segments.len() >= self.chunks_committed_max || !self.observer.has_room(self.reservation.chunk_bytes()) {
             return Err(Exhausted);
         }
         let segment = Arc::new(self.reservation.commit(chunk).map_err(|_| Exhausted)?);

@@ -189,12 +189,15 @@ pub struct Serve {
     /// Where to listen: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT. May be given several times.
     #[arg(long, value_name = "ADDR", required = true)]
     pub listen: Vec<String>,
-    /// Memory that one table may take, as 512M or 8G.
+    /// Memory that all tables together may take, as 512M or 8G. Three quarters of what is available by default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub memory: Option<usize>,
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
+    /// Connections at once; one too many is told so. 4096 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: Option<u32>,
     /// Print one JSON object once it listens.
     #[arg(long)]
     pub json: bool,
@@ -407,11 +410,11 @@ Serve tables on each address until Ctrl-C or SIGTERM. The first line of the outp
 shm: any process of the same user may connect, read and change every table; over tcp: whoever has the
 key, and without a key, which is for this host alone, anybody on it. Both sides of a connection prove the
 key, and every frame carries a tag made with it, but nothing on the wire is secret. Tables live in
-memory: they are gone when the server ends.";
+memory: they are gone when the server ends. It ends with status 1 if a bug keeps it from going on.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside serve --listen shm:mine
-  overside serve --listen shm:mine --memory 8G --workers 2
+  overside serve --listen shm:mine --memory 8G --workers 2 --max-connections 100
   overside serve --listen shm:mine --listen tcp:0.0.0.0:7070 --key-file key";
 
 const LOAD: &str = "\

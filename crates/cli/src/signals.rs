@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +43,22 @@ impl Signals {
     }
 }
 
-/// Sleeps until a signal comes.
-pub struct Doorbell(UnixStream);
+/// Sleeps until a signal comes, or somebody rings.
+pub struct Doorbell {
+    ours: UnixStream,
+    theirs: UnixStream,
+}
+
+/// Ends the sleep as a signal does.
+pub struct Ringer(UnixStream);
+
+impl Ringer {
+    /// Rings; more than once is as good as once.
+    pub fn ring(&self) {
+        // A full socket has rung long ago.
+        let _ = (&self.0).write(&[1]);
+    }
+}
 
 impl Doorbell {
     /// Takes the signals over; from now on none ends the process.
@@ -57,12 +71,20 @@ impl Doorbell {
             let end = theirs.try_clone().context("no socket could be duplicated")?;
             signal_hook::low_level::pipe::register(signal, end).context("signals cannot be taken over")?;
         }
-        Ok(Doorbell(ours))
+        Ok(Doorbell { ours, theirs })
     }
 
-    /// Sleeps until a signal comes.
+    /// Somebody who may ring.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn ringer(&self) -> Result<Ringer> {
+        Ok(Ringer(self.theirs.try_clone().context("no socket could be duplicated")?))
+    }
+
+    /// Sleeps until a signal comes or somebody rings.
     pub fn wait(mut self) {
         // An error could only come of a closed socket, whose other ends this process holds for good.
-        let _ = self.0.read(&mut [0]);
+        let _ = self.ours.read(&mut [0]);
     }
 }

@@ -69,9 +69,11 @@ fn replies() {
         empty_poll_ns: 7,
         closed_for_cause: 8,
         consolidations: 9,
+        waiting: 10,
     }));
     use FaultCode::*;
-    for code in [UnknownTable, TableExists, BadRequest, BadRow, Duplicate, NotFound, TooLarge, Exhausted, Closing] {
+    let codes = [UnknownTable, TableExists, BadRequest, BadRow, Duplicate, NotFound, TooLarge, Exhausted, Closing];
+    for code in codes.into_iter().chain([TooManyConnections]) {
         lines.add(&Reply::Fault(Fault { code, text: "why".into() }));
     }
     insta::assert_snapshot!(lines.0);

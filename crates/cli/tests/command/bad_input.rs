@@ -1,5 +1,9 @@
 //! Bad input: a clear error to the one who caused it, and nobody else disturbed.
 
+use std::io::Read;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
 use super::server::{Server, fixture, numbered, overside, told};
 
 /// A server with a table `t` of three rows, which every test leaves as it was.
@@ -180,6 +184,36 @@ fn exhausted_memory_is_said_and_other_tables_go_on() {
     undisturbed(&server);
     let kept = server.json(&["scan", "@", "big", "--columns", "id"])["row_count"].as_u64().unwrap();
     assert!((1..2000).contains(&kept), "{kept}");
+}
+
+#[test]
+fn one_connection_too_many_is_said() {
+    let server = Server::with(&["--max-connections", "1"]);
+    let file = server.file("t.csv", numbered(20_000));
+    server.ok(&["load", "@", "t", &file]);
+    // A place is free again soon after its process has ended.
+    let start = Instant::now();
+    let free = || {
+        while !server.command(&["get", "@", "t", "1"]).output().unwrap().status.success() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+        }
+    };
+    let (mut first, mut output) = loop {
+        free();
+        let mut scan = server.command(&["scan", "@", "t", "--json"]);
+        let mut first = scan.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut output = first.stdout.take().unwrap();
+        // Whoever scans keeps its connection until its output is read.
+        if output.read_exact(&mut [0]).is_ok() {
+            break (first, output);
+        }
+        first.wait().unwrap();
+    };
+    let told = server.fails(&["get", "@", "t", "1"]);
+    assert!(told.contains("1 connections") && told.contains("--max-connections"), "{told}");
+    std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+    assert!(first.wait().unwrap().success());
+    free();
 }
 
 #[test]

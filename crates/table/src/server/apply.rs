@@ -1,5 +1,8 @@
 //! Putting, getting and deleting rows.
 
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
 use overside_bwtree::Error;
 
 use super::store::{Table, fault};
@@ -42,24 +45,87 @@ fn put_row(table: &Table, mode: PutMode, value: &[u8], key: &mut Vec<u8>) -> Res
     Ok(replaced)
 }
 
-/// Deletes a batch of encoded keys.
-pub(crate) fn delete(table: &Table, keys: &[u8]) -> Result<Applied, Fault> {
-    let keys = framed(keys)?;
-    let mut applied = Applied::default();
-    for key in keys {
-        let outcome = match table.tree.delete(key) {
+/// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes, what is left to do.
+pub(crate) fn delete(table: &Arc<Table>, keys: &[u8]) -> Result<Deleting, Fault> {
+    framed(keys)?;
+    let (applied, left) = delete_from(table, keys, Applied::default(), true);
+    let parked = left.map(|keys| {
+        let now = Instant::now();
+        Parked { table: Arc::downgrade(table), keys: keys.into(), applied: Applied::default(), since: now, due: now }
+    });
+    Ok(match parked {
+        None => Deleting::Done(applied),
+        Some(parked) => Deleting::Parked(Parked { applied, ..parked }.again()),
+    })
+}
+
+/// What became of a batch of keys.
+#[derive(Debug)]
+pub(crate) enum Deleting {
+    Done(Applied),
+    /// To be [resumed](Parked::resume).
+    Parked(Parked),
+}
+
+/// Deletes that wait for memory which others hold back. The worker serves its other clients meanwhile.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// A table that is dropped meanwhile shall not be kept by it.
+    table: Weak<Table>,
+    /// The keys that are left, framed as they came.
+    keys: Vec<u8>,
+    applied: Applied,
+    since: Instant,
+    due: Instant,
+}
+
+impl Parked {
+    /// When to try again.
+    pub(crate) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Goes on; after `patience` since it began, a key without memory is told so.
+    pub(crate) fn resume(mut self, patience: Duration) -> Result<Deleting, Fault> {
+        let table = self.table.upgrade().filter(|table| !table.is_dropped());
+        let Some(table) = table else {
+            return Err(fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()));
+        };
+        let before = self.keys.len();
+        let (applied, left) = delete_from(&table, &self.keys, self.applied, self.since.elapsed() < patience);
+        let Some(left) = left else { return Ok(Deleting::Done(applied)) };
+        if left.len() < before {
+            self.since = Instant::now();
+        }
+        Ok(Deleting::Parked(Parked { keys: left.into(), applied, ..self }.again()))
+    }
+
+    /// The longer it has waited, the less often it tries.
+    fn again(self) -> Parked {
+        let pause = (self.since.elapsed() / 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        Parked { due: Instant::now() + pause, ..self }
+    }
+}
+
+/// Deletes keys one after another; those that are left where `parks` and there is no memory for the next.
+fn delete_from<'k>(table: &Table, keys: &'k [u8], mut applied: Applied, parks: bool) -> (Applied, Option<&'k [u8]>) {
+    let mut left = keys;
+    while let Some((key, rest)) = wire::split_piece(left) {
+        let outcome = match table.tree.delete_now(key) {
             Ok(true) => {
                 table.count(-1);
                 Ok(true)
             }
             Ok(false) => Err(FaultCode::NotFound),
+            Err(Error::Exhausted) if parks => return (applied, Some(left)),
             Err(error) => Err(code(error)),
         };
         if !note(&mut applied, outcome) {
             break;
         }
+        left = rest;
     }
-    Ok(applied)
+    (applied, None)
 }
 
 /// Gets one row's value.
@@ -92,6 +158,10 @@ fn framed(batch: &[u8]) -> Result<Vec<&[u8]>, Fault> {
     wire::pieces(batch)
         .map_err(|error| fault(FaultCode::BadRequest, format!("{error}; nothing of the batch was applied")))
 }
+
+/// Between two tries of a delete that waits for memory.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(32);
 
 fn code(error: Error) -> FaultCode {
     match error {

@@ -2,16 +2,18 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use overside_bwtree::PinAccount;
 use overside_memory::View;
 use overside_verbs::{QueuePair, WorkRequest};
 
+use super::Shared;
+use super::apply::{self, Deleting, Parked};
+use super::house::{Place, Waiting};
 use super::scan::ActiveScan;
 use super::store::{Store, Table, fault};
 use super::transmit::Transmit;
-use super::{Shared, apply};
 use crate::schema::SCHEMA_BYTES_MAX;
 use crate::wire::{
     self, BadMessage, Fault, FaultCode, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, cut,
@@ -33,12 +35,20 @@ pub(crate) struct Connection {
     pins: Vec<(u32, Weak<PinAccount>)>,
     /// When it last took something that was sent, or had nothing to take.
     pub(crate) progressed: Instant,
+    /// A delete that waits for memory, and what counts it.
+    parked: Option<(u32, Parked, Waiting)>,
+    /// Requests that came meanwhile: they are carried out in order.
+    behind: VecDeque<Vec<u8>>,
+    place: Place,
+    /// When it came.
+    since: Instant,
     /// By number, those it used. Whoever has once used a table must not keep the memory of one that was dropped.
     tables: Vec<(u32, Weak<Table>)>,
 }
 
 impl Connection {
-    pub(crate) fn new(queue_pair: QueuePair, peer: String) -> Self {
+    pub(crate) fn new(queue_pair: QueuePair, peer: String, place: Place) -> Self {
+        let now = Instant::now();
         Self {
             queue_pair,
             peer,
@@ -47,7 +57,11 @@ impl Connection {
             in_flight: 0,
             scan: None,
             pins: Vec::new(),
-            progressed: Instant::now(),
+            progressed: now,
+            parked: None,
+            behind: VecDeque::new(),
+            place,
+            since: now,
             tables: Vec::new(),
         }
     }
@@ -58,21 +72,80 @@ impl Connection {
     /// [`BadMessage`]: the client does not speak the protocol and is to be disconnected.
     pub(crate) fn request(&mut self, shared: &Shared, transmit: &Transmit, message: &[u8]) -> Result<(), BadMessage> {
         let (number, request) = wire::decode::<Request<'_>>(message)?;
-        if let Request::Hello { version, block_bytes } = request {
-            return self.hello(number, version, block_bytes, transmit);
+        if self.parked.is_some() && !matches!(request, Request::Cancel) {
+            self.behind.push_back(message.to_vec());
+            return Ok(());
         }
-        if self.block_bytes == 0 {
+        if let Request::Hello { version, block_bytes } = request {
+            return self.hello(shared, number, version, block_bytes, transmit);
+        }
+        if self.is_strange() {
             return Err(BadMessage("a request before Hello"));
         }
-        match self.carry_out(shared, number, request) {
-            Ok(Some(reply)) => self.reply(number, &reply, transmit),
-            Ok(None) => {}
-            Err(fault) => self.reply(number, &Reply::Fault(fault), transmit),
+        let outcome = self.carry_out(shared, number, request);
+        self.answer(number, outcome, transmit);
+        Ok(())
+    }
+
+    /// Goes on with a delete that waited for memory, and, when it is done, with what came behind it.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    pub(crate) fn resume(&mut self, shared: &Shared, transmit: &Transmit) -> Result<(), BadMessage> {
+        let Some((number, parked, waiting)) = self.parked.take() else { return Ok(()) };
+        // By then, whoever does not take what was sent is closed, and holds nothing back any more.
+        let patience = (shared.options.deadline + LET_GO).min(PARKED_MAX);
+        let outcome = parked.resume(patience).map(|deleting| self.deleted(number, deleting, waiting));
+        self.answer(number, outcome, transmit);
+        while self.parked.is_none() && !self.overflows() {
+            let Some(message) = self.behind.pop_front() else { break };
+            self.request(shared, transmit, &message)?;
         }
         Ok(())
     }
 
-    fn hello(&mut self, number: u32, version: u16, block_bytes: u32, transmit: &Transmit) -> Result<(), BadMessage> {
+    /// When a delete that waits for memory is to be tried again.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.parked.as_ref().map(|(_, parked, _)| parked.due())
+    }
+
+    /// Whether it has not introduced itself yet.
+    pub(crate) fn is_strange(&self) -> bool {
+        self.block_bytes == 0 || self.place.is_turned_away()
+    }
+
+    /// Whether it should have introduced itself by now, or be gone.
+    pub(crate) fn is_overdue(&self, deadline: Duration) -> bool {
+        self.is_strange() && self.since.elapsed() > deadline
+    }
+
+    fn answer(&mut self, number: u32, outcome: Result<Option<Reply>, Fault>, transmit: &Transmit) {
+        match outcome {
+            Ok(Some(reply)) => self.reply(number, &reply, transmit),
+            Ok(None) => {}
+            Err(fault) => self.reply(number, &Reply::Fault(fault), transmit),
+        }
+    }
+
+    /// The reply to a delete, if it is done.
+    fn deleted(&mut self, number: u32, deleting: Deleting, waiting: Waiting) -> Option<Reply> {
+        match deleting {
+            Deleting::Done(applied) => Some(Reply::Applied(applied)),
+            Deleting::Parked(parked) => {
+                self.parked = Some((number, parked, waiting));
+                None
+            }
+        }
+    }
+
+    fn hello(
+        &mut self,
+        shared: &Shared,
+        number: u32,
+        version: u16,
+        block_bytes: u32,
+        transmit: &Transmit,
+    ) -> Result<(), BadMessage> {
         if self.block_bytes != 0 {
             return Err(BadMessage("a second Hello"));
         }
@@ -80,7 +153,13 @@ impl Connection {
             return Err(BadMessage("receive buffers of an absurd size"));
         }
         self.block_bytes = block_bytes as usize;
-        let reply = if version == wire::VERSION {
+        let reply = if self.place.is_turned_away() {
+            let text = format!(
+                "the server has {} connections and takes no more; close some, or serve with a higher --max-connections",
+                shared.options.connections_max
+            );
+            Reply::Fault(fault(FaultCode::TooManyConnections, text))
+        } else if version == wire::VERSION {
             Reply::Hello {
                 version: wire::VERSION,
                 request_bytes_max: REQUEST_BYTES_MAX as u32,
@@ -113,7 +192,10 @@ impl Connection {
             Request::Describe { name } => Reply::Table(store.named(name)?.info()),
             Request::Put { table, mode, rows } => Reply::Applied(apply::put(&*self.table(store, table)?, mode, rows)?),
             Request::Get { table, key } => Reply::Row(apply::get(&*self.table(store, table)?, key)?),
-            Request::Delete { table, keys } => Reply::Applied(apply::delete(&*self.table(store, table)?, keys)?),
+            Request::Delete { table, keys } => {
+                let deleting = apply::delete(&self.table(store, table)?, keys)?;
+                return Ok(self.deleted(number, deleting, shared.house.waiting()));
+            }
             Request::Scan(scan) => {
                 self.start_scan(store, number, &scan)?;
                 return Ok(None);
@@ -157,9 +239,11 @@ impl Connection {
         pinned > bytes && accounts().map(|account| account.held_bytes()).sum::<u64>() > bytes
     }
 
-    /// Whether more waits for the client than one may leave untaken, by number or by bytes.
+    /// Whether more waits for the client than one may leave untaken, by number or by bytes; or more of its requests for a delete.
     pub(crate) fn overflows(&self) -> bool {
-        self.outbox.len() > OUTBOX_MAX || self.outbox.iter().map(WorkRequest::bytes).sum::<u64>() > OUTBOX_BYTES_MAX
+        let behind = || self.behind.iter().map(|message| message.len() as u64).sum::<u64>();
+        let untaken = || self.outbox.iter().map(WorkRequest::bytes).sum::<u64>();
+        self.outbox.len() + self.behind.len() > OUTBOX_MAX || untaken() + behind() > OUTBOX_BYTES_MAX
     }
 
     /// A table by number; a short list, since a connection uses few.
@@ -207,6 +291,7 @@ fn stats(shared: &Shared) -> ServerStats {
         cpu_ns: process_cpu_ns(),
         empty_poll_ns: shared.house.empty_poll_ns.load(Relaxed),
         closed_for_cause: shared.house.closed_for_cause.load(Relaxed),
+        waiting: shared.house.waiting.load(Relaxed),
         ..ServerStats::default()
     };
     for table in shared.house.store.all() {
@@ -224,6 +309,10 @@ fn process_cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// How long after the deadline slow clients are noticed at the latest, and what they held is let go.
+const LET_GO: Duration = Duration::from_secs(2);
+/// A delete waits no longer: a client's own patience is half a minute.
+const PARKED_MAX: Duration = Duration::from_secs(20);
 /// Smallest and largest receive buffers of a client.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 const BLOCK_BYTES_MAX: usize = 4 << 20;

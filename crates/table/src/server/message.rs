@@ -102,18 +102,18 @@ impl ActiveScan {
 
     /// A row that is longer than a transmit buffer, or than the client's.
     fn one_row(&mut self, part: Part, choice: Choice) -> Turn {
-        let bytes = part.with_state(|state| {
+        let packed = part.with_state(|state| {
             let one = part.from..part.from + 1;
             let needed = Copier::bytes_of(state, one.clone(), &self.projection).unwrap_or(0) + HEADER_BYTES;
             let mut bytes = vec![0; needed];
             let mut copier = Copier::new(&mut bytes, &self.projection);
             let taken = copier.push(state, one, &extent(&part.page)).unwrap_or(0);
-            // A row that cannot be packed is broken in the store; skipping it would hide that.
-            debug_assert_eq!(taken, 1, "a stored row cannot be packed");
             let len = copier.finish(u64::from(self.number), self.sequence, false);
             bytes.truncate(len);
-            bytes
+            (taken == 1).then_some(bytes)
         });
+        // A row that cannot be packed is broken in the store; skipping it would hide that.
+        let Some(bytes) = packed else { return Turn::Broken };
         self.reply.bytes_copied += bytes.len() as u64;
         self.sent(part.from, 1, Mode::Copy, &choice);
         if part.from + 1 < choice.rows {

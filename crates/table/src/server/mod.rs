@@ -12,28 +12,32 @@
 mod answer;
 mod apply;
 mod connection;
+mod house;
 mod message;
 mod meter;
 mod notices;
+mod registrar;
 mod remembered;
 mod scan;
 mod store;
+#[cfg(test)]
+mod tests;
 mod transmit;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use overside_bwtree::{Exhausted, SegmentObserver};
-use overside_memory::{Segment, SegmentId};
 use overside_planner::{Goal, Profile};
-use overside_verbs::{Access, Link, Listener, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
+use overside_verbs::{Listener, ProtectionDomain, Provider, VerbsError};
 
+use house::{Admitted, House};
 use meter::Meter;
-pub use notices::Notices;
+pub use notices::{Notices, OnFailure};
+use registrar::Registrar;
 use store::{MemoryLimit, Store};
 use worker::{Waker, Worker};
 
@@ -42,8 +46,11 @@ use worker::{Waker, Worker};
 pub struct ServerOptions {
     /// Threads that serve connections. Default: half of the processors.
     pub workers: usize,
-    /// Bytes of memory that one table may commit. Default: 3/4 of what is available now, or 64 GiB.
+    /// Bytes of memory that all tables together may commit. Default: 3/4 of what is available now, or 64 GiB where the system does
+    /// not say.
     pub memory_max: usize,
+    /// Connections at once; who comes when there are so many is told so. Default: 4,096.
+    pub connections_max: usize,
     /// Bytes of one segment: the step in which tables grow.
     pub segment_bytes: usize,
     /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up.
@@ -51,12 +58,15 @@ pub struct ServerOptions {
     /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
     /// are copied out instead.
     pub pinned_max: u64,
-    /// How long a client may not take what was sent before its connection is closed.
+    /// How long a client may not take what was sent, or not introduce itself, before its connection is closed; and how long a delete
+    /// waits for memory that others hold back, but not longer than 20 s.
     pub deadline: Duration,
     /// What `auto` makes small.
     pub goal: Goal,
     /// Told of every peer that is turned away, closed for cause or lost.
     pub notices: Option<Notices>,
+    /// Told when the server cannot go on. It is to be dropped then.
+    pub on_failure: Option<OnFailure>,
 }
 
 impl Default for ServerOptions {
@@ -64,13 +74,15 @@ impl Default for ServerOptions {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             workers: (processors / 2).max(1),
-            memory_max: 64 << 30,
+            memory_max: overside_memory::available_bytes().map_or(64 << 30, |bytes| (bytes / 4 * 3) as usize),
+            connections_max: 4096,
             segment_bytes: 8 << 20,
             window: 128,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,
             notices: None,
+            on_failure: None,
         }
     }
 }
@@ -106,16 +118,6 @@ struct Shared {
     meter: Meter,
 }
 
-/// What all fronts of a server have.
-#[derive(Debug)]
-struct House {
-    store: Store,
-    stop: AtomicBool,
-    connections: AtomicU64,
-    closed_for_cause: AtomicU64,
-    empty_poll_ns: AtomicU64,
-}
-
 impl Server {
     /// Listens on the provider's part of each address and serves in the background.
     ///
@@ -140,15 +142,11 @@ impl Server {
             grounds.push((front.provider, domain, listeners, front.profile));
         }
         let places = grounds.iter().map(|(provider, domain, ..)| (provider.clone(), domain.clone())).collect();
-        let registrar = Arc::new(Registrar { places, regions: Mutex::default() });
+        let registrar = Arc::new(Registrar::new(places, options.memory_max));
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-        let house = Arc::new(House {
-            store: Store::new(memory, registrar),
-            stop: AtomicBool::new(false),
-            connections: AtomicU64::new(0),
-            closed_for_cause: AtomicU64::new(0),
-            empty_poll_ns: AtomicU64::new(0),
-        });
+        let store = Store::new(memory, registrar);
+        let (notices, on_failure) = (options.notices.clone(), options.on_failure.clone());
+        let house = Arc::new(House::new(store, options.connections_max, notices, on_failure));
         let mut server = Server { house: house.clone(), threads: Vec::new(), wakers: Vec::new() };
         for (provider, domain, listeners, profile) in grounds {
             let shared = Arc::new(Shared {
@@ -170,14 +168,17 @@ impl Server {
         let mut doors = Vec::new();
         for index in 0..shared.options.workers.max(1) {
             let (sender, links) = channel();
-            let worker = Worker::new(shared.clone(), links)?;
-            doors.push((sender, worker.waker()));
-            self.wakers.push(worker.waker());
-            self.spawn(format!("worker-{index}"), move || worker.run())?;
+            let waker = Waker::new()?;
+            let worker = Worker::new(shared.clone(), waker.clone())?;
+            doors.push((sender, waker.clone()));
+            self.wakers.push(waker.clone());
+            let (shared, name) = (shared.clone(), format!("worker-{index}"));
+            self.spawn(name.clone(), move || serve(&shared, &name, worker, &waker, &links))?;
         }
         for (index, listener) in listeners.into_iter().enumerate() {
             let (shared, doors) = (shared.clone(), doors.clone());
-            self.spawn(format!("accept-{index}"), move || accept(&shared, listener, &doors))?;
+            let name = format!("accept-{index}");
+            self.spawn(name.clone(), move || accept(&shared, &name, listener, &doors))?;
         }
         Ok(())
     }
@@ -219,66 +220,54 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Hands new connections to the workers in turn.
-fn accept(shared: &Shared, mut listener: Box<dyn Listener>, doors: &[(Sender<Link>, Waker)]) {
-    for (sender, waker) in doors.iter().cycle() {
-        let link = loop {
-            if shared.house.stop.load(Ordering::Acquire) {
-                return;
-            }
-            if let Some(notices) = &shared.options.notices {
-                notices.look();
-                listener.refused().iter().for_each(|refused| notices.say(&refused.to_string()));
-            }
-            match listener.accept(ACCEPT_LOOK) {
-                Ok(Some(link)) => break link,
-                Ok(None) => {}
-                // Out of descriptors, say: others close theirs, and looking again is all there is to do.
-                Err(_) => std::thread::sleep(ACCEPT_LOOK),
+/// Hands new connections to the workers in turn, until the server ends.
+fn accept(shared: &Shared, name: &str, mut listener: Box<dyn Listener>, doors: &[(Sender<Admitted>, Waker)]) {
+    let mut turn = 0;
+    let meant = "the connections that it was greeting are lost";
+    while !shared.house.survives(name, meant, || accept_from(shared, &mut *listener, doors, &mut turn)) {
+        std::thread::sleep(ACCEPT_LOOK);
+    }
+}
+
+fn accept_from(shared: &Shared, listener: &mut dyn Listener, doors: &[(Sender<Admitted>, Waker)], turn: &mut usize) {
+    while !shared.house.stop.load(Ordering::Acquire) {
+        if let Some(notices) = &shared.options.notices {
+            notices.look();
+            listener.refused().iter().for_each(|refused| notices.say(&refused.to_string()));
+        }
+        let link = match listener.accept(ACCEPT_LOOK) {
+            Ok(Some(link)) => link,
+            Ok(None) => continue,
+            // Out of descriptors, say: others close theirs, and looking again is all there is to do.
+            Err(_) => {
+                std::thread::sleep(ACCEPT_LOOK);
+                continue;
             }
         };
-        if sender.send(link).is_ok() {
+        let Some(place) = shared.house.admit() else {
+            shared.house.say(&format!("no place for the connection of {}", link.peer.description));
+            continue;
+        };
+        let (sender, waker) = &doors[*turn % doors.len()];
+        *turn += 1;
+        if sender.send(Admitted { link, place }).is_ok() {
             waker.wake();
         }
     }
 }
 
-/// Registers the tables' segments with every provider as they come and deregisters them as they go.
-#[derive(Debug)]
-struct Registrar {
-    places: Vec<(Arc<dyn Provider>, ProtectionDomain)>,
-    /// Of each segment, one for each place that took it.
-    regions: Mutex<std::collections::HashMap<SegmentId, Vec<MemoryRegion>>>,
-}
-
-impl Registrar {
-    fn end(&self, regions: Vec<MemoryRegion>) {
-        for (region, (provider, _)) in regions.into_iter().zip(&self.places) {
-            let _ = provider.deregister(region);
-        }
-    }
-}
-
-impl SegmentObserver for Registrar {
-    fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted> {
-        let memory = Memory::Segment(segment.clone());
-        let mut regions = Vec::new();
-        for (provider, domain) in &self.places {
-            match provider.register(domain, &memory, Access::LOCAL) {
-                Ok(region) => regions.push(region),
-                Err(_) => {
-                    self.end(regions);
-                    return Err(Exhausted);
-                }
+/// A worker's thread. A panic costs the worker's clients their connections and nobody else anything: it begins anew.
+fn serve(shared: &Arc<Shared>, name: &str, mut worker: Worker, waker: &Waker, links: &Receiver<Admitted>) {
+    let meant = "its clients are disconnected, and it serves on";
+    while !shared.house.survives(name, meant, || worker.run(links)) {
+        worker = match Worker::new(shared.clone(), waker.clone()) {
+            Ok(again) => again,
+            Err(error) => {
+                return shared
+                    .house
+                    .fail(&format!("the thread {name} cannot begin again: {error}; start the server again"));
             }
-        }
-        self.regions.lock().unwrap_or_else(|e| e.into_inner()).insert(segment.id(), regions);
-        Ok(())
-    }
-
-    fn decommitted(&self, segment: SegmentId) {
-        let regions = self.regions.lock().unwrap_or_else(|e| e.into_inner()).remove(&segment);
-        self.end(regions.unwrap_or_default());
+        };
     }
 }
 

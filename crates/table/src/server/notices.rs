@@ -11,6 +11,27 @@ pub struct Notices {
     pace: Arc<Mutex<Pace>>,
 }
 
+/// Told why a server cannot go on.
+#[derive(Clone)]
+pub struct OnFailure(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl OnFailure {
+    /// The reason goes to `to`, from any thread of the server.
+    pub fn new(to: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(to))
+    }
+
+    pub(crate) fn tell(&self, why: &str) {
+        (self.0)(why);
+    }
+}
+
+impl fmt::Debug for OnFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnFailure").finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug)]
 struct Pace {
     since: Instant,

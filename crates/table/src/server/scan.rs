@@ -68,6 +68,8 @@ pub(crate) enum Turn {
     /// No transmit buffer is free; something must complete first.
     Wait,
     End,
+    /// A stored row is not what its table says.
+    Broken,
 }
 
 /// What sending depends on apart from the page.
@@ -151,7 +153,7 @@ impl ActiveScan {
         self.reply.bytes_sent += match &turn {
             Turn::Message(view) => view.bytes(),
             Turn::Long(bytes) => bytes.len() as u64,
-            Turn::Wait | Turn::End => return turn,
+            Turn::Wait | Turn::End | Turn::Broken => return turn,
         };
         terms.meter.note(way, self.planned.device_ns, self.planned.pages, stopwatch);
         self.sequence += 1;
@@ -241,6 +243,11 @@ impl Connection {
                 }
                 Turn::End => {
                     self.reply(scan.number, &Reply::ScanEnd(scan.reply), transmit);
+                    return true;
+                }
+                Turn::Broken => {
+                    let text = "a stored row cannot be read, and the scan ends before it; this is a bug of the server, please report it";
+                    self.reply(scan.number, &Reply::Fault(fault(FaultCode::BadRow, text.into())), transmit);
                     return true;
                 }
             }

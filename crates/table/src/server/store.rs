@@ -21,7 +21,7 @@ pub(crate) struct Store {
     observer: Arc<dyn SegmentObserver>,
 }
 
-/// How much memory tables may commit, and in which steps.
+/// How much memory all tables together may commit, and in which steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryLimit {
     /// Bytes of all segments together.

@@ -8,13 +8,12 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Segment};
-use overside_verbs::{
-    CompletionQueue, Link, Opcode, PortEvent, PortOptions, QueuePair, Status, VerbsError, WorkCompletion,
-};
+use overside_verbs::{CompletionQueue, Opcode, PortEvent, PortOptions, QueuePair, Status, VerbsError, WorkCompletion};
 use rustix::event::EventfdFlags;
 
 use super::Shared;
 use super::connection::Connection;
+use super::house::Admitted;
 use super::transmit::Transmit;
 use crate::wire::{BadMessage, REQUEST_BYTES_MAX};
 
@@ -23,6 +22,14 @@ use crate::wire::{BadMessage, REQUEST_BYTES_MAX};
 pub(crate) struct Waker(Arc<OwnedFd>);
 
 impl Waker {
+    /// # Errors
+    /// When the system has no descriptor for it.
+    pub(crate) fn new() -> Result<Self, VerbsError> {
+        let descriptor = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| VerbsError::System { what: "eventfd", reason: e.to_string() })?;
+        Ok(Self(Arc::new(descriptor)))
+    }
+
     pub(crate) fn wake(&self) {
         // A full counter is awake enough.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
@@ -37,12 +44,13 @@ impl Waker {
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     queue: CompletionQueue,
-    links: Receiver<Link>,
     waker: Waker,
     transmit: Transmit,
     connections: HashMap<QueuePair, Connection>,
     /// Connections with a scan or messages to send.
     busy: Vec<QueuePair>,
+    /// Connections with a delete that waits for memory.
+    parked: Vec<QueuePair>,
     pace: Pace,
     spare: Vec<(u64, Buffer)>,
     swept: Instant,
@@ -51,35 +59,30 @@ pub(crate) struct Worker {
 impl Worker {
     /// # Errors
     /// When the system has no room for the worker's buffers and descriptors.
-    pub(crate) fn new(shared: Arc<Shared>, links: Receiver<Link>) -> Result<Self, VerbsError> {
+    pub(crate) fn new(shared: Arc<Shared>, waker: Waker) -> Result<Self, VerbsError> {
         let options = PortOptions { shared_receives: RECEIVES, wake_at_half: true, ..PortOptions::default() };
         let queue = CompletionQueue::new(shared.provider.open_port(&shared.domain, options)?);
-        let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| VerbsError::System { what: "eventfd", reason: e.to_string() })?;
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES)?.carve(RECEIVE_BYTES);
         Ok(Self {
             transmit: Transmit::new(&shared, buffers[0].segment())?,
             shared,
             queue,
-            links,
-            waker: Waker(Arc::new(waker)),
+            waker,
             connections: HashMap::new(),
             busy: Vec::new(),
+            parked: Vec::new(),
             pace: Pace::default(),
             spare: buffers.into_iter().map(|b| (0, b)).collect(),
             swept: Instant::now(),
         })
     }
 
-    pub(crate) fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    /// Serves until the server stops.
-    pub(crate) fn run(mut self) {
+    /// Serves until the server stops: the connections that come in through `links`.
+    pub(crate) fn run(mut self, links: &Receiver<Admitted>) {
         let mut done = Vec::new();
         while !self.shared.house.stop.load(Ordering::Acquire) {
-            self.take_links();
+            self.take_links(links);
+            self.retry();
             let _ = self.queue.post_receive(None, &mut self.spare);
             let waits = self.feed();
             if waits {
@@ -117,12 +120,45 @@ impl Worker {
         open.into_iter().for_each(|qp| self.forget(qp));
     }
 
-    fn take_links(&mut self) {
-        while let Ok(link) = self.links.try_recv() {
+    fn take_links(&mut self, links: &Receiver<Admitted>) {
+        while let Ok(Admitted { link, place }) = links.try_recv() {
             let peer = link.peer.description.clone();
             if let Ok(queue_pair) = self.queue.attach(link) {
-                self.connections.insert(queue_pair, Connection::new(queue_pair, peer));
-                self.shared.house.connections.fetch_add(1, Ordering::Relaxed);
+                self.connections.insert(queue_pair, Connection::new(queue_pair, peer, place));
+            }
+        }
+    }
+
+    /// Goes on with deletes that waited for memory, if it is time.
+    fn retry(&mut self) {
+        let now = Instant::now();
+        for at in (0..self.parked.len()).rev() {
+            let queue_pair = self.parked[at];
+            let due = self.connections.get(&queue_pair).and_then(Connection::due);
+            if due.is_none_or(|due| due <= now) {
+                self.parked.swap_remove(at);
+                self.attend(queue_pair, |connection, shared, transmit| connection.resume(shared, transmit));
+            }
+        }
+    }
+
+    /// Lets a connection do something of what it was asked for, and sees to what comes of it.
+    fn attend(
+        &mut self,
+        queue_pair: QueuePair,
+        what: impl FnOnce(&mut Connection, &Shared, &Transmit) -> Result<(), BadMessage>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&queue_pair) else { return };
+        match what(connection, &self.shared, &self.transmit) {
+            Err(BadMessage(what)) => self.dismiss(queue_pair, what),
+            Ok(()) if connection.overflows() => self.dismiss(queue_pair, "it asks on and on and takes no answer"),
+            Ok(()) => {
+                if connection.due().is_some() && !self.parked.contains(&queue_pair) {
+                    self.parked.push(queue_pair);
+                }
+                if !self.busy.contains(&queue_pair) {
+                    self.busy.push(queue_pair);
+                }
             }
         }
     }
@@ -138,18 +174,10 @@ impl Worker {
         }
         let Some(buffer) = completion.buffer else { return };
         if completion.status == Status::Success
-            && let Some(connection) = connection
+            && let Some(queue_pair) = completion.queue_pair
         {
             let message = &buffer[..completion.bytes as usize];
-            let queue_pair = connection.queue_pair;
-            match connection.request(&self.shared, &self.transmit, message) {
-                Ok(()) if connection.overflows() => {
-                    self.dismiss(queue_pair, "it asks on and on and takes no answer");
-                }
-                Ok(()) if !self.busy.contains(&queue_pair) => self.busy.push(queue_pair),
-                Ok(()) => {}
-                Err(BadMessage(what)) => self.dismiss(queue_pair, what),
-            }
+            self.attend(queue_pair, |connection, shared, transmit| connection.request(shared, transmit, message));
         }
         self.spare.push((0, buffer));
     }
@@ -200,8 +228,10 @@ impl Worker {
     /// How long it may sleep: for ever when nobody owes anything.
     fn patience(&self) -> Option<Duration> {
         let owed = self.busy.iter().any(|qp| self.connections.contains_key(qp))
-            || self.connections.values().any(|c| c.in_flight > 0);
-        owed.then_some(SWEEP)
+            || self.connections.values().any(|c| c.in_flight > 0 || c.is_strange());
+        let retry = self.parked.iter().filter_map(|qp| self.connections.get(qp)?.due()).min();
+        let retry = retry.map(|due| due.saturating_duration_since(Instant::now()));
+        owed.then_some(SWEEP).into_iter().chain(retry).min()
     }
 
     /// Closes connections that have not taken anything for too long.
@@ -214,6 +244,9 @@ impl Worker {
         let late = |c: &&Connection| c.in_flight > 0 && c.progressed.elapsed() > deadline;
         let late: Vec<QueuePair> = self.connections.values().filter(late).map(|c| c.queue_pair).collect();
         late.into_iter().for_each(|qp| self.dismiss(qp, "it did not take what was sent in time"));
+        let strange = self.connections.values().filter(|c| c.is_overdue(deadline)).map(|c| c.queue_pair);
+        let strange: Vec<QueuePair> = strange.collect();
+        strange.into_iter().for_each(|qp| self.dismiss(qp, "it did not introduce itself in time"));
     }
 
     /// Closes a connection for cause.
@@ -225,16 +258,14 @@ impl Worker {
 
     /// Tells the operator how a connection ended.
     fn tell(&self, queue_pair: QueuePair, why: &str) {
-        if let (Some(notices), Some(connection)) = (&self.shared.options.notices, self.connections.get(&queue_pair)) {
-            notices.say(&format!("the connection of {} ended: {why}", connection.peer));
+        if let Some(connection) = self.connections.get(&queue_pair) {
+            self.shared.house.say(&format!("the connection of {} ended: {why}", connection.peer));
         }
     }
 
     fn forget(&mut self, queue_pair: QueuePair) {
         self.queue.close(queue_pair);
-        if self.connections.remove(&queue_pair).is_some() {
-            self.shared.house.connections.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.connections.remove(&queue_pair);
     }
 }
 

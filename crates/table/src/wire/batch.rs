@@ -8,14 +8,19 @@ pub fn push_piece(batch: &mut Vec<u8>, piece: &[u8]) {
     batch.extend_from_slice(piece);
 }
 
+/// The first piece of a batch, and the rest of it; none when it is at its end or ends within the piece.
+pub fn split_piece(batch: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = batch.split_first_chunk()?;
+    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
+}
+
 /// The pieces of a batch, where they lie.
 ///
 /// # Errors
 /// The batch ends within a piece.
 pub fn pieces(mut batch: &[u8]) -> Result<Vec<&[u8]>, BadMessage> {
     let mut out = Vec::new();
-    while let Some((len, rest)) = batch.split_first_chunk() {
-        let Some((piece, rest)) = rest.split_at_checked(u32::from_le_bytes(*len) as usize) else { break };
+    while let Some((piece, rest)) = split_piece(batch) {
         out.push(piece);
         batch = rest;
     }

@@ -248,6 +248,8 @@ pub struct ServerStats {
     pub closed_for_cause: u64,
     /// Pages consolidated since the start.
     pub consolidations: u64,
+    /// Connections whose delete waits for memory that others hold back.
+    pub waiting: u64,
 }
 
 /// Why something was not done.
@@ -280,6 +282,8 @@ pub enum FaultCode {
     Exhausted,
     /// The server shuts down.
     Closing,
+    /// The server has as many connections as it takes.
+    TooManyConnections,
 }
 
 impl FaultCode {
@@ -295,6 +299,7 @@ impl FaultCode {
             FaultCode::TooLarge => "the value is larger than 1 MiB",
             FaultCode::Exhausted => "the server's memory limit is reached",
             FaultCode::Closing => "the server shuts down",
+            FaultCode::TooManyConnections => "the server has as many connections as it takes",
         }
     }
 }

@@ -10,7 +10,7 @@ mod batch;
 mod message;
 mod part;
 
-pub use batch::{pieces, push_piece};
+pub use batch::{pieces, push_piece, split_piece};
 pub use message::{
     Applied, Bounds, FAILED_MAX, Fault, FaultCode, MODES, Mode, PutMode, Reply, Request, ScanReply, ScanRequest,
     ServerStats, TableInfo,
@@ -18,7 +18,7 @@ pub use message::{
 pub use part::{Assembly, PART_HEADER, cut};
 
 /// Version of this protocol; both sides must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes before the postcard body: magic, request number.
 pub const CONTROL_HEADER: usize = 8;

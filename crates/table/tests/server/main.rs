@@ -1,6 +1,8 @@
 //! Server and client together, over shared memory.
 
 mod bad_input;
+mod limits;
+mod panics;
 mod scans;
 mod slow;
 

@@ -1,0 +1,93 @@
+//! The tables' memory: registered with every provider as it comes, deregistered as it goes, and never more than the server may take.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use overside_bwtree::{Exhausted, SegmentObserver};
+use overside_memory::{Segment, SegmentId};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider};
+
+/// Where memory is registered: a provider and the domain of its front.
+pub(crate) type Ground = (Arc<dyn Provider>, ProtectionDomain);
+
+/// Knows the segments of all tables.
+#[derive(Debug)]
+pub(crate) struct Registrar {
+    grounds: Vec<Ground>,
+    /// Bytes of all segments together.
+    bytes_max: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    /// Of each segment its length and its regions, one for each ground.
+    segments: HashMap<SegmentId, (usize, Vec<MemoryRegion>)>,
+}
+
+impl Registrar {
+    pub(crate) fn new(grounds: Vec<Ground>, bytes_max: usize) -> Registrar {
+        Registrar { grounds, bytes_max, held: Mutex::default() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn register(&self, segment: &Arc<Segment>) -> Result<Vec<MemoryRegion>, Exhausted> {
+        let memory = Memory::Segment(segment.clone());
+        let mut regions = Vec::new();
+        for (provider, domain) in &self.grounds {
+            match provider.register(domain, &memory, Access::LOCAL) {
+                Ok(region) => regions.push(region),
+                Err(_) => {
+                    self.end(regions);
+                    return Err(Exhausted);
+                }
+            }
+        }
+        Ok(regions)
+    }
+
+    fn end(&self, regions: Vec<MemoryRegion>) {
+        for (region, (provider, _)) in regions.into_iter().zip(&self.grounds) {
+            let _ = provider.deregister(region);
+        }
+    }
+}
+
+impl SegmentObserver for Registrar {
+    fn has_room(&self, bytes: usize) -> bool {
+        bytes <= self.bytes_max.saturating_sub(self.held().bytes)
+    }
+
+    fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted> {
+        let bytes = segment.len();
+        {
+            let mut held = self.held();
+            if bytes > self.bytes_max.saturating_sub(held.bytes) {
+                return Err(Exhausted);
+            }
+            held.bytes += bytes;
+        }
+        let registered = self.register(segment);
+        let mut held = self.held();
+        match registered {
+            Ok(regions) => drop(held.segments.insert(segment.id(), (bytes, regions))),
+            Err(Exhausted) => {
+                held.bytes -= bytes;
+                return Err(Exhausted);
+            }
+        }
+        Ok(())
+    }
+
+    fn decommitted(&self, segment: SegmentId) {
+        let known = self.held().segments.remove(&segment);
+        if let Some((bytes, regions)) = known {
+            self.end(regions);
+            self.held().bytes -= bytes;
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What no client can bring about.
+
+use overside_shm::ShmProvider;
+
+use super::{Server, ServerOptions};
+use crate::client::{Client, ClientError, ScanOptions};
+use crate::row::ValueRef;
+use crate::schema::{Column, ColumnType, Schema};
+use crate::wire::{FaultCode, Mode, PutMode};
+
+/// Whatever the reason, a row that cannot be read is an error to who reads it, and not a row left out.
+#[test]
+fn a_broken_row_ends_its_scan_with_an_error() {
+    let name = format!("table-broken-{}", std::process::id());
+    let server = Server::start(ShmProvider::new().unwrap(), &[&name], ServerOptions::default()).unwrap();
+    let mut client = Client::connect(ShmProvider::new().unwrap(), &name).unwrap();
+    let texts = ["a", "b"].map(|name| Column::new(name, ColumnType::Utf8));
+    let columns = [Column::new("id", ColumnType::UInt64)].into_iter().chain(texts).collect();
+    let table = client.create_table("t", &Schema::with_key(columns, &["id"]).unwrap()).unwrap();
+    let mut batch = table.batch();
+    (0..100u64).for_each(|id| batch.push(&[ValueRef::UInt64(id), ValueRef::Utf8("x"), ValueRef::Utf8("y")]).unwrap());
+    assert_eq!(client.put(&table, PutMode::Insert, &batch).unwrap().applied, 100);
+    let stored = server.house.store.named("t").unwrap();
+    let mut broken = vec![0; stored.layout.prefix_len()];
+    broken.extend([0xFF; 3]);
+    stored.tree.upsert(&50u64.to_be_bytes(), &broken).unwrap();
+    drop(stored);
+    for mode in [Mode::Copy, Mode::Auto] {
+        let options = ScanOptions { columns: Some(&[0, 2]), mode, ..ScanOptions::default() };
+        let mut scan = client.scan(&table, &options).unwrap();
+        let told = loop {
+            match scan.next_block() {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("{} rows of 100, and nothing said of the others", scan.summary().rows),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(told, ClientError::Refused { code: FaultCode::BadRow, .. }), "{told}");
+        drop(scan);
+        // The connection is as good as before.
+        assert!(client.get(&table, &[ValueRef::UInt64(51)]).unwrap().is_some());
+    }
+}
