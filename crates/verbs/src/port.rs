@@ -19,7 +19,9 @@
 //!   was placed. Where `Capabilities::region_bytes_max` is 0, or has no room for the description, it is refused.
 //! - **immediate**: immediate data arrives with its message; a WRITE with immediate consumes a receive
 //!   and changes no byte of its buffer, after its own bytes and all earlier WRITEs of the queue pair are visible.
-//! - **rnr**: a message that meets no receive waits; it is not an error and nothing is lost.
+//! - **rnr**: a message that meets no receive waits; it is not an error and nothing is lost. So it does where the receiver moves the
+//!   bytes and does not poll. No provider sets a deadline for a peer that is alive: what a request lends stays lent until its end or
+//!   `close`, and whoever sends decides how long to wait.
 //! - **length**: a message longer than its receive completes both ends with `TooLong` and closes the queue pair;
 //!   no byte outside the buffer is written.
 //! - **last-word**: where `Capabilities::last_byte_last` is set, a WRITE's last aligned 8 bytes become visible after its others.
