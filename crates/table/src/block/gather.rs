@@ -193,6 +193,10 @@ struct Adder<'f> {
 
 impl Adder<'_> {
     fn page(&mut self, range: Range<usize>) -> u32 {
+        if range.is_empty() {
+            // Begins no fragment: what follows must not grow the one of the page before.
+            return self.fragments.bytes() as u32;
+        }
         let range = self.at + range.start as u64..self.at + range.end as u64;
         if std::mem::replace(&mut self.started, true) {
             return self.fragments.push(range, Some(self.gap_bytes_max)) as u32;
@@ -200,7 +204,7 @@ impl Adder<'_> {
         // Begins some bytes early where that makes source and destination lie alike in their cache lines: copies that are
         // askew take longer, on some machines many times as long.
         let askew = range.start.wrapping_sub(self.fragments.bytes()) % LINE_BYTES as u64;
-        let lead = if range.start < self.at + askew || range.is_empty() { 0 } else { askew };
+        let lead = if range.start < self.at + askew { 0 } else { askew };
         (self.fragments.push(range.start - lead..range.end, None) + lead) as u32
     }
 }
@@ -241,3 +245,22 @@ fn add_rests(drafts: &mut [Draft], state: &PageState<'_>, rows: Range<usize>, ad
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows without fixed-width columns have empty prefixes.
+    #[test]
+    fn a_page_that_begins_with_nothing_leaves_the_page_before_alone() {
+        let mut fragments = Fragments::default();
+        fragments.push(24..38, None);
+        let mut add = Adder { fragments: &mut fragments, at: 40, gap_bytes_max: 100, started: false };
+        assert_eq!(add.page(0..0), 14);
+        assert_eq!(add.page(8..16), 14);
+        assert_eq!(add.page(0..0), 22);
+        assert_eq!(add.page(20..30), 26, "within the page, gaps travel");
+        let list: Vec<_> = fragments.list().iter().map(|f| (f.offset, f.len)).collect();
+        assert_eq!(list, [(24, 14), (48, 22)]);
+    }
+}
