@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use keeper::Keeper;
 use pair::{Ends, Pair, side_name};
 use program::{Family, Job, STREAM_BYTES};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::{ffi::OsString, path::Path};
 use table::{Series, Side};
@@ -165,9 +165,7 @@ fn bars(figure: &mut Figure, all: &[Series]) {
 
 /// What connections cost that have met and do nothing.
 fn idle(setting: &Setting<'_>, library: &Path, figure: &mut Figure) -> Result<()> {
-    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    let wanted = if setting.quick { CONNECTIONS / 10 } else { CONNECTIONS };
-    let count = wanted.min(limit.saturating_sub(100));
+    let count = CONNECTIONS.min(descriptors(CONNECTIONS + SPARE).saturating_sub(SPARE));
     let mut cost = Vec::new();
     let mut ends = Ends::default();
     for library in [None, Some(library)] {
@@ -183,17 +181,26 @@ fn idle(setting: &Setting<'_>, library: &Path, figure: &mut Figure) -> Result<()
     let more = cost[1].saturating_sub(cost[0]);
     let all = more as f64 * CONNECTIONS as f64 / count as f64;
     let ratio = Ratio::of(&[MEMORY_BAR / all.max(1.0)]).filter(|_| ends.in_rings == ends.all && ends.all > 0);
-    figure.bars.push(Bar::at_least(
-        format!("64 MiB over the memory of {CONNECTIONS} idle accelerated connections ({:.1} MiB)", all / MIB),
-        1.0,
-        ratio,
-    ));
+    let mut name =
+        format!("64 MiB over the memory of {CONNECTIONS} idle accelerated connections ({:.1} MiB", all / MIB);
+    name += &if count < CONNECTIONS { format!(", from {count}: no more descriptors are allowed)") } else { ")".into() };
+    figure.bars.push(Bar::at_least(name, 1.0, ratio));
     figure.more.insert(
         "idle".into(),
         json!({"connections": count, "bytes_plain": cost[0], "bytes_library": cost[1],
                "ends": ends.all, "ends_in_rings": ends.in_rings, "mib_for_10000": all / MIB}),
     );
     Ok(())
+}
+
+/// How many descriptors processes that are started from here may have open: `wanted`, where that can be had.
+fn descriptors(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < wanted) {
+        // Who may not raise it keeps what there is.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.current, maximum: Some(wanted) });
+    }
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
 /// Series of programs for which there are bars.
@@ -205,5 +212,7 @@ const REPLAY: &str = "psql replays a session of pgbench";
 const GET_1: &str = "redis GET, 1 client";
 const GET_50: &str = "redis GET, 50 clients";
 const CONNECTIONS: u64 = 10_000;
+/// Descriptors for other things.
+const SPARE: u64 = 100;
 const MIB: f64 = (1 << 20) as f64;
 const MEMORY_BAR: f64 = 64.0 * MIB;

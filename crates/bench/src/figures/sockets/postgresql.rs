@@ -116,7 +116,7 @@ impl PostgreSql {
 
 impl Installed for PostgreSql {
     fn once(&self, keeper: &mut Keeper, work: &Work, way: &Way) -> Result<(u64, u64)> {
-        let count = work.count.to_string();
+        let count = (work.count / clients(&work.arguments)).max(1).to_string();
         let mut arguments = ["-n", "-t", &count].map(str::to_owned).to_vec();
         arguments.extend(work.arguments.iter().map(|word| (*word).to_owned()));
         arguments.extend(place(way));
@@ -137,6 +137,12 @@ impl Installed for Replay<'_> {
         let ended = keeper.must(&client(&psql, arguments, way, self.postgresql.user))?;
         Ok((self.transactions, ended.wall_ns))
     }
+}
+
+/// pgbench counts transactions for each of its clients.
+fn clients(arguments: &[&str]) -> u64 {
+    let after = arguments.iter().skip_while(|word| **word != "-c").nth(1);
+    after.and_then(|count| count.parse().ok()).unwrap_or(1).max(1)
 }
 
 /// Where a client finds the server.
@@ -215,6 +221,13 @@ mod tests {
         assert_eq!(processed(said), Some((100, 15873.015873)));
         assert_eq!(processed(&said.replace("100/100", "99/100")), None);
         assert_eq!(processed("pgbench: error"), None);
+    }
+
+    #[test]
+    fn the_work_is_divided_among_clients() {
+        let counts = WORK.map(|(_, arguments)| clients(arguments));
+        assert_eq!(counts, [1, 1, 1, 8, 1, 8]);
+        assert_eq!(clients(&["-c", "0"]), 1);
     }
 
     #[test]
