@@ -18,12 +18,13 @@ use rustix::net::{
 };
 
 use crate::bells;
-use crate::connection::{Held, Inner, State};
+use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
+use crate::table;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
 pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
@@ -51,6 +52,8 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     match met {
         Ok(()) => {}
         Err(Errno::AGAIN | Errno::CONNREFUSED | Errno::NOTCONN) => held.reason = Reason::Alone,
+        // It has stopped listening.
+        Err(Errno::PIPE | Errno::CONNRESET) => refuse(held, Reason::Alone),
         Err(Errno::PERM | Errno::ADDRINUSE) => refuse(held, Reason::Refused),
         Err(_) => refuse(held, Reason::Exhausted),
     }
@@ -305,6 +308,20 @@ pub(crate) fn is_soon() -> bool {
     SOON.load(Ordering::Relaxed)
 }
 
+/// Where ends are to meet at once: the first step towards the ring, for a new connection, and a little time for the other end to come by.
+pub(crate) fn at_once(fd: c_int, connection: Option<&'static Connection>, wait: bool) {
+    let Some(connection) = connection.filter(|_| is_soon()) else { return };
+    for _ in 0..if wait { SOON_TRIES } else { 1 } {
+        let Some(mut held) = table::hold(fd, connection) else { return };
+        advance(&mut held, fd);
+        if connection.state() != State::Counting {
+            return;
+        }
+        drop(held);
+        kernel::nap();
+    }
+}
+
 /// Looks whether the environment asks for it. At start-up.
 pub(crate) fn find_soon() {
     // SAFETY: [preload-real] at start-up, before the program can change its environment.
@@ -326,5 +343,7 @@ const TCPI_BYTES_RECEIVED: usize = 128;
 const TCPI_NOTSENT_BYTES: usize = 144;
 const TCPI_BYTES_SENT: usize = 200;
 const TCPI_BYTES_RETRANS: usize = 208;
+/// Milliseconds that a new connection waits where ends are to meet at once.
+const SOON_TRIES: u32 = 20;
 /// Asks for meetings at once.
 const SOON_VARIABLE: &std::ffi::CStr = c"OVERSIDE_SOCKETS_SOON";

@@ -41,6 +41,8 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
         Reason::None if accelerated => "",
         // The ends met and had nothing more to say.
         Reason::None => Reason::Short.text(),
+        // Over before the other end had its turn.
+        Reason::Alone if held.operations < FEW_CALLS => Reason::Short.text(),
         reason => reason.text(),
     };
     let _ = write!(line, "{}\t", rustix::process::getpid().as_raw_nonzero());
@@ -88,4 +90,6 @@ impl Write for Line {
     }
 }
 
+/// Calls of one end by which the other has tried to meet it, as a rule.
+const FEW_CALLS: u32 = 16;
 const VARIABLE: &CStr = c"OVERSIDE_SOCKETS_REPORT";

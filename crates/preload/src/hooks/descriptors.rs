@@ -29,11 +29,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         }
         if (result == 0 || pending) && is_of_this_host(fd) && table::is_ours() {
             let connection = table::insert(fd, 0);
-            if meeting::is_soon()
-                && let Some(mut held) = connection.and_then(|connection| table::hold(fd, connection))
-            {
-                meeting::advance(&mut held, fd);
-            }
+            meeting::at_once(fd, connection, !pending);
         }
     });
     result
@@ -61,7 +57,8 @@ fn accepted(fd: c_int) {
     }
     errno::kept(|| {
         if is_of_this_host(fd) && table::is_ours() {
-            table::insert(fd, 1);
+            let connection = table::insert(fd, 1);
+            meeting::at_once(fd, connection, true);
         }
     });
 }

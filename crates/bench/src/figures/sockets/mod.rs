@@ -50,7 +50,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     for series in &all {
         figure.tables.push(series.table());
     }
-    bars(&mut figure, &all);
+    bars(setting, &mut figure, &all);
     if setting.wants(Job::Idle.name()) {
         idle(setting, library, &mut figure)?;
     }
@@ -129,7 +129,7 @@ fn alternately(setting: &Setting<'_>, name: String, mut bare: Vec<Match>, mut pa
     Ok(Series { name, sides: names.into_iter().zip(samples).zip(ends).map(side).collect() })
 }
 
-fn bars(figure: &mut Figure, all: &[Series]) {
+fn bars(setting: &Setting<'_>, figure: &mut Figure, all: &[Series]) {
     let tcp = |library| side_name(Family::Tcp, library);
     let unix = |library| side_name(Family::Unix, library);
     let (ring, futex) = (messages::SPIN.to_owned(), messages::FUTEX.to_owned());
@@ -154,7 +154,8 @@ fn bars(figure: &mut Figure, all: &[Series]) {
         (GET_1.into(), tcp(true), tcp(false), 2.0),
         (GET_50.into(), tcp(true), tcp(false), 1.0),
     ];
-    for (series, ours, theirs, least) in wanted {
+    // What nobody asked for is not missing.
+    for (series, ours, theirs, least) in wanted.into_iter().filter(|(series, ..)| setting.wants(series)) {
         // With one processor in all there is no such placement.
         let possible = two || series == name(1);
         let measured = all.iter().find(|other| other.name == series).filter(|_| possible);
