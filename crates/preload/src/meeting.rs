@@ -9,6 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -311,10 +312,11 @@ pub(crate) fn is_soon() -> bool {
 /// Where ends are to meet at once: the first step towards the ring, for a new connection, and a little time for the other end to come by.
 pub(crate) fn at_once(fd: c_int, connection: Option<&'static Connection>, wait: bool) {
     let Some(connection) = connection.filter(|_| is_soon()) else { return };
-    for _ in 0..if wait { SOON_TRIES } else { 1 } {
+    let until = Instant::now() + SOON_WAIT;
+    loop {
         let Some(mut held) = table::hold(fd, connection) else { return };
         advance(&mut held, fd);
-        if connection.state() != State::Counting {
+        if connection.state() != State::Counting || !wait || Instant::now() >= until {
             return;
         }
         drop(held);
@@ -343,7 +345,7 @@ const TCPI_BYTES_RECEIVED: usize = 128;
 const TCPI_NOTSENT_BYTES: usize = 144;
 const TCPI_BYTES_SENT: usize = 200;
 const TCPI_BYTES_RETRANS: usize = 208;
-/// Milliseconds that a new connection waits where ends are to meet at once.
-const SOON_TRIES: u32 = 20;
+/// How long a new connection waits where ends are to meet at once.
+const SOON_WAIT: Duration = Duration::from_millis(10);
 /// Asks for meetings at once.
 const SOON_VARIABLE: &std::ffi::CStr = c"OVERSIDE_SOCKETS_SOON";
