@@ -353,6 +353,7 @@ const TILE_BYTES: u64 = 256 << 10;
 /// How many times longer tiles are where all destinations are packed in turn.
 const STRETCHED: u64 = 4;
 const BISECTIONS: usize = 40;
-const SAMPLE_MESSAGES: u64 = 256;
-const SAMPLE_FRAGMENTS: usize = 2048;
+/// Few: sorting what they lie in is part of every send.
+const SAMPLE_MESSAGES: u64 = 64;
+const SAMPLE_FRAGMENTS: usize = 512;
 const LINE_BYTES: u64 = 64;
