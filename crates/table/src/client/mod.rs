@@ -34,7 +34,7 @@ pub use table::{OwnedRow, RemoteTable};
 
 use crate::row::ValueRef;
 use crate::schema::Schema;
-use crate::wire::{Applied, PutMode, Reply, Request, ServerStats, TableInfo, push_piece};
+use crate::wire::{Applied, BLOCK_BYTES, PutMode, Reply, Request, ServerStats, TableInfo, push_piece};
 use link::Link;
 
 /// How a client is set up.
@@ -194,7 +194,3 @@ impl Client {
         }
     }
 }
-
-/// A page, its deltas and room. No power of two: buffers at such a distance fall into the same sets of a cache, and
-/// a ring far smaller than the cache then evicts itself.
-const BLOCK_BYTES: usize = 36 << 10;

@@ -8,15 +8,15 @@ use overside_bwtree::PinAccount;
 use overside_memory::View;
 use overside_verbs::{QueuePair, WorkRequest};
 
-use super::Shared;
 use super::apply::{self, Deleting, Parked};
 use super::house::{Place, Waiting};
 use super::scan::ActiveScan;
 use super::store::{Store, Table, fault};
 use super::transmit::Transmit;
+use super::{ServerOptions, Shared};
 use crate::schema::SCHEMA_BYTES_MAX;
 use crate::wire::{
-    self, BadMessage, Fault, FaultCode, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, cut,
+    self, BLOCK_BYTES, BadMessage, Fault, FaultCode, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, cut,
 };
 
 /// A connected client.
@@ -102,6 +102,13 @@ impl Connection {
             self.request(shared, transmit, &message)?;
         }
         Ok(())
+    }
+
+    /// Messages that may be under way to it: as many bytes, and with them pages kept from being reclaimed, however long its
+    /// buffers are.
+    pub(crate) fn window(&self, options: &ServerOptions) -> usize {
+        let of_its_length = options.window.saturating_mul(BLOCK_BYTES) / self.block_bytes.max(1);
+        of_its_length.clamp(WINDOW_MIN.min(options.window), options.window)
     }
 
     /// When a delete that waits for memory is to be tried again.
@@ -313,6 +320,8 @@ fn process_cpu_ns() -> u64 {
 const LET_GO: Duration = Duration::from_secs(2);
 /// A delete waits no longer: a client's own patience is half a minute.
 const PARKED_MAX: Duration = Duration::from_secs(20);
+/// One that is copied, one that is next, and as many again while the server is told.
+const WINDOW_MIN: usize = 4;
 /// Smallest and largest receive buffers of a client.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 const BLOCK_BYTES_MAX: usize = 4 << 20;

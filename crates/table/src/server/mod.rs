@@ -53,7 +53,8 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// Bytes of one segment: the step in which tables grow.
     pub segment_bytes: usize,
-    /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up.
+    /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up. Of a
+    /// client whose buffers are longer than usual (36 KiB) fewer, so that as many bytes are under way.
     pub window: usize,
     /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
     /// are copied out instead.

@@ -231,7 +231,7 @@ impl Connection {
             spent: self.holds_more_than(shared.options.pinned_max),
             meter: &shared.meter,
         };
-        let until = shared.options.window.min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);
+        let until = self.window(&shared.options).min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);
         while self.in_flight + self.outbox.len() < until {
             produced = true;
             match scan.turn(&terms, transmit) {

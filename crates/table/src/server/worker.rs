@@ -192,7 +192,7 @@ impl Worker {
                 continue;
             };
             let produced = connection.produce(&self.shared, &self.transmit);
-            let room = self.shared.options.window.saturating_sub(connection.in_flight);
+            let room = connection.window(&self.shared.options).saturating_sub(connection.in_flight);
             if !connection.outbox.is_empty() && room > 0 {
                 if connection.in_flight == 0 {
                     connection.progressed = Instant::now();
@@ -220,7 +220,7 @@ impl Worker {
     fn sated(&self) -> bool {
         let sated = |qp| {
             let connection: Option<&Connection> = self.connections.get(qp);
-            connection.is_some_and(|c| c.scan.is_some() && c.in_flight >= self.shared.options.window)
+            connection.is_some_and(|c| c.scan.is_some() && c.in_flight >= c.window(&self.shared.options))
         };
         !self.busy.is_empty() && self.busy.iter().all(sated)
     }

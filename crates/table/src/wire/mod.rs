@@ -30,6 +30,9 @@ pub const PART_MAGIC: u32 = u32::from_le_bytes(*b"OVSP");
 
 /// Longest request a server takes: a value of 1 MiB, its key and room.
 pub const REQUEST_BYTES_MAX: usize = (1 << 20) + (64 << 10);
+/// Bytes of a receive buffer of a client's that says nothing else: two pages, or one with its deltas and room. No power of two:
+/// buffers at such a distance fall into the same sets of a cache, and a ring far smaller than the cache then evicts itself.
+pub const BLOCK_BYTES: usize = 36 << 10;
 /// Longest reply or scan answer that travels in parts.
 pub const ASSEMBLY_BYTES_MAX: usize = 4 << 20;
 /// Tables have names of 1 to this many bytes.
