@@ -89,6 +89,7 @@ impl Planner {
             sge_max: self.capabilities.sge_max as f64,
             pieces,
             gathered,
+            warm: terms.warm,
         };
         let mut plan = ViewPlan {
             way: Way::Copy,
@@ -229,8 +230,9 @@ impl Planner {
         receiver += part.ends.receiver_ns.max(0.0);
         if runs > 0.0 {
             let range = range_of((part.bytes / runs) as u64);
-            sender += requests * profile.pack_request_ns + self.tables.send_packed[range].at(runs, part.bytes);
+            sender += requests * profile.pack_begin(load.warm) + self.tables.send_packed[range].at(runs, part.bytes);
             if part.gathered > 0.0 {
+                sender += requests * profile.bends.mixture_ns;
                 sender += self.tables.pack_run[range].at(runs, part.bytes);
                 receiver += self.tables.receive_beside[range].at(runs, part.bytes);
             } else {
@@ -259,6 +261,8 @@ struct Load {
     pieces: f64,
     /// What gathering all of it costs.
     gathered: Ends,
+    /// Its bytes are in the sender's cache.
+    warm: bool,
 }
 
 /// How it is divided between packing and gathering.
@@ -278,12 +282,12 @@ impl Load {
     /// Requests, each of whole messages; none when one message has too many entries for a request.
     fn requests(&self, part: &Part) -> Option<f64> {
         let entries = part.gathered + part.runs;
-        let each = entries / self.messages.max(1.0);
+        if self.messages <= 1.0 {
+            return (entries <= self.sge_max).then_some(1.0);
+        }
+        let each = entries / self.messages;
         if each > self.sge_max {
             return None;
-        }
-        if self.messages <= 1.0 {
-            return Some(1.0);
         }
         let by_bytes = if self.longest > 0.0 { (self.bytes_max / self.longest).floor().max(1.0) } else { f64::MAX };
         let by_entries = if each > 0.0 { (self.sge_max / each).floor().max(1.0) } else { f64::MAX };
@@ -333,6 +337,8 @@ pub(crate) mod tests {
                 receive: curve(&[(8, 12.0), (128, 20.0), (4096, 300.0), (65536, 6000.0)]),
                 receive_packed: curve(&[(64, 10.0), (16384, 900.0)]),
                 pack_run: curve(&[(16, 9.0), (4096, 2.0)]),
+                pack_begin_ns: 21.0,
+                mixture_ns: 13.0,
                 receive_beside: curve(&[(64, 6.0), (16384, 700.0)]),
                 ..Bends::default()
             },
@@ -377,7 +383,8 @@ pub(crate) mod tests {
         if count > 0.0 {
             sender += profile.pack_request_ns + profile.send(1, true).at(count, bytes);
             let mean = (bytes / count) as u64;
-            sender += if mixed { profile.pack_run(mean).at(count, bytes) } else { 0.0 };
+            sender += profile.bends.pack_begin_ns;
+            sender += if mixed { profile.pack_run(mean).at(count, bytes) + profile.bends.mixture_ns } else { 0.0 };
             let each = if mixed { profile.receive_beside(mean) } else { profile.receive_packed(mean) };
             receiver += each.at(count, bytes);
         }

@@ -55,7 +55,7 @@ pub struct Profile {
     pub source: String,
 }
 
-/// Costs by length or width; where a curve is empty, the profile's straight lines hold.
+/// Costs by length or width, and of what only begins; where a curve is empty, the profile's straight lines hold.
 ///
 /// *Scattered* pieces lie anywhere, *near* ones within the same or the next cache line, *far* ones at a regular distance
 /// of a kibibyte and more; what lies between is priced between.
@@ -73,6 +73,11 @@ pub struct Bends {
     pub pack_warm: Curve,
     /// Beginning a packed entry of so many bytes between gathered ones, beyond packing its pieces.
     pub pack_run: Curve,
+    /// Beginning to pack what no cache holds: until the first pieces come nothing is done, which what they cost among many does
+    /// not tell. 0 where it was not measured.
+    pub pack_begin_ns: f64,
+    /// Making a request of gathered and of packed fragments, beyond what each of them costs. 0 where it was not measured.
+    pub mixture_ns: f64,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
     /// Likewise of one whose elements are far from each other.
@@ -126,6 +131,11 @@ impl Profile {
     /// Beginning packed entries of about this length between gathered ones, beyond packing their pieces.
     pub fn pack_run(&self, bytes: u64) -> Line {
         self.bends.pack_run.line(bytes).unwrap_or_default()
+    }
+
+    /// A request's transmit buffer, and waiting for what is packed into it.
+    pub fn pack_begin(&self, warm: bool) -> f64 {
+        self.pack_request_ns + if warm { 0.0 } else { self.bends.pack_begin_ns }
     }
 
     /// Packing elements of about this width, one of a regular region; `distance` as [`Bends`] has it.

@@ -42,6 +42,9 @@ impl fmt::Display for Profile {
         for (key, ns) in costs(self) {
             writeln!(f, "{key} = {ns}")?;
         }
+        for (key, ns) in BEGINNINGS.into_iter().zip([self.bends.pack_begin_ns, self.bends.mixture_ns]) {
+            writeln!(f, "{key} = {ns}")?;
+        }
         for (key, curve) in curves(&self.bends) {
             for (bytes, ns) in curve.points() {
                 writeln!(f, "{key}.{bytes} = {ns}")?;
@@ -75,6 +78,11 @@ impl FromStr for Profile {
             bends: Bends::default(),
             source: fields.remove("source").unwrap_or("a file").to_owned(),
         };
+        // What profiles of earlier builds did not have yet.
+        let bends = &mut profile.bends;
+        for (key, place) in BEGINNINGS.into_iter().zip([&mut bends.pack_begin_ns, &mut bends.mixture_ns]) {
+            *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
+        }
         let mut points: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
         for (key, value) in fields {
             let unknown = || ProfileError::Field { field: key.into(), what: "no field of this version" };
@@ -183,6 +191,7 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
 
 const VERSION_KEY: &str = "overside profile";
 const VERSION: &str = "3";
+const BEGINNINGS: [&str; 2] = ["pack_begin_ns", "mixture_ns"];
 const CURVES: [&str; 16] = [
     "send_ns",
     "send_packed_ns",
@@ -223,7 +232,13 @@ mod tests {
             receive_fragment_ns: 12.0,
             receive_byte_ns: 0.08,
             wire_byte_ns: 0.0,
-            bends: Bends { pack: curve(1.0), receive: curve(5.0), receive_beside: curve(2.0), ..Bends::default() },
+            bends: Bends {
+                pack: curve(1.0),
+                receive: curve(5.0),
+                receive_beside: curve(2.0),
+                mixture_ns: 70.5,
+                ..Bends::default()
+            },
             source: "measured, somewhere = here".into(),
         }
     }
@@ -232,6 +247,9 @@ mod tests {
     fn a_profile_reads_what_it_wrote() {
         let text = profile().to_string();
         assert_eq!(text.parse::<Profile>(), Ok(profile()));
+        let earlier = text.lines().filter(|line| !line.starts_with("mixture_ns")).collect::<Vec<_>>().join("\n");
+        let without = Profile { bends: Bends { mixture_ns: 0.0, ..profile().bends }, ..profile() };
+        assert_eq!(earlier.parse::<Profile>(), Ok(without), "what an earlier build did not write");
         let spaced = format!("# mine\n\n  {}", text.replacen(" = ", "=", 1).replace("_ns = ", "_ns="));
         assert_eq!(spaced.parse::<Profile>(), Ok(profile()), "comments and spaces do not matter");
     }
@@ -248,6 +266,7 @@ mod tests {
         assert!(says(good.replace("row_ns = 4", "row_ns = inf")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4\n", "")).starts_with("row_ns is missing"));
         assert!(says(good.replace("row_ns = 4", "row_ns = 4\nrow_ns = 4")).starts_with("row_ns is there twice"));
+        assert!(says(good.replace("mixture_ns = 70.5", "mixture_ns = -1")).starts_with("mixture_ns is no cost"));
         assert!(says(format!("{good}speed = 9")).starts_with("speed is no field"));
         assert!(says(format!("{good}pack_ns.9 = 9")).starts_with("pack_ns is no curve"));
         assert!(says(format!("{good}pack_warm_ns.4 = x")).starts_with("pack_warm_ns.4 is no cost"));

@@ -3,136 +3,33 @@
 
 mod apart;
 mod cells;
+mod deciding;
+mod strategy;
 
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
     figure::Figure,
     records::Records,
-    sender::{Post, Sample, Sender},
+    sender::{Sample, Sender},
 };
 use crate::{
-    measure::{Bar, Ratio, alternate, best_of, elapsed_ns, now_ns},
+    measure::{Bar, Ratio, alternate, best_of},
     svg::Scale,
 };
 use anyhow::{Context, Result, ensure};
 pub use apart::{PricesApart, prices_apart};
 use cells::Cell;
+use deciding::Deciding;
 use overside::{
     memory::{Buffer, Pool},
-    planner::{Force, Planner, Terms, ViewPlan, Way},
+    planner::{Planner, Terms, ViewPlan, Way},
     shape::Shape,
-    verbs::{
-        CompletionQueue, QueuePair,
-        declared::{DeclaredSend, Region},
-    },
 };
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
-
-/// A strategy that looks at nothing but the length of fragments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fixed {
-    Copy,
-    Gather,
-    Threshold(u64),
-}
-
-impl Fixed {
-    /// All rivals.
-    fn all() -> Vec<Fixed> {
-        let thresholds = THRESHOLDS.into_iter().map(Fixed::Threshold);
-        [Fixed::Copy, Fixed::Gather].into_iter().chain(thresholds).collect()
-    }
-
-    fn name(self) -> String {
-        match self {
-            Fixed::Copy => "copy".into(),
-            Fixed::Gather => "gather".into(),
-            Fixed::Threshold(bytes) => format!("gather from {bytes} B"),
-        }
-    }
-
-    fn force(self) -> Force {
-        match self {
-            Fixed::Copy => Force::Way(Way::Copy),
-            Fixed::Gather => Force::Way(Way::Gather),
-            Fixed::Threshold(bytes) => Force::Threshold(bytes),
-        }
-    }
-}
-
-/// How a cell is sent: as planned anew for each message, or as somebody fixed it before.
-struct Strategy<'a> {
-    planner: &'a Planner,
-    terms: Terms,
-    /// None: planned anew for each message.
-    plan: Option<ViewPlan>,
-    memory: &'a Arc<Buffer>,
-    shapes: &'a [Arc<Shape>],
-    pool: &'a Pool,
-    next: usize,
-    /// Nanoseconds to go on for; 0: each shape once.
-    for_ns: u64,
-    start: u64,
-    left: usize,
-    send: Option<DeclaredSend>,
-    bytes: u64,
-}
-
-impl Strategy<'_> {
-    /// The next message; none when time is over.
-    fn take(&mut self) -> Result<Option<DeclaredSend>> {
-        let over = if self.for_ns == 0 { self.left == 0 } else { elapsed_ns(self.start) >= self.for_ns };
-        if over {
-            return Ok(None);
-        }
-        let at = self.next % self.shapes.len();
-        (self.next, self.left) = (self.next + 1, self.left.saturating_sub(1));
-        let shape = &self.shapes[at];
-        let planned;
-        let plan = match &self.plan {
-            Some(plan) => plan,
-            None => {
-                planned = self.planner.plan(shape, &self.terms)?;
-                &planned
-            }
-        };
-        let region = Region::new(self.memory, shape)?;
-        self.bytes += shape.bytes();
-        let capabilities = self.planner.capabilities();
-        Ok(Some(DeclaredSend::new(0, region, Some(plan), capabilities, self.terms.request_bytes_max)?))
-    }
-}
-
-impl Post for Strategy<'_> {
-    fn begin(&mut self, _pairs: &[QueuePair]) -> Result<()> {
-        (self.start, self.bytes, self.left) = (now_ns(), 0, self.shapes.len());
-        if self.for_ns == 0 {
-            self.next = 0;
-        }
-        Ok(())
-    }
-
-    fn post(&mut self, queue: &mut CompletionQueue, pairs: &[QueuePair]) -> Result<bool> {
-        loop {
-            if let Some(send) = &mut self.send
-                && !queue.post_send(pairs[0], send, self.pool)?
-            {
-                return Ok(false);
-            }
-            self.send = self.take()?;
-            if self.send.is_none() {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
+use strategy::{Fixed, Strategy, THRESHOLDS, Turn};
 
 /// What a cell showed.
 #[derive(Clone, Debug, Serialize)]
@@ -141,8 +38,12 @@ struct Outcome {
     shape: String,
     bytes: u64,
     fragments: u64,
-    /// How much of the best strategy's rate was lost, 0 to 1; the best is chosen in other rounds than it is compared in.
+    /// How much of the best strategy's rate was lost, 0 to 1, in rounds after those in which the best was chosen.
     regret: f64,
+    /// The planner's choice is that best strategy; `lost` then shows what two stretches of one strategy differ by.
+    same_as_best: bool,
+    /// What was lost, below 0 where auto is ahead of every rival: the lower end of its 95 % interval, the median, the upper end.
+    lost: [f64; 3],
     /// The same when every message is planned anew while time runs, instead of once when its region is declared.
     regret_planned_anew: f64,
     /// What the planner chose, with its prices.
@@ -178,7 +79,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     // One connection for each class of size: its receive buffers are as long as the class.
     cells.sort_by_key(Cell::class);
     let mut outcomes = Vec::new();
-    let (mut class, mut pool) = (0, None);
+    let (mut class, mut pool, mut decisions) = (0, None, Vec::new());
     for (at, cell) in cells.iter().enumerate() {
         setting.progress.part("regret", at, cells.len());
         if cell.class() != class || pool.is_none() {
@@ -187,51 +88,36 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
             sender.connect(1, class, (POOL_BYTES / class).clamp(8, 256))?;
         }
         if let Some(pool) = &pool {
-            outcomes.push(one(setting, &mut sender, &planner, &memory, cell, pool)?);
+            let bench = Bench { setting, planner: &planner, memory: &memory, pool };
+            if decisions.is_empty() && class as u64 >= deciding::MESSAGE_BYTES {
+                decisions = deciding::deciding(&bench, &mut sender)?;
+            }
+            outcomes.push(one(&bench, &mut sender, cell)?);
         }
     }
     tell(&mut figure, &outcomes)?;
+    tell_deciding(&mut figure, &decisions)?;
     Ok(figure)
 }
 
-fn one(
-    setting: &Setting<'_>,
-    sender: &mut Sender,
-    planner: &Planner,
-    memory: &Arc<Buffer>,
-    cell: &Cell,
-    pool: &Pool,
-) -> Result<Outcome> {
+/// What a cell is measured with.
+struct Bench<'a> {
+    setting: &'a Setting<'a>,
+    planner: &'a Planner,
+    memory: &'a Arc<Buffer>,
+    pool: &'a Pool,
+}
+
+fn one(bench: &Bench<'_>, sender: &mut Sender, cell: &Cell) -> Result<Outcome> {
+    let Bench { setting, planner, memory, pool } = *bench;
     // At so many places that its bytes were not touched lately when it comes to them again.
     let places = (COLD_BYTES / cell.touched()).clamp(PLACES_MIN, PLACES_MAX) as usize;
-    let shapes = cell.shapes(memory.len() as u64, places)?;
+    let shapes = &cell.shapes(memory.len() as u64, places)?[..];
     let terms = Terms { request_bytes_max: cell.class() as u64, ..Terms::default() };
-    // Strategies that come to the same for this cell are measured once.
-    // Plans go by lengths alone, which are the same at every place.
-    let mut kinds: Vec<ViewPlan> = Vec::new();
-    let mut kind_of = Vec::new();
-    for strategy in Fixed::all() {
-        let plan = planner.plan(&shapes[0], &Terms { force: Some(strategy.force()), ..terms });
-        kind_of.push(plan.ok().map(|plan| place_of(&mut kinds, plan, &shapes[0])));
-    }
-    let rivals = kinds.len();
-    let plan = planner.plan(&shapes[0], &terms)?;
-    let chosen = place_of(&mut kinds, plan.clone(), &shapes[0]);
-    let side = |plan| Strategy {
-        planner,
-        terms,
-        plan,
-        memory,
-        shapes: &shapes,
-        pool,
-        next: 0,
-        for_ns: 0,
-        start: 0,
-        left: 0,
-        send: None,
-        bytes: 0,
-    };
-    let mut sides: Vec<Strategy<'_>> = kinds.iter().map(|plan| side(Some(plan.clone()))).collect();
+    let kinds = Kinds::of(planner, &shapes[0], &terms)?;
+    let first = shapes.len().min((CHECKED_BYTES / cell.bytes().max(1)).max(PLACES_MIN) as usize);
+    let side = |plan| Strategy { planner, terms, plan, memory, shapes, pool, for_ns: 0, first, turn: Turn::default() };
+    let mut sides: Vec<Strategy<'_>> = kinds.plans.iter().map(|plan| side(Some(plan.clone()))).collect();
     sides.push(side(None));
     let answers = sides.iter_mut().map(|side| Ok(sender.post(side, true)?.1[0])).collect::<Result<Vec<_>>>()?;
     ensure!(
@@ -240,13 +126,56 @@ fn one(
         cell.describe()
     );
     sides.iter_mut().for_each(|side| side.for_ns = setting.slice_ns() / 4);
-    let samples = alternate(sides.len(), setting.rounds() * 2, |at, _| undisturbed(sender, &mut sides[at]))?;
-    let mut rates: Vec<Vec<f64>> = samples.iter().map(|side| side.iter().map(Sample::bytes_per_s).collect()).collect();
-    let anew = rates.pop().unwrap_or_default();
-    let auto = [rates[chosen].clone(), anew];
-    let alternatives = kinds.iter().zip(&rates).map(|(kind, rates)| alternative(kind, rates)).collect();
-    rates.truncate(rivals);
-    Ok(outcome(cell, &shapes[0], &plan, &rates, &auto, (&kind_of, alternatives)))
+    let mut rates = |of: &[usize], rounds: usize| -> Result<Vec<Vec<f64>>> {
+        let samples = alternate(of.len(), rounds, |at, _| undisturbed(sender, &mut sides[of[at]]))?;
+        Ok(samples.iter().map(|side| side.iter().map(Sample::bytes_per_s).collect()).collect())
+    };
+    let all: Vec<usize> = (0..kinds.plans.len()).collect();
+    let chosen_in = rates(&all, setting.rounds() + 1)?;
+    let best = best_rival(&chosen_in[..kinds.rivals]);
+    // The luckiest of many looks best. What it is ahead by counts in rounds that had no part in choosing it, and so does what
+    // it is behind by: every cell is measured again, not those alone that look bad.
+    let again = rates(&[best, kinds.chosen, kinds.plans.len()], setting.rounds() * 2 - 2)?;
+    Ok(outcome(cell, &shapes[0], &kinds, &Seen { first: &chosen_in, again: &again, best }))
+}
+
+/// The different ways in which strategies send a cell: those that come to the same are measured once.
+struct Kinds {
+    /// Those of the rivals, then the planner's if none of them has it.
+    plans: Vec<ViewPlan>,
+    rivals: usize,
+    /// Of each fixed strategy: none where the device cannot.
+    of_fixed: Vec<Option<usize>>,
+    /// The planner's.
+    chosen: usize,
+}
+
+impl Kinds {
+    /// Plans go by lengths alone, which are the same at every place.
+    fn of(planner: &Planner, shape: &Shape, terms: &Terms) -> Result<Kinds> {
+        let (mut plans, mut of_fixed) = (Vec::new(), Vec::new());
+        for strategy in Fixed::all() {
+            let plan = planner.plan(shape, &Terms { force: Some(strategy.force()), ..*terms });
+            of_fixed.push(plan.ok().map(|plan| place_of(&mut plans, plan, shape)));
+        }
+        let rivals = plans.len();
+        let chosen = place_of(&mut plans, planner.plan(shape, terms)?, shape);
+        Ok(Kinds { plans, rivals, of_fixed, chosen })
+    }
+}
+
+/// The rates of a cell's strategies, round by round.
+struct Seen<'a> {
+    /// Of each way, in the rounds in which the best was chosen.
+    first: &'a [Vec<f64>],
+    /// Of the best, of the planner's choice, and of planning anew, afterwards.
+    again: &'a [Vec<f64>],
+    best: usize,
+}
+
+fn best_rival(rates: &[Vec<f64>]) -> usize {
+    let median = |at: usize| crate::measure::median(&rates[at]);
+    (0..rates.len()).max_by(|a, b| median(*a).total_cmp(&median(*b))).unwrap_or(0)
 }
 
 /// A stretch in which no other program had a processor of ours, if there is one in a few attempts: differences of some
@@ -283,31 +212,31 @@ fn alternative(plan: &ViewPlan, rates: &[f64]) -> Alternative {
     Alternative { way, predicted_ns: [price.sender_ns, price.receiver_ns], seen_ns }
 }
 
-fn outcome(
-    cell: &Cell,
-    shape: &Shape,
-    plan: &ViewPlan,
-    rates: &[Vec<f64>],
-    auto: &[Vec<f64>; 2],
-    (kind_of, alternatives): (&[Option<usize>], Vec<Alternative>),
-) -> Outcome {
+fn outcome(cell: &Cell, shape: &Shape, kinds: &Kinds, seen: &Seen<'_>) -> Outcome {
+    let Seen { first, again, best } = *seen;
+    let (same, rivals, plan) = (best == kinds.chosen, &first[..kinds.rivals], &kinds.plans[kinds.chosen]);
     let median = |side: &[f64]| crate::measure::median(side);
-    let best = (0..rates.len()).max_by(|a, b| median(&rates[*a]).total_cmp(&median(&rates[*b]))).unwrap_or(0);
-    let lost = |side: &[f64]| best_of(side, rates).map_or(0.0, |best| 1.0 - best.ratio.median);
-    let named = Fixed::all().into_iter().zip(kind_of).filter(|(_, kind)| **kind == Some(best)).map(|(f, _)| f.name());
-    let thresholds = Fixed::all().into_iter().zip(kind_of).filter(|(fixed, _)| matches!(fixed, Fixed::Threshold(_)));
-    let losses = thresholds.map(|(_, kind)| kind.map_or(0.0, |kind| lost(&rates[kind])));
+    let behind = |side: &[f64]| Ratio::paired(side, &again[0]);
+    let lost = |rate: Option<Ratio>| rate.map_or(0.0, |ratio| (1.0 - ratio.median).max(0.0));
+    let auto = behind(&again[1]);
+    let named =
+        Fixed::all().into_iter().zip(&kinds.of_fixed).filter(|(_, kind)| **kind == Some(best)).map(|(f, _)| f.name());
+    let thresholds =
+        Fixed::all().into_iter().zip(&kinds.of_fixed).filter(|(fixed, _)| matches!(fixed, Fixed::Threshold(_)));
+    let loses = |kind: usize| best_of(&rivals[kind], rivals).map_or(0.0, |best| 1.0 - best.ratio.median);
     Outcome {
         shape: cell.describe(),
         bytes: shape.bytes(),
         fragments: shape.fragment_count(),
-        regret: lost(&auto[0]).max(0.0),
-        regret_planned_anew: lost(&auto[1]).max(0.0),
+        regret: if same { 0.0 } else { lost(auto) },
+        same_as_best: same,
+        lost: auto.map_or([0.0; 3], |ratio| [1.0 - ratio.high, 1.0 - ratio.median, 1.0 - ratio.low]),
+        regret_planned_anew: lost(behind(&again[2])),
         plan: plan.to_string(),
         best: named.collect::<Vec<_>>().join(", "),
-        bytes_per_s: [median(&auto[0]), median(&rates[best])],
-        threshold_losses: losses.collect(),
-        alternatives,
+        bytes_per_s: [median(&again[1]), median(&again[0])],
+        threshold_losses: thresholds.map(|(_, kind)| kind.map_or(0.0, loses)).collect(),
+        alternatives: kinds.plans.iter().zip(first).map(|(plan, rates)| alternative(plan, rates)).collect(),
     }
 }
 
@@ -332,6 +261,8 @@ fn tell(figure: &mut Figure, outcomes: &[Outcome]) -> Result<()> {
     figure.more.insert("p95".into(), json!(at(&regrets, 0.95)));
     figure.more.insert("worst".into(), json!(at(&regrets, 1.0)));
     figure.more.insert("mean".into(), json!(mean(&regrets)));
+    let noise = sorted(outcomes.iter().filter(|outcome| outcome.same_as_best).map(|outcome| outcome.lost[1].max(0.0)));
+    figure.more.insert("one_strategy_against_itself".into(), summary(&noise));
     figure.more.insert("planned_anew".into(), summary(&anew));
     figure.more.insert("worst_cell".into(), serde_json::to_value(worst)?);
     figure.more.insert("best_single_threshold".into(), json!(THRESHOLDS[best]));
@@ -367,6 +298,20 @@ fn tell(figure: &mut Figure, outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
+fn tell_deciding(figure: &mut Figure, decisions: &[Deciding]) -> Result<()> {
+    figure.more.insert("deciding".into(), serde_json::to_value(decisions)?);
+    let words: Vec<String> = decisions.iter().map(Deciding::in_words).collect();
+    figure.text += &format!(" Deciding about 16 KiB: {}.", words.join("; "));
+    for one in decisions {
+        let bar = |what, wanted, ratio| {
+            Bar::at_least(format!("16 KiB of {}, the send over it and {what}", one.shape), wanted, ratio)
+        };
+        figure.bars.push(bar("a fresh decision", 0.91, one.fresh));
+        figure.bars.push(bar("a known one", 0.98, one.cached));
+    }
+    Ok(())
+}
+
 fn text(outcomes: &[Outcome], lost: [&[f64]; 3], worst: Option<&Outcome>, threshold: u64) -> String {
     let [auto, anew, fixed] = lost.map(|losses| {
         let percent = |part| at(losses, part) * 100.0;
@@ -390,8 +335,8 @@ fn text(outcomes: &[Outcome], lost: [&[f64]; 3], worst: Option<&Outcome>, thresh
     });
     format!(
         "{} shapes from a seed that calibration never sees, over scattered memory. Rivals always copy, always gather, or gather \
-         from a fixed length on, 256 B to 64 KiB. The best rival of a cell is chosen in half of the rounds and compared in the other \
-         half. Auto, which plans a region when it is declared, loses {auto}; planning every message anew while time runs: {anew}; \
+         from a fixed length on, 256 B to 64 KiB. The best rival of a cell is chosen in some rounds and compared in others after \
+         them. Auto, which plans a region when it is declared, loses {auto}; planning every message anew while time runs: {anew}; \
          the best single threshold, {threshold} B, loses {fixed}.{worst}",
         outcomes.len()
     )
@@ -409,11 +354,12 @@ fn at(sorted: &[f64], part: f64) -> f64 {
     sorted.get(place).copied().unwrap_or(0.0)
 }
 
-const THRESHOLDS: [u64; 9] = [256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const CELLS_QUICK: usize = 200;
 const CELLS_FULL: usize = 400;
 /// More than a second-level cache holds, several times over.
 const COLD_BYTES: u64 = 32 << 20;
+/// So much of each strategy is compared byte by byte.
+const CHECKED_BYTES: u64 = 4 << 20;
 const PLACES_MIN: u64 = 64;
 const PLACES_MAX: u64 = 4096;
 const POOL_BYTES: usize = 1 << 20;

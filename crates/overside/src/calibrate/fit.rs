@@ -43,6 +43,11 @@ impl Sample {
     fn all(self) -> u64 {
         self.bytes * self.count
     }
+
+    /// Whether it tells what pieces cost, and not what a request does.
+    fn is_of_many(self) -> bool {
+        self.count > FEW && self.bytes != REQUEST_BYTES || self.all() > FEW_BYTES
+    }
 }
 
 /// Costs by length: the mean of what several points say.
@@ -57,11 +62,18 @@ impl Points {
     /// Lengths up to `exact` at which a quarter of a power of two begins stand for themselves. The others are joined by
     /// lines, and the curve has what these say where it may have points.
     fn curve(self, exact: u64) -> Curve {
-        let mean = |values: &Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let itself = |bytes: u64| bytes <= exact && bytes == start_of_range(bytes);
         let all = self.0.iter().map(|(bytes, values)| (*bytes, mean(values)));
-        let (mut out, joined): (BTreeMap<u64, f64>, Vec<(u64, f64)>) =
-            (all.clone().filter(|point| itself(point.0)).collect(), all.filter(|point| !itself(point.0)).collect());
+        let mut out: BTreeMap<u64, f64> = all.clone().filter(|point| itself(point.0)).collect();
+        // Between two lengths that hardly differ, noise makes any slope: they stand for one between them.
+        let mut ranges: BTreeMap<u64, [Vec<f64>; 2]> = BTreeMap::new();
+        for (bytes, ns) in all.filter(|point| !itself(point.0)) {
+            let [lengths, costs] = ranges.entry(start_of_range(bytes)).or_default();
+            lengths.push(bytes as f64);
+            costs.push(ns);
+        }
+        let joined: Vec<(u64, f64)> = ranges.values().map(|[x, ns]| (mean(x).round() as u64, mean(ns))).collect();
         let (Some(first), Some(last)) = (joined.first(), joined.last()) else {
             return Curve::new(out).unwrap_or_default();
         };
@@ -110,7 +122,8 @@ impl Fit<'_> {
         self.seen(way, warm).filter_map(sample).collect()
     }
 
-    /// The request: one short message, less what its fragment costs among many.
+    /// The request: one short message, less what its fragment costs among many. The receiver's of long ones, for there it is the
+    /// slower end: whoever waits for each message meets it alone, and what that takes decides nothing.
     fn requests(&mut self) {
         let samples = self.scattered(Way::Gather, false);
         let one = samples.iter().find(|sample| sample.count == 1);
@@ -118,7 +131,11 @@ impl Fit<'_> {
         let (Some(one), Some(many)) = (one, many) else { return };
         let request = |one: f64, all: f64| (one - ((all - one) / (many.count - 1) as f64).max(0.0)).max(1.0);
         self.profile.send_request_ns = request(one.cost.sender_ns, many.cost.sender_ns);
-        self.profile.receive_request_ns = request(one.cost.receiver_ns, many.cost.receiver_ns);
+        let long = pairs(&samples).filter(|(one, _)| one.cost.receiver_ns > one.cost.sender_ns);
+        let rests = long.map(|(one, many)| first_and_each(&one, &many, |sample| sample.cost.receiver_ns).0);
+        let alone = request(one.cost.receiver_ns, many.cost.receiver_ns);
+        self.profile.receive_request_ns =
+            median(rests.collect()).map_or(alone, |rest| rest.clamp(alone / REQUEST_PART, alone));
     }
 
     /// What a message costs the sender beyond its request.
@@ -133,7 +150,7 @@ impl Fit<'_> {
     /// Fragments from where they lie; and entries that are in the sender's cache.
     fn gathered(&mut self) {
         let (mut send, mut receive, mut warm) = (Points::default(), Points::default(), Points::default());
-        for sample in self.scattered(Way::Gather, false).iter().filter(|sample| sample.bytes != REQUEST_BYTES) {
+        for sample in self.scattered(Way::Gather, false).iter().filter(|sample| sample.is_of_many()) {
             send.add(sample.bytes, self.sent(sample.cost) / sample.count as f64);
             receive.add(sample.bytes, self.received(sample.cost) / sample.count as f64);
         }
@@ -147,22 +164,21 @@ impl Fit<'_> {
     /// Transmit buffers, pieces by their length, and receiving what was packed.
     fn packed(&mut self) {
         let (cold, warm) = (self.scattered(Way::Copy, false), self.scattered(Way::Copy, true));
-        let entry = |fit: &Self, bytes: u64| fit.profile.send(bytes, true).at(1.0, bytes as f64);
-        // One piece and many of its length, in the cache: what a piece costs, and what is left for the buffer.
-        let mut rests = Vec::new();
-        for one in warm.iter().chain(&cold).filter(|sample| sample.count == 1) {
-            let Some(many) = warm.iter().find(|many| many.bytes == one.bytes && many.count > 1) else { continue };
-            let bare = |sample: &Sample| self.sent(sample.cost) - entry(self, sample.all());
-            let piece = ((bare(many) - bare(one)) / (many.count - one.count) as f64).max(0.0);
-            rests.push((bare(one) - piece).max(0.0));
-        }
-        if !rests.is_empty() {
-            self.profile.pack_request_ns = rests.iter().sum::<f64>() / rests.len() as f64;
+        // Of pieces in the cache, one and many of a length: what is no piece is the buffer.
+        let bare = |fit: &Self, sample: &Sample| fit.sent(sample.cost) - fit.entry(sample.all());
+        let rests = |samples: &[Sample]| {
+            median(pairs(samples).map(|(few, many)| first_and_each(&few, &many, |one| bare(self, one)).0).collect())
+        };
+        let [warm_rest, cold_rest] = [&warm, &cold].map(|samples| rests(samples).map(|rest| rest.max(0.0)));
+        // Quickly, only one of them was measured.
+        if let Some(request) = warm_rest.or(cold_rest) {
+            self.profile.pack_request_ns = request;
+            self.profile.bends.pack_begin_ns = cold_rest.map_or(0.0, |cold| (cold - request).max(0.0));
         }
         let (mut pack, mut packed_warm, mut receive) = (Points::default(), Points::default(), Points::default());
-        let each = |sample: &Sample| self.packing(sample.cost, sample.all()) / sample.count as f64;
-        cold.iter().filter(|sample| sample.bytes != REQUEST_BYTES).for_each(|one| pack.add(one.bytes, each(one)));
-        warm.iter().filter(|one| one.count > 1).for_each(|one| packed_warm.add(one.bytes, each(one)));
+        let each = |sample: &Sample, warm| self.packing(sample.cost, sample.all(), warm) / sample.count as f64;
+        cold.iter().filter(|one| one.is_of_many()).for_each(|one| pack.add(one.bytes, each(one, false)));
+        warm.iter().filter(|one| one.count > 1).for_each(|one| packed_warm.add(one.bytes, each(one, true)));
         for sample in &cold {
             receive.add(sample.all(), self.received(sample.cost));
         }
@@ -170,30 +186,51 @@ impl Fit<'_> {
         (bends.pack, bends.pack_warm, bends.receive_packed) = (pack.curve(0), packed_warm.curve(0), receive.curve(0));
     }
 
-    /// Packed pieces, each between two gathered ones, against the gathered ones without them.
+    /// What the sender does for an entry that was just packed.
+    fn entry(&self, bytes: u64) -> f64 {
+        self.profile.send(bytes, true).at(1.0, bytes as f64)
+    }
+
+    /// Packed pieces between gathered ones, against the gathered ones without them: with one run of packed pieces and with many.
     fn beside(&mut self) {
         let alone = self.scattered(Way::Gather, false);
-        let (mut run, mut receive) = (Points::default(), Points::default());
+        let (mut runs, mut receive) = (Vec::new(), Points::default());
         for one in self.seen(Way::Mixture, false) {
             let Case::Mixed { lengths } = &one.point.case else { continue };
-            let (short, long): (Vec<u64>, Vec<u64>) = lengths.iter().partition(|bytes| **bytes < one.point.gather_from);
+            let is_short = |bytes: &u64| *bytes < one.point.gather_from;
+            let (short, long): (Vec<u64>, Vec<u64>) = lengths.iter().partition(|bytes| is_short(bytes));
             let (Some(bytes), Some(of)) = (short.first(), long.first()) else { continue };
             let same = |alone: &&Sample| (alone.bytes, alone.count) == (*of, long.len() as u64);
             let Some(alone) = alone.iter().find(same) else { continue };
-            let (cost, count) = ((self.cost)(one), short.len() as f64);
-            let piece = self.profile.pack(*bytes, false).at(1.0, *bytes as f64);
-            let entry = self.profile.send(*bytes, true).at(1.0, *bytes as f64);
-            let sent = (cost.sender_ns - alone.cost.sender_ns - self.profile.pack_request_ns) / count;
-            run.add(*bytes, sent - piece - entry);
-            receive.add(*bytes, (cost.receiver_ns - alone.cost.receiver_ns) / count);
+            let count = lengths.split(|bytes| !is_short(bytes)).filter(|run| !run.is_empty()).count() as f64;
+            let (cost, all) = ((self.cost)(one), short.iter().sum::<u64>());
+            let pieces = self.profile.pack(*bytes, false).at(short.len() as f64, all as f64);
+            let entries = self.profile.send(all / count as u64, true).at(count, all as f64);
+            let begin = self.profile.pack_begin(false);
+            runs.push((*bytes, count, cost.sender_ns - alone.cost.sender_ns - begin - pieces - entries));
+            if count > 1.0 {
+                receive.add(*bytes, (cost.receiver_ns - alone.cost.receiver_ns) / count);
+            }
         }
-        (self.profile.bends.pack_run, self.profile.bends.receive_beside) = (run.curve(0), receive.curve(0));
+        let mean = |of: &dyn Fn(f64) -> bool| {
+            let some: Vec<[f64; 2]> = runs.iter().filter(|run| of(run.1)).map(|run| [run.1, run.2]).collect();
+            let sum = some.iter().fold([0.0; 2], |sum, run| [sum[0] + run[0], sum[1] + run[1]]);
+            (!some.is_empty()).then(|| sum.map(|sum| sum / some.len() as f64))
+        };
+        let mixture = match (mean(&|count| count <= 1.0), mean(&|count| count > 1.0)) {
+            (Some([_, one]), Some([count, many])) => (one - ((many - one) / (count - 1.0)).max(0.0)).max(0.0),
+            _ => 0.0,
+        };
+        let mut run = Points::default();
+        runs.iter().filter(|run| run.1 > 1.0).for_each(|(bytes, count, ns)| run.add(*bytes, (ns - mixture) / count));
+        let bends = &mut self.profile.bends;
+        (bends.pack_run, bends.receive_beside) = (run.curve(0), receive.curve(0));
+        bends.mixture_ns = mixture;
     }
 
     /// Of a packed message, what packing alone cost.
-    fn packing(&self, cost: Cost, bytes: u64) -> f64 {
-        let entry = self.profile.send(bytes, true).at(1.0, bytes as f64);
-        (self.sent(cost) - self.profile.pack_request_ns - entry).max(0.0)
+    fn packing(&self, cost: Cost, bytes: u64, warm: bool) -> f64 {
+        (self.sent(cost) - self.profile.pack_begin(warm) - self.entry(bytes)).max(0.0)
     }
 
     /// Elements at regular distances, near and far.
@@ -203,7 +240,7 @@ impl Fit<'_> {
             for one in self.seen(way, false) {
                 let Case::Strided { bytes, period, count } = one.point.case else { continue };
                 let (far, cost) = (Distance::of_gap((period - bytes) as f64).far(), (self.cost)(one));
-                let all = if way == Way::Copy { self.packing(cost, bytes * count) } else { self.received(cost) };
+                let all = if way == Way::Copy { self.packing(cost, bytes * count, false) } else { self.received(cost) };
                 rows[which].entry(bytes).or_default().push([1.0 - far, far, all / count as f64]);
             }
         }
@@ -230,7 +267,7 @@ impl Fit<'_> {
             widths.entry(width).or_default().push([
                 rows as f64,
                 runs,
-                self.packing((self.cost)(one), one.shape.bytes()),
+                self.packing((self.cost)(one), one.shape.bytes(), false),
             ]);
         }
         let (mut row, mut run) = (Points::default(), Points::default());
@@ -274,6 +311,27 @@ impl Fit<'_> {
     }
 }
 
+/// A few pieces and many of the same length.
+fn pairs(samples: &[Sample]) -> impl Iterator<Item = (Sample, Sample)> {
+    let few = samples.iter().filter(|sample| sample.count <= FEW && sample.all() <= FEW_BYTES);
+    few.filter_map(|few| {
+        let many = samples.iter().filter(|many| many.bytes == few.bytes).max_by_key(|many| many.count)?;
+        (many.count > few.count).then_some((*few, *many))
+    })
+}
+
+/// What a message costs apart from its pieces, and each of them.
+fn first_and_each(few: &Sample, many: &Sample, cost: impl Fn(&Sample) -> f64) -> (f64, f64) {
+    let each = ((cost(many) - cost(few)) / (many.count - few.count) as f64).max(0.0);
+    (cost(few) - each * few.count as f64, each)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let at = |place: usize| values.get(place).copied();
+    Some((at(values.len().checked_sub(1)? / 2)? + at(values.len() / 2)?) / 2.0)
+}
+
 /// `x` and `y`, neither negative, that make the relative errors of `a·x + b·y = ns` least for all `[a, b, ns]`.
 fn least_squares(rows: &[[f64; 3]]) -> [f64; 2] {
     let rows = rows.iter().filter(|[_, _, ns]| *ns > 0.0).map(|[a, b, ns]| [a / ns, b / ns]);
@@ -304,6 +362,12 @@ fn least_squares(rows: &[[f64; 3]]) -> [f64; 2] {
 const WIDTH_MAX: u64 = 64;
 /// The pieces that tell what a request costs; no odd length, so none of a curve's.
 const REQUEST_BYTES: u64 = 64;
+/// Of a request met alone, no less than this part: what is left between two long messages is small, and noise makes it any.
+const REQUEST_PART: f64 = 3.0;
+/// Pieces up to which a message tells what its request costs.
+const FEW: u64 = 4;
+/// And bytes up to which it tells nothing else.
+const FEW_BYTES: u64 = 80 << 10;
 /// Where the straight lines are drawn through.
 const SHORT: u64 = 64;
 const LONG: u64 = 16 << 10;
@@ -355,6 +419,8 @@ mod tests {
                 pack: line(40.0, 0.08),
                 pack_warm: line(8.0, 0.03),
                 pack_run: line(30.0, 0.001),
+                pack_begin_ns: 180.0,
+                mixture_ns: 120.0,
                 pack_near: line(1.0, 0.06),
                 pack_far: line(6.0, 0.09),
                 bitmap_row: line(0.4, 0.01),

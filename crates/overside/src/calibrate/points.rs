@@ -133,6 +133,16 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
             out.add(Case::Scattered { bytes: *bytes, count: (SCATTERED_BYTES / bytes).clamp(2, 64) }, way);
         }
     }
+    for bytes in pick(quick, &[16 << 10], &[5803, 11_605, 23_211]) {
+        out.add(one(*bytes), Way::Gather);
+    }
+    for bytes in pick(quick, &[], &[45, 363, 1451, 5803]) {
+        out.add(one(*bytes), Way::Copy);
+        out.add(Case::Scattered { bytes: *bytes, count: 4 }, Way::Copy);
+    }
+    for (bytes, count, long) in pick(quick, &[], &BEHIND) {
+        out.mixture([*long].into_iter().chain(std::iter::repeat_n(*bytes, *count)).collect(), *long);
+    }
     for (bytes, count, long) in pick(quick, &[(181, 4, 11_605)], &BESIDE) {
         out.mixed(*bytes, *count, *long);
         let alone = Case::Scattered { bytes: *long, count: *count };
@@ -186,7 +196,11 @@ impl Out {
 
     /// Short pieces that are packed, each between long ones that are gathered.
     fn mixed(&mut self, bytes: u64, count: u64, long: u64) {
-        let case = Case::Mixed { lengths: (0..count).flat_map(|_| [bytes, long]).collect() };
+        self.mixture((0..count).flat_map(|_| [bytes, long]).collect(), long);
+    }
+
+    fn mixture(&mut self, lengths: Vec<u64>, long: u64) {
+        let case = Case::Mixed { lengths };
         self.0.push(Point { case, way: Way::Mixture, gather_from: long / 2, warm: false, held_out: false });
     }
 
@@ -235,8 +249,12 @@ const BESIDE: [(u64, u64, u64); 9] = [
     (2901, 4, 23_211),
     (5803, 4, 23_211),
 ];
+/// Packed pieces, how many of them one after another, and how long the gathered one before them is.
+const BEHIND: [(u64, usize, u64); 6] =
+    [(45, 16, 5803), (91, 1, 5803), (181, 8, 5803), (363, 4, 11_605), (725, 1, 11_605), (1451, 2, 11_605)];
 const SCATTERED_BYTES: u64 = 128 << 10;
-/// Runs and periods: of each length one that is near its neighbours and one that is far from them. Up to 64 bytes each
+/// Runs and periods: of each length one that is near its neighbours and one that is far from them, so that neither price is
+/// drawn out of others beyond them. Up to 64 bytes each
 /// width has a kernel, or a way through one, of its own.
 const STRIDES: [(u64, u64); 22] = [
     (4, 12),
@@ -248,18 +266,18 @@ const STRIDES: [(u64, u64); 22] = [
     (11, 1040),
     (16, 48),
     (16, 2000),
-    (45, 60),
+    (45, 61),
     (45, 1100),
     (64, 96),
     (64, 256),
     (64, 1200),
-    (181, 230),
+    (181, 197),
     (181, 1400),
-    (363, 400),
+    (363, 379),
     (363, 3000),
-    (1451, 1600),
+    (1451, 1467),
     (1451, 4096),
-    (3777, 4000),
+    (3777, 3793),
     (3777, 7000),
 ];
 /// Widths of values, and how many of 100 are set.
