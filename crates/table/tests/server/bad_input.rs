@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use overside_table::client::ClientError;
+use overside_table::row::{RowBuilder, RowLayout};
 use overside_table::wire::{self, FaultCode, Request};
 use overside_verbs::{CompletionQueue, PortEvent, PortOptions, QueuePair, WorkRequest};
 
@@ -52,6 +53,31 @@ fn a_batch_names_the_rows_that_failed() {
     let updated = client.put(&table, PutMode::Update, &batch).unwrap();
     assert_eq!((updated.applied, updated.replaced), (6, 6));
     assert_eq!(client.table("t").unwrap().info().rows, 6);
+}
+
+/// The client library refuses such rows and keys itself; the server leans on nobody.
+#[test]
+fn what_only_a_hostile_client_says_is_refused_row_by_row() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    let layout = Arc::new(RowLayout::new(&schema()));
+    let (mut builder, rest) = (RowBuilder::new(layout.clone()), layout.prefix_len());
+    let mut encoded = |id: u64| {
+        builder.encode(&[ValueRef::UInt64(id), ValueRef::UInt64(1), ValueRef::Utf8("text")]).unwrap().to_vec()
+    };
+    let mut large = encoded(2);
+    large.resize((1 << 20) + 1, b'x');
+    let text_end = (large.len() - rest - 4) as u32;
+    large[rest..rest + 4].copy_from_slice(&text_end.to_le_bytes());
+    let mut batch = table.batch();
+    let mut not_text = encoded(4);
+    *not_text.last_mut().unwrap() = 0xFF;
+    [&encoded(1)[..], &large, &encoded(3), &not_text, &encoded(5)[..4]].iter().for_each(|row| batch.push_encoded(row));
+    let applied = client.put(&table, PutMode::Insert, &batch).unwrap();
+    let failed = [(1, FaultCode::TooLarge), (3, FaultCode::BadRow), (4, FaultCode::BadRow)];
+    assert_eq!((applied.rows, applied.applied, &applied.failed[..]), (5, 2, &failed[..]));
+    assert_eq!(collect_ids(&mut client, &table), [1, 3]);
 }
 
 #[test]
