@@ -66,7 +66,7 @@ fn fill(side: &Side, file: &File, log: &mut Log) {
     log.say(format_args!("all, full in between: {was_full}"));
 }
 
-/// A cork is in while the ends meet, and out again later. One left in holds each bell back for 200 ms: then this never ends.
+/// A cork is in while the ends meet, and out again later. One left in holds each bell back for 200 ms: then this does not end in time.
 pub(crate) fn corked(side: Side, log: &mut Log) {
     let cork = |on: libc::c_int| {
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);
@@ -75,7 +75,7 @@ pub(crate) fn corked(side: Side, log: &mut Log) {
             libc::setsockopt(side.fd, level, name, (&raw const on).cast(), size_of_val(&on) as libc::socklen_t)
         })
     };
-    for round in 0..400usize {
+    for round in 0..1000usize {
         let message = pattern(round, 100);
         if !side.server {
             send_all(side.fd, &message);
