@@ -117,7 +117,8 @@ impl CompletionQueue {
         }
         let Some(request) = batch.pop_front() else { return Ok(0) };
         let user = request.signalled;
-        let reported = user || request.prompt || state.quiet + 1 >= self.signal_every;
+        let entries = state.quiet_entries + request.entries();
+        let reported = user || request.prompt || state.quiet + 1 >= self.signal_every || entries >= QUIET_ENTRIES;
         let slot = self.slots.put(Sending::Request { request, qp, reported: user });
         let Some(Sending::Request { request, .. }) = self.slots.get(slot) else { return Ok(0) };
         let raw = [raw_request(slot, reported, request)];
@@ -132,7 +133,7 @@ impl CompletionQueue {
         }
         if let Some((_, state)) = self.pairs.by_name(qp) {
             state.sent.push_back(slot);
-            state.quiet = if reported { 0 } else { state.quiet + 1 };
+            (state.quiet, state.quiet_entries) = if reported { (0, 0) } else { (state.quiet + 1, entries) };
         }
         Ok(1)
     }
@@ -184,18 +185,20 @@ impl CompletionQueue {
             return Err(VerbsError::Closed);
         }
         // Moved into their slots first: they must not move while the provider has their addresses.
-        let mut posted: SmallVec<[(u32, bool); POST_CHUNK]> = SmallVec::new();
-        let mut quiet = state.quiet;
+        let mut posted: SmallVec<[(u32, (usize, usize)); POST_CHUNK]> = SmallVec::new();
+        let (mut quiet, mut quiet_entries) = (state.quiet, state.quiet_entries);
         for request in batch.drain(..chunk) {
-            let reported = request.signalled || request.prompt || quiet + 1 >= self.signal_every;
-            quiet = if reported { 0 } else { quiet + 1 };
-            let user = request.signalled;
-            posted.push((self.slots.put(Sending::Request { request, qp, reported: user }), reported));
+            (quiet, quiet_entries) = (quiet + 1, quiet_entries + request.entries());
+            let reported = request.signalled;
+            if reported || request.prompt || quiet >= self.signal_every || quiet_entries >= QUIET_ENTRIES {
+                (quiet, quiet_entries) = (0, 0);
+            }
+            posted.push((self.slots.put(Sending::Request { request, qp, reported }), (quiet, quiet_entries)));
         }
         let raw: SmallVec<[RawRequest<'_>; POST_CHUNK]> = posted
             .iter()
-            .filter_map(|(slot, reported)| match self.slots.get(*slot) {
-                Some(Sending::Request { request, .. }) => Some(raw_request(*slot, *reported, request)),
+            .filter_map(|(slot, (quiet, _))| match self.slots.get(*slot) {
+                Some(Sending::Request { request, .. }) => Some(raw_request(*slot, *quiet == 0, request)),
                 _ => None,
             })
             .collect();
@@ -210,9 +213,9 @@ impl CompletionQueue {
             }
         }
         if let Some((_, state)) = self.pairs.by_name(qp) {
-            for (slot, reported) in &posted[..done] {
-                state.sent.push_back(*slot);
-                state.quiet = if *reported { 0 } else { state.quiet + 1 };
+            state.sent.extend(posted[..done].iter().map(|(slot, _)| *slot));
+            if let Some((_, quiet)) = posted[..done].last() {
+                (state.quiet, state.quiet_entries) = *quiet;
             }
         }
         Ok((done, error))
@@ -589,6 +592,8 @@ const SPIN_POLLS: usize = 16;
 const PAUSES_MAX: u32 = 16;
 /// A silent run is never longer: else its holds would not end. Half of the smallest depth a provider may offer.
 const SIGNAL_EVERY: usize = 16;
+/// Nor has it more gather entries: it could fill a queue, and no report would tell of its end.
+const QUIET_ENTRIES: usize = 128;
 /// Polling turns into sleeping after this: about the price of waking another core (45 to 65 µs, measured).
 const SPIN: Duration = Duration::from_micros(50);
 /// How long dropping a completion queue waits for what is in flight.

@@ -157,6 +157,8 @@ pub(crate) struct QpState {
     pub(crate) sent: VecDeque<u32>,
     /// Requests since the last one that the provider reports.
     pub(crate) quiet: usize,
+    /// Their gather entries.
+    pub(crate) quiet_entries: usize,
     /// Requests of its own receive queue in flight.
     pub(crate) receives: usize,
     pub(crate) closed: bool,
@@ -164,7 +166,7 @@ pub(crate) struct QpState {
 
 impl QpState {
     pub(crate) fn new(name: QueuePair) -> Self {
-        Self { name, sent: VecDeque::new(), quiet: 0, receives: 0, closed: false }
+        Self { name, sent: VecDeque::new(), quiet: 0, quiet_entries: 0, receives: 0, closed: false }
     }
 
     #[inline]

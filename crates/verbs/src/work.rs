@@ -137,6 +137,14 @@ impl WorkRequest {
         }
     }
 
+    /// Gather entries of its payload.
+    pub(crate) fn entries(&self) -> usize {
+        match &self.work {
+            Work::Send { view, .. } | Work::Write { view, .. } => view.fragments().len(),
+            _ => 0,
+        }
+    }
+
     /// Bytes of its message or transfer.
     pub fn bytes(&self) -> u64 {
         match &self.work {

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use overside_memory::{Segment, View};
+use overside_shape::{Run, Shape};
 use overside_verbs::port::{Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
 use overside_verbs::{
     CompletionQueue, Link, Opcode, Peer, Readable, Remote, RemoteToken, Status, VerbsError, WorkRequest,
@@ -113,4 +114,24 @@ fn the_buffer_of_a_silent_read_says_what_was_read() {
     let mut done = Vec::new();
     assert_eq!(queue.poll(&mut done), 2);
     assert_eq!((done[0].id, done[0].bytes, done[0].buffer.as_ref().map(|b| b.len())), (1, 100, Some(4096)));
+}
+
+/// A few requests of many gather entries fill a queue as many small ones do: somebody must hear of their end.
+#[test]
+fn silent_requests_of_many_entries_are_reported_sooner() {
+    let memory = Arc::new(Segment::private(4096).unwrap().carve(4096).pop().unwrap());
+    let shape = Shape::list(&(0..40).map(|i| Run::new(i * 100, 10)).collect::<Vec<_>>()).unwrap();
+    for at_once in [1, 7] {
+        let (mut queue, queue_pair) = queue();
+        let send = |id| WorkRequest::send(id, View::of(&memory, &shape).unwrap()).unsignalled();
+        let mut left: VecDeque<WorkRequest> = (0..7).map(send).collect();
+        while !left.is_empty() {
+            let mut batch = left.drain(..at_once).collect();
+            queue.post(queue_pair, &mut batch).unwrap();
+        }
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        assert!(done.is_empty(), "nobody asked for a report: {done:?}");
+        assert_eq!(queue.sends_in_flight(queue_pair), 3, "40, 80 and 120 entries go by, the fourth is reported");
+    }
 }
