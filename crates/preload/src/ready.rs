@@ -96,7 +96,7 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
     let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | bells, ..Look::default() };
     look.news.fulls = held.connection.fulls.load(Ordering::Relaxed);
     let start = shared.start(held.peer()).load(Ordering::Acquire);
-    let kernel_first = start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 || held.in_switched;
+    let kernel_first = comes_by_kernel(held, shared);
     if wanted & READS != 0 {
         let peer = held.peer();
         let waits = if kernel_first {
@@ -121,6 +121,12 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         look.brief |= start == 0;
     }
     look
+}
+
+/// Whether what is to be read next comes through the kernel.
+fn comes_by_kernel(held: &Held<'_>, shared: &Shared) -> bool {
+    let start = shared.start(held.peer()).load(Ordering::Acquire);
+    start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 || held.in_switched
 }
 
 /// What the kernel's answer to `ask` means for the program.
@@ -163,6 +169,9 @@ pub(crate) fn translate_held(
             if held.connection.state() == State::Ring && held.eaten_all(&shared) && kernel::something(fd) {
                 events |= wanted & READS;
             }
+        } else if comes_by_kernel(held, &shared) {
+            // Of bytes of before the ring the kernel's word is the news: the ring's position says nothing of them.
+            events |= wanted & READS;
         }
         if wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && is_over(fd) {
             // Nobody will ever take a byte from the ring: the kernel is to say so to the next send.
