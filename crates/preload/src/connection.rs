@@ -13,7 +13,7 @@ use crate::pace::Pace;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
 
-/// Where a connection stands. It only ever moves forwards.
+/// Where a connection stands. It only ever moves forwards, but for a fork, after which it is counted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     pub(crate) shared: Option<Shared>,
     /// We dialled: ours is the memory, and the other may never come.
     pub(crate) dialled: bool,
+    /// It was in the rings, a fork has brought it back, and it may come again.
+    pub(crate) resting: bool,
     /// Our sending direction is in the ring.
     pub(crate) started: bool,
     pub(crate) out: Sender,
@@ -228,6 +230,7 @@ impl Inner {
             offer: -1,
             shared: None,
             dialled: false,
+            resting: false,
             started: false,
             out: Sender::NEW,
             input: Receiver::NEW,
@@ -260,14 +263,27 @@ impl Inner {
         unsafe { self.common.as_ref() }.unwrap_or(&self.own)
     }
 
+    /// So many bytes more, of the program's or ours, have gone to the kernel.
+    #[inline]
+    pub(crate) fn count_sent(&self, bytes: usize) {
+        self.counts().sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// So many bells have come out of the kernel.
+    #[inline]
+    pub(crate) fn count_eaten(&mut self, bells: usize) {
+        self.eaten += bells as u64;
+        self.counts().received.fetch_add(bells as u64, Ordering::Relaxed);
+    }
+
     /// Whether every bell that was rung has been read.
     pub(crate) fn eaten_all(&self, shared: &Shared) -> bool {
         self.eaten >= crate::bells::rung(shared.bell(self.end))
     }
 
-    /// Whether no other process can have it open.
+    /// Whether no other process can have it open, and none has moved bytes of it uncounted.
     pub(crate) fn is_ours_alone(&self) -> bool {
-        self.counts().holders.load(Ordering::Acquire) <= 1
+        self.common.is_null() || self.counts().is_ours_alone()
     }
 }
 

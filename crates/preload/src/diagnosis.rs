@@ -13,6 +13,8 @@ pub(crate) enum Reason {
     Call(&'static str),
     /// The other end went back.
     Peer,
+    /// A fork has brought it back for a while.
+    Fork,
     /// Another process has it open too.
     Shared,
     /// The kernel has counted other bytes than this library.
@@ -33,6 +35,7 @@ impl Reason {
             Self::Alone => "the other end did not come by: no library there, or another user, host or container",
             Self::Call(name) => name,
             Self::Peer => "the other end closed it or went back to the kernel",
+            Self::Fork => "a fork, and the ends have not come together again since",
             Self::Shared => "another process has it open too",
             Self::Miscounted => "bytes went past this library",
             Self::Exhausted => "out of memory or descriptors",

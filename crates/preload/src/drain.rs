@@ -1,4 +1,4 @@
-//! Back to the kernel: what stops a connection's rings, at a counted byte, for good.
+//! Back to the kernel: what stops a connection's rings, at a counted byte.
 //!
 //! Either end may switch a direction at any moment by one bit in its tail word: from that tail on the bytes travel through
 //! the kernel, and those that lie in the ring already are sent again by their sender, before anything else. Nobody waits for
@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use crate::again;
 use crate::bells;
 use crate::connection::{Held, Inner, State};
 use crate::diagnosis::Reason;
@@ -24,12 +25,20 @@ pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
     match held.connection.state() {
         State::Counting => {
             held.reason = reason;
+            held.counts().spoil();
             meeting::call_off(held);
             held.connection.set_state(State::Plain);
         }
         State::Ring => {
             if !held.out_switched && !held.in_switched {
                 held.reason = reason;
+            }
+            if let Some(shared) = held.shared {
+                match reason {
+                    Reason::Fork => again::promise(&shared),
+                    Reason::Peer => {}
+                    _ => again::end(&shared),
+                }
             }
             leave_ring(held, fd);
         }
@@ -86,7 +95,7 @@ pub(crate) fn note_out(held: &mut Inner, word: u64) {
 
 /// What was asked of us by the peer's switch: to be done before sleeping.
 pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
-    let Some(shared) = held.shared else { return };
+    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return };
     let word = shared.tail(held.end).load(Ordering::Acquire);
     if word & SWITCHED != 0 && !held.out_switched {
         note_out(held, word);
@@ -107,7 +116,10 @@ pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), E
     while held.out_switched && held.resend < held.out.head {
         let (at, len) = held.out.written(shared, held.end, held.resend);
         match kernel::give(fd, at, len) {
-            Ok(sent) => held.resend += sent as u64,
+            Ok(sent) => {
+                held.resend += sent as u64;
+                held.count_sent(sent);
+            }
             Err(Errno::AGAIN) => return Err(Errno::AGAIN),
             Err(error) => {
                 // Nobody will have them. The error was meant for the program.
@@ -120,11 +132,22 @@ pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), E
     Ok(())
 }
 
+/// Whether what the kernel calls a reset is one. It says so of a bell, too, that a killed peer had not read. Told once.
+pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
+    let (end, peer) = (held.end, held.peer());
+    let unread = !held.out_switched && held.out.taken(shared, end).is_ok_and(|taken| taken.tail != held.out.head);
+    if unread {
+        switch_out(held, shared);
+    }
+    shared.reset(peer).swap(0, Ordering::Relaxed) == 1 || unread
+}
+
 /// Sends bells that are counted but did not fit.
 pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     while held.owed > 0 {
         kernel::give(fd, &0, 1)?;
         held.owed -= 1;
+        held.count_sent(1);
     }
     Ok(())
 }
@@ -156,7 +179,7 @@ pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
     held.started
 }
 
-/// The kernel's for good, once nothing of the rings is left.
+/// The kernel's, once nothing of the rings is left: for good, or until the ends come together again.
 pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     let Some(shared) = held.shared else { return true };
     let start = shared.start(held.peer()).load(Ordering::Acquire);
@@ -168,8 +191,10 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     }
     meeting::restore(held, fd);
     epoll::restore(fd, held.connection);
-    held.connection.set_state(State::Plain);
-    release(held);
+    if !again::rest(held) {
+        held.connection.set_state(State::Plain);
+        release(held);
+    }
     true
 }
 

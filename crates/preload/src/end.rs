@@ -36,6 +36,8 @@ fn finish(held: &mut Held<'_>, fd: c_int) {
     report::write(held, fd);
     match held.connection.state() {
         State::Ring => ring_ends(held, fd),
+        // A relative goes on with it, and may still come into the rings again.
+        State::Counting if held.resting && !held.is_ours_alone() => {}
         State::Counting => meeting::call_off(held),
         State::Free | State::Plain => {}
     }
@@ -49,8 +51,9 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.shared else { return };
     let peer = held.peer();
     let unread = !held.in_switched && held.input.waiting(&shared, peer).is_ok_and(|bytes| bytes > 0);
+    let at_once = !held.unix && sockopt::socket_linger(kernel::borrowed(fd)) == Ok(Some(std::time::Duration::ZERO));
     // Before any switch: the peer looks for it when it sees one.
-    if unread {
+    if unread || at_once {
         shared.reset(held.end).store(1, Ordering::Release);
         if !held.unix {
             let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
@@ -71,7 +74,7 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
         let mut bell = 0;
         match kernel::take(fd, &mut bell, 1, false) {
             Ok(0) => break,
-            Ok(n) => held.eaten += n as u64,
+            Ok(n) => held.count_eaten(n),
             Err(rustix::io::Errno::AGAIN) => rustix::thread::sched_yield(),
             Err(_) => break,
         }

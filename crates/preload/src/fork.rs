@@ -1,11 +1,12 @@
 //! `fork`, `exec` and what goes with them.
 //!
 //! A connection whose rings are in use goes back to the kernel before a fork, so parent and child share what they would share
-//! without this library. One that is still counted keeps its counts in a page that both sides share from then on, and the
-//! ends may meet once only one of them has it open: a server that forks after `accept` closes the parent's copy.
+//! without this library, and is counted again. All that are counted keep their counts in a page that both sides share from
+//! then on, and the ends may meet, or come into the rings again, once only one process has it open: a server that forks after
+//! `accept` closes the parent's copy; a child that writes a snapshot ends.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -13,21 +14,24 @@ use crate::connection::{Held, State};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
-use crate::{drain, epoll, errno, meeting, receive, table};
+use crate::{again, drain, epoll, errno, meeting, receive, report, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
     errno::kept(|| {
         for (fd, connection) in table::all() {
             if connection.state() == State::Ring {
-                receive::settle(fd, connection, Reason::Call("fork"));
+                receive::settle(fd, connection, Reason::Fork);
             }
-            if let Some(mut held) = table::hold(fd, connection)
-                && connection.state() == State::Counting
-            {
-                share(&mut held, fd);
+            let Some(mut held) = table::hold(fd, connection) else { continue };
+            match (connection.state(), held.shared) {
+                (State::Counting, _) => share(&mut held, fd),
+                // Something is left of the rings: parent and child would each do it in its own way, and once is all they may.
+                (State::Ring, Some(shared)) => again::end(&shared),
+                _ => {}
             }
         }
+        PARENT.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
         epoll::prepare();
         // Held over the fork, so that the child finds the list whole; given back by `parent`, made anew by the child.
         if let Some(guard) = table::SLAB.lock() {
@@ -42,18 +46,42 @@ pub(crate) extern "C" fn parent() {
     epoll::adopt();
 }
 
+/// After the C library's `fork`, in the parent: which child it has made, if any.
+pub(crate) fn made(child: i32) {
+    for (fd, connection) in table::all() {
+        if let Some(held) = table::hold(fd, connection)
+            && !held.common.is_null()
+            && is_first(fd, &held)
+        {
+            held.counts().name_child(child);
+        }
+    }
+}
+
 /// After it, in the child, which has one thread.
 pub(crate) extern "C" fn child() {
     table::adopt();
-    for (_, connection) in table::all() {
+    // Who cannot see the parent (it has ended, or has another view of processes) cannot tell whether it still lives.
+    let sees_parent =
+        rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()) == PARENT.load(Ordering::Relaxed);
+    for (fd, connection) in table::all() {
         connection.forget_other_threads();
+        let Some(mut held) = table::hold(fd, connection) else { continue };
+        // The other threads' calls are the parent's.
+        (held.sending, held.receiving) = (0, 0);
+        if !held.common.is_null() && is_first(fd, &held) {
+            held.counts().be_born();
+            if !sees_parent {
+                held.counts().spoil();
+            }
+        }
     }
     epoll::in_child();
 }
 
 /// The counts move to where the child sees them too.
 fn share(held: &mut Held<'_>, fd: c_int) {
-    if held.offer >= 0 || held.shared.is_some() {
+    if !again::before_fork(held) {
         drain::leave(held, fd, Reason::Call("fork while the ends were meeting"));
         return;
     }
@@ -69,21 +97,22 @@ fn share(held: &mut Held<'_>, fd: c_int) {
         unsafe { &*common }.copy_from(&held.own);
         held.common = common;
     }
-    // One descriptor counts once, however many name it in this process; of several, each passes here.
-    if held.connection.descriptors.load(Ordering::Relaxed) == 1 || is_first(fd, held) {
-        held.counts().holders.fetch_add(1, Ordering::AcqRel);
+    // Whatever descriptors name it, it is one connection.
+    if is_first(fd, held) {
+        held.counts().expect_child();
     }
 }
 
 /// Whether no lower descriptor names the same connection.
 fn is_first(fd: c_int, held: &Held<'_>) -> bool {
-    table::all().find(|(_, other)| std::ptr::eq(*other, held.connection)).is_some_and(|(first, _)| first == fd)
+    held.connection.descriptors.load(Ordering::Relaxed) == 1
+        || table::all().find(|(_, other)| std::ptr::eq(*other, held.connection)).is_some_and(|(first, _)| first == fd)
 }
 
 /// This process has the connection open no more.
 pub(crate) fn leave(held: &mut Held<'_>) {
-    held.counts().holders.fetch_sub(1, Ordering::AcqRel);
     if !held.common.is_null() {
+        held.counts().leave();
         // SAFETY: [preload-counts] under the lock, and `common` is cleared: nobody uses the page any more.
         let _ = unsafe { rustix::mm::munmap(held.common.cast_mut().cast(), PAGE_BYTES) };
         held.common = std::ptr::null();
@@ -107,13 +136,24 @@ pub(crate) fn before_exec(reason: &'static str) {
 }
 
 /// No connection meets any more, and those that have go back: the program shuts itself off from system calls.
-pub(crate) fn before_sandbox() {
-    meeting::bar();
-    for (fd, connection) in table::all() {
-        if matches!(connection.state(), State::Counting | State::Ring) {
-            receive::settle(fd, connection, Reason::Call("a sandbox"));
+///
+/// What there is to tell of them is told now: later even that may be forbidden.
+pub(crate) fn before_sandbox(reason: &'static str) {
+    errno::kept(|| {
+        meeting::bar();
+        for (fd, connection) in table::all() {
+            if matches!(connection.state(), State::Counting | State::Ring) {
+                receive::settle(fd, connection, Reason::Call(reason));
+            }
+            if let Some(held) = table::hold(fd, connection) {
+                report::write(&held, fd);
+            }
         }
-    }
+        report::stop();
+    });
 }
 
 const PAGE_BYTES: usize = 4096;
+
+/// Who is forking.
+static PARENT: AtomicI32 = AtomicI32::new(0);

@@ -124,6 +124,12 @@ impl Shared {
         self.word(end, GONE)
     }
 
+    /// How far the ends are with coming into the rings again; see `again`.
+    #[inline]
+    pub(crate) fn pact(&self) -> &AtomicU64 {
+        self.word(0, PACT)
+    }
+
     #[inline]
     fn word(&self, which: usize, line: usize) -> &AtomicU64 {
         let at = line + (which & 1) * SECOND;
@@ -157,7 +163,8 @@ impl Shared {
     }
 }
 
-/// Bit of the tail word: from the tail on, bytes travel through the kernel. Either end sets it, nobody clears it.
+/// Bit of the tail word: from the tail on, bytes travel through the kernel. Either end sets it; it is cleared only where both
+/// have come to rest (`again`).
 pub(crate) const SWITCHED: u64 = 1 << 63;
 
 pub(crate) const PAGE: usize = 4096;
@@ -176,6 +183,7 @@ const PRESENT: usize = 256;
 const PROCESSOR: usize = 264;
 const RESET: usize = 272;
 const GONE: usize = 280;
+const PACT: usize = 320;
 const SECOND: usize = 512;
 
 #[cfg(test)]
@@ -184,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_words_and_rings_do_not_overlap() {
-        assert!(GONE + 8 + SECOND <= SMALL_AT && SMALL_AT + 2 * SMALL as usize <= PAGE);
+        assert!(PACT + 8 + SECOND <= SMALL_AT && SMALL_AT + 2 * SMALL as usize <= PAGE);
         let (shared, _) = Shared::create().unwrap();
         for direction in 0..2 {
             for large_from in [0, 1, 1000, 5000] {

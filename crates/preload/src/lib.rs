@@ -2,17 +2,17 @@
 //!
 //! Preloaded by `overside run`. The program keeps its real, connected kernel socket; two rings in a sealed memfd carry the
 //! bytes once both ends have met, and a *bell*, one byte on the kernel socket, wakes whoever sleeps on it. Whatever this
-//! library does not cover brings the connection back to its kernel socket at a counted position, for good: any doubt means
-//! the kernel. docs/sockets.md has the design and the list of what falls back.
+//! library does not cover brings the connection back to its kernel socket at a counted position: any doubt means the kernel. docs/sockets.md has the design and the list of what falls back.
 //!
 //! Read in the order of a connection's life: `hooks` (what programs call), `table` and `connection` (which descriptor is
 //! which connection), `meeting` (the ends find each other), `layout` and `ring` (where bytes lie), `bells`, `send`,
-//! `receive`, `wait`, `poll` and `epoll`, `drain` (back to the kernel), `end`.
+//! `receive`, `wait`, `poll` and `epoll`, `drain` (back to the kernel), `again` (and into the rings once more), `end`.
 #![deny(unsafe_op_in_unsafe_fn)]
 // The hooks are not compiled for unit tests, where they would replace the test's own system calls.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod again;
 mod bells;
 mod connection;
 mod count;

@@ -18,6 +18,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
+use crate::again::{self, Pact};
 use crate::bells;
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
@@ -30,6 +31,9 @@ use crate::table;
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
 pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     if held.connection.state() != State::Counting || held.operations < held.next_try {
+        return;
+    }
+    if held.resting && !come_again(held) {
         return;
     }
     if held.shared.is_some() {
@@ -66,6 +70,23 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     }
 }
 
+/// One step of an end that rests; true when the rings are as they were at the first meeting.
+fn come_again(held: &mut Held<'_>) -> bool {
+    if held.connection.tainted.load(Ordering::Relaxed) {
+        refuse(held, Reason::Miscounted);
+        return false;
+    }
+    let alone = again::may(held);
+    match again::advance(held, alone) {
+        Pact::Live => return true,
+        Pact::Over => refuse(held, Reason::Peer),
+        // To ask whether the others have ended costs a system call for each.
+        Pact::Waiting if !alone => held.next_try = held.operations.saturating_add(ALONE_TURN),
+        Pact::Waiting => {}
+    }
+    false
+}
+
 /// The kernel's for good.
 fn refuse(held: &mut Held<'_>, reason: Reason) {
     held.reason = reason;
@@ -80,7 +101,9 @@ pub(crate) fn call_off(held: &mut Held<'_>) {
         drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
         held.offer = -1;
     }
+    held.resting = false;
     if let Some(shared) = held.shared {
+        again::end(&shared);
         shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
         bells::disarm(shared.bell(held.end));
@@ -164,7 +187,9 @@ fn receive(caller: &OwnedFd) -> Result<OwnedFd, Errno> {
 fn enter(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.shared else { return };
     if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
-        return refuse(held, Reason::Peer);
+        // The other end has forked once more, before this one came.
+        held.resting = again::is_open(&shared);
+        return if held.resting { held.reason = Reason::Fork } else { refuse(held, Reason::Peer) };
     }
     let peer_is_there = !held.dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
     // Bells must not be held back; a program that corks its socket soon takes the cork out again.
@@ -334,9 +359,11 @@ static SOON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(
 static BARRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Kind, version and size of what is left at the other end.
-const GREETING: [u8; 16] = *b"overside-sock-02";
+const GREETING: [u8; 16] = *b"overside-sock-03";
 /// Calls after which the other end will not come any more.
 const GIVE_UP: u32 = 200;
+/// Calls between two looks whether other processes still have the connection open.
+const ALONE_TURN: u32 = 32;
 const PATIENCE: u32 = 5;
 const COUNT_TRIES: u32 = 10;
 const OUT_OF_THE_WAY: c_int = 500;

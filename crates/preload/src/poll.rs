@@ -54,11 +54,11 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sig
         } else {
             left
         };
-        count_sleepers(fds, sleeping, 1);
+        count_sleepers(fds, &looks, sleeping, 1);
         // A single one that is ready is all there is to say.
         let result = if any && fds.len() == 1 { 0 } else { kernel_poll(asked, pause, mask) };
         let error = errno::get();
-        count_sleepers(fds, sleeping, 1u32.wrapping_neg());
+        count_sleepers(fds, &looks, sleeping, 1u32.wrapping_neg());
         if result < 0 && !any {
             errno::set(error);
             return -1;
@@ -95,9 +95,10 @@ fn kernel_poll(asked: &mut [pollfd], pause: Option<Duration>, mask: *const sigse
 }
 
 /// Bells are left unread for whoever sleeps; see `wait::eat`.
-fn count_sleepers(fds: &[pollfd], sleeping: bool, by: u32) {
+fn count_sleepers(fds: &[pollfd], looks: &[Look], sleeping: bool, by: u32) {
     if sleeping {
-        for connection in fds.iter().filter_map(|poll| ring(poll.fd)) {
+        let looked_at = fds.iter().zip(looks).filter(|(_, look)| !look.plain);
+        for connection in looked_at.filter_map(|(poll, _)| table::find(poll.fd)) {
             let _ = connection.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
                 Some(if by == 1 { count.saturating_add(1) } else { count.saturating_sub(1) })
             });

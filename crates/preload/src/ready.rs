@@ -173,7 +173,8 @@ pub(crate) fn translate_held(
             // Of bytes of before the ring the kernel's word is the news: the ring's position says nothing of them.
             events |= wanted & READS;
         }
-        if wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && is_over(fd) {
+        let in_ring = held.connection.state() == State::Ring;
+        if in_ring && wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && is_over(fd) {
             // Nobody will ever take a byte from the ring: the kernel is to say so to the next send.
             drain::switch_out(held, &shared);
             events |= kernel::events(fd, PollFlags::OUT).bits() as i16 & wanted;
@@ -206,7 +207,7 @@ impl Watch {
     /// With `told`, what has been told already is not new.
     pub(crate) fn begin(fd: c_int, connection: &'static Connection, wanted: i16, told: Option<Told>) -> Option<Self> {
         let held = table::hold(fd, connection)?;
-        let shared = held.shared?;
+        let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
         connection.watchers.fetch_add(1, Ordering::SeqCst);
         let taken = held.out.seen();
         let tail = told.map_or(held.input.tail, |told| told.head.max(held.input.tail));

@@ -31,6 +31,12 @@ impl Symbol {
     }
 }
 
+/// Where the C library's `syscall` lies, which is called too often to be looked up each time.
+pub(crate) fn syscall() -> *const c_void {
+    static SYMBOL: Symbol = Symbol { name: c"syscall", found: AtomicPtr::new(std::ptr::null_mut()) };
+    SYMBOL.get()
+}
+
 /// Where a function lies that is called with its arguments as they came.
 pub(crate) fn address(name: &'static CStr) -> *const c_void {
     // SAFETY: [preload-real] a constant name, looked up behind this library.
@@ -69,6 +75,11 @@ real! {
     fn close(fd: c_int) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t;
+    fn __read_chk(fd: c_int, to: *mut c_void, len: usize, room: usize) -> ssize_t;
+    fn __recv_chk(fd: c_int, to: *mut c_void, len: usize, room: usize, flags: c_int) -> ssize_t;
+    fn __recvfrom_chk(fd: c_int, to: *mut c_void, len: usize, room: usize, flags: c_int, address: *mut sockaddr, alen: *mut socklen_t) -> ssize_t;
+    fn __poll_chk(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, room: usize) -> c_int;
+    fn __ppoll_chk(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec, mask: *const libc::sigset_t, room: usize) -> c_int;
     fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
     fn recv(fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> ssize_t;
     fn recvfrom(fd: c_int, to: *mut c_void, len: usize, flags: c_int, address: *mut sockaddr, alen: *mut socklen_t) -> ssize_t;
@@ -105,6 +116,7 @@ real! {
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void;
+    fn fork() -> pid_t;
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvp(path: *const c_char, arguments: *const *const c_char) -> c_int;

@@ -24,6 +24,15 @@ pub(crate) enum Way {
     Counted,
 }
 
+/// What else a receive is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Nothing but bytes.
+    Bytes,
+    /// What travels beside them through the kernel.
+    Ancillary,
+}
+
 /// What one look came to.
 enum Step {
     Bytes(usize),
@@ -37,10 +46,10 @@ enum Step {
 
 /// Begins a receive into the program's buffers.
 #[inline]
-pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
     match connection.state() {
-        State::Ring if flags & !UNDERSTOOD == 0 => from_ring(fd, connection, list, flags),
-        State::Counting if flags & !UNDERSTOOD == 0 => {
+        State::Ring if is_understood(flags) => from_ring(fd, connection, list, flags, how),
+        State::Counting if is_understood(flags) => {
             let Some(mut held) = table::hold(fd, connection) else {
                 connection.tainted.store(true, Ordering::Relaxed);
                 return Way::Kernel;
@@ -53,7 +62,7 @@ pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], 
                 return Way::Counted;
             }
             drop(held);
-            begin(fd, connection, list, flags)
+            begin(fd, connection, list, flags, how)
         }
         // Urgent data and the like; looking at the error queue moves no bytes.
         State::Ring | State::Counting if flags & libc::MSG_ERRQUEUE == 0 => {
@@ -84,7 +93,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
             drain::leave(&mut held, fd, reason);
-            if held.shared.is_none() || connection.state() == State::Plain {
+            if held.shared.is_none() || connection.state() != State::Ring {
                 return;
             }
             let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true);
@@ -99,7 +108,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
     });
 }
 
-fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
     let mut to = Cursor::new(list);
     let (look, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
     let mut got = 0usize;
@@ -107,7 +116,17 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
         let Some(mut held) = table::hold(fd, connection) else {
             return Way::Done(errno::fail(libc::EINTR));
         };
-        let step = once(&mut held, fd, &mut to, look);
+        // In the middle of a switch back the library takes bytes out of the kernel itself, but nothing beside them.
+        let beside = how == How::Ancillary && got == 0 && is_after_ring(&mut held, fd) && kernel::something(fd);
+        if connection.state() != State::Ring {
+            drop(held);
+            return back(fd, connection, list, &mut to, flags, how, got);
+        }
+        if beside {
+            // Nobody counts what comes with it.
+            drain::leave(&mut held, fd, Reason::Call("ancillary data"));
+        }
+        let step = if beside { Step::Plain } else { once(&mut held, fd, &mut to, look) };
         drop(held);
         let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
         match step {
@@ -121,8 +140,7 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             Step::End => return Way::Done(got as isize),
             Step::Error(_) if got > 0 => return Way::Done(got as isize),
             Step::Error(error) => return Way::Done(errno::fail(error.raw_os_error())),
-            Step::Plain if got == 0 => return Way::Kernel,
-            Step::Plain => return Way::Done(rest_from_kernel(fd, &mut to, flags, got)),
+            Step::Plain => return back(fd, connection, list, &mut to, flags, how, got),
             Step::Nothing if !blocking => {
                 return Way::Done(if got > 0 { got as isize } else { errno::fail(libc::EAGAIN) });
             }
@@ -135,18 +153,43 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     }
 }
 
-/// The rest of a receive that wants all, after the connection went back in the middle of it.
-fn rest_from_kernel(fd: c_int, to: &mut Cursor<'_>, flags: c_int, mut got: usize) -> isize {
+/// The connection went back to the kernel, for good or for a while; maybe in the middle of a receive that wants all.
+fn back(
+    fd: c_int,
+    connection: &'static Connection,
+    list: &[iovec],
+    to: &mut Cursor<'_>,
+    flags: c_int,
+    how: How,
+    mut got: usize,
+) -> Way {
+    if got == 0 {
+        return if connection.state() == State::Counting {
+            begin(fd, connection, list, flags, how)
+        } else {
+            Way::Kernel
+        };
+    }
     while let Some((at, len)) = to.peek(usize::MAX) {
+        let part = [iovec { iov_base: at.cast(), iov_len: len }];
         // SAFETY: [preload-program] the program's buffer.
-        let n = unsafe { real::recv(fd, at.cast(), len, flags) };
+        let real = || unsafe { real::recv(fd, at.cast(), len, flags) };
+        let n = match begin(fd, connection, &part, flags, How::Bytes) {
+            Way::Done(n) => n,
+            Way::Kernel => real(),
+            Way::Counted => {
+                let n = real();
+                counted(fd, connection, n, flags);
+                n
+            }
+        };
         if n <= 0 {
             break;
         }
         to.advance(n as usize);
         got += n as usize;
     }
-    got as isize
+    Way::Done(got as isize)
 }
 
 fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -> Step {
@@ -197,13 +240,19 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     }
     wait::eat(held, fd, shared);
     let (ended, peer) = (kernel::ended(fd), held.peer());
+    if held.error != 0 && !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) {
+        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    }
     match ended {
         None => Step::Nothing,
         // What was sent before the end is to be had first.
         Some(_) if held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) => Step::Again,
         Some(_) if shared.tail(held.peer()).load(Ordering::Acquire) & SWITCHED != 0 => Step::Again,
-        Some(Ok(())) if shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => Step::Error(Errno::CONNRESET),
-        Some(Ok(())) => {
+        Some(Ok(())) if held.unix && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
+            Step::Error(Errno::CONNRESET)
+        }
+        Some(Err(Errno::CONNRESET)) if drain::is_reset(held, shared) => Step::Error(Errno::CONNRESET),
+        Some(Ok(()) | Err(Errno::CONNRESET)) => {
             held.dry -= 1;
             Step::End
         }
@@ -228,6 +277,24 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
     from_kernel(held, fd, to, look, there)
 }
 
+/// Whether what the kernel has next is what the peer sends through it for good.
+fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
+    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return false };
+    let direction = held.peer();
+    if !held.in_switched && shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+        drain::switch_in(held, &shared);
+    }
+    if !held.in_switched {
+        return false;
+    }
+    progress(held, fd);
+    if held.connection.state() != State::Ring {
+        return false;
+    }
+    let before = shared.start(direction).load(Ordering::Acquire).saturating_sub(1);
+    held.counts().received.load(Ordering::Relaxed) >= before && held.eaten >= held.bells_last
+}
+
 /// Goes on with a switch as far as it can without taking a byte of the program's.
 pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) {
     after_ring(held, fd, &mut Cursor::new(&[]), true);
@@ -246,7 +313,7 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -
         let len = (held.bells_last - held.eaten).min(bells.len() as u64) as usize;
         match kernel::take(fd, bells.as_mut_ptr(), len, false) {
             Ok(0) => return Step::End,
-            Ok(n) => held.eaten += n as u64,
+            Ok(n) => held.count_eaten(n),
             Err(Errno::AGAIN) => return Step::Nothing,
             Err(error) => return Step::Error(error),
         }
@@ -279,6 +346,12 @@ fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, 
         Err(Errno::AGAIN) => Step::Nothing,
         Err(error) => Step::Error(error),
     }
+}
+
+fn is_understood(flags: c_int) -> bool {
+    // A look that waits until all is there has nothing to sleep on.
+    let looks_for_all = libc::MSG_PEEK | libc::MSG_WAITALL;
+    flags & !UNDERSTOOD == 0 && flags & looks_for_all != looks_for_all
 }
 
 /// Flags that mean the same in a ring; MSG_CMSG_CLOEXEC and MSG_NOSIGNAL mean nothing here.

@@ -24,6 +24,11 @@ pub(crate) fn find_file() {
     FILE.store(copy, Ordering::Release);
 }
 
+/// Nothing is told from now on.
+pub(crate) fn stop() {
+    FILE.store(std::ptr::null_mut(), Ordering::Release);
+}
+
 /// Appends the line of this connection.
 pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     let file = FILE.load(Ordering::Acquire);

@@ -58,6 +58,11 @@ impl Sender {
         }
     }
 
+    /// What was written has reached the receiver in another way; it goes on behind.
+    pub(crate) fn go_on(&mut self) {
+        (self.tail, self.stuck) = (self.head, false);
+    }
+
     /// What was last seen of the receiver's position.
     pub(crate) fn seen(&self) -> u64 {
         self.tail
@@ -133,6 +138,14 @@ pub(crate) enum Took {
 
 impl Receiver {
     pub(crate) const NEW: Self = Self { tail: 0, large_from: 0 };
+
+    /// What the sender has written so far has come in another way; it goes on behind.
+    pub(crate) fn go_on(&mut self, shared: &Shared, direction: usize) {
+        self.tail = shared.head(direction).load(Ordering::Acquire) & !SWITCHED;
+        if self.large_from == 0 {
+            self.large_from = shared.large_from(direction).load(Ordering::Acquire);
+        }
+    }
 
     /// Bytes that wait, checked.
     #[inline]

@@ -79,6 +79,10 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
         let Some(mut held) = table::hold(fd, connection) else {
             return Way::Done(errno::fail(libc::EINTR));
         };
+        if connection.state() != State::Ring {
+            drop(held);
+            return back(fd, connection, list, &mut from, flags, sent);
+        }
         let step = once(&mut held, fd, &mut from);
         if matches!(step, Step::NotStarted) && sent == 0 {
             held.sending += 1;
@@ -94,8 +98,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
                 }
                 Ok(())
             }
-            Step::Plain if sent == 0 => return Way::Kernel,
-            Step::Plain | Step::NotStarted => return Way::Done(rest_to_kernel(fd, &mut from, flags, sent)),
+            Step::Plain | Step::NotStarted => return back(fd, connection, list, &mut from, flags, sent),
             Step::Error(error) => Err(error.raw_os_error()),
             Step::Full | Step::KernelFull if !blocking => Err(libc::EAGAIN),
             Step::Full => wait::for_room(fd, connection),
@@ -107,18 +110,38 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     }
 }
 
-/// The rest of a blocking send, after the connection went back in the middle of it.
-fn rest_to_kernel(fd: c_int, from: &mut Cursor<'_>, flags: c_int, mut sent: usize) -> isize {
+/// The connection went back to the kernel, for good or for a while; maybe in the middle of a blocking send.
+fn back(
+    fd: c_int,
+    connection: &'static Connection,
+    list: &[iovec],
+    from: &mut Cursor<'_>,
+    flags: c_int,
+    mut sent: usize,
+) -> Way {
+    if sent == 0 {
+        return if connection.state() == State::Counting { begin(fd, connection, list, flags) } else { Way::Kernel };
+    }
     while let Some((at, len)) = from.peek(usize::MAX) {
+        let part = [iovec { iov_base: at.cast(), iov_len: len }];
         // SAFETY: [preload-program] the program's bytes.
-        let n = unsafe { real::send(fd, at.cast(), len, flags) };
+        let real = || unsafe { real::send(fd, at.cast(), len, flags) };
+        let n = match begin(fd, connection, &part, flags) {
+            Way::Done(n) => n,
+            Way::Kernel => real(),
+            Way::Counted => {
+                let n = real();
+                counted(fd, connection, n);
+                n
+            }
+        };
         if n <= 0 {
             break;
         }
         from.advance(n as usize);
         sent += n as usize;
     }
-    sent as isize
+    Way::Done(sent as isize)
 }
 
 fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {

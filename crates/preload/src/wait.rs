@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use crate::bells;
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, Held, State};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
 use crate::pace::{self, Pace};
@@ -60,8 +60,9 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
             let error = errno::get();
             connection.sleepers.fetch_sub(1, Ordering::SeqCst);
             leave(connection);
-            after_sleep(fd, connection, n, scene.end);
-            if n < 0 && error != libc::ECONNRESET { Err(error) } else { Ok(()) }
+            let reset = n < 0 && error == libc::ECONNRESET;
+            after_sleep(fd, connection, n, reset, scene.end);
+            if n < 0 && !reset { Err(error) } else { Ok(()) }
         }
     }
 }
@@ -135,7 +136,9 @@ fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> 
     if !near::is_possible() || connection.timed.load(Ordering::Relaxed) {
         return Nap::Kernel;
     }
-    let Some(mut held) = table::hold(fd, connection) else { return Nap::Woken };
+    let Some(mut held) = table::hold(fd, connection).filter(|_| connection.state() == State::Ring) else {
+        return Nap::Woken;
+    };
     let Some(scene) = scene_of(connection, &held) else { return Nap::Woken };
     drain::respond(&mut held, fd);
     let (shared, end) = (scene.shared, held.end);
@@ -177,6 +180,9 @@ enum Doze {
 /// there, and still nothing has happened.
 fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn(&Scene) -> bool) -> Doze {
     let Some(mut held) = table::hold(fd, connection) else { return Doze::Awake };
+    if connection.state() != State::Ring {
+        return Doze::Awake;
+    }
     let Some(scene) = scene_of(connection, &held) else { return Doze::Awake };
     let shared = scene.shared;
     drain::respond(&mut held, fd);
@@ -227,7 +233,7 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
         let mut bells = [0; 16];
         let len = (rung - held.eaten).min(bells.len() as u64) as usize;
         match kernel::take(fd, bells.as_mut_ptr(), len, false) {
-            Ok(n) if n > 0 => held.eaten += n as u64,
+            Ok(n) if n > 0 => held.count_eaten(n),
             // On its way, or the stream has ended: the next look tells.
             Ok(_) | Err(Errno::AGAIN) => break,
             Err(_) => break,
@@ -240,11 +246,15 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
 }
 
 /// A look that found something which is no bell: the end, or bytes that somebody wrote past the library.
-fn after_sleep(fd: c_int, connection: &'static Connection, n: isize, end: usize) {
+fn after_sleep(fd: c_int, connection: &'static Connection, n: isize, reset: bool, end: usize) {
     let Some(mut held) = table::hold(fd, connection) else { return };
-    let Some(shared) = held.shared else { return };
+    let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else { return };
     // Let the next receive look at the kernel.
     held.dry |= receive::DRY_MASK;
+    if reset && drain::is_reset(&mut held, &shared) {
+        // The look has consumed it; bytes that came before are to be had first.
+        held.error = libc::ECONNRESET;
+    }
     let start = shared.start(end ^ 1).load(Ordering::SeqCst);
     let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1 && !held.in_switched;
     if n == 0 || held.dry < STRAY_LOOKS || !in_ring {

@@ -27,7 +27,8 @@ unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: usize) -> ssiz
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __read_chk(fd: c_int, to: *mut c_void, len: usize, room: usize) -> ssize_t {
     if len > room {
-        std::process::abort();
+        // SAFETY: [preload-real] the program's arguments; the C library ends the program in its own words.
+        return unsafe { real::__read_chk(fd, to, len, room) };
     }
     // SAFETY: [preload-real] the program's arguments.
     receive_by(fd, &one(to, len), 0, || unsafe { real::read(fd, to, len) })
@@ -55,7 +56,8 @@ unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, len: usize, flags: 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __recv_chk(fd: c_int, to: *mut c_void, len: usize, room: usize, flags: c_int) -> ssize_t {
     if len > room {
-        std::process::abort();
+        // SAFETY: [preload-real] as above.
+        return unsafe { real::__recv_chk(fd, to, len, room, flags) };
     }
     // SAFETY: [preload-real] the program's arguments.
     receive_by(fd, &one(to, len), flags, || unsafe { real::recv(fd, to, len, flags) })
@@ -94,7 +96,8 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     alen: *mut socklen_t,
 ) -> ssize_t {
     if len > room {
-        std::process::abort();
+        // SAFETY: [preload-real] as above.
+        return unsafe { real::__recvfrom_chk(fd, to, len, room, flags, address, alen) };
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { recvfrom(fd, to, len, flags, address, alen) }

@@ -91,7 +91,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 }
 
 /// Before a descriptor is closed.
-fn forget(fd: c_int) {
+pub(super) fn forget(fd: c_int) {
     table::note_in_set(fd, false);
     epoll::closing(fd);
     if epoll::find(fd).is_some() && errno::kept(table::is_ours) {
@@ -254,9 +254,13 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
         return None;
     }
     let mut held = table::hold(fd, connection)?;
-    let shared = held.shared?;
+    let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
     let (end, peer) = (held.end, held.end ^ 1);
     if request == libc::TIOCOUTQ {
+        if !held.unix {
+            // What the peer's host has: bytes of a ring are there as soon as they are sent.
+            return None;
+        }
         let taken = held.out.taken(&shared, end).ok()?;
         return (!taken.switched && held.started).then_some((held.out.head - taken.tail) as c_int);
     }

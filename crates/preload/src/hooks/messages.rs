@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{cmsghdr, iovec, mmsghdr, msghdr, ssize_t, timespec};
 
-use super::{give_up, receive_by, send_by};
+use super::{give_up, receive_as, send_by};
+use crate::receive::How;
 use crate::{epoll, real, table};
 
 /// The buffers of a message, when its header can be read at all.
@@ -40,10 +41,11 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if table::find(fd).is_some()
         // SAFETY: [preload-program] the program's message.
-        && let Some((_, list)) = unsafe { buffers(message) }
+        && let Some((header, list)) = unsafe { buffers(message) }
     {
         let mut by_kernel = false;
-        let result = receive_by(fd, list, flags, || {
+        let how = if header.msg_controllen > 0 { How::Ancillary } else { How::Bytes };
+        let result = receive_as(fd, list, flags, how, || {
             by_kernel = true;
             // SAFETY: [preload-real] the program's arguments.
             unsafe { real::recvmsg(fd, message, flags) }

@@ -20,7 +20,7 @@ use libc::iovec;
 
 use crate::connection::State;
 use crate::diagnosis::Reason;
-use crate::receive::{Way, settle};
+use crate::receive::{How, Way, settle};
 use crate::{end, errno, fork, kernel, meeting, receive, report, send, table};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
@@ -52,8 +52,14 @@ extern "C" fn fini() {
 /// A receive of these buffers, by the ring or by `real`.
 #[inline]
 fn receive_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize) -> isize {
+    receive_as(fd, list, flags, How::Bytes, real)
+}
+
+/// As `receive_by`, of what else the program wants.
+#[inline]
+fn receive_as(fd: c_int, list: &[iovec], flags: c_int, how: How, real: impl FnOnce() -> isize) -> isize {
     let Some(connection) = table::find(fd) else { return real() };
-    match receive::begin(fd, connection, list, flags) {
+    match receive::begin(fd, connection, list, flags, how) {
         Way::Done(result) => result,
         Way::Kernel => real(),
         Way::Counted => {

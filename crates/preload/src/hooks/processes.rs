@@ -7,9 +7,20 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::pid_t;
 
 use super::give_up;
-use crate::{fork, real};
+use crate::{errno, fork, real};
 
 type Strings = *const *const c_char;
+
+/// What is to be done before and after is done by handlers, which other ways to fork call as well; only here the child's number is known.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fork() -> pid_t {
+    // SAFETY: [preload-real] the program's call.
+    let child = unsafe { real::fork() };
+    if child != 0 {
+        errno::kept(|| fork::made(child));
+    }
+    child
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
@@ -99,7 +110,7 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        fork::before_sandbox();
+        fork::before_sandbox("a sandbox");
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::prctl(option, a, b, c, d) }

@@ -1,9 +1,9 @@
 //! Functions that take any number of arguments, which Rust cannot define: each saves the registers in which arguments
 //! come, lets this library do what must be done first, and jumps to the C library's own with everything as it was.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 
-use super::give_up;
+use super::{descriptors, give_up};
 use crate::{fork, real};
 
 extern "C" fn before_execl() -> *const c_void {
@@ -29,6 +29,41 @@ extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
 extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
     give_up(fd, "dprintf");
     real::address(c"__dprintf_chk")
+}
+
+/// System calls by number: those that concern a connection do what their functions would, or end its acceleration.
+extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third: usize) -> *const c_void {
+    let fd = first as c_int;
+    match number {
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_recvfrom
+        | libc::SYS_sendto
+        | libc::SYS_recvmsg
+        | libc::SYS_sendmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_shutdown
+        | libc::SYS_dup => give_up(fd, "a raw system call"),
+        libc::SYS_sendfile => give_up(fd, "a raw system call"),
+        libc::SYS_splice => {
+            give_up(fd, "a raw system call");
+            give_up(third as c_int, "a raw system call");
+        }
+        libc::SYS_dup3 => {
+            give_up(fd, "a raw system call");
+            descriptors::forget(second as c_int);
+        }
+        libc::SYS_close => descriptors::forget(fd),
+        libc::SYS_seccomp => fork::before_sandbox("a sandbox"),
+        libc::SYS_prctl if fd == libc::PR_SET_SECCOMP => fork::before_sandbox("a sandbox"),
+        libc::SYS_io_uring_setup => fork::before_sandbox("io_uring"),
+        libc::SYS_execve | libc::SYS_execveat => fork::before_exec("exec"),
+        _ => {}
+    }
+    real::syscall()
 }
 
 #[unsafe(no_mangle)]
@@ -139,4 +174,5 @@ variadic! {
     execle: before_execle;
     dprintf: before_dprintf;
     __dprintf_chk: before_dprintf_chk;
+    syscall: before_syscall;
 }

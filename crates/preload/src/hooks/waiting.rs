@@ -54,7 +54,8 @@ unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int {
     if room / size_of::<pollfd>() < count as usize {
-        std::process::abort();
+        // SAFETY: [preload-real] the program's arguments; the C library ends the program in its own words.
+        return unsafe { real::__poll_chk(fds, count, timeout, room) };
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { poll(fds, count, timeout) }
@@ -85,7 +86,8 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     room: usize,
 ) -> c_int {
     if room / size_of::<pollfd>() < count as usize {
-        std::process::abort();
+        // SAFETY: [preload-real] as above.
+        return unsafe { real::__ppoll_chk(fds, count, timeout, mask, room) };
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { ppoll(fds, count, timeout, mask) }

@@ -7,7 +7,7 @@ use crate::programs::{
 };
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
-use crate::{calls, files, sets, shared_sets};
+use crate::{calls, confined, edges, files, forks, passing, sets, shared_sets, strangers};
 
 type Program = fn(Side, &mut Log);
 
@@ -68,4 +68,36 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("noise", noise),
     ("files", files::files),
     ("corked", files::corked),
+    ("fortified", edges::fortified),
+    ("spawned", edges::spawned),
+    ("closed_by_range", edges::closed_by_range),
+    ("one_over_the_other", edges::one_over_the_other),
+    ("set_exclusive", edges::set_exclusive),
+    ("lingering", edges::lingering),
+    ("tcp_info", edges::tcp_info),
+    ("waitall", edges::waitall),
+    ("spliced", passing::spliced),
+    ("streams", passing::streams),
+    ("rights", passing::rights),
+    ("few_descriptors", confined::few_descriptors),
+    ("no_address_space", confined::no_address_space),
+    ("full_shm", confined::full_shm),
+    ("another_network", confined::another_network),
+    ("user_namespace", confined::user_namespace),
+    ("set_user_id", confined::set_user_id),
+    ("six", confined::six),
+    ("many", confined::many),
+    ("sandboxed", confined::sandboxed),
+    ("other_version", strangers::other_version),
+    ("unsealed", strangers::unsealed),
+    ("empty_handed", strangers::empty_handed),
+    ("stranger", strangers::stranger),
+    ("taken_before", strangers::taken_before),
+    ("fork_beside", forks::fork_beside),
+    ("snapshots", forks::snapshots),
+    ("closed_by_the_child", forks::closed_by_the_child),
+    ("forks_on_both_ends", forks::forks_on_both_ends),
+    ("used_by_the_child", forks::used_by_the_child),
+    ("uncounted_by_the_child", forks::uncounted_by_the_child),
+    ("left_to_the_child", forks::left_to_the_child),
 ];

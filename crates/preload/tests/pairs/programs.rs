@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
+use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
 
 pub(crate) fn echo(side: Side, log: &mut Log) {
     side.warm_up();
@@ -293,7 +293,9 @@ pub(crate) fn queues(side: Side, log: &mut Log) {
     if side.server {
         send_all(side.fd, &[7; 500]);
         side.rendezvous(1);
-        return;
+        nap(150);
+        recv_exactly(side.fd, 5000);
+        return side.rendezvous(2);
     }
     let waiting = |fd: RawFd| {
         let mut bytes = 0;
@@ -310,10 +312,20 @@ pub(crate) fn queues(side: Side, log: &mut Log) {
     recv_exactly(side.fd, 400);
     log.say(waiting(side.fd));
     side.rendezvous(1);
-    let mut unsent = 0;
-    // SAFETY: a live int.
-    log.result("SIOCOUTQ", unsafe { libc::ioctl(side.fd, libc::TIOCOUTQ, &mut unsent) } as isize);
-    log.say(unsent);
+    send_all(side.fd, &[1; 5000]);
+    let begun = Instant::now();
+    let unsent = || {
+        let mut unsent = 0;
+        // SAFETY: a live int.
+        assert_eq!(unsafe { libc::ioctl(side.fd, libc::TIOCOUTQ, &mut unsent) }, 0);
+        unsent
+    };
+    // Over TCP what the other host has not got, which is soon nothing; over a Unix socket what nobody has read.
+    while side.tcp && unsent() > 0 && begun.elapsed().as_secs() < 20 {
+        nap(5);
+    }
+    log.say(format_args!("SIOCOUTQ: {}", unsent() > 0));
+    side.rendezvous(2);
 }
 
 /// Any descriptor of the connection serves; the last one that is closed ends it.
@@ -548,9 +560,4 @@ pub(crate) fn noise(side: Side, log: &mut Log) {
     }
     // SAFETY: a descriptor of ours.
     log.result("close", unsafe { libc::close(side.fd) } as isize);
-}
-
-fn close(fd: RawFd) {
-    // SAFETY: a descriptor of ours.
-    assert_eq!(unsafe { libc::close(fd) }, 0);
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::fmt::Write as _;
 use std::os::fd::{IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// One end of a connection.
@@ -174,3 +175,44 @@ pub(crate) fn vfork_child() {
         assert!(child > 0);
     }
 }
+
+/// One more connection between the two programs, of the same family.
+pub(crate) fn second(side: &Side) -> Side {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    if side.server {
+        let (name, accept): (String, Box<dyn FnOnce() -> RawFd>) = if side.tcp {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let name = listener.local_addr().unwrap().to_string();
+            (name, Box::new(move || listener.accept().unwrap().0.into_raw_fd()))
+        } else {
+            let name = format!("pairs-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+            (name, Box::new(move || listener.accept().unwrap().0.into_raw_fd()))
+        };
+        send_all(side.fd, format!("{name:40}").as_bytes());
+        return Side { fd: accept(), ..*side };
+    }
+    let name = String::from_utf8(recv_exactly(side.fd, 40)).unwrap();
+    let fd = if side.tcp {
+        TcpStream::connect(name.trim()).unwrap().into_raw_fd()
+    } else {
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(name.trim()).unwrap()).unwrap().into_raw_fd()
+    };
+    Side { fd, ..*side }
+}
+
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: a descriptor of ours.
+    assert_eq!(unsafe { libc::close(fd) }, 0);
+}
+
+/// Sets an option to a value of the type that it takes.
+pub(crate) fn set_option<T>(fd: RawFd, level: c_int, name: c_int, value: &T) {
+    let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
+    // SAFETY: a live value and its size.
+    assert_eq!(unsafe { libc::setsockopt(fd, level, name, at, len) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);

@@ -1,0 +1,214 @@
+//! Into the rings a second time: after a fork that made both ends go back to the kernel.
+//!
+//! A connection that a child may use as well cannot stay in rings whose positions are its parent's own. Mostly the child never
+//! does: it closes what it inherited, becomes another program, or writes a snapshot and ends. So the ends keep the memory and
+//! *rest*: bytes go through the kernel, counted as before the first meeting. One word that both see, the *pact*, tells how far
+//! they are. Each says when it is done: nothing of the rings is left in the kernel's stream, and no other process has its end
+//! open. Whoever sees the other done puts the shared words back to the state of a first meeting (positions go on) and declares
+//! the rings live; from there everything goes as it did the first time. All steps are compare-and-swaps, so an end may take
+//! its word back (it forks again) until the other has begun, and may end the pact for good at any time.
+
+use std::sync::atomic::Ordering;
+
+use crate::bells;
+use crate::connection::{Held, Inner, State};
+use crate::diagnosis::Reason;
+use crate::layout::{SWITCHED, Shared};
+use crate::meeting;
+
+/// A fork is about to switch the rings back: the ends may come again.
+pub(crate) fn promise(shared: &Shared) {
+    let renewed = |now| (now == NONE || now == LIVE).then_some(OPEN);
+    let _ = shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, renewed);
+}
+
+/// Never again: bytes may pass that nobody counts.
+pub(crate) fn end(shared: &Shared) {
+    shared.pact().fetch_or(DEAD, Ordering::SeqCst);
+}
+
+/// Both directions are back in the kernel and nothing of the rings is left. True when the connection only rests.
+pub(crate) fn rest(held: &mut Held<'_>) -> bool {
+    let Some(shared) = held.shared else { return false };
+    if !is_open(&shared) || held.connection.tainted.load(Ordering::Relaxed) {
+        return false;
+    }
+    held.resting = true;
+    (held.started, held.out_switched, held.in_switched) = (false, false, false);
+    (held.resend, held.bells_last, held.dry, held.unread, held.patience) = (0, 0, 0, 0, 0);
+    held.next_try = 0;
+    held.reason = Reason::Fork;
+    held.connection.set_state(State::Counting);
+    true
+}
+
+/// Whether a fork has switched last, and the ends may come again.
+pub(crate) fn is_open(shared: &Shared) -> bool {
+    shared.pact().load(Ordering::SeqCst) & (OPEN | DEAD) == OPEN
+}
+
+/// What a step came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pact {
+    /// Nothing yet.
+    Waiting,
+    /// The rings are as they were at a first meeting.
+    Live,
+    /// They will not be used again.
+    Over,
+}
+
+/// One step of an end that rests; `alone` when no other process has it open and it may meet.
+pub(crate) fn advance(held: &mut Inner, alone: bool) -> Pact {
+    let Some(shared) = held.shared else { return Pact::Over };
+    let (mine, theirs) = (DONE << held.end, DONE << held.peer());
+    loop {
+        let now = shared.pact().load(Ordering::SeqCst);
+        if now & DEAD != 0 || now & (OPEN | BUSY | LIVE) == 0 {
+            return Pact::Over;
+        }
+        if now & LIVE != 0 {
+            resume(held, &shared);
+            return Pact::Live;
+        }
+        if now & BUSY != 0 || !alone || now & theirs == 0 && now & mine != 0 {
+            return Pact::Waiting;
+        }
+        let next = if now & theirs == 0 { now | mine } else { BUSY };
+        if shared.pact().compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            continue;
+        }
+        if next != BUSY {
+            return Pact::Waiting;
+        }
+        renew(held, &shared);
+        let done = shared.pact().compare_exchange(BUSY, LIVE, Ordering::SeqCst, Ordering::SeqCst);
+        if done.is_err() {
+            return Pact::Over;
+        }
+        resume(held, &shared);
+        return Pact::Live;
+    }
+}
+
+/// Takes back that this end is done: another process is about to have it as well. False when it is too late.
+pub(crate) fn withdraw(held: &Inner, shared: &Shared) -> bool {
+    let mine = DONE << held.end;
+    let still_open = |now| (now & (BUSY | LIVE | DEAD) == 0).then_some(now & !mine);
+    shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, still_open).is_ok()
+}
+
+/// The shared words as at a first meeting. Both ends are done, so nobody else writes them.
+fn renew(held: &Inner, shared: &Shared) {
+    for direction in 0..2 {
+        // Our own position is known; the peer's is what it says, and checked where it is used.
+        let head = if direction == held.end {
+            held.out.head
+        } else {
+            shared.head(direction).load(Ordering::Acquire) & !SWITCHED
+        };
+        shared.start(direction).store(0, Ordering::SeqCst);
+        shared.present(direction).store(0, Ordering::SeqCst);
+        shared.reset(direction).store(0, Ordering::SeqCst);
+        shared.tail(direction).store(head, Ordering::SeqCst);
+        // Whoever sleeps already, in a call that began before, is woken by the first byte.
+        bells::arm(shared.bell(direction), bells::DATA | bells::ROOM);
+    }
+}
+
+/// This end's own words likewise. The peer cannot have sent: this end has not yet said that it expects the ring.
+fn resume(held: &mut Inner, shared: &Shared) {
+    let peer = held.peer();
+    held.out.go_on();
+    held.input.go_on(shared, peer);
+    held.resting = false;
+    held.dialled = false;
+    held.operations = 0;
+    held.next_try = 0;
+}
+
+/// Before another process has a connection that is counted. False when the ends are just meeting.
+pub(crate) fn before_fork(held: &mut Held<'_>) -> bool {
+    match held.shared {
+        Some(shared) if held.resting => withdraw(held, &shared),
+        Some(_) => false,
+        None => held.offer < 0,
+    }
+}
+
+/// Whether this end may say that it is done.
+pub(crate) fn may(held: &Inner) -> bool {
+    !meeting::is_barred() && held.is_ours_alone()
+}
+
+/// The pact: nothing promised; a fork has switched; which ends are done; one of them puts the words in order; live; over.
+const NONE: u64 = 0;
+const OPEN: u64 = 1;
+const DONE: u64 = 2;
+const BUSY: u64 = 8;
+const LIVE: u64 = 16;
+const DEAD: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ends of one memory that a fork has brought back, each having sent some bytes.
+    fn ends() -> (Shared, [Inner; 2]) {
+        let (shared, _) = Shared::create().unwrap();
+        let ends = [0, 1].map(|end| {
+            let mut inner = Inner::new(end);
+            (inner.shared, inner.resting) = (Some(shared), true);
+            inner.out.head = 100 + end as u64;
+            shared.head(end).store(inner.out.head, Ordering::SeqCst);
+            shared.tail(end).store(7 | SWITCHED, Ordering::SeqCst);
+            shared.start(end).store(5, Ordering::SeqCst);
+            shared.present(end).store(1, Ordering::SeqCst);
+            inner
+        });
+        (shared, ends)
+    }
+
+    #[test]
+    fn the_rings_live_again_once_both_ends_are_done_and_positions_go_on() {
+        for first in 0..2 {
+            let (shared, mut ends) = ends();
+            assert_eq!(advance(&mut ends[first], true), Pact::Over, "nothing was promised");
+            promise(&shared);
+            let [a, b] = &mut ends;
+            let (a, b) = if first == 0 { (a, b) } else { (b, a) };
+            assert_eq!(
+                (advance(a, false), advance(b, true), advance(b, true)),
+                (Pact::Waiting, Pact::Waiting, Pact::Waiting)
+            );
+            assert_eq!(advance(a, true), Pact::Live);
+            for (end, head) in [(0, 100), (1, 101)] {
+                assert_eq!(shared.tail(end).load(Ordering::SeqCst), head, "taken, and not switched");
+                assert_eq!(shared.start(end).load(Ordering::SeqCst) + shared.present(end).load(Ordering::SeqCst), 0);
+            }
+            assert_eq!((a.resting, b.resting), (false, true));
+            assert!(!withdraw(b, &shared), "too late");
+            assert_eq!(advance(b, false), Pact::Live, "the other may have begun");
+            assert_eq!((a.input.tail, b.input.tail), (b.out.head, a.out.head));
+            // And once more, while the other has not come yet.
+            promise(&shared);
+            assert!(is_open(&shared));
+            // SAFETY: [preload-shared] not used afterwards.
+            unsafe { shared.unmap() };
+        }
+    }
+
+    #[test]
+    fn a_word_taken_back_or_an_end_for_good_keeps_the_rings_shut() {
+        let (shared, mut ends) = ends();
+        promise(&shared);
+        assert_eq!(advance(&mut ends[0], true), Pact::Waiting);
+        assert!(withdraw(&ends[0], &shared));
+        assert_eq!(advance(&mut ends[1], true), Pact::Waiting, "the first is no longer done");
+        end(&shared);
+        promise(&shared);
+        assert_eq!((advance(&mut ends[0], true), advance(&mut ends[1], true)), (Pact::Over, Pact::Over));
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
+}

@@ -1,0 +1,228 @@
+//! Programs that may not do all, or are of another kind: limits, sandboxes, namespaces, other users.
+
+use std::ffi::c_int;
+
+use crate::sock::{Log, Side, close, pattern, recv, recv_exactly, second, send, send_all};
+
+/// So many exchanges that the ends would long have met.
+fn go_on(side: &Side) {
+    for round in 0..250usize {
+        if side.server {
+            assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+            send_all(side.fd, &pattern(round, 100));
+        } else {
+            send_all(side.fd, &pattern(round, 100));
+            assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+        }
+    }
+}
+
+/// The rest is for a child, which has one thread and the connection alone: what it changes is its own.
+fn in_a_child(side: &Side, log: &mut Log, rest: impl FnOnce() -> c_int) {
+    // SAFETY: the child goes on with this thread alone.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let status = rest();
+            libc::exit(status);
+        }
+        close(side.fd);
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        log.say(format_args!("the child: {status:x}"));
+    }
+}
+
+/// Sets a limit; what it was.
+fn limit(resource: libc::__rlimit_resource_t, to: u64) -> u64 {
+    // SAFETY: live structures.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(resource, &mut limit), 0);
+        let before = std::mem::replace(&mut limit.rlim_cur, to);
+        assert_eq!(libc::setrlimit(resource, &limit), 0);
+        before
+    }
+}
+
+/// Each number of descriptors that is too small for a meeting, on either end.
+pub(crate) fn few_descriptors(side: Side, log: &mut Log) {
+    side.warm_up();
+    for (few, of_server) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+        let one = second(&side);
+        if side.server == of_server {
+            // SAFETY: asks for the lowest descriptor that is free.
+            let next = unsafe { libc::dup(one.fd) };
+            close(next);
+            let before = limit(libc::RLIMIT_NOFILE, next as u64 + few);
+            go_on(&one);
+            limit(libc::RLIMIT_NOFILE, before);
+        } else {
+            go_on(&one);
+        }
+        close(one.fd);
+    }
+    // Nothing is left of those that failed.
+    log.say(std::fs::read_dir("/proc/self/fd").unwrap().count());
+}
+
+/// No address space is left for a mapping.
+pub(crate) fn no_address_space(side: Side, log: &mut Log) {
+    if !side.server {
+        return go_on(&side);
+    }
+    in_a_child(&side, log, || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+        limit(libc::RLIMIT_AS, pages * 4096 + (128 << 10));
+        go_on(&side);
+        0
+    });
+}
+
+/// A full /dev/shm is nothing to a connection whose memory has no name.
+pub(crate) fn full_shm(side: Side, log: &mut Log) {
+    if side.server {
+        // SAFETY: the child's own view of the file systems; strings that end with zeroes.
+        in_a_child(&side, log, || unsafe {
+            let (none, all) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+            if libc::unshare(libc::CLONE_NEWNS) == 0 {
+                let (kind, at) = (c"tmpfs".as_ptr(), c"/dev/shm".as_ptr());
+                let done = libc::mount(none, c"/".as_ptr(), none, all, none.cast()) == 0
+                    && libc::mount(kind, at, kind, 0, c"size=4k".as_ptr().cast()) == 0;
+                if done {
+                    let _ = std::fs::write("/dev/shm/full", [1; 4096]);
+                    assert!(std::fs::write("/dev/shm/more", [1; 4096]).is_err());
+                }
+            }
+            go_on(&side);
+            0
+        });
+    } else {
+        go_on(&side);
+    }
+}
+
+/// The accepting end moves into another network, where nobody listens under the name.
+pub(crate) fn another_network(side: Side, log: &mut Log) {
+    if !side.server {
+        return go_on(&side);
+    }
+    in_a_child(&side, log, || {
+        // SAFETY: no memory is passed.
+        let moved = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) };
+        go_on(&side);
+        moved
+    });
+}
+
+/// The accepting end becomes another user, as far as it and others can tell.
+pub(crate) fn user_namespace(side: Side, log: &mut Log) {
+    if !side.server {
+        return go_on(&side);
+    }
+    in_a_child(&side, log, || {
+        // SAFETY: no memory is passed.
+        let moved = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+        go_on(&side);
+        moved
+    });
+}
+
+/// A program that runs as another user than who started it: the dynamic linker preloads nothing.
+pub(crate) fn set_user_id(side: Side, log: &mut Log) {
+    // SAFETY: no memory is passed.
+    log.say(format_args!("secure: {}", unsafe { libc::getauxval(libc::AT_SECURE) }));
+    go_on(&side);
+}
+
+/// Between addresses of IPv6.
+pub(crate) fn six(side: Side, log: &mut Log) {
+    side.warm_up();
+    go_on(&side);
+    if side.server {
+        send_all(side.fd, &pattern(3, 200_000));
+        close(side.fd);
+    } else {
+        assert!(recv_exactly(side.fd, 200_000) == pattern(3, 200_000));
+        log.result("the end", recv(side.fd, &mut [0; 1], 0));
+    }
+}
+
+/// Many connections at once, all of which are used again and again.
+pub(crate) fn many(side: Side, log: &mut Log) {
+    limit(libc::RLIMIT_NOFILE, 4096);
+    let all: Vec<Side> = (0..1000).map(|_| second(&side)).collect();
+    for round in 0..12usize {
+        for (index, one) in all.iter().enumerate() {
+            if side.server {
+                send_all(one.fd, &pattern(index + round, 100));
+            } else {
+                assert!(recv_exactly(one.fd, 100) == pattern(index + round, 100));
+            }
+        }
+        for one in &all {
+            one.rendezvous(round as u8);
+        }
+    }
+    for one in all {
+        close(one.fd);
+    }
+    log.say("all");
+}
+
+/// The program shuts itself off from nearly all system calls, by a system call of its own, in the middle.
+pub(crate) fn sandboxed(side: Side, log: &mut Log) {
+    side.warm_up();
+    if !side.server {
+        go_on(&side);
+        return log.result("the end", recv(side.fd, &mut [0; 1], 0));
+    }
+    let denied = [
+        libc::SYS_memfd_create,
+        libc::SYS_socket,
+        libc::SYS_bind,
+        libc::SYS_connect,
+        libc::SYS_accept4,
+        libc::SYS_sendmsg,
+        libc::SYS_recvmsg,
+        libc::SYS_poll,
+        libc::SYS_ppoll,
+        libc::SYS_setsockopt,
+        libc::SYS_getsockopt,
+        libc::SYS_getsockname,
+        libc::SYS_getpeername,
+        libc::SYS_epoll_ctl,
+        libc::SYS_ioctl,
+        libc::SYS_mmap,
+    ];
+    let line = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = vec![line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for (index, number) in denied.iter().enumerate() {
+        let jump = (denied.len() - index) as u8;
+        program.push(line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jump, 0, *number as u32));
+    }
+    program.push(line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
+    program.push(line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_KILL_PROCESS));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let mut bytes = [0u8; 100];
+    // SAFETY: a live filter; from then on nothing is called but what it lets through.
+    let n = unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let n = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter);
+        for _ in 0..250 {
+            let mut got = 0;
+            while got < 100 {
+                let n = recv(side.fd, &mut bytes[got..], 0);
+                if n <= 0 {
+                    break;
+                }
+                got += n as usize;
+            }
+            send(side.fd, &bytes[..got], 0);
+        }
+        n
+    };
+    log.result("filter", n as isize);
+    close(side.fd);
+}

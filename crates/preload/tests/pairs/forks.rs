@@ -1,0 +1,220 @@
+//! Programs that fork with a connection in the rings, and go on.
+
+use libc::EPOLLIN;
+
+use crate::sets::{LONG, Set};
+use crate::sock::{Log, Side, close, pattern, recv, recv_exactly, recv_to_end, send_all};
+
+/// Exchanges of a hundred bytes each.
+fn exchange(side: &Side, rounds: usize) {
+    for round in 0..rounds {
+        if side.server {
+            assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+            send_all(side.fd, &pattern(round, 100));
+        } else {
+            send_all(side.fd, &pattern(round, 100));
+            assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+        }
+    }
+}
+
+/// A child that does this and ends without a word to anybody.
+fn child(f: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child goes on with this thread alone, and ends here.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            f();
+            libc::_exit(0);
+        }
+        assert!(child > 0);
+        child
+    }
+}
+
+fn wait(child: libc::pid_t) -> i32 {
+    let mut status = -1;
+    // SAFETY: a child of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+fn sleep_for_ever() {
+    loop {
+        // SAFETY: no memory is passed.
+        unsafe { libc::pause() };
+    }
+}
+
+fn kill(child: libc::pid_t) -> i32 {
+    // SAFETY: a child of ours that is not waited for yet.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    wait(child)
+}
+
+/// One process waits until another has come so far.
+struct Gate([i32; 2]);
+
+impl Gate {
+    fn new() -> Self {
+        let mut pipe = [-1; 2];
+        // SAFETY: places for two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        Self(pipe)
+    }
+
+    fn open(&self) {
+        // SAFETY: a live byte.
+        assert_eq!(unsafe { libc::write(self.0[1], [1u8].as_ptr().cast(), 1) }, 1);
+    }
+
+    fn pass(&self) {
+        let mut byte = 0u8;
+        // SAFETY: a live byte.
+        assert_eq!(unsafe { libc::read(self.0[0], (&raw mut byte).cast(), 1) }, 1);
+    }
+}
+
+/// The child has nothing to do with the connection and ends; afterwards it is as if it had never been.
+pub(crate) fn fork_beside(side: Side, log: &mut Log) {
+    side.warm_up();
+    for _ in 0..3 {
+        if side.server {
+            log.say(wait(child(|| ())));
+        }
+        exchange(&side, 150);
+    }
+    side.rendezvous(1);
+}
+
+/// A snapshot is written by a child, as redis does it, while the parent serves; some are killed. The set was made before.
+pub(crate) fn snapshots(side: Side, log: &mut Log) {
+    side.warm_up();
+    if !side.server {
+        return side.send_rounds(240);
+    }
+    let set = Set::new();
+    set.add(side.fd, EPOLLIN, 1);
+    let mut running = None;
+    for round in 0..240u8 {
+        if round % 40 == 10 {
+            running = Some(child(sleep_for_ever));
+        }
+        if round % 40 == 20 {
+            log.say(running.take().map(kill).unwrap());
+        }
+        assert_eq!(set.wait(LONG), [(EPOLLIN as u32, 1)]);
+        side.take_round(round);
+    }
+}
+
+/// The child closes what it inherited and lives on.
+pub(crate) fn closed_by_the_child(side: Side, log: &mut Log) {
+    side.warm_up();
+    let mut other = None;
+    if side.server {
+        let gate = Gate::new();
+        other = Some(child(|| {
+            close(side.fd);
+            gate.open();
+            sleep_for_ever();
+        }));
+        gate.pass();
+    }
+    exchange(&side, 400);
+    if let Some(other) = other {
+        log.say(kill(other));
+    }
+    side.rendezvous(1);
+}
+
+/// Both ends have children, again and again, with bytes on their way.
+pub(crate) fn forks_on_both_ends(side: Side, log: &mut Log) {
+    side.warm_up();
+    let total = 3_000_000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut at = 0;
+            while at < total {
+                let len = (at % 7001 + 1).min(total - at);
+                send_all(side.fd, &pattern(at, len));
+                at += len;
+            }
+        });
+        scope.spawn(|| {
+            let mut at = 0;
+            while at < total {
+                let len = 10_000.min(total - at);
+                assert!(recv_exactly(side.fd, len) == pattern(at, len), "at {at}");
+                at += len;
+            }
+        });
+        for _ in 0..12 {
+            // The child makes no call but its end: other threads may have held a lock of the C library's.
+            wait(child(|| ()));
+        }
+    });
+    log.say("all of it");
+    exchange(&side, 300);
+    side.rendezvous(1);
+}
+
+/// The child uses it for a while, then ends; the parent goes on.
+pub(crate) fn used_by_the_child(side: Side, log: &mut Log) {
+    side.warm_up();
+    if side.server {
+        log.say(wait(child(|| exchange(&side, 50))));
+    } else {
+        exchange(&side, 50);
+    }
+    exchange(&side, 300);
+    side.rendezvous(1);
+}
+
+/// The child moves bytes in a way that nobody counts; what the parent does afterwards must still be right.
+pub(crate) fn uncounted_by_the_child(side: Side, log: &mut Log) {
+    side.warm_up();
+    if side.server {
+        let mut pipe = [-1; 2];
+        // SAFETY: places for two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        log.say(wait(child(|| {
+            let none = std::ptr::null_mut;
+            // SAFETY: live buffers; descriptors of ours.
+            unsafe {
+                assert_eq!(libc::write(pipe[1], pattern(0, 777).as_ptr().cast(), 777), 777);
+                let mut left = 777;
+                while left > 0 {
+                    left -= libc::splice(pipe[0], none(), side.fd, none(), left, 0) as usize;
+                }
+            }
+        })));
+    } else {
+        assert!(recv_exactly(side.fd, 777) == pattern(0, 777));
+    }
+    exchange(&side, 300);
+    side.rendezvous(1);
+}
+
+/// The parent leaves the connection to its child after it had been in the rings.
+pub(crate) fn left_to_the_child(side: Side, log: &mut Log) {
+    side.warm_up();
+    if !side.server {
+        exchange(&side, 400);
+        return log.result("the end", recv_to_end(side.fd).1);
+    }
+    let gate = Gate::new();
+    let heir = child(|| {
+        gate.pass();
+        exchange(&side, 400);
+        log_end(&side);
+    });
+    close(side.fd);
+    gate.open();
+    log.say(wait(heir));
+}
+
+fn log_end(side: &Side) {
+    assert_eq!(recv(side.fd, &mut [0; 1], libc::MSG_DONTWAIT), -1);
+    close(side.fd);
+}
