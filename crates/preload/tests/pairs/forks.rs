@@ -5,19 +5,6 @@ use libc::EPOLLIN;
 use crate::sets::{LONG, Set};
 use crate::sock::{Log, Side, close, pattern, recv, recv_exactly, recv_to_end, send_all};
 
-/// Exchanges of a hundred bytes each.
-fn exchange(side: &Side, rounds: usize) {
-    for round in 0..rounds {
-        if side.server {
-            assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
-            send_all(side.fd, &pattern(round, 100));
-        } else {
-            send_all(side.fd, &pattern(round, 100));
-            assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
-        }
-    }
-}
-
 /// A child that does this and ends without a word to anybody.
 fn child(f: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child goes on with this thread alone, and ends here.
@@ -82,7 +69,7 @@ pub(crate) fn fork_beside(side: Side, log: &mut Log) {
         if side.server {
             log.say(wait(child(|| ())));
         }
-        exchange(&side, 150);
+        side.exchange(150);
     }
     side.rendezvous(1);
 }
@@ -121,7 +108,7 @@ pub(crate) fn closed_by_the_child(side: Side, log: &mut Log) {
         }));
         gate.pass();
     }
-    exchange(&side, 400);
+    side.exchange(400);
     if let Some(other) = other {
         log.say(kill(other));
     }
@@ -155,7 +142,7 @@ pub(crate) fn forks_on_both_ends(side: Side, log: &mut Log) {
         }
     });
     log.say("all of it");
-    exchange(&side, 300);
+    side.exchange(300);
     side.rendezvous(1);
 }
 
@@ -163,11 +150,11 @@ pub(crate) fn forks_on_both_ends(side: Side, log: &mut Log) {
 pub(crate) fn used_by_the_child(side: Side, log: &mut Log) {
     side.warm_up();
     if side.server {
-        log.say(wait(child(|| exchange(&side, 50))));
+        log.say(wait(child(|| side.exchange(50))));
     } else {
-        exchange(&side, 50);
+        side.exchange(50);
     }
-    exchange(&side, 300);
+    side.exchange(300);
     side.rendezvous(1);
 }
 
@@ -192,7 +179,7 @@ pub(crate) fn uncounted_by_the_child(side: Side, log: &mut Log) {
     } else {
         assert!(recv_exactly(side.fd, 777) == pattern(0, 777));
     }
-    exchange(&side, 300);
+    side.exchange(300);
     side.rendezvous(1);
 }
 
@@ -200,13 +187,13 @@ pub(crate) fn uncounted_by_the_child(side: Side, log: &mut Log) {
 pub(crate) fn left_to_the_child(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {
-        exchange(&side, 400);
+        side.exchange(400);
         return log.result("the end", recv_to_end(side.fd).1);
     }
     let gate = Gate::new();
     let heir = child(|| {
         gate.pass();
-        exchange(&side, 400);
+        side.exchange(400);
         log_end(&side);
     });
     close(side.fd);

@@ -132,6 +132,19 @@ impl Side {
         }
     }
 
+    /// Exchanges of a hundred bytes each, of a pattern that tells the rounds apart.
+    pub(crate) fn exchange(&self, rounds: usize) {
+        for round in 0..rounds {
+            if self.server {
+                assert!(recv_exactly(self.fd, 100) == pattern(round, 100));
+                send_all(self.fd, &pattern(round, 100));
+            } else {
+                send_all(self.fd, &pattern(round, 100));
+                assert!(recv_exactly(self.fd, 100) == pattern(round, 100));
+            }
+        }
+    }
+
     /// Waits for the other side to have come here as well.
     pub(crate) fn rendezvous(&self, mark: u8) {
         if self.server {

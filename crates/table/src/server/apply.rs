@@ -49,14 +49,10 @@ fn put_row(table: &Table, mode: PutMode, value: &[u8], key: &mut Vec<u8>) -> Res
 pub(crate) fn delete(table: &Arc<Table>, keys: &[u8]) -> Result<Deleting, Fault> {
     framed(keys)?;
     let (applied, left) = delete_from(table, keys, Applied::default(), true);
-    let parked = left.map(|keys| {
-        let now = Instant::now();
-        Parked { table: Arc::downgrade(table), keys: keys.into(), applied: Applied::default(), since: now, due: now }
-    });
-    Ok(match parked {
-        None => Deleting::Done(applied),
-        Some(parked) => Deleting::Parked(Parked { applied, ..parked }.again()),
-    })
+    let Some(left) = left else { return Ok(Deleting::Done(applied)) };
+    let now = Instant::now();
+    let parked = Parked { table: Arc::downgrade(table), keys: left.into(), applied, since: now, due: now };
+    Ok(Deleting::Parked(parked.again()))
 }
 
 /// What became of a batch of keys.

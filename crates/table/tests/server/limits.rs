@@ -99,6 +99,19 @@ fn the_limit_of_memory_is_of_all_tables_together() {
     }
 }
 
+/// One worker and little memory, which a client that stops in the middle of a scan holds back for as long as it likes.
+fn tight() -> ServerOptions {
+    ServerOptions {
+        workers: 1,
+        memory_max: 4 << 20,
+        segment_bytes: 2 << 20,
+        pinned_max: 64 << 20,
+        window: 4096,
+        deadline: Duration::from_secs(60),
+        ..ServerOptions::default()
+    }
+}
+
 /// A full table, and the numbers of its rows.
 fn filled(client: &mut Client) -> (RemoteTable, u64) {
     let table = client.create_table("t", &schema()).unwrap();
@@ -131,16 +144,7 @@ const STRIDE: u64 = 16;
 /// which that one holds waits, and the worker serves the others all the while. When the scan goes on, so does the delete.
 #[test]
 fn a_delete_that_waits_for_memory_holds_up_nobody_else() {
-    let options = ServerOptions {
-        workers: 1,
-        memory_max: 4 << 20,
-        segment_bytes: 2 << 20,
-        pinned_max: 64 << 20,
-        window: 4096,
-        deadline: Duration::from_secs(60),
-        ..ServerOptions::default()
-    };
-    let bench = Bench::with(options);
+    let bench = Bench::with(tight());
     let mut other = bench.client();
     let (table, rows) = filled(&mut other);
     let mut reader = bench.client();
@@ -174,16 +178,7 @@ fn a_delete_that_waits_for_memory_holds_up_nobody_else() {
 /// Whose table is dropped meanwhile is told so, and whose connection ends is forgotten.
 #[test]
 fn a_delete_that_waits_ends_with_its_table_or_its_connection() {
-    let options = ServerOptions {
-        workers: 1,
-        memory_max: 4 << 20,
-        segment_bytes: 2 << 20,
-        pinned_max: 64 << 20,
-        window: 4096,
-        deadline: Duration::from_secs(60),
-        ..ServerOptions::default()
-    };
-    let bench = Bench::with(options);
+    let bench = Bench::with(tight());
     let mut other = bench.client();
     let (table, rows) = filled(&mut other);
     let mut reader = bench.client();
