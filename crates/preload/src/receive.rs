@@ -44,9 +44,30 @@ enum Step {
     Again,
 }
 
+/// A receive into the program's buffers: by the ring, or by `real`, counted where that may still matter.
+#[inline]
+pub(crate) fn run(
+    fd: c_int,
+    connection: &'static Connection,
+    list: &[iovec],
+    flags: c_int,
+    how: How,
+    real: impl FnOnce() -> isize,
+) -> isize {
+    match begin(fd, connection, list, flags, how) {
+        Way::Done(result) => result,
+        Way::Kernel => real(),
+        Way::Counted => {
+            let result = real();
+            counted(fd, connection, result, flags);
+            result
+        }
+    }
+}
+
 /// Begins a receive into the program's buffers.
 #[inline]
-pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
+fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
     match connection.state() {
         State::Ring if is_understood(flags) => from_ring(fd, connection, list, flags, how),
         State::Counting if is_understood(flags) => {
@@ -74,7 +95,7 @@ pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], 
 }
 
 /// Counts what the kernel delivered; the ends may meet now.
-pub(crate) fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_int) {
+fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_int) {
     errno::kept(|| {
         let Some(mut held) = table::hold(fd, connection) else { return };
         held.receiving = held.receiving.saturating_sub(1);
@@ -96,7 +117,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
             if held.shared.is_none() || connection.state() != State::Ring {
                 return;
             }
-            let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true);
+            let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
             drain::respond(&mut held, fd);
             let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_));
             if !drain::has_backlog(&held) && (bells_are_gone || attempt > BELL_TRIES) {
@@ -117,7 +138,8 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             return Way::Done(errno::fail(libc::EINTR));
         };
         // In the middle of a switch back the library takes bytes out of the kernel itself, but nothing beside them.
-        let beside = how == How::Ancillary && got == 0 && is_after_ring(&mut held, fd) && kernel::something(fd);
+        let how = if got == 0 { how } else { How::Bytes };
+        let beside = how == How::Ancillary && is_after_ring(&mut held, fd) && kernel::something(fd);
         if connection.state() != State::Ring {
             drop(held);
             return back(fd, connection, list, &mut to, flags, how, got);
@@ -126,7 +148,7 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             // Nobody counts what comes with it.
             drain::leave(&mut held, fd, Reason::Call("ancillary data"));
         }
-        let step = if beside { Step::Plain } else { once(&mut held, fd, &mut to, look) };
+        let step = if beside { Step::Plain } else { once(&mut held, fd, &mut to, look, how) };
         drop(held);
         let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
         match step {
@@ -173,16 +195,7 @@ fn back(
     while let Some((at, len)) = to.peek(usize::MAX) {
         let part = [iovec { iov_base: at.cast(), iov_len: len }];
         // SAFETY: [preload-program] the program's buffer.
-        let real = || unsafe { real::recv(fd, at.cast(), len, flags) };
-        let n = match begin(fd, connection, &part, flags, How::Bytes) {
-            Way::Done(n) => n,
-            Way::Kernel => real(),
-            Way::Counted => {
-                let n = real();
-                counted(fd, connection, n, flags);
-                n
-            }
-        };
+        let n = run(fd, connection, &part, flags, How::Bytes, || unsafe { real::recv(fd, at.cast(), len, flags) });
         if n <= 0 {
             break;
         }
@@ -192,10 +205,10 @@ fn back(
     Way::Done(got as isize)
 }
 
-fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -> Step {
+fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.shared else { return Step::Plain };
     if held.in_switched {
-        return after_ring(held, fd, to, look);
+        return after_ring(held, fd, to, look, how);
     }
     let direction = held.peer();
     let start = shared.start(direction).load(Ordering::Acquire);
@@ -271,7 +284,10 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
             Some(Err(error)) => Step::Error(error),
         };
     }
-    if shared.start(held.peer()).load(Ordering::SeqCst) != 0 {
+    // Nor switched: what it sends after that may have something beside it.
+    if shared.start(held.peer()).load(Ordering::SeqCst) != 0
+        || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
+    {
         return Step::Again;
     }
     from_kernel(held, fd, to, look, there)
@@ -297,11 +313,11 @@ fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
 
 /// Goes on with a switch as far as it can without taking a byte of the program's.
 pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) {
-    after_ring(held, fd, &mut Cursor::new(&[]), true);
+    after_ring(held, fd, &mut Cursor::new(&[]), true, How::Bytes);
 }
 
 /// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
-fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -> Step {
+fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.shared else { return Step::Plain };
     let start = shared.start(held.peer()).load(Ordering::Acquire);
     let received = held.counts().received.load(Ordering::Relaxed);
@@ -328,6 +344,10 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool) -
     }
     if drain::finish(held, fd) {
         return Step::Plain;
+    }
+    if how == How::Ancillary {
+        // It may have come since the caller looked.
+        return if kernel::something(fd) { Step::Again } else { Step::Nothing };
     }
     from_kernel(held, fd, to, look, u64::MAX)
 }

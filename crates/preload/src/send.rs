@@ -28,9 +28,29 @@ enum Step {
     Error(Errno),
 }
 
+/// A send of the program's buffers: by the ring, or by `real`, counted where that may still matter.
+#[inline]
+pub(crate) fn run(
+    fd: c_int,
+    connection: &'static Connection,
+    list: &[iovec],
+    flags: c_int,
+    real: impl FnOnce() -> isize,
+) -> isize {
+    match begin(fd, connection, list, flags) {
+        Way::Done(result) => result,
+        Way::Kernel => real(),
+        Way::Counted => {
+            let result = real();
+            counted(fd, connection, result);
+            result
+        }
+    }
+}
+
 /// Begins a send of the program's bytes.
 #[inline]
-pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
     match connection.state() {
         State::Ring if flags & !UNDERSTOOD == 0 => into_ring(fd, connection, list, flags),
         State::Counting if flags & !UNDERSTOOD == 0 => {
@@ -57,7 +77,7 @@ pub(crate) fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], 
 }
 
 /// Counts what the kernel took; the ends may meet now.
-pub(crate) fn counted(fd: c_int, connection: &'static Connection, result: isize) {
+fn counted(fd: c_int, connection: &'static Connection, result: isize) {
     errno::kept(|| {
         let Some(mut held) = table::hold(fd, connection) else { return };
         held.sending = held.sending.saturating_sub(1);
@@ -125,16 +145,7 @@ fn back(
     while let Some((at, len)) = from.peek(usize::MAX) {
         let part = [iovec { iov_base: at.cast(), iov_len: len }];
         // SAFETY: [preload-program] the program's bytes.
-        let real = || unsafe { real::send(fd, at.cast(), len, flags) };
-        let n = match begin(fd, connection, &part, flags) {
-            Way::Done(n) => n,
-            Way::Kernel => real(),
-            Way::Counted => {
-                let n = real();
-                counted(fd, connection, n);
-                n
-            }
-        };
+        let n = run(fd, connection, &part, flags, || unsafe { real::send(fd, at.cast(), len, flags) });
         if n <= 0 {
             break;
         }

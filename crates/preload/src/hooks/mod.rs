@@ -20,7 +20,7 @@ use libc::iovec;
 
 use crate::connection::State;
 use crate::diagnosis::Reason;
-use crate::receive::{How, Way, settle};
+use crate::receive::{How, settle};
 use crate::{end, errno, fork, kernel, meeting, receive, report, send, table};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
@@ -59,30 +59,14 @@ fn receive_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> is
 #[inline]
 fn receive_as(fd: c_int, list: &[iovec], flags: c_int, how: How, real: impl FnOnce() -> isize) -> isize {
     let Some(connection) = table::find(fd) else { return real() };
-    match receive::begin(fd, connection, list, flags, how) {
-        Way::Done(result) => result,
-        Way::Kernel => real(),
-        Way::Counted => {
-            let result = real();
-            receive::counted(fd, connection, result, flags);
-            result
-        }
-    }
+    receive::run(fd, connection, list, flags, how, real)
 }
 
 /// A send of these buffers, by the ring or by `real`.
 #[inline]
 fn send_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize) -> isize {
     let Some(connection) = table::find(fd) else { return real() };
-    match send::begin(fd, connection, list, flags) {
-        Way::Done(result) => result,
-        Way::Kernel => real(),
-        Way::Counted => {
-            let result = real();
-            send::counted(fd, connection, result);
-            result
-        }
-    }
+    send::run(fd, connection, list, flags, real)
 }
 
 /// The connection goes back to the kernel, if it ever left: a call that is not covered follows.
