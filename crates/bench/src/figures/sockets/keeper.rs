@@ -9,7 +9,10 @@ use crate::process::{Process, child_socket, memory_file};
 use anyhow::{Context, Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_parent_process_death_signal, setsid},
+    process::{
+        Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper,
+        set_parent_process_death_signal, setsid, wait,
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -155,6 +158,8 @@ pub(super) fn keep(folder: &str) -> Result<()> {
     // Who clears away must be left when the other has gone.
     set_parent_process_death_signal(None).context("the kernel does not let this process outlive its parent")?;
     setsid().context("no session of its own")?;
+    // A program that is killed leaves what it has started to this process: initdb's servers would go on writing into the folder.
+    set_child_subreaper(Some(getpid())).context("the kernel does not let this process take over what others leave")?;
     let mut line = BufReader::new(child_socket()?);
     let made = DirBuilder::new().mode(0o755).create(folder);
     let answer = match &made {
@@ -177,6 +182,8 @@ pub(super) fn keep(folder: &str) -> Result<()> {
         }
         text.clear();
     }
+    kept.stop();
+    sweep();
     Ok(())
 }
 
@@ -207,10 +214,9 @@ impl Kept {
         self.servers.push((server, *signal));
         Ok(Answer::Started(process))
     }
-}
 
-impl Drop for Kept {
-    fn drop(&mut self) {
+    /// Stops the servers, as they want to be stopped while they do so in time.
+    fn stop(&mut self) {
         for (server, signal) in &self.servers {
             let signal = Signal::from_named_raw(*signal).unwrap_or(Signal::TERM);
             // It may have ended by itself.
@@ -224,7 +230,30 @@ impl Drop for Kept {
             let _ = server.kill();
             let _ = server.wait();
         }
+        self.servers.clear();
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.stop();
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Kills all that this process has started or taken over, and waits for its end.
+fn sweep() {
+    let deadline = Instant::now() + STOPPING;
+    while Instant::now() < deadline {
+        for orphan in everybody().iter().filter(|times| times.parent == std::process::id()) {
+            let _ = Pid::from_raw(orphan.process as i32).map(|process| kill_process(process, Signal::KILL));
+        }
+        match wait(WaitOptions::NOHANG) {
+            // One has ended; what it had started is this process's now.
+            Ok(Some(_)) => {}
+            Ok(None) => thread::sleep(Duration::from_millis(5)),
+            Err(_) => break,
+        }
     }
 }
 
@@ -261,12 +290,7 @@ fn run(command: &mut Command, line: &UnixStream) -> Result<Ended> {
 
 /// Processor time of a process and of all that it has started, ended or not, in nanoseconds.
 pub(super) fn tree_ns(root: u32) -> u64 {
-    let all: Vec<Times> = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| Times::of(entry.file_name().to_str()?.parse().ok()?))
-        .collect();
+    let all = everybody();
     let mut tree = vec![root];
     let mut at = 0;
     while let Some(parent) = tree.get(at).copied() {
@@ -274,6 +298,12 @@ pub(super) fn tree_ns(root: u32) -> u64 {
         at += 1;
     }
     all.iter().filter(|times| tree.contains(&times.process)).map(|times| (times.own + times.reaped) * TICK_NS).sum()
+}
+
+/// Every process there is.
+fn everybody() -> Vec<Times> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Times::of(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// From `/proc/PID/stat`, in ticks.
