@@ -5,8 +5,8 @@
 //! recorded counts lie in `xtask/instructions.txt`; a scenario that needs more than they allow fails, and so does one that needs so much less
 //! that the record no longer guards anything. `--record` writes what was counted.
 //!
-//! Callgrind knows neither AVX-512 nor `pidfd_open`, so kernels are counted on their AVX2 path and nothing here
-//! opens a connection.
+//! Callgrind knows neither AVX-512 nor `pidfd_open`: kernels are counted on their AVX2 path, and a connection there is not told of
+//! its peer's process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ const fn deciding(name: &'static str, counted: &'static str, arguments: &'static
     Scenario { name, example: "deciding", arguments, counted }
 }
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 14] = [
     tree("tree-get", &["get"]),
     tree("tree-insert", &["insert"]),
     tree("tree-upsert", &["upsert"]),
@@ -49,14 +49,21 @@ const SCENARIOS: [Scenario; 13] = [
     deciding("plan", "8deciding7decided17h", &["count"]),
     deciding("plan-together", "8deciding8together17h", &["together"]),
     Scenario { name: "pack-together", example: "pack", arguments: &["count"], counted: "4pack8together17h" },
+    Scenario {
+        name: "round-trips",
+        example: "round_trip",
+        arguments: &["64", "20000"],
+        counted: "10round_trip8measured17h",
+    },
 ];
 
 /// What is built for them.
-const EXAMPLES: [(&str, &str); 4] = [
+const EXAMPLES: [(&str, &str); 5] = [
     ("overside-bwtree", "tree_instructions"),
     ("overside-table", "formats"),
     ("overside-planner", "deciding"),
     ("overside-memory", "pack"),
+    ("overside-shm", "round_trip"),
 ];
 
 /// Counts every scenario and compares with the record, or writes the record.

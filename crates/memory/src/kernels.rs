@@ -105,26 +105,75 @@ fn has_avx2() -> bool {
 /// # Safety
 /// As [`copy_racing`].
 #[inline]
-unsafe fn small(to: *mut u8, from: *const u8, len: usize) {
-    let mut at = 0;
-    // SAFETY: [kernel] every access lies below `len`; volatile, so a racing writer is harmless.
+unsafe fn small(mut to: *mut u8, mut from: *const u8, mut len: usize) {
+    // SAFETY: [kernel] every access lies below `len`.
     unsafe {
-        while at + 8 <= len {
-            let word = from.add(at).cast::<Unaligned>().read_volatile();
-            to.add(at).cast::<Unaligned>().write_volatile(word);
-            at += 8;
+        while len > 64 {
+            vectors(to, from, 64);
+            (to, from, len) = (to.add(64), from.add(64), len - 64);
         }
-        while at < len {
-            to.add(at).write_volatile(from.add(at).read_volatile());
-            at += 1;
+        match len {
+            16.. => vectors(to, from, len),
+            8.. => overlapping::<Unaligned<u64>>(to, from, len, 8),
+            4.. => overlapping::<Unaligned<u32>>(to, from, len, 4),
+            _ => (0..len).for_each(|at| to.add(at).write_volatile(from.add(at).read_volatile())),
         }
     }
 }
 
-/// Eight bytes at any address.
+/// 16 to 64 bytes by vectors, of which the last two may lie over the first: no loop, and no branch but one.
+///
+/// # Safety
+/// As [`copy_racing`]; `len` is 16 to 64.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [kernel] every access lies below `len`; SSE2 is part of the architecture.
+    unsafe {
+        if len <= 32 {
+            std::arch::asm!(
+                "movdqu xmm0, [{f}]", "movdqu xmm1, [{f} + {n} - 16]", "movdqu [{t}], xmm0", "movdqu [{t} + {n} - 16], xmm1",
+                f = in(reg) from, t = in(reg) to, n = in(reg) len, out("xmm0") _, out("xmm1") _,
+                options(nostack, preserves_flags));
+        } else {
+            std::arch::asm!(
+                "movdqu xmm0, [{f}]", "movdqu xmm1, [{f} + 16]",
+                "movdqu xmm2, [{f} + {n} - 32]", "movdqu xmm3, [{f} + {n} - 16]",
+                "movdqu [{t}], xmm0", "movdqu [{t} + 16], xmm1",
+                "movdqu [{t} + {n} - 32], xmm2", "movdqu [{t} + {n} - 16], xmm3",
+                f = in(reg) from, t = in(reg) to, n = in(reg) len,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, options(nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: [kernel] every access lies below `len`.
+    unsafe {
+        (0..len / 8).for_each(|i| overlapping::<Unaligned<u64>>(to.add(i * 8), from.add(i * 8), 8, 8));
+        overlapping::<Unaligned<u64>>(to, from, len, 8);
+    }
+}
+
+/// The first and the last `bytes` bytes, which are those of a `T` and together all.
+///
+/// # Safety
+/// As [`copy_racing`]; `len` is at least `bytes`.
+#[inline]
+unsafe fn overlapping<T>(to: *mut u8, from: *const u8, len: usize, bytes: usize) {
+    // SAFETY: [kernel] both lie below `len`; volatile, so a racing writer is harmless.
+    unsafe {
+        let (first, last) = (from.cast::<T>().read_volatile(), from.add(len - bytes).cast::<T>().read_volatile());
+        to.cast::<T>().write_volatile(first);
+        to.add(len - bytes).cast::<T>().write_volatile(last);
+    }
+}
+
+/// A word at any address.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
-struct Unaligned(u64);
+struct Unaligned<T>(T);
 
 #[cfg(target_arch = "x86_64")]
 #[inline]

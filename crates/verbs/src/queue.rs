@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::VerbsError;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
-use crate::slots::{QueuePairs, Receiving, Sending, Slots};
+use crate::slots::{QueuePairs, Receiving, Slots, is_receive};
 use crate::spin::Spin;
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
@@ -116,25 +116,21 @@ impl CompletionQueue {
             return Err(VerbsError::Closed);
         }
         let Some(request) = batch.pop_front() else { return Ok(0) };
-        let user = request.signalled;
         let entries = state.quiet_entries + request.entries();
-        let reported = user || request.prompt || state.quiet + 1 >= self.signal_every || entries >= QUIET_ENTRIES;
-        let slot = self.slots.put(Sending::Request { request, qp, reported: user });
-        let Some(Sending::Request { request, .. }) = self.slots.get(slot) else { return Ok(0) };
+        let reported =
+            request.signalled || request.prompt || state.quiet + 1 >= self.signal_every || entries >= QUIET_ENTRIES;
+        let slot = self.slots.put(request, qp);
+        let Some(request) = self.slots.request(slot) else { return Ok(0) };
         let raw = [raw_request(slot, reported, request)];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] the view and buffers rest in `slots` and leave by completion only.
         let (done, error) = unsafe { port.post(index, &raw) };
         if done == 0 {
-            if let Some(Sending::Request { request, .. }) = self.slots.take(slot) {
-                batch.push_front(request);
-            }
+            batch.extend(self.slots.take_back(slot));
             return error.map_or(Ok(0), Err);
         }
-        if let Some((_, state)) = self.pairs.by_name(qp) {
-            state.sent.push_back(slot);
-            (state.quiet, state.quiet_entries) = if reported { (0, 0) } else { (state.quiet + 1, entries) };
-        }
+        state.sent.push_back(slot);
+        (state.quiet, state.quiet_entries) = if reported { (0, 0) } else { (state.quiet + 1, entries) };
         Ok(1)
     }
 
@@ -152,25 +148,22 @@ impl CompletionQueue {
         immediate: Option<u32>,
         signalled: bool,
     ) -> Result<bool, VerbsError> {
-        let (index, state) = self.pairs.by_name(qp).ok_or(VerbsError::Closed)?;
-        if state.closed {
+        let Some((index, state)) = self.pairs.by_name(qp).filter(|(_, state)| !state.closed) else {
             return Err(VerbsError::Closed);
-        }
+        };
         let reported = signalled || state.quiet + 1 >= self.signal_every;
-        let slot = self.slots.put(Sending::Inline { id, qp, reported: signalled });
+        let slot = self.slots.put_inline(id, qp, signalled);
         let work = RawWork::Send(Payload::Inline(bytes), immediate);
         let raw = [RawRequest { slot, work, signalled: reported, fence: false }];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] inline bytes are not read after `post` returns.
         let (done, error) = unsafe { port.post(index, &raw) };
         if done == 0 {
-            self.slots.release(slot);
+            self.slots.take_back(slot);
             return error.map_or(Ok(false), Err);
         }
-        if let Some(state) = self.pairs.by_index(index) {
-            state.sent.push_back(slot);
-            state.quiet = if reported { 0 } else { state.quiet + 1 };
-        }
+        state.sent.push_back(slot);
+        state.quiet = if reported { 0 } else { state.quiet + 1 };
         Ok(true)
     }
 
@@ -189,18 +182,14 @@ impl CompletionQueue {
         let (mut quiet, mut quiet_entries) = (state.quiet, state.quiet_entries);
         for request in batch.drain(..chunk) {
             (quiet, quiet_entries) = (quiet + 1, quiet_entries + request.entries());
-            let reported = request.signalled;
-            if reported || request.prompt || quiet >= self.signal_every || quiet_entries >= QUIET_ENTRIES {
+            if request.signalled || request.prompt || quiet >= self.signal_every || quiet_entries >= QUIET_ENTRIES {
                 (quiet, quiet_entries) = (0, 0);
             }
-            posted.push((self.slots.put(Sending::Request { request, qp, reported }), (quiet, quiet_entries)));
+            posted.push((self.slots.put(request, qp), (quiet, quiet_entries)));
         }
         let raw: SmallVec<[RawRequest<'_>; POST_CHUNK]> = posted
             .iter()
-            .filter_map(|(slot, (quiet, _))| match self.slots.get(*slot) {
-                Some(Sending::Request { request, .. }) => Some(raw_request(*slot, *quiet == 0, request)),
-                _ => None,
-            })
+            .filter_map(|(slot, (quiet, _))| Some(raw_request(*slot, *quiet == 0, self.slots.request(*slot)?)))
             .collect();
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] the views and buffers rest in `slots` and leave by completion only.
@@ -208,7 +197,7 @@ impl CompletionQueue {
         drop(raw);
         let done = done.min(posted.len());
         for (slot, _) in posted.iter().skip(done).rev() {
-            if let Some(Sending::Request { request, .. }) = self.slots.take(*slot) {
+            if let Some(request) = self.slots.take_back(*slot) {
                 batch.push_front(request);
             }
         }
@@ -272,68 +261,24 @@ impl CompletionQueue {
     /// completed sends, unsignalled ones included.
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>) -> usize {
         let before = out.len();
-        let mut raw = std::mem::take(&mut self.raw);
-        if raw.is_empty() {
-            // What a request held panicked as it was released, in the middle of an earlier poll.
-            raw = vec![NO_COMPLETION; POLL_BATCH];
-        }
+        let Self { port, slots, pairs, raw, made_room, .. } = self;
+        let port = port.as_mut().expect("open until drop");
         loop {
-            let count = self.port().poll(&mut raw).min(raw.len());
-            for completion in &raw[..count] {
-                self.complete(completion, out);
-            }
-            // Where all reports were of unsignalled requests, not for the user, look again.
-            self.made_room |= count > 0;
-            if count < raw.len() || out.len() > before {
-                self.raw = raw;
+            let count = port.poll(raw).min(raw.len());
+            if count == 0 {
                 return out.len() - before;
             }
-        }
-    }
-
-    #[inline]
-    fn complete(&mut self, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
-        let arrived_on = raw.qp.and_then(|i| self.pairs.by_index(i)).map(|s| s.name);
-        if let Some(receiving) = self.slots.take_receive(raw.slot) {
-            if let Some((_, state)) = receiving.qp.and_then(|name| self.pairs.by_name(name)) {
-                state.receives = state.receives.saturating_sub(1);
-            }
-            out.push(receiving.complete(raw, arrived_on));
-        } else {
-            let Some(sending) = self.slots.get(raw.slot) else { return };
-            let silent = raw.status == Status::Success && !sending.reported();
-            let qp = sending.queue_pair();
-            self.complete_earlier(qp, raw, out);
-            // A READ's buffer comes back even if nobody asked for the report.
-            if !(silent && self.slots.release(raw.slot))
-                && let Some(sending) = self.slots.take(raw.slot)
-            {
-                out.push(sending.complete(raw));
-            }
-        }
-        if let Some(index) = raw.qp {
-            self.pairs.retire(index);
-        }
-    }
-
-    /// Unsignalled requests posted before one that completed have completed too (**order**).
-    fn complete_earlier(&mut self, qp: QueuePair, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
-        loop {
-            let Some((_, state)) = self.pairs.by_name(qp) else { return };
-            let Some(slot) = state.sent.pop_front() else { return };
-            if slot == raw.slot {
-                return;
-            }
-            if self.slots.release(slot) {
-                continue;
-            }
-            if let Some(earlier) = self.slots.take(slot) {
-                let bytes = earlier.bytes();
-                let success = RawCompletion { slot, status: Status::Success, bytes, immediate: None, value: 0, ..*raw };
-                let done = earlier.complete(&success);
-                if done.buffer.is_some() {
-                    out.push(done);
+            // Where all reports were of unsignalled requests, not for the user, look again.
+            *made_room = true;
+            for completion in &raw[..count] {
+                if is_receive(completion.slot) {
+                    complete_receive(slots, pairs, completion, out);
+                } else {
+                    complete_send(slots, pairs, completion, out);
                 }
+            }
+            if count < raw.len() || out.len() > before {
+                return out.len() - before;
             }
         }
     }
@@ -545,6 +490,54 @@ impl CompletionQueue {
 impl std::fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CompletionQueue").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}
+
+#[inline]
+fn complete_receive(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+    let Some(receiving) = slots.take_receive(raw.slot) else { return };
+    let mut arrived_on = None;
+    if let Some(index) = raw.qp
+        && let Some(state) = pairs.by_index(index)
+    {
+        arrived_on = Some(state.name);
+        if receiving.qp == arrived_on {
+            state.receives = state.receives.saturating_sub(1);
+            if state.closed {
+                pairs.retire(index);
+            }
+        }
+    }
+    if receiving.qp != arrived_on
+        && let Some((index, state)) = receiving.qp.and_then(|name| pairs.by_name(name))
+    {
+        state.receives = state.receives.saturating_sub(1);
+        pairs.retire(index);
+    }
+    out.push(receiving.complete(raw, arrived_on));
+}
+
+/// Unsignalled requests posted before one that completed have completed too (**order**).
+#[inline(never)]
+fn complete_send(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+    let Some(sending) = slots.get(raw.slot) else { return };
+    let Some((index, state)) = pairs.by_name(sending.qp) else { return };
+    while let Some(slot) = state.sent.pop_front()
+        && slot != raw.slot
+    {
+        if !slots.release(slot) {
+            let bytes = slots.request(slot).map_or(0, WorkRequest::bytes);
+            let success = RawCompletion { slot, status: Status::Success, bytes, immediate: None, value: 0, ..*raw };
+            out.extend(slots.complete(slot, &success));
+        }
+    }
+    let silent = raw.status == Status::Success && !sending.reported;
+    // A READ's buffer comes back even if nobody asked for the report.
+    if !(silent && slots.release(raw.slot)) {
+        out.extend(slots.complete(raw.slot, raw));
+    }
+    if state.closed {
+        pairs.retire(index);
     }
 }
 

@@ -7,13 +7,15 @@ use overside_memory::Buffer;
 use crate::port::{QpIndex, RawCompletion};
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
-/// A send-side request that was posted and has not completed.
-#[derive(Debug)]
-pub(crate) enum Sending {
-    /// With what it holds.
-    Request { request: WorkRequest, qp: QueuePair, reported: bool },
-    /// A SEND whose bytes went with the post: nothing is held.
-    Inline { id: u64, qp: QueuePair, reported: bool },
+/// A send-side request that was posted and has not completed; what it holds lies apart, since messages whose bytes went with the post
+/// hold nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    pub(crate) id: u64,
+    pub(crate) qp: QueuePair,
+    /// Its user asked for a report of success.
+    pub(crate) reported: bool,
+    holds: bool,
 }
 
 /// A receive that was posted and has not completed.
@@ -28,6 +30,8 @@ pub(crate) struct Receiving {
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     sends: Slab<Sending>,
+    /// What those sends hold that hold something.
+    held: Vec<Option<WorkRequest>>,
     receives: Slab<Receiving>,
 }
 
@@ -67,14 +71,37 @@ impl<T> Slab<T> {
         taken
     }
 
+    /// Ends what is there.
+    #[inline]
+    fn free(&mut self, slot: u32) {
+        self.slots[slot as usize] = None;
+        self.free.push(slot);
+    }
+
     fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 }
 
 impl Slots {
+    /// A send-side request, with what it holds.
+    pub(crate) fn put(&mut self, request: WorkRequest, qp: QueuePair) -> u32 {
+        let slot = self.put_sending(Sending { id: request.id, qp, reported: request.signalled, holds: true });
+        if self.held.len() <= slot as usize {
+            self.held.resize_with(slot as usize + 1, || None);
+        }
+        self.held[slot as usize] = Some(request);
+        slot
+    }
+
+    /// A SEND whose bytes go with the post.
     #[inline]
-    pub(crate) fn put(&mut self, sending: Sending) -> u32 {
+    pub(crate) fn put_inline(&mut self, id: u64, qp: QueuePair, reported: bool) -> u32 {
+        self.put_sending(Sending { id, qp, reported, holds: false })
+    }
+
+    #[inline]
+    fn put_sending(&mut self, sending: Sending) -> u32 {
         let slot = self.sends.put(sending);
         debug_assert!(slot & RECEIVE == 0);
         slot
@@ -87,36 +114,66 @@ impl Slots {
 
     /// The send-side request of that number.
     #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&Sending> {
-        self.sends.slots.get(slot as usize)?.as_ref()
+    pub(crate) fn get(&self, slot: u32) -> Option<Sending> {
+        *self.sends.slots.get(slot as usize)?
     }
 
-    #[inline]
-    pub(crate) fn take(&mut self, slot: u32) -> Option<Sending> {
-        self.sends.take(slot)
+    /// What the send-side request of that number holds.
+    pub(crate) fn request(&self, slot: u32) -> Option<&WorkRequest> {
+        self.held.get(slot as usize)?.as_ref()
+    }
+
+    /// Takes back a send-side request that was not accepted.
+    pub(crate) fn take_back(&mut self, slot: u32) -> Option<WorkRequest> {
+        self.sends.take(slot).filter(|sending| sending.holds).and_then(|_| self.held[slot as usize].take())
     }
 
     /// The receive of that number; none for the number of anything else.
     #[inline]
     pub(crate) fn take_receive(&mut self, slot: u32) -> Option<Receiving> {
-        if slot & RECEIVE == 0 {
+        if !is_receive(slot) {
             return None;
         }
         self.receives.take(slot & !RECEIVE)
     }
 
-    /// Ends a send-side request whose user gets nothing of it, where it lies; false when a buffer must go back.
+    /// Ends a send-side request whose user hears of it: what the user gets.
+    pub(crate) fn complete(&mut self, slot: u32, raw: &RawCompletion) -> Option<WorkCompletion> {
+        let sending = self.sends.take(slot)?;
+        let (mut opcode, mut buffer) = (Opcode::Send, None);
+        if sending.holds
+            && let Some(request) = self.held[slot as usize].take()
+        {
+            opcode = request.opcode();
+            if let Work::Read { sink, .. } = request.work {
+                buffer = Some(sink);
+            }
+        }
+        Some(completion(Some(sending.qp), sending.id, opcode, buffer, raw))
+    }
+
+    /// Ends a send-side request whose user gets nothing of it; false when a READ's buffer must go back.
     #[inline]
     pub(crate) fn release(&mut self, slot: u32) -> bool {
-        match self.sends.slots.get_mut(slot as usize) {
-            Some(Some(Sending::Request { request: WorkRequest { work: Work::Read { .. }, .. }, .. })) => false,
-            Some(place @ Some(_)) => {
-                *place = None;
-                self.sends.free.push(slot);
+        match self.sends.slots.get(slot as usize) {
+            Some(Some(Sending { holds: false, .. })) => {
+                self.sends.free(slot);
                 true
             }
+            Some(Some(_)) => self.release_held(slot),
             _ => true,
         }
+    }
+
+    fn release_held(&mut self, slot: u32) -> bool {
+        let Some(held) = self.held.get_mut(slot as usize) else { return true };
+        if matches!(held, Some(WorkRequest { work: Work::Read { .. }, .. })) {
+            return false;
+        }
+        self.sends.free(slot);
+        // Its end may run its owner's code: all is in order before.
+        *held = None;
+        true
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -124,29 +181,10 @@ impl Slots {
     }
 }
 
-impl Sending {
-    /// Bytes of what it moves into a buffer.
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Sending::Request { request, .. } => request.bytes(),
-            Sending::Inline { .. } => 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn queue_pair(&self) -> QueuePair {
-        match self {
-            Sending::Request { qp, .. } | Sending::Inline { qp, .. } => *qp,
-        }
-    }
-
-    /// Whether its user asked for a report of success.
-    #[inline]
-    pub(crate) fn reported(&self) -> bool {
-        match self {
-            Sending::Request { reported, .. } | Sending::Inline { reported, .. } => *reported,
-        }
-    }
+/// Whether a number is a receive's.
+#[inline]
+pub(crate) fn is_receive(slot: u32) -> bool {
+    slot & RECEIVE != 0
 }
 
 /// A queue pair as the completion queue sees it.
@@ -223,25 +261,6 @@ impl QueuePairs {
 
     pub(crate) fn open(&self) -> impl Iterator<Item = QueuePair> + '_ {
         self.states.iter().flatten().filter(|s| !s.closed).map(|s| s.name)
-    }
-}
-
-impl Sending {
-    /// What the user gets of it; releases its hold.
-    #[inline]
-    pub(crate) fn complete(self, raw: &RawCompletion) -> WorkCompletion {
-        let (queue_pair, id, opcode, buffer) = match self {
-            Sending::Inline { id, qp, .. } => (qp, id, Opcode::Send, None),
-            Sending::Request { request, qp, .. } => {
-                let (id, opcode) = (request.id, request.opcode());
-                let buffer = match request.work {
-                    Work::Read { sink, .. } => Some(sink),
-                    _ => None,
-                };
-                (qp, id, opcode, buffer)
-            }
-        };
-        completion(Some(queue_pair), id, opcode, buffer, raw)
     }
 }
 

@@ -38,9 +38,10 @@ impl End {
         while self.done.is_empty() {
             self.queue.poll(&mut self.done);
         }
-        for done in self.done.drain(..) {
+        while let Some(done) = self.done.pop() {
             assert_eq!((done.status, done.bytes), (Status::Success, bytes as u64));
-            self.free.extend(done.buffer.map(|buffer| (0, buffer)));
+            let Some(buffer) = done.buffer else { continue };
+            self.free.push((0, buffer));
         }
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Consumer {
     geometry: Geometry,
     /// Descriptors consumed, ever.
     next: u64,
+    /// What the second word of the next descriptor carries above its length once it is there.
+    stamp: u64,
     /// Cells consumed, ever.
     cells: u64,
     /// The descriptor at `next`, when it was read already.
@@ -30,13 +32,18 @@ pub(crate) struct Message {
 
 impl Consumer {
     pub(crate) fn new(geometry: Geometry) -> Self {
-        Self { geometry, next: 0, cells: 0, ahead: None, fetched: u64::MAX }
+        Self { geometry, next: 0, stamp: geometry.stamp(0), cells: 0, ahead: None, fetched: u64::MAX }
     }
 
     /// Descriptors consumed, ever.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// The descriptor that comes next, and its stamp.
+    pub(crate) fn due(&self) -> (u64, u64) {
+        (self.next, self.stamp)
     }
 
     /// Cells consumed, ever.
@@ -48,12 +55,28 @@ impl Consumer {
     /// Whether there is a message.
     #[inline]
     pub(crate) fn look(&self, peer: &impl PeerRing) -> bool {
-        if matches!(self.ahead, Some((index, _)) if index == self.next) || peer.shows(self.next) {
+        if peer.shows(self.next, self.stamp) {
             return true;
         }
         // A message of middling size has its bytes here, and they are written before its stamp.
         peer.prefetch_cell(self.cells);
         false
+    }
+
+    /// The first words of the next message, if there is one.
+    #[inline]
+    pub(crate) fn head(&self, peer: &impl PeerRing) -> Option<[u64; 2]> {
+        peer.head(self.next, self.stamp)
+    }
+
+    /// Copies the bytes that ride along with the next message.
+    #[inline]
+    pub(crate) fn copy_riding(&self, peer: &impl PeerRing, out: &mut [u8]) {
+        if out.len() <= INLINE_INSIDE {
+            peer.inside(self.next, out);
+        } else {
+            peer.bytes(self.cells, out);
+        }
     }
 
     /// The next message; there is one.
@@ -63,7 +86,7 @@ impl Consumer {
             Some((index, words)) if index == self.next => words,
             _ => peer.descriptor(self.next),
         };
-        if stamp_of(words[1]) != self.geometry.stamp(self.next) {
+        if stamp_of(words[1]) != self.stamp {
             return Err(Fate::Malformed("a descriptor changed after it was published"));
         }
         let descriptor =
@@ -79,7 +102,7 @@ impl Consumer {
             prefetch_message(&message.words, memory);
         }
         let index = self.next + 1;
-        if !peer.shows(index) {
+        if !peer.shows(index, self.geometry.stamp(index)) {
             return;
         }
         let words = peer.descriptor(index);
@@ -110,7 +133,7 @@ impl Consumer {
                 debug_assert!(len <= room);
                 // SAFETY: [shm-posted] len <= room, the caller's promise.
                 let out = unsafe { std::slice::from_raw_parts_mut(to, len.min(room)) };
-                self.copy_inline(message, peer, out);
+                self.copy_riding(peer, out);
                 Ok(())
             }
             Task::Gather(count) => {
@@ -160,18 +183,6 @@ impl Consumer {
         }
     }
 
-    fn copy_inline(&self, message: &Message, peer: &impl PeerRing, out: &mut [u8]) {
-        if out.len() <= INLINE_INSIDE {
-            let mut inside = [0; INLINE_INSIDE];
-            for (part, word) in inside.as_chunks_mut::<8>().0.iter_mut().zip(&message.words[2..]) {
-                *part = word.to_ne_bytes();
-            }
-            out.copy_from_slice(&inside[..out.len()]);
-        } else {
-            peer.bytes(self.cells, out);
-        }
-    }
-
     /// The region that the message is.
     pub(crate) fn region(message: &Message) -> Option<RegionWords> {
         let [_, _, rest @ ..] = message.words;
@@ -180,9 +191,10 @@ impl Consumer {
 
     /// The next message is done with.
     #[inline]
-    pub(crate) fn advance(&mut self, message: &Message) {
+    pub(crate) fn advance(&mut self, descriptor: &Descriptor) {
         self.next += 1;
-        self.cells += message.descriptor.cells() as u64;
+        self.stamp = self.geometry.stamp(self.next);
+        self.cells += descriptor.cells() as u64;
     }
 }
 
@@ -259,8 +271,12 @@ mod tests {
                 freed += done as usize;
                 loom::thread::yield_now();
             }
-            producer.inline(own, descriptor(number), &message(number));
-            producer.publish(own);
+            if number == 1 {
+                producer.inline(own, descriptor(number), &message(number));
+                producer.publish(own);
+            } else {
+                producer.inline_now(own, descriptor(number), &message(number));
+            }
         }
     }
 
@@ -271,13 +287,19 @@ mod tests {
             while !consumer.look(peer) {
                 loom::thread::yield_now();
             }
-            let next = consumer.peek(peer).expect("it is published whole");
-            assert_eq!(next.descriptor, descriptor(number), "messages come whole and in order");
             let mut out = [0; 64];
-            // SAFETY: [test] 64 bytes are there, and no message is longer.
-            unsafe { consumer.copy(&next, peer, &mut memory, out.as_mut_ptr(), 64) }.expect("inline bytes are there");
+            if number == 1 {
+                let next = consumer.peek(peer).expect("it is published whole");
+                assert_eq!(next.descriptor, descriptor(number), "messages come whole and in order");
+                // SAFETY: [test] 64 bytes are there, and no message is longer.
+                unsafe { consumer.copy(&next, peer, &mut memory, out.as_mut_ptr(), 64) }.expect("they are there");
+            } else {
+                let next = consumer.head(peer).and_then(Descriptor::inline_from_words).expect("it is published whole");
+                assert_eq!(next, descriptor(number), "messages come whole and in order");
+                consumer.copy_riding(peer, &mut out[..LENGTHS[number]]);
+            }
             assert_eq!(out[..LENGTHS[number]], message(number));
-            consumer.advance(&next);
+            consumer.advance(&descriptor(number));
             own.store(Word::Consumed, consumer.next());
         }
     }

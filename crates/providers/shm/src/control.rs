@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use overside_memory::{Foreign, MemoryError, Segment};
+use overside_memory::{Foreign, MemoryError, Segment, kernels};
 
 use crate::doorbell::{OwnRing, OwnWords, PeerRing, PeerWords};
-use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, Word, stamp_of, unstamped};
+use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, INLINE_INSIDE, Word, stamp_of, unstamped};
 
 /// Our side of a connection. The peer has it mapped read-only.
 #[derive(Debug)]
@@ -62,6 +62,14 @@ impl OwnControl {
         }
     }
 
+    /// Writes bytes from a word's first on.
+    #[inline]
+    fn put_any(&self, at: usize, bytes: &[u8]) {
+        let place = &self.words()[at / 8..(at + bytes.len()).div_ceil(8)];
+        // SAFETY: [shm-control] within those words; the copy is opaque, as the peer may read them meanwhile.
+        unsafe { kernels::copy_racing(place.as_ptr().cast_mut().cast(), bytes.as_ptr(), bytes.len()) };
+    }
+
     #[inline]
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: [shm-control] the segment's whole memory, mapped as long as `self` keeps it.
@@ -82,19 +90,26 @@ impl OwnRing for OwnControl {
 
     #[inline]
     fn put_bytes(&self, index: u64, bytes: &[u8]) {
-        let (before, after) = bytes.split_at(self.geometry.until_wrap(index).min(bytes.len()));
-        for (at, part) in [(self.geometry.cell_at(index), before), (self.geometry.cell_at(0), after)] {
-            let (words, rest) = part.as_chunks::<8>();
-            let place = &self.words()[at / 8..at / 8 + words.len() + usize::from(!rest.is_empty())];
-            for (to, from) in place.iter().zip(words) {
-                to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
-            }
-            if let (false, Some(last)) = (rest.is_empty(), place.last()) {
-                let mut word = [0; 8];
-                word[..rest.len()].copy_from_slice(rest);
-                last.store(u64::from_ne_bytes(word), Ordering::Relaxed);
-            }
+        let room = self.geometry.until_wrap(index);
+        if bytes.len() <= room {
+            self.put_any(self.geometry.cell_at(index), bytes);
+        } else {
+            let (before, after) = bytes.split_at(room);
+            self.put_any(self.geometry.cell_at(index), before);
+            self.put_any(self.geometry.cell_at(0), after);
         }
+    }
+
+    #[inline]
+    fn put_inside(&self, index: u64, bytes: &[u8]) {
+        self.put_any(self.geometry.descriptor_at(index) + DESCRIPTOR_BYTES - INLINE_INSIDE, bytes);
+    }
+
+    #[inline]
+    fn put_head(&self, index: u64, [first, second]: [u64; 2]) {
+        let at = self.geometry.descriptor_at(index);
+        self.put(at, &[first]);
+        self.words()[at / 8 + 1].store(unstamped(second) | self.geometry.stamp(index), Ordering::Release);
     }
 
     #[inline]
@@ -156,9 +171,9 @@ impl PeerControl {
 
 impl PeerRing for PeerControl {
     #[inline]
-    fn shows(&self, index: u64) -> bool {
+    fn shows(&self, index: u64, stamp: u64) -> bool {
         let word = self.memory.load(self.geometry.descriptor_at(index) as u64 + 8).unwrap_or(0);
-        stamp_of(word) == self.geometry.stamp(index)
+        stamp_of(word) == stamp
     }
 
     #[inline]
@@ -172,11 +187,27 @@ impl PeerRing for PeerControl {
     }
 
     #[inline]
+    fn head(&self, index: u64, stamp: u64) -> Option<[u64; 2]> {
+        let at = self.geometry.descriptor_at(index) as u64;
+        let second = self.memory.load(at + 8).unwrap_or(0);
+        (stamp_of(second) == stamp).then(|| [self.memory.load(at).unwrap_or(0), second])
+    }
+
+    #[inline]
+    fn inside(&self, index: u64, out: &mut [u8]) {
+        // In bounds: as `read`.
+        let _ = self.memory.read((self.geometry.descriptor_at(index) + DESCRIPTOR_BYTES - INLINE_INSIDE) as u64, out);
+    }
+
+    #[inline]
     fn bytes(&self, index: u64, out: &mut [u8]) {
-        let (before, after) = out.split_at_mut(self.geometry.until_wrap(index).min(out.len()));
         // In bounds: the memory has exactly the geometry's size, and no payload is longer than the cells.
-        let _ = self.memory.read(self.geometry.cell_at(index) as u64, before);
-        if !after.is_empty() {
+        let room = self.geometry.until_wrap(index);
+        if out.len() <= room {
+            let _ = self.memory.read(self.geometry.cell_at(index) as u64, out);
+        } else {
+            let (before, after) = out.split_at_mut(room);
+            let _ = self.memory.read(self.geometry.cell_at(index) as u64, before);
             let _ = self.memory.read(self.geometry.cell_at(0) as u64, after);
         }
     }

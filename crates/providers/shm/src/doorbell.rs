@@ -40,8 +40,12 @@ pub(crate) trait OwnRing: OwnWords {
             self.put_cell(index + i as u64, &[low, high].map(u64::from_ne_bytes));
         }
     }
+    /// Writes bytes into the last words of a descriptor that nobody sees before it is stamped.
+    fn put_inside(&self, index: u64, bytes: &[u8]);
     /// Publishes a descriptor that was written, with release ordering.
     fn stamp(&self, index: u64);
+    /// Writes a descriptor's first two words and publishes it, whose others lie there.
+    fn put_head(&self, index: u64, words: [u64; 2]);
     /// Writes a descriptor and publishes it.
     fn put_stamped(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
         self.put_descriptor(index, words);
@@ -51,10 +55,18 @@ pub(crate) trait OwnRing: OwnWords {
 
 /// The peer's ring.
 pub(crate) trait PeerRing: PeerWords {
-    /// Whether a descriptor was published, with acquire ordering.
-    fn shows(&self, index: u64) -> bool;
+    /// Whether a descriptor was published with this stamp, with acquire ordering.
+    fn shows(&self, index: u64, stamp: u64) -> bool;
+    /// Its first two words, if it was, with acquire ordering.
+    fn head(&self, index: u64, stamp: u64) -> Option<[u64; 2]>;
     /// Its words.
     fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR_BYTES / 8];
+    /// Copies bytes out of its last words.
+    fn inside(&self, index: u64, out: &mut [u8]) {
+        for (to, word) in out.chunks_mut(8).zip(&self.descriptor(index)[2..]) {
+            to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
+        }
+    }
     /// A cell's words.
     fn cell(&self, index: u64) -> [u64; CELL_BYTES / 8];
     /// Copies bytes out of cells that follow on each other.
@@ -123,8 +135,8 @@ pub(crate) enum News {
 /// What the sleeper has seen of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// The descriptor it waits for; none when there is no receive to take a message, which is nothing to wake up for.
-    pub(crate) next: Option<u64>,
+    /// The descriptor it waits for, and its stamp; none when there is no receive to take a message, which is nothing to wake up for.
+    pub(crate) next: Option<(u64, u64)>,
     /// What it is to have consumed before that is worth waking up for, more than it has; none when no report and no room
     /// depends on it.
     pub(crate) wake_at: Option<u64>,
@@ -148,7 +160,7 @@ impl Sleep {
         own.fence();
         let quiet = peer.load(Word::Closed) == 0
             && (seen.wake_at.is_none() || !reached(peer.load(Word::Consumed), armed))
-            && seen.next.is_none_or(|next| !peer.shows(next));
+            && seen.next.is_none_or(|(next, stamp)| !peer.shows(next, stamp));
         if !quiet {
             own.store(Word::Armed, 0);
         }
@@ -230,6 +242,20 @@ pub(crate) mod model {
             place.iter().zip(words).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
         }
 
+        fn put_inside(&self, index: u64, bytes: &[u8]) {
+            for (to, part) in self.descriptors[index as usize % 2][2..].iter().zip(bytes.chunks(8)) {
+                let mut word = [0; 8];
+                word[..part.len()].copy_from_slice(part);
+                to.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            }
+        }
+
+        fn put_head(&self, index: u64, words: [u64; 2]) {
+            let place = &self.descriptors[index as usize % 2];
+            place.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+            self.stamp(index);
+        }
+
         fn stamp(&self, index: u64) {
             let word = &self.descriptors[index as usize % 2][1];
             let order = if self.hasty { Ordering::Relaxed } else { Ordering::Release };
@@ -238,8 +264,14 @@ pub(crate) mod model {
     }
 
     impl PeerRing for Model {
-        fn shows(&self, index: u64) -> bool {
-            stamp_of(self.descriptors[index as usize % 2][1].load(Ordering::Acquire)) == GEOMETRY.stamp(index)
+        fn shows(&self, index: u64, stamp: u64) -> bool {
+            stamp_of(self.descriptors[index as usize % 2][1].load(Ordering::Acquire)) == stamp
+        }
+
+        fn head(&self, index: u64, stamp: u64) -> Option<[u64; 2]> {
+            let words = &self.descriptors[index as usize % 2];
+            let second = words[1].load(Ordering::Acquire);
+            (stamp_of(second) == stamp).then(|| [words[0].load(Ordering::Acquire), second])
         }
 
         fn descriptor(&self, index: u64) -> [u64; DESCRIPTOR] {
@@ -254,11 +286,11 @@ pub(crate) mod model {
 
 #[cfg(test)]
 mod tests {
-    use super::model::Model;
+    use super::model::{GEOMETRY, Model};
     use super::*;
     use loom::sync::Arc;
 
-    const QUIET: Seen = Seen { next: Some(0), wake_at: Some(1) };
+    const QUIET: Seen = Seen { next: Some((0, GEOMETRY.stamp(0))), wake_at: Some(1) };
 
     /// Publisher and sleeper in every order, under a memory model in which stores are late: either the
     /// sleeper sees the message and stays up, or the publisher sees the sleeper and rings.
@@ -316,7 +348,7 @@ mod tests {
                     bell.wanted(&*own, &*peer, News::Consumed(consumed)).is_some()
                 })
             });
-            let slept = Sleep::default().arm(&*theirs, &*ours, Seen { next: Some(0), wake_at: Some(2) }, false);
+            let slept = Sleep::default().arm(&*theirs, &*ours, Seen { wake_at: Some(2), ..QUIET }, false);
             let [first, second] = publisher.join().unwrap();
             assert!(!first, "woken too early");
             assert!(!slept || second, "asleep although all that it waits for was there, and no bell");
@@ -333,7 +365,8 @@ mod tests {
             let (ours, theirs) = (Model::default(), Model::default());
             let (mut bell, mut sleep) = (Bell::default(), Sleep::default());
             for message in 0..2 {
-                assert!(sleep.arm(&theirs, &ours, Seen { next: Some(message), wake_at: None }, message == 1));
+                let next = Some((message, GEOMETRY.stamp(message)));
+                assert!(sleep.arm(&theirs, &ours, Seen { next, wake_at: None }, message == 1));
                 assert!(bell.wanted(&ours, &theirs, News::Consumed(9)).is_none(), "it does not wait for that");
                 ours.stamp(message);
                 assert!(bell.wanted(&ours, &theirs, News::All).is_some());

@@ -139,7 +139,7 @@ impl Ring {
         let end = if message.descriptor.task == Task::Written { 0 } else { len };
         assert!(out[end..].iter().all(|byte| *byte == CANARY), "bytes past the message's end");
         copied.ok()?;
-        consumer.advance(&message);
+        consumer.advance(&message.descriptor);
         out.truncate(end);
         Some(out)
     }

@@ -131,7 +131,10 @@ impl Pair {
     #[inline]
     pub(crate) fn turn(&mut self, shared: &mut VecDeque<RawReceive>, out: &mut [RawCompletion]) -> Turn {
         let Some(Link { control, .. }) = &self.link else { return Turn::default() };
-        if let Some(fate) = self.heard_fate.or_else(|| Fate::from_word(control.load(Word::Closed))) {
+        let closed = control.load(Word::Closed);
+        if (closed != 0 || self.heard_fate.is_some())
+            && let Some(fate) = self.heard_fate.or_else(|| Fate::from_word(closed))
+        {
             return Turn { fate: Some(fate), ..Turn::default() };
         }
         let consumed = control.load(Word::Consumed);
@@ -152,11 +155,33 @@ impl Pair {
         // While there is more to take, the peer is told every now and then: each telling costs both a cache line. Of small messages
         // whose end is not reported it need not hear before it runs short of places, or before nothing else is to be done.
         if received == 0 {
-            self.publish(self.owed || self.idle >= LAZY_TURNS);
-        } else if (self.owed && (self.behind() >= self.tell_every || !self.more())) || self.overdue() {
-            self.tell();
+            let with_consumed = self.owed || self.idle >= LAZY_TURNS;
+            if with_consumed || self.glanced || self.send.producer.unpublished() {
+                self.publish(with_consumed);
+            }
+        } else {
+            self.tell_if_due();
         }
         turn
+    }
+
+    /// Whether nothing waits to be said or to be reported but what the peer's ring brings: then there is nothing else to look at.
+    #[inline]
+    pub(crate) fn at_rest(&self) -> bool {
+        let Some(Link { control, .. }) = &self.link else { return false };
+        control.load(Word::Consumed) == self.send.producer.consumed()
+            && self.send.settled()
+            && !self.owed
+            && !self.glanced
+            && self.heard_fate.is_none()
+    }
+
+    /// After messages were taken: tells the peer how far we are, if it waits for that or may run short.
+    #[inline]
+    pub(crate) fn tell_if_due(&mut self) {
+        if (self.owed && (self.behind() >= self.tell_every || !self.more())) || self.overdue() {
+            self.tell();
+        }
     }
 
     /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what was received: a peer
@@ -179,6 +204,24 @@ impl Pair {
             Some(Ring::Socket) => self.channel.ring(),
             Some(Ring::Word(sleep)) => self.own.wake(sleep),
         }
+    }
+
+    /// Posts a SEND of bytes that ride along and wakes the peer if it sleeps, without what a post is otherwise made of; false when it has
+    /// to go that way.
+    #[inline]
+    pub(crate) fn post_small(&mut self, slot: u32, bytes: &[u8], immediate: Option<u32>, signalled: bool) -> bool {
+        let Some(Link { control, .. }) = &self.link else { return false };
+        // What its bytes may name, a key for instance, is to be heard of first.
+        if !self.hot || self.fate.is_some() || self.channel.blocked() {
+            return false;
+        }
+        if !self.send.send_now(slot, bytes, immediate, signalled, &self.own) {
+            return false;
+        }
+        self.glanced = false;
+        let ring = self.bell.wanted(&self.own, control, News::All);
+        self.ring(ring);
+        true
     }
 
     /// Whether a message is there that a receive waits for.
@@ -262,7 +305,7 @@ impl Pair {
         let in_flight = self.send.producer.head() - self.send.producer.consumed();
         let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
         let wake_at = self.send.waits().map(|consumed| consumed.wrapping_add(worth_waking_for));
-        let seen = Seen { next: (!self.starved).then_some(consumer.next()), wake_at };
+        let seen = Seen { next: (!self.starved).then(|| consumer.due()), wake_at };
         self.sleep.arm(&self.own, control, seen, by_word)
     }
 
@@ -378,4 +421,4 @@ const TELL_EVERY_MAX: u64 = 4;
 const TELL_AT_LAST: u64 = 16;
 
 /// Turns without a message after which it is told whatever it need not know: a microsecond or so.
-const LAZY_TURNS: u32 = 64;
+pub(crate) const LAZY_TURNS: u32 = 64;

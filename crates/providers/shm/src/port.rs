@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use overside_memory::Fragment;
-use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
 use overside_verbs::watch::{Watch, sleep_on};
 use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
 
@@ -47,10 +47,12 @@ pub(crate) struct ShmPort {
     /// Polls until epoll is looked at in any case.
     patience: u32,
     next_look: Instant,
-    /// Polls in a row that found nothing.
+    /// Polls that found nothing since the clock was looked at.
     idle_polls: u32,
     /// The queue pair whose turn comes first.
     first: usize,
+    /// Polls until one looks at everything in any case.
+    brief: u32,
 }
 
 // SAFETY: [shm-posted] the addresses of posted buffers may be used on whichever thread owns the port.
@@ -85,6 +87,7 @@ impl ShmPort {
             next_look: Instant::now(),
             idle_polls: 0,
             first: 0,
+            brief: BRIEF_POLLS,
             shared,
         })
     }
@@ -243,6 +246,88 @@ impl ShmPort {
         quiet
     }
 
+    /// # Safety
+    /// As [`Port::post`].
+    #[inline(never)]
+    unsafe fn post_batch(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
+        let (mut accepted, mut error) = (0, None);
+        for request in batch {
+            // SAFETY: [shm-posted] the caller's promise.
+            match unsafe { self.post_one(qp, request) } {
+                Ok(true) => accepted += 1,
+                Ok(false) => {
+                    if let Some(pair) = self.pair(qp) {
+                        pair.send.refused = true;
+                    }
+                    break;
+                }
+                Err(refused) => {
+                    error = Some(refused);
+                    break;
+                }
+            }
+        }
+        if let Some(pair) = self.pair(qp).filter(|p| p.fate.is_none()) {
+            pair.publish(false);
+            self.heat(qp.0);
+        }
+        (accepted, error)
+    }
+
+    /// A poll where there is one queue pair and nothing to do but to take small messages; none where there may be more.
+    #[inline]
+    fn poll_brief(&mut self, out: &mut [RawCompletion]) -> Option<usize> {
+        let ([index], true, false) = (&self.hot[..], self.done.is_empty(), self.mail.any()) else { return None };
+        let pair = self.pairs.get_mut(*index as usize)?.as_deref_mut()?;
+        if !pair.at_rest() {
+            return None;
+        }
+        self.brief -= 1;
+        pair.take_riding(out)
+    }
+
+    /// A look at everything, after so many that were brief.
+    #[inline(never)]
+    fn poll_all(&mut self, out: &mut [RawCompletion], briefly: u32) -> usize {
+        if self.mail.any() {
+            self.read_mail();
+        }
+        let mut count = 0;
+        while count < out.len()
+            && let Some(done) = self.done.pop_front()
+        {
+            out[count] = done;
+            count += 1;
+        }
+        if self.patience == 0 {
+            self.look();
+        }
+        self.patience -= 1;
+        let (taken, busy) = self.turns(&mut out[count..]);
+        count += taken;
+        if busy || count > 0 {
+            self.idle_polls = 0;
+        } else {
+            self.idle_polls += briefly + 1;
+            // Reading the clock costs as much as a poll.
+            if self.idle_polls >= CLOCK_EVERY {
+                self.idle_polls = 0;
+                let now = Instant::now();
+                if now >= self.next_look {
+                    self.look();
+                    self.next_look = now + LOOK_IDLE;
+                }
+            }
+        }
+        while count < out.len()
+            && let Some(done) = self.done.pop_front()
+        {
+            out[count] = done;
+            count += 1;
+        }
+        count
+    }
+
     /// One request; false when there is no room for it now.
     ///
     /// # Safety
@@ -341,29 +426,16 @@ unsafe impl Port for ShmPort {
         if self.shared.fork.inherited() {
             return (0, Some(VerbsError::Forked));
         }
-        self.read_mail();
-        let (mut accepted, mut error) = (0, None);
-        for request in batch {
-            // SAFETY: [shm-posted] the caller's promise.
-            match unsafe { self.post_one(qp, request) } {
-                Ok(true) => accepted += 1,
-                Ok(false) => {
-                    if let Some(pair) = self.pair(qp) {
-                        pair.send.refused = true;
-                    }
-                    break;
-                }
-                Err(refused) => {
-                    error = Some(refused);
-                    break;
-                }
-            }
+        if self.mail.any() {
+            self.read_mail();
         }
-        if let Some(pair) = self.pair(qp).filter(|p| p.fate.is_none()) {
-            pair.publish(false);
-            self.heat(qp.0);
+        if let [RawRequest { slot, work: RawWork::Send(Payload::Inline(bytes), immediate), signalled, .. }] = batch
+            && self.pair(qp).is_some_and(|pair| pair.post_small(*slot, bytes, *immediate, *signalled))
+        {
+            return (1, None);
         }
-        (accepted, error)
+        // SAFETY: [shm-posted] the caller's promise.
+        unsafe { self.post_batch(qp, batch) }
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
@@ -391,40 +463,13 @@ unsafe impl Port for ShmPort {
         if self.shared.fork.inherited() {
             return 0;
         }
-        self.read_mail();
-        let mut count = 0;
-        while count < out.len()
-            && let Some(done) = self.done.pop_front()
+        if self.brief > 0
+            && let Some(count) = self.poll_brief(out)
         {
-            out[count] = done;
-            count += 1;
+            return count;
         }
-        if self.patience == 0 {
-            self.look();
-        }
-        self.patience -= 1;
-        let (taken, busy) = self.turns(&mut out[count..]);
-        count += taken;
-        if busy || count > 0 {
-            self.idle_polls = 0;
-        } else {
-            self.idle_polls = self.idle_polls.wrapping_add(1);
-            // Reading the clock costs as much as a poll.
-            if self.idle_polls.is_multiple_of(CLOCK_EVERY) {
-                let now = Instant::now();
-                if now >= self.next_look {
-                    self.look();
-                    self.next_look = now + LOOK_IDLE;
-                }
-            }
-        }
-        while count < out.len()
-            && let Some(done) = self.done.pop_front()
-        {
-            out[count] = done;
-            count += 1;
-        }
-        count
+        let briefly = BRIEF_POLLS - std::mem::replace(&mut self.brief, BRIEF_POLLS);
+        self.poll_all(out, briefly)
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
@@ -493,10 +538,10 @@ fn token(index: u32, what: u64) -> u64 {
     u64::from(index) << 1 | what
 }
 
-fn payload_bytes(payload: &overside_verbs::port::Payload<'_>) -> u64 {
+fn payload_bytes(payload: &Payload<'_>) -> u64 {
     match payload {
-        overside_verbs::port::Payload::Gather(fragments) => fragments.iter().map(|f| u64::from(f.len)).sum(),
-        overside_verbs::port::Payload::Inline(bytes) => bytes.len() as u64,
+        Payload::Gather(fragments) => fragments.iter().map(|f| u64::from(f.len)).sum(),
+        Payload::Inline(bytes) => bytes.len() as u64,
     }
 }
 
@@ -504,8 +549,10 @@ fn payload_bytes(payload: &overside_verbs::port::Payload<'_>) -> u64 {
 const MAIL: u64 = u64::MAX;
 const SOCKET: u64 = 0;
 const PROCESS: u64 = 1;
-/// Busy polls between two looks at epoll (0.3 µs each).
+/// Busy polls of everything between two looks at epoll.
 const LOOK_EVERY: u32 = 128;
+/// Brief polls between two that look at everything.
+const BRIEF_POLLS: u32 = 15;
 /// Idle polling looks at epoll this often.
 const LOOK_IDLE: Duration = Duration::from_micros(20);
 /// Idle polls between two looks at the clock.

@@ -63,6 +63,21 @@ impl Producer {
         }
     }
 
+    /// Writes bytes that ride along and tells the peer of them. There must be room, and nothing that the peer was not told of.
+    #[inline]
+    pub(crate) fn inline_now(&mut self, own: &impl OwnRing, descriptor: Descriptor, bytes: &[u8]) {
+        debug_assert!(!self.unpublished());
+        if bytes.len() <= INLINE_INSIDE {
+            own.put_inside(self.head, bytes);
+        } else {
+            own.put_bytes(self.cells_used, bytes);
+            self.cells_used += descriptor.cells() as u64;
+        }
+        own.put_head(self.head, descriptor.to_words());
+        self.head += 1;
+        self.published = self.head;
+    }
+
     /// Writes a region. There must be room.
     pub(crate) fn region(&mut self, own: &impl OwnRing, descriptor: Descriptor, region: RegionWords) {
         let mut words = begin(descriptor);

@@ -9,10 +9,56 @@ use overside_verbs::{Opcode, Status};
 use crate::consumer::{Message, Trouble};
 use crate::doorbell::PeerWords;
 use crate::fate::Fate;
-use crate::pair::{Link, Pair};
-use crate::ring::{Task, Word};
+use crate::pair::{LAZY_TURNS, Link, Pair};
+use crate::ring::{Descriptor, Task, Word};
 
 impl Pair {
+    /// Takes the messages whose bytes ride along, into receives of the queue pair's own: how many. None where there may be more to do, and
+    /// [`turn`](Self::turn) does it.
+    #[inline]
+    pub(crate) fn take_riding(&mut self, out: &mut [RawCompletion]) -> Option<usize> {
+        let Link { control, consumer } = self.link.as_mut()?;
+        let mut count = 0;
+        while count < out.len()
+            && let Some(head) = consumer.head(control)
+        {
+            let (Some(descriptor), Some(receive)) = (Descriptor::inline_from_words(head), self.receives.front()) else {
+                break;
+            };
+            if descriptor.len > receive.buffer.len as u64 {
+                break;
+            }
+            // SAFETY: [shm-posted] the buffer is ours until its completion, and the message fits.
+            let out_bytes = unsafe { std::slice::from_raw_parts_mut(receive.buffer.address, descriptor.len as usize) };
+            consumer.copy_riding(control, out_bytes);
+            fence(Ordering::Acquire);
+            if control.load(Word::Closed) != 0 {
+                break;
+            }
+            consumer.advance(&descriptor);
+            self.owed |= descriptor.report;
+            out[count] = RawCompletion {
+                slot: receive.slot,
+                qp: Some(self.index),
+                opcode: Opcode::Receive,
+                status: Status::Success,
+                bytes: descriptor.len,
+                immediate: descriptor.immediate,
+                value: 0,
+            };
+            count += 1;
+            self.receives.pop_front();
+        }
+        if count > 0 {
+            self.idle = 0;
+            self.tell_if_due();
+            return Some(count);
+        }
+        let quiet = !consumer.look(control) && control.load(Word::Closed) == 0;
+        self.idle += 1;
+        (quiet && self.idle < LAZY_TURNS).then_some(0)
+    }
+
     /// Copies messages into receives, the queue pair's own first, then the shared ones. Appends
     /// reports to `out`; how many, and how it ended if it did. Stops after [`TURN_BYTES`], so that
     /// whoever asked finds the bytes in the first-level cache.
@@ -69,7 +115,7 @@ impl Pair {
             fence(Ordering::Acquire);
             self.check_open()?;
             if let Some(Link { consumer, .. }) = &mut self.link {
-                consumer.advance(&message);
+                consumer.advance(&message.descriptor);
             }
             // What the sender lent is lent until it hears of it; bytes that rode along are nobody's any more.
             self.owed |= message.descriptor.report || message.descriptor.task != Task::Inline;

@@ -154,7 +154,7 @@ impl Pair {
                 // What the sender lent is lent until it hears of it.
                 self.owed |= last;
                 match &mut self.link {
-                    Some(Link { consumer, .. }) if last => consumer.advance(message),
+                    Some(Link { consumer, .. }) if last => consumer.advance(&message.descriptor),
                     _ => self.executing = Some(executing),
                 }
                 (Status::Success, bytes, immediate)

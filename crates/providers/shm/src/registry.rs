@@ -61,6 +61,12 @@ impl Mail {
         self.bell.as_fd()
     }
 
+    /// Whether something has come in.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Takes what has come in; nothing, cheaply, as a rule.
     #[inline]
     pub(crate) fn take(&self) -> Vec<SegmentId> {

@@ -56,6 +56,7 @@ impl Geometry {
     }
 
     /// Where descriptor number `index` lies.
+    #[inline]
     pub(crate) fn descriptor_at(self, index: u64) -> usize {
         HEADER_BYTES + (index & u64::from(self.depth - 1)) as usize * DESCRIPTOR_BYTES
     }
@@ -63,7 +64,7 @@ impl Geometry {
     /// What the second word of descriptor number `index` carries above its length once it is published. Never 0, and another
     /// one on each lap.
     #[inline]
-    pub(crate) fn stamp(self, index: u64) -> u64 {
+    pub(crate) const fn stamp(self, index: u64) -> u64 {
         let lap = index >> self.depth.trailing_zeros();
         // The top bit is always set; of a lap 31 bits remain.
         (lap | 1 << 31) << LEN_BITS
@@ -76,6 +77,7 @@ impl Geometry {
     }
 
     /// Where cell number `index` lies.
+    #[inline]
     pub(crate) fn cell_at(self, index: u64) -> usize {
         HEADER_BYTES
             + self.depth as usize * DESCRIPTOR_BYTES
@@ -166,6 +168,7 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     /// The first two words, not stamped.
+    #[inline]
     pub(crate) fn to_words(self) -> [u64; 2] {
         let (op, count) = match self.task {
             Task::Gather(count) => (OP_GATHER, count as u64),
@@ -198,7 +201,22 @@ impl Descriptor {
         known.then_some(Self { task, immediate, len, report: flags & FLAG_REPORT != 0 })
     }
 
+    /// As [`from_words`](Self::from_words), of bytes that ride along alone; none for anything else, garbage too.
+    #[inline]
+    pub(crate) fn inline_from_words(words: [u64; 2]) -> Option<Self> {
+        let (op, immediate, len) = (words[0] as u32, (words[0] >> 32) as u32, unstamped(words[1]));
+        let flagged = words[0] & FLAG_IMMEDIATE << 8 != 0;
+        let known = op & !INLINE_FLAGS == OP_INLINE as u32 && (flagged || immediate == 0) && len <= INLINE_MAX as u64;
+        known.then_some(Self {
+            task: Task::Inline,
+            immediate: flagged.then_some(immediate),
+            len,
+            report: words[0] & FLAG_REPORT << 8 != 0,
+        })
+    }
+
     /// How many cells it uses.
+    #[inline]
     pub(crate) fn cells(&self) -> usize {
         match self.task {
             Task::Gather(count) if count <= SGES_INSIDE => 0,
@@ -229,6 +247,8 @@ const OP_WRITTEN: u64 = 3;
 const OP_REGION: u64 = 4;
 const FLAG_IMMEDIATE: u64 = 1;
 const FLAG_REPORT: u64 = 2;
+/// Where the flags of an inline message lie in its first word.
+const INLINE_FLAGS: u32 = ((FLAG_IMMEDIATE | FLAG_REPORT) << 8) as u32;
 
 const HEADER_BYTES: usize = 512;
 pub(crate) const DESCRIPTOR_BYTES: usize = 64;
@@ -309,6 +329,8 @@ mod tests {
                     assert!(d.cells() <= CELLS_MIN);
                     assert_eq!(d.to_words(), words);
                 }
+                let inline = Descriptor::from_words(words).filter(|d| d.task == Task::Inline);
+                assert_eq!(Descriptor::inline_from_words(words), inline);
             }
         }
     }

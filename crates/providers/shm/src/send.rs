@@ -85,6 +85,7 @@ impl SendQueue {
         self.entries.len() >= self.depth
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, entry: Entry) {
         self.reports += usize::from(entry.reports());
         self.entries.push_back(entry);
@@ -109,6 +110,27 @@ impl SendQueue {
             // SAFETY: [shm-posted] the caller's promise.
             Payload::Gather(fragments) => unsafe { self.send_gather(fragments, descriptor, own, channel, sources) },
         }
+    }
+
+    /// Writes a SEND of bytes that ride along and tells the peer of it, all in one; false when it has to go the long way.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        immediate: Option<u32>,
+        signalled: bool,
+        own: &OwnControl,
+    ) -> bool {
+        let descriptor = Descriptor { task: Task::Inline, immediate, len: bytes.len() as u64, report: signalled };
+        let cells = descriptor.cells();
+        if bytes.len() > INLINE_MAX || self.full() || self.producer.unpublished() || !self.producer.room(cells) {
+            return false;
+        }
+        self.producer.inline_now(own, descriptor, bytes);
+        let progress = Progress::Ring { cells: cells as u32, bounced: 0 };
+        self.push(Entry { slot, opcode: Opcode::Send, signalled, bytes: descriptor.len, progress });
+        true
     }
 
     fn send_inline(
@@ -230,6 +252,13 @@ impl SendQueue {
     /// Tells the peer what it may forget by now.
     #[inline]
     pub(crate) fn flush_forgetting(&mut self, channel: &Channel) {
+        if !self.forgetting.is_empty() {
+            self.tell_what_to_forget(channel);
+        }
+    }
+
+    #[cold]
+    fn tell_what_to_forget(&mut self, channel: &Channel) {
         let consumed = self.producer.consumed();
         while self.forgetting.front().is_some_and(|(head, _)| *head <= consumed) {
             let mut ids = Vec::with_capacity(FORGET_MAX);

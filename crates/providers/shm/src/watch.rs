@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use overside_verbs::watch::failed;
 use overside_verbs::{Peer, VerbsError};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 /// What a watched descriptor is ready for.
@@ -28,7 +30,12 @@ pub(crate) fn vouched_peer(socket: impl AsFd) -> Result<(Peer, OwnedFd), VerbsEr
         )));
     }
     let pid: Pid = credentials.pid;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| {
+    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        // Before Linux 5.3, and under valgrind: the socket's end alone tells, and this descriptor never does.
+        Err(Errno::NOSYS) => eventfd(0, EventfdFlags::CLOEXEC),
+        opened => opened,
+    };
+    let pidfd = pidfd.map_err(|errno| {
         VerbsError::Handshake(format!("its process {} cannot be watched: {errno}", pid.as_raw_pid()))
     })?;
     let peer = Peer {
