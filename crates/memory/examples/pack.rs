@@ -1,6 +1,6 @@
 //! What packing costs beside the copy limit and beside a typed loop, alternating in one run.
 //!
-//! `cargo run --release -p overside-memory --example pack [all|bitmapped|mapped|shuffle|misaligned|widths|streaming] [MIB] [ROUNDS]`: the
+//! `cargo run --release -p overside-memory --example pack [all|bitmapped|mapped|shuffle|deal|misaligned|widths|streaming] [MIB] [ROUNDS]`: the
 //! column has MIB MiB (1024 without it; at least four times the last-level cache says something).
 //! Rates count the bytes of the column or table that were read, except where they say packed.
 
@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use overside_memory::kernels::{Kernel, copy};
-use overside_memory::pack::{Layout, PackKernel, Packer, pack_with};
+use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack_with};
 use overside_shape::{Bitmap, Column, Frequency, Mask, Order, Run, Shape, shared_tiles};
 
 /// A named side of a comparison.
@@ -216,6 +216,107 @@ fn shuffle(rows: u64, rounds: usize, strided: bool) {
     );
 }
 
+/// What one would write by hand for any number of destinations: typed columns, an output each, no call to memcpy.
+#[inline(never)]
+fn typed_deal(columns: &[&[u32]; COLUMNS], to: &[u8], outs: &mut [Vec<[u32; COLUMNS]>], used: &mut [usize]) {
+    let columns = columns.map(|column| &column[..to.len()]);
+    for (row, to) in to.iter().enumerate() {
+        let to = usize::from(*to);
+        outs[to][used[to]] = columns.map(|column| column[row]);
+        used[to] += 1;
+    }
+}
+
+/// Rows to eight destinations by a random number, in buffers of 32 KiB which are used again and again.
+fn deal(rows: u64, rounds: usize) {
+    const OF: usize = 8;
+    const ROOM: usize = 1638;
+    const RING: usize = 6;
+    let table: Vec<u32> = (0..rows * COLUMNS as u64).map(|i| random(i, 1) as u32).collect();
+    // SAFETY: [pack] the same bytes as the numbers.
+    let memory = unsafe { std::slice::from_raw_parts(table.as_ptr().cast::<u8>(), table.len() * 4) };
+    let columns: [&[u32]; COLUMNS] = std::array::from_fn(|i| &table[i * rows as usize..][..rows as usize]);
+    let to: Vec<u8> = (0..rows).map(|row| (random(row, 5) % OF as u64) as u8).collect();
+    let at: Vec<Column> = (0..COLUMNS as u64).map(|i| Column::dense(i * rows * 4, 4)).collect();
+    let shape = |of: usize| Bitmap::of(rows, |row| usize::from(to[row as usize]) == of);
+    let shapes: Vec<Shape> = (0..OF).map(|of| Shape::bitmapped(&at, &shape(of), Order::Rows).unwrap()).collect();
+    let repeat = (64 << 20) / (rows * 20) + 1;
+    let mut typed: Vec<Vec<[u32; COLUMNS]>> = vec![vec![[0; COLUMNS]; ROOM]; OF];
+    let mut in_turn = vec![vec![0u8; ROOM * 20]; OF * RING];
+    let messages: Vec<_> = shapes.iter().map(|shape| shape.messages()).collect();
+    let refs: Vec<&Shape> = shapes.iter().collect();
+    let mut sides = vec![side("typed loop, rows of five", || {
+        for _ in 0..repeat {
+            let mut used = vec![0; OF];
+            for from in (0..rows as usize).step_by(ROOM) {
+                let end = (from + ROOM).min(rows as usize);
+                used.iter_mut().for_each(|used| *used = 0);
+                typed_deal(&columns.map(|column| &column[from..end]), &to[from..end], &mut typed, &mut used);
+            }
+            black_box((&typed, &used));
+        }
+    })];
+    let sum =
+        |bytes: &[u8]| bytes.chunks_exact(8).fold(0u64, |sum, word| sum ^ u64::from_le_bytes(word.try_into().unwrap()));
+    sides.push(side("reading the table", move || {
+        (0..repeat).for_each(|_| {
+            black_box(sum(black_box(memory)));
+        });
+    }));
+    sides.push(side("packed in turn, a stretch each", || {
+        for _ in 0..repeat {
+            let mut packers: Vec<Packer<'_>> =
+                messages.iter().map(|messages| Packer::new(memory, *messages).unwrap().unwrap()).collect();
+            let mut places = [(0, 0); OF];
+            while packers.iter().any(|packer| packer.left() > 0) {
+                for (i, packer) in packers.iter_mut().enumerate().filter(|(_, packer)| packer.left() > 0) {
+                    let (buffer, used) = &mut places[i];
+                    let taken = packer.stretch(&mut in_turn[i * RING + *buffer][*used..]).unwrap() as usize;
+                    *used += taken * 20;
+                    if *used == ROOM * 20 {
+                        (*buffer, *used) = ((*buffer + 1) % RING, 0);
+                    }
+                }
+            }
+            black_box(&in_turn);
+        }
+    }));
+    let dealing = |kernel: PackKernel| {
+        let mut rings = vec![vec![0u8; ROOM * 20]; OF * RING];
+        let refs = &refs;
+        move || {
+            for _ in 0..repeat {
+                let mut dealer = Dealer::with(kernel, memory, refs).unwrap().unwrap();
+                let (mut buffer, mut used) = ([0; OF], [0; OF]);
+                while !dealer.is_done() {
+                    let mut places: Vec<Place<'_>> = rings
+                        .chunks_exact_mut(RING)
+                        .enumerate()
+                        .map(|(i, ring)| Place { room: &mut ring[buffer[i]], rows: used[i] })
+                        .collect();
+                    dealer.deal(&mut places);
+                    for (i, place) in places.iter().enumerate() {
+                        used[i] = place.rows;
+                        if used[i] == ROOM {
+                            (buffer[i], used[i]) = ((buffer[i] + 1) % RING, 0);
+                        }
+                    }
+                }
+                black_box(&rings);
+            }
+        }
+    };
+    for kernel in kernels().filter(|kernel| *kernel >= PackKernel::Avx2) {
+        sides.push(side(format!("dealt: {kernel:?}"), dealing(kernel)));
+    }
+    compare(
+        &format!("5 x 4 bytes row by row to {OF} destinations, {rows} rows (bytes packed)"),
+        repeat * rows * 20,
+        rounds,
+        sides,
+    );
+}
+
 fn mapped(memory: &[u8], rounds: usize) {
     let count = 1u64 << 20;
     let places = memory.len() as u64 / 256;
@@ -415,6 +516,11 @@ fn main() {
         for rows in [64 << 10, 16 << 20] {
             shuffle(rows, rounds, true);
             shuffle(rows, rounds, false);
+        }
+    }
+    if all || what == "deal" {
+        for rows in [64 << 10, 1 << 20, 16 << 20] {
+            deal(rows, rounds);
         }
     }
     if all || what == "misaligned" {

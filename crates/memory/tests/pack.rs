@@ -5,7 +5,7 @@ mod cases;
 
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
-use overside_memory::pack::{Layout, PackKernel, Packer, pack, pack_runs, pack_with};
+use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack, pack_runs, pack_with};
 use overside_shape::{Bitmap, Column, Kind, Mask, Messages, Order, Run, Shape};
 use proptest::prelude::*;
 
@@ -278,4 +278,103 @@ fn rows_of_a_bitmap_are_packed_whatever_its_elements_are() {
             }
         }
     }
+}
+
+/// Whom each row goes to: any number of destinations, few of them or hundreds, one or more rows at a time, some rows to nobody.
+fn dealt_rows() -> impl Strategy<Value = (usize, Vec<Option<usize>>)> {
+    let of = prop_oneof![1usize..4, Just(8usize), 30usize..40, Just(255usize)];
+    of.prop_flat_map(|of| {
+        let rows = proptest::collection::vec(proptest::option::weighted(0.9, 0..of), 1..1500);
+        (Just(of), rows)
+    })
+}
+
+proptest! {
+    /// However the rooms are cut, each destination's rows are those that packing its shape by itself makes, and nothing else is
+    /// written; memory ends where the last row does.
+    #[test]
+    fn rows_are_dealt_as_each_destination_packs_them(
+        (of, to) in dealt_rows(), columns in 2u64..9, first in 0u64..150, rooms in proptest::collection::vec(1usize..400, 4), skew in 0u64..5,
+    ) {
+        let rows = to.len() as u64 + first;
+        let at: Vec<Column> = (0..columns).map(|i| Column::dense(skew + (columns - 1 - i) * rows * 4, 4)).collect();
+        let shapes: Vec<Shape> = (0..of)
+            .map(|of| Bitmap::of(rows, |row| row >= first && to[(row - first) as usize] == Some(of)))
+            .filter(|bits| bits.ones() > 0)
+            .map(|bits| Shape::bitmapped(&at, &bits, Order::Rows).unwrap())
+            .filter(|shape| matches!(shape.kind(), Kind::Bitmapped { .. }))
+            .collect();
+        prop_assume!(!shapes.is_empty());
+        let memory = Fenced::new((skew + columns * rows * 4) as usize);
+        let row_bytes = columns as usize * 4;
+        let expected: Vec<Vec<u8>> = shapes.iter().map(|shape| {
+            let mut out = vec![0; shape.bytes() as usize];
+            pack(&memory, &shape.messages(), &mut out).unwrap();
+            out
+        }).collect();
+        for kernel in kernels().into_iter().filter(|kernel| *kernel >= PackKernel::Avx2) {
+            let refs: Vec<&Shape> = shapes.iter().collect();
+            let mut dealer = Dealer::with(kernel, &memory, &refs).unwrap().expect("rows of one table");
+            prop_assert_eq!(dealer.row_bytes(), row_bytes);
+            let mut out: Vec<Vec<u8>> = shapes.iter().map(|shape| vec![0xEE; shape.bytes() as usize + 9]).collect();
+            let mut done = vec![0usize; shapes.len()];
+            let mut turn = 0;
+            while !dealer.is_done() {
+                let mut places: Vec<Place<'_>> = out.iter_mut().zip(&done).enumerate().map(|(i, (out, done))| {
+                    let left = (out.len() - 9) / row_bytes - done;
+                    let room = rooms[(i + turn) % rooms.len()].min(left);
+                    Place { room: &mut out[done * row_bytes..][..room * row_bytes], rows: 0 }
+                }).collect();
+                dealer.deal(&mut places);
+                let rows: Vec<usize> = places.iter().map(|place| place.rows).collect();
+                prop_assert!(dealer.is_done() || places.iter().any(|place| place.room.len() == place.rows * row_bytes));
+                done.iter_mut().zip(rows).for_each(|(done, rows)| *done += rows);
+                turn += 1;
+            }
+            for ((out, expected), done) in out.iter().zip(&expected).zip(done) {
+                prop_assert_eq!(done * row_bytes, expected.len());
+                prop_assert_eq!(&out[..expected.len()], &expected[..], "{:?}", kernel);
+                prop_assert!(out[expected.len()..].iter().all(|b| *b == 0xEE), "{:?} wrote behind its place", kernel);
+            }
+        }
+    }
+
+    /// Rows that two destinations want go to both.
+    #[test]
+    fn a_row_may_go_to_several(bits in proptest::collection::vec((any::<bool>(), any::<bool>()), 200..600)) {
+        let rows = bits.len() as u64;
+        let at: Vec<Column> = (0..3).map(|i| Column::dense(i * rows * 4, 4)).collect();
+        let wants = [Bitmap::of(rows, |row| bits[row as usize].0), Bitmap::of(rows, |row| bits[row as usize].1)];
+        let shapes = wants.map(|wants| Shape::bitmapped(&at, &wants, Order::Rows).unwrap());
+        let memory = Fenced::new((rows * 12) as usize);
+        let dealer = Dealer::new(&memory, &[&shapes[0], &shapes[1]]).unwrap();
+        let Some(mut dealer) = dealer else { return Ok(()) };
+        let mut out = [vec![0; shapes[0].bytes() as usize], vec![0; shapes[1].bytes() as usize]];
+        let [a, b] = &mut out;
+        dealer.deal(&mut [Place { room: a, rows: 0 }, Place { room: b, rows: 0 }]);
+        for (shape, out) in shapes.iter().zip(&out) {
+            let mut expected = vec![0; shape.bytes() as usize];
+            pack(&memory, &shape.messages(), &mut expected).unwrap();
+            prop_assert_eq!(out, &expected);
+        }
+    }
+}
+
+#[test]
+fn only_rows_of_one_table_are_dealt() {
+    let bits = |salt: u64| Bitmap::of(500, |row| (row * 7 + row / 11) % 3 == salt);
+    let columns = |from: u64, width: u64| [Column::dense(from, width), Column::dense(from + 8000, width)];
+    let shape = |from, width, salt| Shape::bitmapped(&columns(from, width), &bits(salt), Order::Rows).unwrap();
+    let memory = vec![0u8; 20_000];
+    let dealt = |shapes: &[&Shape]| Dealer::new(&memory, shapes).unwrap().is_some();
+    let vectors = PackKernel::best() >= PackKernel::Avx2;
+    let (one, other) = (shape(0, 4, 0), shape(0, 4, 1));
+    assert_eq!(dealt(&[&one, &other]), vectors);
+    assert!(!dealt(&[&one, &shape(2, 4, 1)]), "columns between the values");
+    assert!(!dealt(&[&one, &shape(0, 8, 1)]), "values of another width");
+    assert!(!dealt(&[&one, &Shape::contiguous(0, 8).unwrap()]));
+    assert!(!dealt(&[&one, &other.clone().one_message()]), "rows that are no messages");
+    assert!(!dealt(&[]));
+    let escapes = Dealer::new(&memory[..9000], &[&one, &other]);
+    assert!(matches!(escapes, Err(MemoryError::Escapes { of: 9000, .. })));
 }

@@ -78,6 +78,9 @@ pub struct Bends {
     pub pack_begin_ns: f64,
     /// Making a request of gathered and of packed fragments, beyond what each of them costs. 0 where it was not measured.
     pub mixture_ns: f64,
+    /// Dealing a row out to one of several destinations, for each of its 4-byte values: the table is passed over once for all of
+    /// them. 0 where it was not measured.
+    pub deal_value_ns: f64,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
     /// Likewise of one whose elements are far from each other.

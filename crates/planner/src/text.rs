@@ -42,7 +42,9 @@ impl fmt::Display for Profile {
         for (key, ns) in costs(self) {
             writeln!(f, "{key} = {ns}")?;
         }
-        for (key, ns) in BEGINNINGS.into_iter().zip([self.bends.pack_begin_ns, self.bends.mixture_ns]) {
+        for (key, ns) in
+            SINGLE.into_iter().zip([self.bends.pack_begin_ns, self.bends.mixture_ns, self.bends.deal_value_ns])
+        {
             writeln!(f, "{key} = {ns}")?;
         }
         for (key, curve) in curves(&self.bends) {
@@ -80,7 +82,8 @@ impl FromStr for Profile {
         };
         // What profiles of earlier builds did not have yet.
         let bends = &mut profile.bends;
-        for (key, place) in BEGINNINGS.into_iter().zip([&mut bends.pack_begin_ns, &mut bends.mixture_ns]) {
+        let single = [&mut bends.pack_begin_ns, &mut bends.mixture_ns, &mut bends.deal_value_ns];
+        for (key, place) in SINGLE.into_iter().zip(single) {
             *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
         }
         let mut points: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
@@ -191,7 +194,8 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
 
 const VERSION_KEY: &str = "overside profile";
 const VERSION: &str = "3";
-const BEGINNINGS: [&str; 2] = ["pack_begin_ns", "mixture_ns"];
+/// What is no curve.
+const SINGLE: [&str; 3] = ["pack_begin_ns", "mixture_ns", "deal_value_ns"];
 const CURVES: [&str; 16] = [
     "send_ns",
     "send_packed_ns",
@@ -237,6 +241,7 @@ mod tests {
                 receive: curve(5.0),
                 receive_beside: curve(2.0),
                 mixture_ns: 70.5,
+                deal_value_ns: 0.6,
                 ..Bends::default()
             },
             source: "measured, somewhere = here".into(),

@@ -1,6 +1,6 @@
 //! Several shapes over one memory, for several destinations.
 
-use overside_shape::Shape;
+use overside_shape::{OneTable, Shape};
 
 use crate::packing::Packing;
 use crate::plan::{Goal, Price, weigh};
@@ -10,8 +10,8 @@ use crate::view::{PlanError, Terms, ViewPlan, Way};
 impl Planner {
     /// Plans shapes that lie in the same cache lines and are sent together. Whoever makes a shape's messages passes over all
     /// that it lies in: each receiver once more, where it makes them by a description; the sender once for all that it
-    /// packs, stretch by stretch (d-rdma §4.1 DR-M32, §6 DR-M59). Which of the two is cheaper for all of them together depends on how
-    /// many they are.
+    /// packs, dealing rows out or stretch by stretch (d-rdma §4.1 DR-M32, §6 DR-M59). Which of the two is cheaper for all of them
+    /// together depends on how many they are.
     ///
     /// # Errors
     /// As [`plan`](Self::plan), with the place of the shape.
@@ -20,11 +20,16 @@ impl Planner {
         let mut together = Vec::with_capacity(shapes.len());
         let mut apart = Vec::with_capacity(shapes.len());
         let mut passes = Vec::with_capacity(shapes.len());
+        let dealt = self.dealt(shapes);
         for (index, shape) in shapes.iter().enumerate() {
             let named = |error| (index, error);
             let (plan, packing) = self.prices(shape, terms).map_err(named)?;
             let (mut shared, mut spared) = (plan.clone(), plan.clone());
-            self.charge(&mut shared, terms.goal, packing.pass_ns * (PASS_AGAIN - 1.0));
+            self.charge(
+                &mut shared,
+                terms.goal,
+                dealt.map_or(packing.pass_ns * (PASS_AGAIN - 1.0), |share| share - packing.ns()),
+            );
             alone.push(plan.choose(terms.force).map_err(named)?);
             together.push(shared.choose(terms.force).map_err(named)?);
             passes.push(packing);
@@ -34,7 +39,9 @@ impl Planner {
             self.weigh_again(&mut spared, terms.goal);
             apart.push(spared);
         }
-        self.lead(&mut together, &passes, terms.goal);
+        if dealt.is_none() {
+            self.lead(&mut together, &passes, terms.goal);
+        }
         let total = |plans: &Vec<ViewPlan>| self.total(plans, terms.goal).ns;
         let candidates = [alone, together, apart];
         Ok(candidates.into_iter().min_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or_default())
@@ -45,6 +52,14 @@ impl Planner {
         for price in plan.prices.iter_mut().flatten() {
             *price = weigh(goal, price.sender_ns, price.receiver_ns, wire_ns);
         }
+    }
+
+    /// Each shape's share of dealing all rows out in one pass, in nanoseconds; none where they are not rows of one table that can be.
+    fn dealt(&self, shapes: &[&Shape]) -> Option<f64> {
+        let (table, value_ns) = (OneTable::of(shapes)?, self.profile().bends.deal_value_ns);
+        let dealt = value_ns > 0.0 && table.is_dense(DEALT_BYTES) && DEALT_COLUMNS.contains(&table.columns().len());
+        let values = table.rows() as f64 * table.columns().len() as f64;
+        dealt.then(|| values * value_ns / table.parts().len() as f64)
     }
 
     /// The first pass is a full one, which all that are packed share in.
@@ -79,6 +94,9 @@ impl Planner {
     }
 }
 
+/// What the kernel that deals rows out takes: bytes of a value, columns.
+const DEALT_BYTES: u64 = 4;
+const DEALT_COLUMNS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Passing over what is in the nearest cache, as part of what it costs from memory (docs/figures.md, shuffle).
 const PASS_AGAIN: f64 = 1.0 / 16.0;
 
@@ -143,6 +161,26 @@ mod tests {
         let saved = 7.0 * pass * (1.0 - PASS_AGAIN);
         // Behind a destination's last row nothing is passed over.
         assert!((apart - together - saved).abs() < saved / 1000.0, "{apart} {together} {saved}");
+    }
+
+    #[test]
+    fn dealing_is_priced_by_the_table_and_not_by_who_gets_it() {
+        let plain = device();
+        let bends = Bends { deal_value_ns: 0.6, ..plain.profile().bends.clone() };
+        let dealing = Planner::new(plain.capabilities().clone(), Profile { bends, ..plain.profile().clone() });
+        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let price = |planner: &Planner, of| {
+            let shapes = dealt(of);
+            let plans = planner.plan_together(&shapes.iter().collect::<Vec<_>>(), &forced).unwrap();
+            plans.iter().map(|plan| plan.chosen().sender_ns).sum::<f64>()
+        };
+        let table = ROWS as f64 * 5.0 * 0.6;
+        let [few, many] = [2, 16].map(|of| price(&dealing, of));
+        assert!(few > table && many < 1.2 * table, "{few} {many} {table}");
+        assert!(many < price(&plain, 16), "a stretch each is dearer");
+        // What nobody measured is not priced so, and other columns are not dealt.
+        let one = Shape::contiguous(0, 4).unwrap();
+        assert_eq!((plain.dealt(&[&one]), dealing.dealt(&[&one])), (None, None));
     }
 
     #[test]

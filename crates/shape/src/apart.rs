@@ -1,9 +1,8 @@
 //! Whether several shapes have a byte in common. Shuffles ask this of many bitmaps over the same columns, and asking it
 //! of each pair would take longer than sending the rows: those are laid over one another once.
 
-use crate::bitmapped::{Bitmapped, Column};
-use crate::form::Form;
 use crate::shape::Shape;
+use crate::table::OneTable;
 
 /// Two shapes and a byte that both name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,47 +29,34 @@ pub fn shared_byte(shapes: &[&Shape]) -> Option<Shared> {
 
 /// Whether bitmaps over the rows of the same columns are apart; none where shapes are of another kind.
 fn laid_over(shapes: &[&Shape]) -> Option<bool> {
-    let full = shapes.iter().filter(|shape| shape.bytes > 0);
-    let parts = full
-        .map(|shape| if let Form::Bitmapped(b) = &shape.form { Some(b) } else { None })
-        .collect::<Option<Vec<&Bitmapped>>>()?;
-    let lowest = parts.iter().min_by_key(|part| part.columns[0].base)?;
-    let rows_before = |part: &&Bitmapped| {
-        let lead = (part.columns[0].base - lowest.columns[0].base) / lowest.columns[0].stride;
-        let alike = |(column, low): (&Column, &Column)| {
-            (column.stride, column.width) == (low.stride, low.width) && column.base == low.base + lead * low.stride
-        };
-        let same = part.columns.len() == lowest.columns.len();
-        (same && part.columns.iter().zip(&lowest.columns).all(alike)).then_some(lead)
-    };
-    let leads = parts.iter().map(rows_before).collect::<Option<Vec<u64>>>()?;
-    let rows = leads.iter().zip(&parts).map(|(lead, part)| lead + part.rows.rows()).max()?;
+    let table = OneTable::of(shapes)?;
+    let rows = table.rows();
     // Values of different columns must not meet, whatever the rows.
     let mut extents: Vec<(u64, u64)> =
-        lowest.columns.iter().map(|c| (c.base, c.base + (rows - 1) * c.stride + c.width)).collect();
+        table.columns().iter().map(|c| (c.base, c.base + (rows - 1) * c.stride + c.width)).collect();
     extents.sort_unstable();
     if extents.windows(2).any(|pair| pair[1].0 < pair[0].1) {
         return None;
     }
-    let mut seen = vec![0u64; rows.div_ceil(64) as usize + 1];
-    for (lead, part) in leads.iter().zip(&parts) {
-        let (first, shift) = ((lead / 64) as usize, lead % 64);
-        for i in 0..part.rows.word_count() {
-            let word = part.rows.word(i);
-            let (low, high) = (word << shift, if shift == 0 { 0 } else { word >> (64 - shift) });
-            if seen[first + i] & low != 0 || seen[first + i + 1] & high != 0 {
-                return Some(false);
-            }
-            seen[first + i] |= low;
-            seen[first + i + 1] |= high;
+    let mut seen = [0u64; CHUNK_WORDS];
+    let words = rows.div_ceil(64);
+    for from in (0..words).step_by(CHUNK_WORDS) {
+        let seen = &mut seen[..CHUNK_WORDS.min((words - from) as usize)];
+        seen.fill(0);
+        if !table.parts().iter().all(|wanted| wanted.lay_over(from, seen)) {
+            return Some(false);
         }
     }
     Some(true)
 }
 
+/// Words of rows that are laid over one another at a time: few enough for the nearest cache.
+const CHUNK_WORDS: usize = 512;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bitmapped::Column;
     use crate::{Bitmap, Order, Run};
     use proptest::prelude::*;
 

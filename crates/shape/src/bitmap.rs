@@ -32,7 +32,7 @@ impl Bitmap {
         if words.len() as u64 != needed {
             return Err(ShapeError::Bitmap { words: words.len() as u64, rows, needed });
         }
-        Ok(Self::window(words, 0, rows))
+        Ok(Self::windowed(words, 0, rows))
     }
 
     /// A bitmap of `rows` rows, of which those belong that `belongs` says.
@@ -42,10 +42,10 @@ impl Bitmap {
             (0..bits).fold(0u64, |word, bit| word | u64::from(belongs(i * 64 + bit)) << bit)
         };
         let words: Arc<[u64]> = (0..rows.div_ceil(64)).map(|i| word(i, &mut belongs)).collect();
-        Self::window(words, 0, rows)
+        Self::windowed(words, 0, rows)
     }
 
-    fn window(words: Arc<[u64]>, first: u64, rows: u64) -> Self {
+    fn windowed(words: Arc<[u64]>, first: u64, rows: u64) -> Self {
         let mut out = Self { words, first, rows, ones: 0, ranks: Arc::new([]), fingerprint: rows };
         let mut ranks = Vec::with_capacity(out.word_count().div_ceil(BLOCK_WORDS));
         for i in 0..out.word_count() {
@@ -96,6 +96,13 @@ impl Bitmap {
         self.first.is_multiple_of(64).then(|| &self.words[at..at + self.word_count()])
     }
 
+    /// The words that hold its bits, and the number of the bit that row 0 is; what stands before it and behind the last row belongs
+    /// to others.
+    pub fn window(&self) -> (&[u64], u64) {
+        let (from, to) = (self.first / 64, (self.first + self.rows).div_ceil(64));
+        (&self.words[from as usize..to as usize], self.first % 64)
+    }
+
     /// Whether `row` is set.
     pub fn contains(&self, row: u64) -> bool {
         row < self.rows && self.word((row / 64) as usize) >> (row % 64) & 1 == 1
@@ -144,7 +151,7 @@ impl Bitmap {
     /// When the range leaves the bitmap.
     pub fn slice(&self, range: Range<u64>) -> Self {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        Self::window(self.words.clone(), self.first + range.start, range.end - range.start)
+        Self::windowed(self.words.clone(), self.first + range.start, range.end - range.start)
     }
 
     /// How many maximal runs of set rows there are.

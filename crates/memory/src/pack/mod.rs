@@ -9,6 +9,7 @@
 //! | strided | one loop a run of the period, by its width; every other value by permutations |
 //! | bitmapped | vector compress by words of 64 rows (widths 1, 2, 4, 8), else value by value |
 //! | several columns of a bitmap, row by row | compressed and turned by vectors (dense, 4 bytes), else numbers of the set rows by vectors, then row after row |
+//! | such rows to several destinations | dealt out by vectors in one pass ([`Dealer`]) |
 //! | sets, row by row | columns into a block in the first-level cache, the block into rows |
 //! | mapped | row by row, fetched ahead |
 //! | other | fragment by fragment, fetched ahead |
@@ -17,6 +18,7 @@
 
 mod columns;
 mod copy;
+mod dealer;
 mod indexed;
 mod kernel;
 mod load;
@@ -27,6 +29,8 @@ mod rows;
 mod tables;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_deal;
 
 use std::ops::Range;
 
@@ -34,6 +38,7 @@ use overside_shape::{Kind, Mask, Messages, Run, Shape};
 
 use crate::MemoryError;
 use copy::run;
+pub use dealer::{Dealer, Place};
 pub use kernel::PackKernel;
 pub use packer::Packer;
 use pieces::pieces;

@@ -421,6 +421,7 @@ mod tests {
                 pack_run: line(30.0, 0.001),
                 pack_begin_ns: 180.0,
                 mixture_ns: 120.0,
+                deal_value_ns: 0.7,
                 pack_near: line(1.0, 0.06),
                 pack_far: line(6.0, 0.09),
                 bitmap_row: line(0.4, 0.01),

@@ -113,14 +113,17 @@ pub fn calibrate(
     let budget = Budget::of(effort);
     let mut rig = Rig::new(transport, provider, budget.memory_bytes)?;
     let capabilities = provider.capabilities();
-    let measured = measure(&mut rig, &capabilities, &budget, watch)?;
+    let (measured, dealt) = measure(&mut rig, &capabilities, &budget, watch)?;
     drop(rig);
     let mut seen: Vec<Seen> = measured.into_iter().map(Measured::into_seen).collect();
     let source = match effort {
         Effort::Quick => "measured quickly on this machine",
         Effort::Full => "measured on this machine",
     };
-    let profile = fit::fit(&seen, |one| one.cost, provider.profile(), source);
+    let mut profile = fit::fit(&seen, |one| one.cost, provider.profile(), source);
+    if !dealt.is_empty() {
+        profile.bends.deal_value_ns = Cost::middle(&dealt).sender_ns;
+    }
     let early = fit::fit(&seen, |one| one.halves[0], provider.profile(), source);
     let late = fit::fit(&seen, |one| one.halves[1], provider.profile(), source);
     let halves = apart(&seen, &Planner::new(capabilities.clone(), early), &Planner::new(capabilities.clone(), late))?;
@@ -190,13 +193,15 @@ struct Measured {
     samples: Vec<Cost>,
 }
 
-/// All points in turn, round by round, so that what a machine does for a second falls on all of them alike.
+/// All points in turn, round by round, so that what a machine does for a second falls on all of them alike; and in each round
+/// what dealing rows out costs, which is the sender's alone and the same for every provider.
 fn measure(
     rig: &mut Rig,
     capabilities: &Capabilities,
     budget: &Budget,
     watch: &mut dyn FnMut(f64) -> bool,
-) -> Result<Vec<Measured>, Error> {
+) -> Result<(Vec<Measured>, Vec<Cost>), Error> {
+    let (tables, mut row, mut dealt) = (rig::Tables::over(rig.memory_bytes()), 0, Vec::new());
     let mut all = Vec::new();
     for point in points::points(capabilities, budget.quick) {
         let shapes = point.shapes(rig.memory_bytes(), budget.places_max);
@@ -223,8 +228,9 @@ fn measure(
             let stream = Stream { shapes: &one.shapes, plan, bytes: one.point.case.bytes() as usize };
             one.samples.push(rig.stretch(&stream, &mut one.next, budget.slice)?);
         }
+        dealt.extend(rig.deal(&tables, &mut row, budget.slice));
     }
-    Ok(all.into_iter().map(|(measured, _)| measured).collect())
+    Ok((all.into_iter().map(|(measured, _)| measured).collect(), dealt))
 }
 
 impl Measured {
@@ -348,6 +354,8 @@ mod tests {
             for (name, curve) in [("pack", &bends.pack), ("receive", &bends.receive), ("send", &bends.send)] {
                 assert!(!curve.is_empty(), "{transport}: {name}");
             }
+            let vectors = overside_memory::pack::PackKernel::best() >= overside_memory::pack::PackKernel::Avx2;
+            assert_eq!(bends.deal_value_ns > 0.0, vectors, "{transport}");
             assert!(found.profile.send_request_ns > 0.0 && found.profile.receive_request_ns > 0.0);
             assert!(found.seen.iter().all(|seen| seen.cost.sender_ns > 0.0 && seen.predicted.sender_ns > 0.0));
         }

@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use overside_memory::pack::{Dealer, Place};
 use overside_memory::{Buffer, Pool, Segment};
 use overside_planner::{Planner, ViewPlan};
-use overside_shape::Shape;
+use overside_shape::{Bitmap, Column, Order, Shape};
 use overside_verbs::declared::{DeclaredSend, Region};
 use overside_verbs::{
     Access, CompletionQueue, Link, Memory, MemoryRegion, PortOptions, ProtectionDomain, Provider, QueuePair, Status,
@@ -21,6 +22,7 @@ use overside_verbs::{
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::points::Random;
 use crate::{Address, Error};
 
 /// What a message of a stream costs, in nanoseconds: work of either side, without waiting, and time from one to the next.
@@ -42,6 +44,19 @@ pub(super) struct Stream<'a> {
     pub(super) plan: &'a ViewPlan,
     /// The longest message, in bytes.
     pub(super) bytes: usize,
+}
+
+/// Rows of a table as large as the memory, each for one of several destinations, without rule.
+pub(super) struct Tables(Vec<Shape>);
+
+impl Tables {
+    /// Over so many bytes.
+    pub(super) fn over(memory_bytes: u64) -> Tables {
+        let rows = memory_bytes / (4 * DEALT_COLUMNS);
+        let columns: Vec<Column> = (0..DEALT_COLUMNS).map(|k| Column::dense(k * rows * 4, 4)).collect();
+        let wants = |of: u64| Bitmap::of(rows, |row| Random(row).below(DEALT_TO) == of);
+        Tables((0..DEALT_TO).filter_map(|of| Shape::bitmapped(&columns, &wants(of), Order::Rows).ok()).collect())
+    }
 }
 
 /// The sending side, and the thread of the receiving one.
@@ -173,6 +188,49 @@ impl Rig {
             wall_ns: each(took.as_nanos() as f64),
             undisturbed: clock.ran_all() && report.undisturbed,
         })
+    }
+
+    /// What dealing rows out costs for each of their values, from memory as cold as that of every other price, into as many buffers
+    /// as are in use at once; none where there is no kernel for it. `row`, where to begin, goes on from call to call.
+    pub(super) fn deal(&self, tables: &Tables, row: &mut u64, slice: Duration) -> Option<Cost> {
+        let shapes: Vec<&Shape> = tables.0.iter().collect();
+        let mut dealer = Dealer::new(&self.memory, &shapes).ok().flatten()?;
+        let pool = &self.lanes.iter().find(|lane| lane.bytes >= DEALT_BYTES)?.pool;
+        let mut buffers: Vec<Vec<Buffer>> = Vec::new();
+        buffers.resize_with(shapes.len(), || (0..DEALT_BUFFERS).map_while(|_| pool.take()).collect());
+        let back = |buffers: Vec<Vec<Buffer>>| buffers.into_iter().flatten().for_each(|buffer| pool.put(buffer));
+        if buffers.iter().any(Vec::is_empty) {
+            back(buffers);
+            return None;
+        }
+        dealer.resume(*row);
+        let (start, clock, mut dealt) = (Instant::now(), Clock::start(), 0);
+        let mut used = vec![(0, 0); shapes.len()];
+        while start.elapsed() < slice {
+            if dealer.is_done() {
+                dealer.resume(0);
+            }
+            let before = dealer.row();
+            let mut places: Vec<Place<'_>> = buffers
+                .iter_mut()
+                .zip(&used)
+                .map(|(buffers, (at, rows))| Place { room: &mut buffers[*at][..DEALT_BYTES], rows: *rows })
+                .collect();
+            dealer.deal(&mut places);
+            dealt += dealer.row() - before;
+            let rows: Vec<usize> = places.into_iter().map(|place| place.rows).collect();
+            for ((buffers, (at, used)), rows) in buffers.iter().zip(&mut used).zip(rows) {
+                *used = rows;
+                if (rows + 1) * dealer.row_bytes() > DEALT_BYTES {
+                    (*at, *used) = ((*at + 1) % buffers.len(), 0);
+                }
+            }
+        }
+        *row = dealer.row();
+        let took = start.elapsed().as_nanos() as f64 / (dealt * DEALT_COLUMNS).max(1) as f64;
+        let undisturbed = clock.ran_all();
+        back(buffers);
+        Some(Cost { sender_ns: took, receiver_ns: 0.0, wall_ns: took, undisturbed })
     }
 
     /// What the receiving side says next; everything sent has arrived there.
@@ -392,6 +450,11 @@ const LANES: [usize; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 <
 /// The longest message.
 pub(super) const MESSAGE_MAX: usize = LANES[LANES.len() - 1];
 const RING_BYTES: usize = 1 << 20;
+/// The table that is dealt out, to how many, and the buffers of each.
+const DEALT_COLUMNS: u64 = 5;
+const DEALT_TO: u64 = 8;
+const DEALT_BYTES: usize = 16 << 10;
+const DEALT_BUFFERS: usize = 6;
 /// As bundles never have: so many lengths no message holds.
 const BEGIN: u32 = u32::MAX;
 const END: u32 = u32::MAX - 1;

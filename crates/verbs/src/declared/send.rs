@@ -185,7 +185,8 @@ impl DeclaredSend {
 
     /// Makes a request of the buffer that is being filled, as far as it is.
     pub(crate) fn close_bundle(&mut self) {
-        if let Some(open) = self.open.take() {
+        // Of a buffer that nothing is in yet, no request is made; it goes back.
+        if let Some(open) = self.open.take().filter(|open| open.messages.start < self.next) {
             let all = self.region.shape().messages();
             let messages = open.messages.start..self.next;
             self.put(framed(WorkRequest::send(self.id, open.into_view()), &all.slice(messages)));
@@ -238,31 +239,47 @@ impl DeclaredSend {
 
     /// Packs a stretch of what `packer` has left into the buffer in hand, or into a new one; false when there is none.
     pub(crate) fn fill(&mut self, packer: &mut Packer<'_>, pool: &Pool) -> bool {
-        let shape = self.region.shape().clone();
-        let all = shape.messages();
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None => {
-                let Some(buffer) = pool.take() else { return false };
-                let taken = by_bytes(&all.slice(self.next..all.count()), self.limits.bytes_max);
-                Open { buffer: Some(buffer), pool: pool.clone(), messages: self.next..self.next + taken, bytes: 0 }
-            }
-        };
-        let each = all.uniform_bytes().unwrap_or(0) as usize;
-        let room = (open.messages.end - self.next) as usize * each;
-        if let Some(buffer) = &mut open.buffer {
-            match packer.stretch(&mut buffer[open.bytes..][..room]) {
-                Ok(taken) => (self.next, open.bytes) = (self.next + taken, open.bytes + taken as usize * each),
-                Err(error) => unreachable!("a buffer holds a request: {error}"),
-            }
-        }
-        if self.next == open.messages.end {
-            let slice = all.slice(open.messages.clone());
-            self.put(framed(WorkRequest::send(self.id, open.into_view()), &slice));
-        } else {
-            self.open = Some(open);
+        let Some(room) = self.room(pool) else { return false };
+        match packer.stretch(room) {
+            Ok(taken) => self.filled(taken),
+            Err(error) => unreachable!("a buffer holds a request: {error}"),
         }
         true
+    }
+
+    /// Where the next messages go, in the buffer in hand or a new one; none when there is no buffer. There is a message left.
+    pub(crate) fn room(&mut self, pool: &Pool) -> Option<&mut [u8]> {
+        let shape = self.region.shape();
+        let all = shape.messages();
+        if self.open.is_none() {
+            let buffer = pool.take()?;
+            let taken = by_bytes(&all.slice(self.next..all.count()), self.limits.bytes_max);
+            let messages = self.next..self.next + taken;
+            self.open = Some(Open { buffer: Some(buffer), pool: pool.clone(), messages, bytes: 0 });
+        }
+        let open = self.open.as_mut()?;
+        let room = (open.messages.end - self.next) as usize * all.uniform_bytes().unwrap_or(0) as usize;
+        Some(&mut open.buffer.as_mut()?[open.bytes..][..room])
+    }
+
+    /// So many messages have been written there.
+    pub(crate) fn filled(&mut self, messages: u64) {
+        let shape = self.region.shape().clone();
+        let all = shape.messages();
+        let Some(open) = &mut self.open else { return };
+        self.next += messages;
+        open.bytes += messages as usize * all.uniform_bytes().unwrap_or(0) as usize;
+        if self.next == open.messages.end
+            && let Some(open) = self.open.take()
+        {
+            let slice = all.slice(open.messages.clone());
+            self.put(framed(WorkRequest::send(self.id, open.into_view()), &slice));
+        }
+    }
+
+    /// Messages in no request yet.
+    pub(crate) fn left(&self) -> u64 {
+        self.region.shape().messages().count() - self.next
     }
 
     /// Whether enough requests wait to be posted together.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use overside_memory::pack::Packer;
+use overside_memory::pack::{Dealer, Packer, Place};
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
 use overside_shape::{Messages, Run, Shape, Shared, shared_byte};
@@ -70,6 +70,8 @@ pub struct SharedSend {
     /// Addresses of first fragments, from the lowest to the highest.
     axis: (u64, u64),
     shares: bool,
+    /// The first row that is not dealt, where all are rows of one table that one pass over it packs for everybody.
+    dealt: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -108,13 +110,18 @@ impl SharedSend {
             let send = DeclaredSend::new(to.id, region, plan.as_ref(), capabilities, view.request_bytes_max)?;
             parts.push(Part { queue_pair: to.queue_pair, send, plan, done: false });
         }
-        if parts.iter().all(|part: &Part| part.send.fills()) {
+        let packed = wanting(&parts).all(|part| part.send.fills());
+        let wanted: Vec<Region> = wanting(&parts).map(|part| part.send.region().clone()).collect();
+        let dealt = dealer(&wanted).filter(|_| packed).map(|dealer| dealer.row());
+        if dealt.is_some() {
+            tiles = 1;
+        } else if parts.iter().all(|part: &Part| part.send.fills()) {
             // Taking turns at stretches holds the destinations together; tiles only bound how far one runs ahead.
             tiles = tiles.div_ceil(STRETCHED);
         }
         let firsts = parts.iter().filter_map(|part| ends(&part.send.region().shape().messages()));
         let axis = firsts.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or((0, 0));
-        Ok(Self { parts, tiles, tile: 0, released: false, axis, shares })
+        Ok(Self { parts, tiles, tile: 0, released: false, axis, shares, dealt })
     }
 
     /// Tiles in which the common memory is read.
@@ -159,6 +166,12 @@ impl CompletionQueue {
         if send.tile == 0 && !send.released {
             send.parts.iter().try_for_each(|part| part.send.check(pool))?;
         }
+        if let Some(row) = send.dealt.filter(|_| !send.is_posted()) {
+            let posted = self.deal(send, row, pool)?;
+            if posted || send.dealt.is_some() {
+                return Ok(posted);
+            }
+        }
         while send.tile < send.tiles {
             if !send.released {
                 send.release();
@@ -180,6 +193,44 @@ impl CompletionQueue {
             (send.tile, send.released) = (send.tile + 1, false);
         }
         Ok(true)
+    }
+
+    /// Packs rows from `row` on for everybody in one pass, as far as there are buffers; true once all is posted. Where buffers are so few
+    /// that the next row's destination never gets one, the rest is left to the tiles, which go on destination by destination.
+    fn deal(&mut self, send: &mut SharedSend, row: u64, pool: &Pool) -> Result<bool, VerbsError> {
+        let regions: Vec<Region> = wanting(&send.parts).map(|part| part.send.region().clone()).collect();
+        let Some(mut dealer) = dealer(&regions) else { unreachable!("regions do not change") };
+        dealer.resume(row);
+        let mut starved = false;
+        while !dealer.is_done() && !starved {
+            let mut places: Vec<Place<'_>> = Vec::with_capacity(regions.len());
+            for part in send.parts.iter_mut().filter(|part| part.wants()) {
+                let room = if part.send.left() > 0 { part.send.room(pool) } else { Some(&mut [][..]) };
+                starved |= room.is_none();
+                places.push(Place { room: room.unwrap_or_default(), rows: 0 });
+            }
+            dealer.deal(&mut places);
+            let rows: Vec<usize> = places.into_iter().map(|place| place.rows).collect();
+            send.dealt = Some(dealer.row());
+            for (part, rows) in send.parts.iter_mut().filter(|part| part.wants()).zip(rows) {
+                part.send.filled(rows as u64);
+                if part.send.has_several() {
+                    part.send.push(self, part.queue_pair)?;
+                }
+            }
+        }
+        if starved {
+            self.give_up_buffers(send, pool)?;
+            let stuck = dealer.row() == row && send.parts.iter().all(|part| self.sends_in_flight(part.queue_pair) == 0);
+            send.dealt = send.dealt.filter(|_| !stuck);
+            return Ok(false);
+        }
+        let mut all = true;
+        for part in &mut send.parts {
+            all &= part.send.push(self, part.queue_pair)?;
+        }
+        send.tile = if all { send.tiles } else { send.tile };
+        Ok(all)
     }
 
     /// Packs the tile stretch by stretch, each for everybody, so that it is read from the nearest cache by all but the first;
@@ -222,6 +273,23 @@ impl CompletionQueue {
         }
         Ok(())
     }
+}
+
+impl Part {
+    /// Whether there is anything for this destination.
+    fn wants(&self) -> bool {
+        self.send.region().shape().bytes() > 0
+    }
+}
+
+fn wanting(parts: &[Part]) -> impl Iterator<Item = &Part> {
+    parts.iter().filter(|part| part.wants())
+}
+
+/// One pass for all, if they are rows of one table.
+fn dealer(regions: &[Region]) -> Option<Dealer<'_>> {
+    let shapes: Vec<&Shape> = regions.iter().map(|region| &**region.shape()).collect();
+    Dealer::new(regions.first()?.memory(), &shapes).ok().flatten()
 }
 
 /// A plan for each region: for all of them at once, if they lie in the same cache lines.
