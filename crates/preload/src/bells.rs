@@ -5,7 +5,8 @@
 //! kernel's stream are bells, and nobody rings again before it wishes again. That is what makes switching back to the kernel
 //! possible without asking the peer.
 //!
-//! Who expects bytes soon sleeps on the word itself (`NEAR`): that is woken by a futex and puts nothing into the stream.
+//! Who expects bytes soon sleeps on the word itself (`NEAR`): that is woken by a futex and puts nothing into the stream. Who sleeps in
+//! a set or in poll wishes to be woken by a chime, where there is one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,8 +16,11 @@ pub(crate) const DATA: u64 = 1;
 pub(crate) const ROOM: u64 = 2;
 /// Sleeps on the word, for bytes.
 const NEAR: u64 = 4;
-const WISHES: u64 = DATA | ROOM | NEAR;
-const ONE: u64 = 8;
+/// The wishes for bells, moved by so many bits, are those for chimes.
+const CHIMED: u32 = 3;
+const CHIMES: u64 = (DATA | ROOM) << CHIMED;
+const WISHES: u64 = DATA | ROOM | NEAR | CHIMES;
+const ONE: u64 = 32;
 
 /// How the other end is to be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +29,14 @@ pub(crate) struct Wake {
     pub(crate) bell: bool,
     /// By the word that it sleeps on.
     pub(crate) near: bool,
+    /// By its chime.
+    pub(crate) chime: bool,
+}
+
+/// The same wish, to be answered by a chime.
+#[inline]
+pub(crate) fn by_chime(wish: u64) -> u64 {
+    wish << CHIMED
 }
 
 /// Asks to be woken. The caller looks once more afterwards, before it sleeps.
@@ -55,11 +67,11 @@ pub(crate) fn rung(word: &AtomicU64) -> u64 {
 pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> Wake {
     // What was published before must be visible before the wish is looked at: the sleeper does it the other way round.
     std::sync::atomic::fence(Ordering::SeqCst);
-    let wishes = if wishes & DATA != 0 { wishes | NEAR } else { wishes };
+    let wishes = by_chime(wishes) | if wishes & DATA != 0 { wishes | NEAR } else { wishes };
     let mut now = word.load(Ordering::Relaxed);
     while now & wishes != 0 {
         // All wishes end, so whoever had one is woken.
-        let wake = Wake { bell: now & (DATA | ROOM) != 0, near: now & NEAR != 0 };
+        let wake = Wake { bell: now & (DATA | ROOM) != 0, near: now & NEAR != 0, chime: now & CHIMES != 0 };
         let next = (now & !WISHES).wrapping_add(if wake.bell { ONE } else { 0 });
         match word.compare_exchange_weak(now, next, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) => return wake,
@@ -90,12 +102,25 @@ mod tests {
         let word = AtomicU64::new(0);
         assert_eq!(arm_near(&word), NEAR);
         assert_eq!(claim(&word, ROOM), Wake::default());
-        assert_eq!(claim(&word, DATA), Wake { bell: false, near: true });
+        assert_eq!(claim(&word, DATA), Wake { near: true, ..Wake::default() });
         assert_eq!((claim(&word, DATA), rung(&word)), (Wake::default(), 0));
         arm(&word, NEAR);
         arm(&word, ROOM);
-        assert_eq!(claim(&word, ROOM), Wake { bell: true, near: true }, "a wish that ends is answered");
+        assert_eq!(claim(&word, ROOM), Wake { bell: true, near: true, chime: false }, "a wish that ends is answered");
         arm(&word, NEAR);
+        assert_eq!((disarm(&word), claim(&word, DATA)), (1, Wake::default()));
+    }
+
+    #[test]
+    fn who_has_a_chime_gets_no_bell_and_none_is_counted() {
+        let word = AtomicU64::new(0);
+        arm(&word, by_chime(ROOM));
+        assert_eq!(claim(&word, DATA), Wake::default(), "it does not sleep for bytes");
+        assert_eq!(claim(&word, ROOM), Wake { chime: true, ..Wake::default() });
+        assert_eq!((claim(&word, ROOM), rung(&word)), (Wake::default(), 0));
+        arm(&word, by_chime(DATA) | ROOM);
+        assert_eq!(claim(&word, DATA), Wake { bell: true, chime: true, near: false }, "one sleeps on the socket alone");
+        arm(&word, by_chime(DATA));
         assert_eq!((disarm(&word), claim(&word, DATA)), (1, Wake::default()));
     }
 }

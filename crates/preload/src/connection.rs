@@ -3,8 +3,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
+use crate::chime;
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::layout::Shared;
@@ -49,6 +50,10 @@ pub(crate) struct Connection {
     tagged: AtomicU32,
     /// How often the ring was full for a sender who would not wait.
     pub(crate) fulls: AtomicU32,
+    /// Threads in poll that have asked for the chime, and sleep or are about to.
+    pub(crate) listeners: AtomicU32,
+    /// The chime that this end waits for in sets and lists, if it has one that can be waited for.
+    pub(crate) chime: AtomicI32,
     /// Whether watching has paid lately.
     pub(crate) pace: Pace,
     next_free: AtomicPtr<Connection>,
@@ -75,6 +80,10 @@ pub(crate) struct Inner {
     /// A listening socket on which the other end may come by; -1 if there is none.
     pub(crate) offer: c_int,
     pub(crate) shared: Option<Shared>,
+    /// The chimes of end 0 and of end 1, or none.
+    pub(crate) chimes: [c_int; 2],
+    /// Bytes that had arrived, and that the peer had taken, when a chime was last rung again for other sleepers.
+    pub(crate) heard: (u64, u64),
     /// We dialled: ours is the memory, and the other may never come.
     pub(crate) dialled: bool,
     /// It was in the rings, a fork has brought it back, and it may come again.
@@ -153,6 +162,8 @@ impl Place for Connection {
             tainted: AtomicBool::new(false),
             tagged: AtomicU32::new(0),
             fulls: AtomicU32::new(1),
+            listeners: AtomicU32::new(0),
+            chime: AtomicI32::new(chime::NONE),
             pace: Pace::new(),
             next_free: AtomicPtr::new(null_mut()),
             inner: UnsafeCell::new(Inner::new(0)),
@@ -190,11 +201,13 @@ impl Connection {
     pub(crate) fn renew(&self) {
         self.descriptors.store(1, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
+        self.listeners.store(0, Ordering::Relaxed);
         self.nonblocking.store(false, Ordering::Relaxed);
         self.timed.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
         self.tagged.store(0, Ordering::Relaxed);
         self.fulls.store(1, Ordering::Relaxed);
+        self.chime.store(chime::NONE, Ordering::Relaxed);
         self.pace.forget();
     }
 
@@ -214,6 +227,7 @@ impl Connection {
         self.lock.reset();
         self.watchers.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
+        self.listeners.store(0, Ordering::Relaxed);
     }
 }
 
@@ -229,6 +243,8 @@ impl Inner {
             next_try: if crate::meeting::is_soon() { 0 } else { FIRST_TRY },
             offer: -1,
             shared: None,
+            chimes: [chime::NONE; 2],
+            heard: (0, 0),
             dialled: false,
             resting: false,
             started: false,

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::again;
 use crate::bells;
+use crate::chime;
 use crate::connection::{Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
@@ -162,6 +163,9 @@ pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
         if wake.near {
             near::wake(shared.bell(held.peer()));
         }
+        if wake.chime {
+            chime::ring(held);
+        }
         if wake.bell {
             held.owed += 1;
             let _ = pay(held, fd);
@@ -198,8 +202,9 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     true
 }
 
-/// Ends the mapping, if nobody looks at it without the lock.
+/// Ends the mapping, if nobody looks at it without the lock, and what went with it.
 pub(crate) fn release(held: &mut Held<'_>) {
+    chime::drop_of(held);
     if held.connection.watchers.load(Ordering::SeqCst) == 0
         && let Some(shared) = held.shared.take()
     {

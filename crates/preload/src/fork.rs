@@ -14,7 +14,7 @@ use crate::connection::{Held, State};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
-use crate::{again, drain, epoll, errno, meeting, receive, report, table};
+use crate::{again, chime, drain, epoll, errno, meeting, receive, report, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
@@ -37,12 +37,14 @@ pub(crate) extern "C" fn prepare() {
         if let Some(guard) = table::SLAB.lock() {
             std::mem::forget(guard);
         }
+        chime::prepare();
     });
 }
 
 /// After it, in the parent.
 pub(crate) extern "C" fn parent() {
     table::SLAB.reset();
+    chime::adopt();
     epoll::adopt();
 }
 
@@ -61,6 +63,7 @@ pub(crate) fn made(child: i32) {
 /// After it, in the child, which has one thread.
 pub(crate) extern "C" fn child() {
     table::adopt();
+    chime::adopt();
     // Who cannot see the parent (it has ended, or has another view of processes) cannot tell whether it still lives.
     let sees_parent =
         rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()) == PARENT.load(Ordering::Relaxed);

@@ -124,6 +124,12 @@ impl Shared {
         self.word(end, GONE)
     }
 
+    /// 1 as long as this end can ring the other's chime.
+    #[inline]
+    pub(crate) fn chimes(&self, end: usize) -> &AtomicU64 {
+        self.word(end, CHIMES)
+    }
+
     /// How far the ends are with coming into the rings again; see `again`.
     #[inline]
     pub(crate) fn pact(&self) -> &AtomicU64 {
@@ -183,6 +189,7 @@ const PRESENT: usize = 256;
 const PROCESSOR: usize = 264;
 const RESET: usize = 272;
 const GONE: usize = 280;
+const CHIMES: usize = 288;
 const PACT: usize = 320;
 const SECOND: usize = 512;
 

@@ -14,8 +14,10 @@
 
 mod again;
 mod bells;
+mod chime;
 mod connection;
 mod count;
+mod crowd;
 mod diagnosis;
 mod drain;
 mod end;

@@ -20,6 +20,7 @@ use rustix::net::{
 
 use crate::again::{self, Pact};
 use crate::bells;
+use crate::chime;
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
@@ -122,16 +123,19 @@ fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 }
 
 /// Looks whether the other end has come by.
-fn answer(held: &mut Inner) -> Result<(), Errno> {
+fn answer(held: &mut Held<'_>) -> Result<(), Errno> {
     let caller = rustix::net::accept_with(borrowed(held.offer), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     is_same_user(&caller)?;
     for _ in 0..PATIENCE {
         match receive(&caller) {
             Err(Errno::AGAIN) => kernel::nap(),
             other => {
-                let memory = other?;
+                let (memory, chimes) = other?;
                 let shared = Shared::passed(&memory)?;
                 held.shared = Some(shared);
+                if let Some(chimes) = chimes {
+                    chime::keep(held, chimes, &shared);
+                }
                 // SAFETY: [preload-descriptor] ours since `offer`.
                 drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
                 held.offer = -1;
@@ -143,7 +147,7 @@ fn answer(held: &mut Inner) -> Result<(), Errno> {
 }
 
 /// Goes to where the other end may listen and leaves the memory there.
-fn dial(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
+fn dial(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
     let name = Name::of(fd, held.end).ok_or(Errno::NOTCONN)?;
     let socket = side_socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -155,31 +159,38 @@ fn dial(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     }
     held.shared = Some(shared);
     held.dialled = true;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let chimes = chime::make();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [memory.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let with = chimes.as_ref().map(|[first, second]| [memory.as_fd(), first.as_fd(), second.as_fd()]);
+    let alone = [memory.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(with.as_ref().map_or(&alone, |all| all)));
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     rustix::net::sendmsg(&socket, &[IoSlice::new(&GREETING)], &mut ancillary, flags)?;
+    if let Some(chimes) = chimes {
+        chime::keep(held, chimes, &shared);
+    }
     Ok(())
 }
 
-fn receive(caller: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// The memory, and the chimes if there are any.
+fn receive(caller: &OwnedFd) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Errno> {
     let mut greeting = [0; 32];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = rustix::net::recvmsg(caller, &mut [IoSliceMut::new(&mut greeting)], &mut ancillary, flags)?;
-    let mut passed = None;
+    let (mut memory, mut chimes) = (None, None);
     for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            passed = fds.last();
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            memory = fds.next();
+            chimes = fds.next().zip(fds.next()).map(|(first, second)| [first, second]);
         }
     }
     if greeting.get(..got.bytes) != Some(&GREETING[..]) {
         return Err(Errno::PERM);
     }
-    passed.ok_or(Errno::PERM)
+    Ok((memory.ok_or(Errno::PERM)?, chimes))
 }
 
 /// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
@@ -359,7 +370,7 @@ static SOON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(
 static BARRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Kind, version and size of what is left at the other end.
-const GREETING: [u8; 16] = *b"overside-sock-03";
+const GREETING: [u8; 16] = *b"overside-sock-04";
 /// Calls after which the other end will not come any more.
 const GIVE_UP: u32 = 200;
 /// Calls between two looks whether other processes still have the connection open.

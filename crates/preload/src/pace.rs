@@ -2,11 +2,12 @@
 //!
 //! Sleeping and being woken costs some microseconds of processor time on each side, and on an idle core some tens of them of waiting. So
 //! a wait watches first for about what a sleep costs. If nothing has come by then it goes on watching and yielding: that takes the core
-//! from nobody, and whoever answers may be among those who want it. A yield that lasts as long as a scheduler's slice says that
-//! others compute here, who never wait: then waits sleep soon for a while. How far it goes on is halved by each time that was in vain, and tried to the full now
+//! from nobody, and whoever answers may be among those who want it. Where more want a core than there are (`crowd`), waits sleep soon. How far it goes on is halved by each time that was in vain, and tried to the full now
 //! and then: two ends that both sleep answer each other too late for a short watch, and would never find out that a longer one pays.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+
+use crate::crowd::Crowd;
 
 /// What the waits of one connection have taught.
 #[derive(Debug)]
@@ -39,12 +40,12 @@ fn watch_among(crowd: &Crowd, pace: &Pace, beside: bool, stirring: impl Fn() -> 
         }
         pace.missed_briefly();
     }
-    if crowd.is_known() {
+    let begun = now_ns();
+    if crowd.is_there(begun) {
         return stirring();
     }
     pace.brief_misses.store(0, Ordering::Relaxed);
     let limit_ns = pace.limit_ns();
-    let begun = now_ns();
     let mut now = begun;
     while now.saturating_sub(begun) < limit_ns {
         rustix::thread::sched_yield();
@@ -137,39 +138,6 @@ impl Pace {
     }
 }
 
-/// Whether others compute on the cores that this process waits on: for so many more waits, and for how many when it was last found.
-#[derive(Debug)]
-struct Crowd {
-    left: AtomicU16,
-    last: AtomicU16,
-}
-
-impl Crowd {
-    const fn new() -> Self {
-        Self { left: AtomicU16::new(0), last: AtomicU16::new(0) }
-    }
-
-    /// Counts a wait.
-    fn is_known(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        if left > 0 {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
-    }
-
-    /// A yield to others costs a whole slice: each time they are found again there is none for twice as many waits.
-    fn found(&self) {
-        let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(CROWD_MIN, CROWD_MAX);
-        self.last.store(waits, Ordering::Relaxed);
-        self.left.store(waits, Ordering::Relaxed);
-    }
-
-    fn none(&self) {
-        self.last.store(0, Ordering::Relaxed);
-    }
-}
-
 /// By the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -196,29 +164,11 @@ const PART_MAX: u16 = 1024;
 /// A yield that took longer went to one who computes: shorter than a slice of the scheduler's, longer than a few threads that pass
 /// small messages keep each other waiting. Those are better off with yields than with sleeps.
 const SLICE_NS: u64 = 500_000;
-/// Waits without yields: the most are some tens of milliseconds of small messages.
-const CROWD_MIN: u16 = 64;
-const CROWD_MAX: u16 = 8192;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::Cell;
-
-    #[test]
-    fn a_crowd_is_believed_in_for_longer_each_time_it_is_found() {
-        let crowd = Crowd::new();
-        assert!(!crowd.is_known());
-        for waits in [64, 128, 256] {
-            crowd.found();
-            assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), waits);
-        }
-        (0..20).for_each(|_| crowd.found());
-        assert_eq!((0..10_000).take_while(|_| crowd.is_known()).count(), usize::from(CROWD_MAX));
-        crowd.none();
-        crowd.found();
-        assert_eq!((0..1000).take_while(|_| crowd.is_known()).count(), 64);
-    }
 
     #[test]
     fn watching_in_vain_is_shortened_and_tried_to_the_full_again_for_ever() {

@@ -10,7 +10,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLL
 use crate::connection::{Connection, Held, State};
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
-use crate::{bells, drain, kernel, receive, table, wait};
+use crate::{bells, chime, drain, kernel, receive, table, wait};
 
 /// How far a connection's news have been told to one who wants to hear of changes only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(crate) struct Look {
     pub(crate) plain: bool,
     /// What there is to tell now.
     pub(crate) news: Told,
+    /// The chime to wait for as well.
+    pub(crate) chime: Option<c_int>,
 }
 
 impl Look {
@@ -80,7 +82,8 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
             if wanted & READS != 0 { bells::DATA } else { 0 } | if wanted & WRITES != 0 { bells::ROOM } else { 0 };
         if !look.brief && !held.in_switched {
             look.brief = !wait::eat(held, fd, &shared);
-            bells::arm(shared.bell(held.end), wish);
+            chime::arm(held, &shared, wish);
+            look.chime = chime::to_wait_for(held, &shared);
         }
         let again = standing(held, fd, &shared, wanted).since(told);
         (look.ready, look.news) = (again.ready, again.news);

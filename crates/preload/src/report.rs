@@ -35,7 +35,7 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     if file.is_null() {
         return;
     }
-    let mut line = Line { bytes: [0; 512], len: 0 };
+    let mut line = Line::<512>::new();
     let tally = held.tally;
     let accelerated = tally.messages_in + tally.messages_out > 0;
     // A server that forks closes its own copy of what its child goes on with: not the end of anything.
@@ -60,8 +60,8 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     // SAFETY: [preload-real] the copy that `find_file` made.
     let file = unsafe { CStr::from_ptr(file) };
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
-    if let (Ok(file), Some(line)) = (rustix::fs::open(file, flags, Mode::empty()), line.bytes.get(..line.len)) {
-        let _ = rustix::io::write(&file, line);
+    if let Ok(file) = rustix::fs::open(file, flags, Mode::empty()) {
+        let _ = rustix::io::write(&file, line.bytes());
     }
 }
 
@@ -81,12 +81,22 @@ impl std::fmt::Display for Shown {
 }
 
 /// Text in place: no allocation in a hook.
-struct Line {
-    bytes: [u8; 512],
+pub(crate) struct Line<const N: usize> {
+    bytes: [u8; N],
     len: usize,
 }
 
-impl Write for Line {
+impl<const N: usize> Line<N> {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+impl<const N: usize> Write for Line<N> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(std::fmt::Error)?;
         room.copy_from_slice(text.as_bytes());

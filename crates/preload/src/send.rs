@@ -11,7 +11,7 @@ use crate::diagnosis::Reason;
 use crate::iovecs::Cursor;
 use crate::layout::{SWITCHED, Shared};
 use crate::receive::{Way, settle};
-use crate::{bells, drain, errno, kernel, meeting, real, table, wait};
+use crate::{bells, chime, drain, errno, kernel, meeting, real, table, wait};
 use libc::iovec;
 
 /// What one attempt came to.
@@ -207,7 +207,7 @@ fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
     let mut bytes = held.out.write(shared, direction, from);
     while held.connection.is_tagged() && !from.is_done() {
         held.connection.fulls.fetch_add(1, Ordering::SeqCst);
-        bells::arm(shared.bell(direction), bells::ROOM);
+        chime::arm(held, shared, bells::ROOM);
         if !held.out.taken(shared, direction).is_ok_and(|taken| !taken.switched && held.out.room() > 0) {
             break;
         }

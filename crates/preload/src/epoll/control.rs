@@ -10,7 +10,7 @@ use super::set::{self, Set, SetHeld, give_up};
 use crate::connection::{Connection, Held, State};
 use crate::layout::Shared;
 use crate::ready::{self, Look, READS, Told, WRITES};
-use crate::{bells, errno, real, table};
+use crate::{bells, chime, errno, real, table};
 
 /// `epoll_ctl` on a known set.
 pub(crate) fn apply(set: &'static Set, set_fd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -96,6 +96,7 @@ fn add(
         *entry = Entry { events: user.events, data: user.u64, given, tagged, ring, ..Entry::default() };
         if ring && let Some(connection) = table::find(fd) {
             connection.count_tagged(1);
+            members.listen(member, connection);
         }
     }
     members.heat(member);
@@ -210,6 +211,7 @@ pub(crate) fn enter(fd: c_int, connection: &Connection) {
             (entry.given, entry.tagged, entry.ring, entry.told) = (given, true, true, Told::default());
             if members.give(EPOLL_CTL_MOD, member.fd(), given, member.tag()) {
                 connection.count_tagged(1);
+                members.listen(member, connection);
                 members.heat(member);
             } else {
                 members.forget(member);
@@ -234,9 +236,15 @@ pub(crate) fn restore(fd: c_int, connection: &Connection) {
     });
 }
 
+/// No set waits for a connection's chime any more.
+pub(crate) fn mute(fd: c_int, connection: &Connection) {
+    each(fd, connection, |members, member| members.mute(member));
+}
+
 /// The kernel gets what the program gave.
 pub(super) fn give_back(members: &mut SetHeld, member: &'static Member) {
     members.cool(member);
+    members.mute(member);
     let tag = members.entry(member).map(|entry| entry.events).filter(|events| is_marked(members, *events));
     let tag = tag.map(|_| member.tag());
     let Some(entry) = members.entry(member) else { return };
@@ -265,7 +273,7 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     if !asleep {
         return;
     }
-    bells::arm(shared.bell(held.end), bells::DATA | bells::ROOM);
+    chime::arm(held, shared, bells::DATA | bells::ROOM);
     let head = shared.head(held.peer()).load(Ordering::SeqCst);
     let end = held.end;
     let room = held.out.taken(shared, end).is_err() || held.out.has_room();

@@ -10,6 +10,9 @@
 //! What holds at any time: while a thread sleeps in a set, each tagged member whose events somebody wants has its wish left, or
 //! something unread in the kernel that wakes. Whoever takes bells out of the kernel sees to it (`control::eaten`).
 //!
+//! A connection that has a chime has it in the set as well, edge-triggered and never read: it is the bell then, and the socket tells the end
+//! and what else the kernel knows.
+//!
 //! A set that is not known whole (inherited, nested in another, polled itself, with data that look like a tag) is *foreign*:
 //! its connections are the kernel's.
 //!
@@ -22,6 +25,6 @@ mod race;
 mod set;
 mod wait;
 
-pub(crate) use control::{apply, closing, closing_range, eaten, enter, may_enter, restore};
+pub(crate) use control::{apply, closing, closing_range, eaten, enter, may_enter, mute, restore};
 pub(crate) use set::{adopt, alias, create, disown, find, has_any, in_child, make_foreign, prepare};
 pub(crate) use wait::{Limit, wait};

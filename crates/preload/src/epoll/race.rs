@@ -22,6 +22,8 @@ struct Rules {
     edge: bool,
     /// Whoever takes bells away, or an edge, arms again for those who sleep.
     rearm: bool,
+    /// There is a chime, whose edge is what wakes; the thread beside is one in poll, which makes it silent.
+    chime: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -50,18 +52,21 @@ impl World {
     }
 
     /// One step of the sender; None when it is done.
-    fn send(&self) -> Option<Self> {
+    fn send(&self, rules: Rules) -> Option<Self> {
         let mut next = self.clone();
         match self.sender % 3 {
             _ if self.sender == 3 * MESSAGES => return None,
             0 => next.head += 1,
             1 => {
                 let mut claimed = false;
-                next.word(|word| claimed = bells::claim(word, bells::DATA).bell);
+                next.word(|word| {
+                    let wake = bells::claim(word, bells::DATA);
+                    claimed = wake.bell || wake.chime;
+                });
                 next.claimed = claimed;
             }
             _ => {
-                next.bells += u8::from(self.claimed);
+                next.bells += u8::from(self.claimed && !rules.chime);
                 next.event |= self.claimed;
                 next.claimed = false;
             }
@@ -79,8 +84,20 @@ impl World {
         let any = self.bells > 0;
         self.bells = 0;
         if any && rules.rearm && self.sleepers > 0 {
-            self.word(|word| bells::arm(word, bells::DATA));
+            self.arm(rules);
         }
+    }
+
+    /// A chime that was rung is made silent, before the set has said so to anybody.
+    fn hear(&mut self, rules: Rules) {
+        if std::mem::take(&mut self.event) && rules.rearm && self.sleepers > 0 {
+            self.arm(rules);
+        }
+    }
+
+    fn arm(&mut self, rules: Rules) {
+        let wish = if rules.chime { bells::by_chime(bells::DATA) } else { bells::DATA };
+        self.word(|word| bells::arm(word, wish));
     }
 
     /// One step of a waiter; None when it cannot go on.
@@ -107,7 +124,7 @@ impl World {
                 3
             }
             3 => {
-                next.word(|word| bells::arm(word, bells::DATA));
+                next.arm(rules);
                 4
             }
             4 => {
@@ -116,7 +133,7 @@ impl World {
             }
             // Asleep in the kernel.
             5 => {
-                let woken = if rules.edge { self.event && self.bells > 0 } else { self.bells > 0 };
+                let woken = if rules.chime { self.event } else { self.bells > 0 && (self.event || !rules.edge) };
                 if !woken && !self.kick {
                     return None;
                 }
@@ -137,7 +154,9 @@ impl World {
             }
             8 => {
                 if rules.rearm && self.sleepers > 0 {
-                    next.word(|word| bells::arm(word, bells::DATA));
+                    next.arm(rules);
+                    // By level, whoever sleeps beside is to hear of it too.
+                    next.event |= rules.chime && !rules.edge && data;
                 }
                 9
             }
@@ -174,7 +193,11 @@ impl World {
                 3
             }
             1 => {
-                next.eat(rules);
+                if rules.chime {
+                    next.hear(rules);
+                } else {
+                    next.eat(rules);
+                }
                 2
             }
             2 => {
@@ -218,7 +241,7 @@ fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
             continue;
         }
         let mut steps: Vec<World> = (0..WAITERS).filter_map(|who| world.wait(who, rules)).collect();
-        steps.extend(world.send());
+        steps.extend(world.send(rules));
         steps.extend(world.receive(rules));
         if steps.is_empty() && world.head != world.tail {
             return true;
@@ -230,15 +253,13 @@ fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
 
 #[test]
 fn nobody_sleeps_on_bytes_in_any_order() {
-    for edge in [false, true] {
+    for (edge, chime) in [(false, false), (true, false), (false, true), (true, true)] {
         for with_reader in [false, true] {
-            let rules = |rearm| Rules { edge, rearm };
-            assert!(!loses_a_wake(rules(true), with_reader), "edge {edge}, reader {with_reader}");
-            if edge || with_reader {
-                assert!(
-                    loses_a_wake(rules(false), with_reader),
-                    "edge {edge}, reader {with_reader}: the rule is needed"
-                );
+            let rules = |rearm| Rules { edge, rearm, chime };
+            let what = format!("edge {edge}, chime {chime}, reader {with_reader}");
+            assert!(!loses_a_wake(rules(true), with_reader), "{what}");
+            if edge || chime || with_reader {
+                assert!(loses_a_wake(rules(false), with_reader), "{what}: the rule is needed");
             }
         }
     }

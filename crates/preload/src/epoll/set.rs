@@ -5,8 +5,11 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN};
+
 use super::member::{self, Entry, LISTS, Member};
-use crate::connection::State;
+use crate::chime;
+use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
 use crate::lock::{Guard, Lock};
 use crate::slab::{Place, Slab};
@@ -317,9 +320,33 @@ impl SetHeld {
         unsafe { real::epoll_ctl(self.set.fd.load(Ordering::Relaxed), op, fd, &mut event) == 0 }
     }
 
+    /// Has the kernel's set wait for the chime of a member's connection, if it has one that works.
+    pub(super) fn listen(&mut self, member: &'static Member, connection: &Connection) {
+        let chime = connection.chime.load(Ordering::Relaxed);
+        if chime == chime::NONE || self.entry(member).is_none_or(|entry| entry.chime.is_some()) {
+            return;
+        }
+        if self.give(EPOLL_CTL_ADD, chime, (EPOLLIN | EPOLLET) as u32, member.chime_tag()) {
+            if let Some(entry) = self.entry(member) {
+                entry.chime = Some(chime);
+            }
+        } else {
+            // Who cannot hear it must not ask for it.
+            connection.chime.store(chime::NONE, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel's set has a member's chime no more. The peer has it open too, so closing it would not do.
+    pub(super) fn mute(&mut self, member: &'static Member) {
+        if let Some(chime) = self.entry(member).and_then(|entry| entry.chime.take()) {
+            self.give(EPOLL_CTL_DEL, chime, 0, 0);
+        }
+    }
+
     /// Takes a member's record apart; it can be removed then.
     pub(super) fn forget(&mut self, member: &'static Member) {
         self.cool(member);
+        self.mute(member);
         let Some(entry) = self.entry(member) else { return };
         let ring = std::mem::take(entry).ring;
         if ring && let Some(connection) = table::find(member.fd()) {

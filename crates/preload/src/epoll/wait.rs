@@ -11,7 +11,7 @@ use super::member::{self, Member};
 use super::set::{self, Set, SetHeld};
 use crate::connection::{Connection, State};
 use crate::ready::{self, Look, Told, Watch};
-use crate::{bells, errno, kernel, real, table, wait};
+use crate::{bells, chime, errno, kernel, real, table, wait};
 
 /// How long to wait, as the program said it.
 #[derive(Clone, Copy)]
@@ -243,7 +243,11 @@ impl Catch<'_> {
         let set = self.set;
         let Some(mut members) = set.hold() else { return };
         let Some(view) = View::of(&mut members, member) else {
-            return self.not_in_rings(members, member, event);
+            // A chime says nothing that the program wants to hear.
+            if !member::is_of_a_chime(event.u64) {
+                self.not_in_rings(members, member, event);
+            }
+            return;
         };
         if view.connection().is_none() {
             // It went back while this thread's own signal handler kept the set from being told.
@@ -255,14 +259,21 @@ impl Catch<'_> {
         members.heat(member);
         drop(members);
         let Some(mut held) = view.connection().and_then(|connection| table::hold(view.fd, connection)) else { return };
-        let (ask, got) = (wanted(view.given), wanted(event.events));
-        let mut look = ready::translate_held(&mut held, view.fd, view.wanted, ask, got, view.told);
+        let mut look = if member::is_of_a_chime(event.u64) {
+            ready::look_held(&mut held, view.fd, view.wanted, false, view.told)
+        } else {
+            let (ask, got) = (wanted(view.given), wanted(event.events));
+            ready::translate_held(&mut held, view.fd, view.wanted, ask, got, view.told)
+        };
         if set.sleepers.load(Ordering::SeqCst) > 0 && !look.plain {
             // The event was this thread's alone; the others are to hear of what comes next.
             if look.ready == 0 {
                 look = ready::look_held(&mut held, view.fd, view.wanted, true, view.told);
             } else if let Some(shared) = held.shared {
-                bells::arm(shared.bell(held.end), bells::DATA | bells::ROOM);
+                chime::arm(&held, &shared, bells::DATA | bells::ROOM);
+                if view.told.is_none() {
+                    chime::pass_on(held.connection);
+                }
             }
         }
         self.note(member, look, false);
@@ -297,8 +308,16 @@ impl Catch<'_> {
         }
         let given = given(look.ask, entry.events, false);
         if entry.given != given {
+            let kick = entry.given & !given & libc::EPOLLOUT as u32 != 0 && told(entry).is_none();
             entry.given = given;
             errno::kept(|| members.give(EPOLL_CTL_MOD, member.fd(), given, member.tag()));
+            // It was meant for another, who may not have seen it yet.
+            if kick
+                && self.set.sleepers.load(Ordering::SeqCst) > 0
+                && let Some(connection) = table::find(member.fd())
+            {
+                chime::pass_on(connection);
+            }
         }
         let Some(entry) = members.entry(member) else { return };
         let events = u32::from(look.ready as u16) & (entry.events | ALWAYS);

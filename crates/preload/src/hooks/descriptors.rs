@@ -9,7 +9,7 @@ use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6};
 use super::give_up;
 use crate::connection::{Connection, State};
 use crate::kernel::borrowed;
-use crate::{end, epoll, errno, meeting, real, table};
+use crate::{chime, end, epoll, errno, meeting, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -92,6 +92,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 /// Before a descriptor is closed.
 pub(super) fn forget(fd: c_int) {
+    errno::kept(|| chime::closing(fd as u32, fd as u32));
     table::note_in_set(fd, false);
     epoll::closing(fd);
     if epoll::find(fd).is_some() && errno::kept(table::is_ours) {
@@ -106,6 +107,7 @@ pub(super) fn forget(fd: c_int) {
 
 /// Before all these are closed.
 fn forget_range(first: c_uint, last: c_uint) {
+    chime::closing(first, last);
     epoll::closing_range(first, last);
     for (fd, connection) in table::range(first, last) {
         end::close(fd, connection);

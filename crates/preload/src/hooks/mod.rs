@@ -21,7 +21,7 @@ use libc::iovec;
 use crate::connection::State;
 use crate::diagnosis::Reason;
 use crate::receive::{How, settle};
-use crate::{end, errno, fork, kernel, meeting, receive, report, send, table};
+use crate::{crowd, end, errno, fork, kernel, meeting, receive, report, send, table};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -37,6 +37,7 @@ extern "C" fn init() {
     table::adopt();
     report::find_file();
     meeting::find_soon();
+    crowd::find_processors();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
 }

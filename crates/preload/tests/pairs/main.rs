@@ -6,6 +6,7 @@
 //! Unix sockets.
 
 mod calls;
+mod chimes;
 mod confined;
 mod edges;
 mod files;
@@ -291,6 +292,9 @@ pairs! {
     empty_handed: Kernel("was not the other end"),
     stranger: OfRoot("was not the other end"),
     taken_before: Kernel("was not the other end"),
+    all_are_told: Rings,
+    what_is_not_its_own: Rings,
+    as_many_as_allowed: Often(60),
     fork_beside: Often(600),
     snapshots: Often(300),
     closed_by_the_child: Often(500),
