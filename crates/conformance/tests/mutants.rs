@@ -85,6 +85,8 @@ faults! {
     wakes_for_the_last_of_many: WakesForTheLast by "half";
     hoards_memory: HoardsMemory by "forget";
     lets_others_suffer: ClosesAll by "hostile";
+    forgets_who_waits_for_room: ForgetsRoom by "room";
+    leaves_the_silent_unsaid: LeavesSilence by "close";
 }
 
 /// Every sentence has caught something.

@@ -8,7 +8,9 @@
 //! - **private**: once a receive or READ has completed, no peer can change its bytes.
 //! - **accept**: `post` accepts a prefix of the batch and says how long it is; what it refuses it has not touched.
 //! - **once**: each accepted slot is reported at most once; exactly once if it was signalled or failed.
-//! - **silent**: an unsignalled request that succeeds is not reported.
+//! - **silent**: an unsignalled request that succeeds is not reported, but where **room** or **close** say so.
+//! - **room**: where `post` accepted less than all without an error and only unsignalled requests were in flight, one of them is reported
+//!   that has ended, as soon as there is more room: nothing else would tell whoever waits for it.
 //! - **order**: send-side completions of a queue pair are reported in the order of posting.
 //! - **fifo**: messages of a queue pair meet its receives in the order in which both were posted.
 //! - **placed**: a SEND or WRITE succeeds only when its bytes are in the peer's buffer or memory.
@@ -31,7 +33,8 @@
 //! - **keys**: a remote range outside of the region, a wrong key or a missing right completes with `RemoteAccess` and changes nothing.
 //! - **progress**: where `Capabilities::progress_by_itself` is set, one-sided operations complete though the target never calls in.
 //! - **shared**: receives of the shared receive queue serve any queue pair of the port, each once.
-//! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends.
+//! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends; and
+//!   the last of the unsignalled requests that succeeded since the last report, so that nobody waits for what has ended.
 //! - **death**: the peer's death is reported within a second, by an event and by the failure of everything pending.
 //! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
 //! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something. So with `wait`.

@@ -173,6 +173,34 @@ pub(super) fn silent(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
+pub(super) fn room(harness: &dyn Harness) -> Result<(), Stop> {
+    for pieces in [1, usize::MAX] {
+        let mut pair = Pair::new(harness)?;
+        let capabilities = pair.a.capabilities.clone();
+        let pieces = pieces.min(capabilities.sge_max).min(4096);
+        let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+        let count = capabilities.depth_max.min(4096) * 2 + 16;
+        let mut requests = Vec::new();
+        for _ in 0..count {
+            let data = Data::Gather(vec![from.piece(0, 1)?; pieces]);
+            requests.push(pair.a.request(Act::Send(data, None), false, false));
+        }
+        let (accepted, error) = pair.a.probe.post(QP, &requests);
+        owes!(error.is_none() && accepted < count, "{accepted} of {count} were accepted, with the error {error:?}");
+        for _ in 0..accepted {
+            let got = pair.b.receive(Some(QP), to.piece(0, pieces)?)?;
+            pair.finish(&[], &[got])?;
+        }
+        let told = "whoever waits for room in a queue of silent requests hears of it";
+        pair.until(told, |pair| !pair.a.done.is_empty())?;
+        let last = pair.a.done[pair.a.done.len() - 1];
+        owes!(last.status == Status::Success && pair.a.reports(last.slot) == 1, "it was told so by {last:?}");
+        let (more, error) = pair.a.probe.post(QP, &requests[accepted..accepted + 1]);
+        owes!(more == 1 && error.is_none(), "there was room, and {more} of 1 was accepted, with the error {error:?}");
+    }
+    Ok(())
+}
+
 pub(super) fn order(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let capabilities = pair.a.capabilities.clone();

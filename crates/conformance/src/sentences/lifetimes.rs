@@ -92,6 +92,33 @@ fn receives_of_the_other_end(harness: &dyn Harness, by_a: bool) -> Result<(), St
     pair.finish(&[sent], &[got])?;
     pair.a.success(sent)?;
     pair.b.success(got)?;
+    what_ended_silently(harness)
+}
+
+/// Requests that succeeded silently before the end: the last of them is reported.
+fn what_ended_silently(harness: &dyn Harness) -> Result<(), Stop> {
+    for by_a in [true, false] {
+        let mut pair = Pair::new(harness)?;
+        let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+        let mut silent = Vec::new();
+        for i in 0..3 {
+            let got = pair.b.receive(Some(QP), to.piece(i * 100, 100)?)?;
+            silent.push(pair.a.post(QP, Act::Send(Data::Gather(vec![from.piece(0, 100)?]), None), false, false)?);
+            pair.finish(&[], &[got])?;
+        }
+        pair.quiet();
+        owes!(pair.a.done.is_empty(), "an unsignalled success was reported: {:?}", pair.a.done);
+        if by_a {
+            pair.a.probe.close(QP)
+        } else {
+            pair.b.probe.close(QP);
+            pair.a.until("the other end hears of the end", |end| !end.events.is_empty())?;
+            pair.a.probe.close(QP);
+        }
+        let last = silent[2];
+        pair.until("the last that ended silently is reported at the end", |pair| pair.a.has(last))?;
+        owes!(!pair.a.has(silent[0]) && !pair.a.has(silent[1]), "those before the last were reported as well");
+    }
     Ok(())
 }
 

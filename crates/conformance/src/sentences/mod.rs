@@ -25,6 +25,7 @@ pub const SENTENCES: &[Sentence] = &[
     Sentence { id: "accept", check: completions::accept },
     Sentence { id: "once", check: completions::once },
     Sentence { id: "silent", check: completions::silent },
+    Sentence { id: "room", check: completions::room },
     Sentence { id: "order", check: completions::order },
     Sentence { id: "fifo", check: messages::fifo },
     Sentence { id: "placed", check: ownership::placed },

@@ -90,6 +90,10 @@ struct End {
     sends: VecDeque<Sent>,
     receives: VecDeque<Receive>,
     closed: bool,
+    /// A request found no room, and nothing was reported since.
+    wants_room: bool,
+    /// The last that ended silently, while none after it was reported.
+    silent: Option<(u32, Opcode, Done)>,
 }
 
 #[derive(Debug)]
@@ -133,6 +137,10 @@ impl Fabric {
 
     pub fn is_open(&self, end: usize) -> bool {
         !self.ends[end].closed
+    }
+
+    pub fn wants_room(&mut self, end: usize) {
+        self.ends[end].wants_room = true;
     }
 
     pub fn sends(&self, end: usize) -> usize {
@@ -214,8 +222,12 @@ impl Fabric {
     fn report(&mut self, end: usize) {
         while let Some(done) = self.ends[end].sends.front().and_then(|sent| sent.done) {
             let Some(sent) = self.ends[end].sends.pop_front() else { return };
-            if sent.signalled || done.status != Status::Success {
+            let waited_for = self.ends[end].wants_room && self.fault != Some(Fault::ForgetsRoom);
+            if sent.signalled || done.status != Status::Success || waited_for {
                 self.complete(end, sent.slot, opcode(&sent.work), done, None);
+                (self.ends[end].wants_room, self.ends[end].silent) = (false, None);
+            } else {
+                self.ends[end].silent = Some((sent.slot, opcode(&sent.work), done));
             }
             if done.status == Status::TooLong {
                 self.misbehaved(end);
@@ -445,6 +457,12 @@ impl Fabric {
 
     fn flush(&mut self, end: usize, status: Status) {
         let done = Done { status, bytes: 0, value: 0 };
+        if let Some((slot, opcode, done)) = self.ends[end].silent.take()
+            && self.ends[end].sends.is_empty()
+            && self.fault != Some(Fault::LeavesSilence)
+        {
+            self.complete(end, slot, opcode, done, None);
+        }
         for sent in std::mem::take(&mut self.ends[end].sends) {
             self.complete(end, sent.slot, opcode(&sent.work), done, None);
         }

@@ -58,6 +58,10 @@ pub enum Fault {
     WakesForTheLast,
     /// Lets memory go at the next poll, and wakes nobody for that.
     HoardsMemory,
+    /// Tells nobody that there is room again.
+    ForgetsRoom,
+    /// Says nothing of what ended silently before the end.
+    LeavesSilence,
 }
 
 /// Providers over one fabric, one for each end.

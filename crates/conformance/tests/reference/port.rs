@@ -126,6 +126,7 @@ unsafe impl Port for ReferencePort {
         for request in batch {
             let full = fabric.sends(end) >= self.depth;
             if full && fabric.fault != Some(Fault::TouchesRefused) {
+                fabric.wants_room(end);
                 break;
             }
             match self.taken(&fabric, request) {

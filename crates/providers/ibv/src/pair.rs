@@ -61,6 +61,10 @@ pub(crate) struct Pair {
     pub(crate) receives: VecDeque<(u32, u32)>,
     pub(crate) fate: Option<Fate>,
     pub(crate) wants_room: bool,
+    /// A request found no room, and nothing was reported since.
+    pub(crate) refused: bool,
+    /// The last send that succeeded silently, while none after it was reported.
+    silent: Option<RawCompletion>,
     /// Readable when the peer's process has ended, where it is one of this host.
     pub(crate) process: Option<OwnedFd>,
 }
@@ -134,6 +138,8 @@ impl Pair {
             receives: VecDeque::new(),
             fate: None,
             wants_room: false,
+            refused: false,
+            silent: None,
             process: None,
         };
         pair.qps.iter().flatten().try_for_each(|qp| pair.initialise(qp))?;
@@ -335,16 +341,23 @@ impl Pair {
             let value = block.as_ref().map_or(0, |block| if is_atomic(sent.opcode) { block.word() } else { 0 });
             block.into_iter().for_each(|block| bounce.give_back(block));
             if sent.slot == slot {
-                if let Some(status) = end.or(sent.signalled.then_some(Status::Success)) {
-                    let value = if status == Status::Success { value } else { 0 };
-                    out.push_back(sent.report(self.index, status, value));
-                }
+                let status = end.unwrap_or(Status::Success);
+                let value = if status == Status::Success { value } else { 0 };
+                self.tell(sent.report(self.index, status, value), sent.signalled || end.is_some(), out);
                 return;
             }
-            if sent.signalled {
-                // Its own report is missing; it cannot have failed.
-                out.push_back(sent.report(self.index, Status::Success, value));
-            }
+            // If its own report is missing: it cannot have failed.
+            self.tell(sent.report(self.index, Status::Success, value), sent.signalled, out);
+        }
+    }
+
+    /// Reports an end, or keeps in mind that it was silent; then somebody may wait for the room.
+    fn tell(&mut self, report: RawCompletion, aloud: bool, out: &mut VecDeque<RawCompletion>) {
+        if aloud || self.refused {
+            out.push_back(report);
+            (self.silent, self.refused) = (None, false);
+        } else {
+            self.silent = Some(report);
         }
     }
 
@@ -385,7 +398,10 @@ impl Pair {
             self.posted = self.posted.saturating_sub(1);
             sent.block.take().into_iter().for_each(|block| bounce.give_back(block));
             out.push_back(sent.report(self.index, status, 0));
+            self.silent = None;
         }
+        // Nothing after it will tell that it has ended.
+        out.extend(self.silent.take());
         self.parked.clear();
     }
 

@@ -337,6 +337,7 @@ impl IbvPort {
             return Err(VerbsError::Closed);
         }
         if pair.full() {
+            pair.refused = true;
             return Ok(false);
         }
         let mut translator =

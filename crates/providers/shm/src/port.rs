@@ -257,7 +257,7 @@ impl ShmPort {
                 Ok(true) => accepted += 1,
                 Ok(false) => {
                     if let Some(pair) = self.pair(qp) {
-                        pair.send.refused = true;
+                        (pair.send.refused, pair.send.wants_room) = (true, true);
                     }
                     break;
                 }

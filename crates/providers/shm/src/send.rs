@@ -25,6 +25,10 @@ pub(crate) struct SendQueue {
     reports: usize,
     /// A request found no room since the peer consumed something.
     pub(crate) refused: bool,
+    /// A request found no room, and nothing was reported since.
+    pub(crate) wants_room: bool,
+    /// The last request that succeeded silently, while none after it was reported.
+    silent: Option<Entry>,
     pub(crate) producer: Producer,
     pub(crate) bounce: Bounce,
     /// Descriptors consumed whose entries are not popped yet.
@@ -71,6 +75,8 @@ impl SendQueue {
             depth: own.geometry().depth() as usize,
             reports: 0,
             refused: false,
+            wants_room: false,
+            silent: None,
             producer: Producer::new(own.geometry()),
             bounce: Bounce::default(),
             ripe: 0,
@@ -327,7 +333,18 @@ impl SendQueue {
             if entry.signalled || status != Status::Success {
                 out[count] = entry.completion(qp, status, value);
                 count += 1;
+                (self.silent, self.wants_room) = (None, false);
+            } else {
+                self.silent = Some(entry);
             }
+        }
+        if self.wants_room
+            && count < out.len()
+            && let Some(silent) = self.silent.take()
+        {
+            out[count] = silent.completion(qp, Status::Success, 0);
+            count += 1;
+            self.wants_room = false;
         }
         count
     }
@@ -350,8 +367,13 @@ impl SendQueue {
             }
             if entry.signalled || status != Status::Success {
                 out.push_back(entry.completion(qp, status, result));
+                self.silent = None;
+            } else {
+                self.silent = Some(entry);
             }
         }
+        // Nothing after it will tell that it has ended.
+        out.extend(self.silent.take().map(|silent| silent.completion(qp, Status::Success, 0)));
     }
 }
 

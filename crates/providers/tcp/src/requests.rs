@@ -81,6 +81,12 @@ pub(crate) struct Requests {
     depth: usize,
     sources_max: usize,
     spare: Vec<Vec<Source>>,
+    /// A request found no room, and nothing was reported since.
+    wants_room: bool,
+    /// The last that succeeded silently, while none after it was reported.
+    silent: Option<RawCompletion>,
+    /// Nothing is posted any more.
+    over: bool,
 }
 
 impl Requests {
@@ -96,12 +102,17 @@ impl Requests {
             depth,
             sources_max,
             spare: Vec::new(),
+            wants_room: false,
+            silent: None,
+            over: false,
         }
     }
 
-    /// Whether one more of so many gather entries may be posted now.
-    pub(crate) fn has_room(&self, sources: usize) -> bool {
-        self.entries.len() < self.depth && (self.sources == 0 || self.sources + sources <= self.sources_max)
+    /// Whether one more of so many gather entries may be posted now; if not, somebody waits for room.
+    pub(crate) fn has_room(&mut self, sources: usize) -> bool {
+        let room = self.entries.len() < self.depth && (self.sources == 0 || self.sources + sources <= self.sources_max);
+        self.wants_room |= !room;
+        room
     }
 
     /// An empty list for a request's sources.
@@ -203,8 +214,17 @@ impl Requests {
         self.entries.is_empty()
     }
 
-    /// Reports what has ended, in order.
+    /// Reports what has ended, in order; of what ended silently the last, where somebody waits for its room or nothing comes after it.
     pub(crate) fn report(&mut self, qp: QpIndex, out: &mut VecDeque<RawCompletion>) {
+        self.report_ended(qp, out);
+        if self.wants_room || (self.over && self.entries.is_empty()) {
+            let silent = self.silent.take();
+            self.wants_room &= silent.is_none();
+            out.extend(silent);
+        }
+    }
+
+    fn report_ended(&mut self, qp: QpIndex, out: &mut VecDeque<RawCompletion>) {
         while let Some(Entry { state: State::Done(status, value), end, .. }) = self.entries.front() {
             let (status, value) = (*status, *value);
             if *end > self.lent_from {
@@ -214,16 +234,20 @@ impl Requests {
             self.next = self.next.saturating_sub(1);
             self.ended = self.ended.saturating_sub(1);
             self.sources -= entry.sources.len();
+            let report = RawCompletion {
+                slot: entry.slot,
+                qp: Some(qp),
+                opcode: entry.opcode,
+                status,
+                bytes: entry.bytes,
+                immediate: None,
+                value,
+            };
             if entry.signalled || status != Status::Success {
-                out.push_back(RawCompletion {
-                    slot: entry.slot,
-                    qp: Some(qp),
-                    opcode: entry.opcode,
-                    status,
-                    bytes: entry.bytes,
-                    immediate: None,
-                    value,
-                });
+                out.push_back(report);
+                (self.silent, self.wants_room) = (None, false);
+            } else {
+                self.silent = Some(report);
             }
             if self.spare.len() < SPARE_MAX && entry.sources.capacity() <= SPARE_LEN_MAX {
                 let mut list = entry.sources;
@@ -257,7 +281,7 @@ impl Requests {
                 _ => State::Done(fate.pending(), 0),
             };
         }
-        self.reading = 0;
+        (self.reading, self.over) = (0, true);
         self.report(qp, out);
     }
 }
