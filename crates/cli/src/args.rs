@@ -49,7 +49,7 @@ pub enum Command {
     /// Delete one row.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(Delete),
-    /// Run an unmodified program with its sockets over shared memory where the other end runs so too.
+    /// Run an unmodified program with its sockets over shared memory, or RDMA, where the other end runs so too.
     #[command(long_about = RUN, after_long_help = RUN_EXAMPLES)]
     Run(Run),
     /// Measure what transfers cost on this machine, and keep the prices.
@@ -395,7 +395,8 @@ Examples:
 const RUN: &str = "\
 Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a
 program run the same way by the same user, go over shared memory after the first few messages; all others
-through the kernel, as ever. The program keeps its real sockets, and whatever is not covered brings a connection
+through the kernel, as ever. Where OVERSIDE_RDMA=DEVICE,key-file=FILE names an RDMA device and a key on both hosts, TCP
+connections between hosts go over it. The program keeps its real sockets, and whatever is not covered brings a connection
 back to them: fork, exec, passing the descriptor on, and what docs/sockets.md lists.
 
 Nothing is printed unless --verbose asks for it. The exit status is the program's.";

@@ -18,6 +18,10 @@ use crate::meeting;
 
 /// A fork is about to switch the rings back: the ends may come again.
 pub(crate) fn promise(shared: &Shared) {
+    if shared.is_far() {
+        // Both ends would have to write one word.
+        return;
+    }
     let renewed = |now| (now == NONE || now == LIVE).then_some(OPEN);
     let _ = shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, renewed);
 }

@@ -19,8 +19,9 @@ const NEAR: u64 = 4;
 /// The wishes for bells, moved by so many bits, are those for chimes.
 const CHIMED: u32 = 3;
 const CHIMES: u64 = (DATA | ROOM) << CHIMED;
-const WISHES: u64 = DATA | ROOM | NEAR | CHIMES;
-const ONE: u64 = 32;
+pub(crate) const WISHES: u64 = DATA | ROOM | NEAR | CHIMES;
+/// One bell, in the word.
+pub(crate) const ONE: u64 = 32;
 
 /// How the other end is to be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +55,11 @@ pub(crate) fn arm_near(word: &AtomicU64) -> u64 {
 #[inline]
 pub(crate) fn disarm(word: &AtomicU64) -> u64 {
     word.fetch_and(!WISHES, Ordering::SeqCst) / ONE
+}
+
+/// The word with so many bells and these wishes.
+pub(crate) fn counted(bells: u64, wishes: u64) -> u64 {
+    bells.wrapping_mul(ONE) | wishes
 }
 
 /// How many bells were rung, ever.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, O
 use crate::chime;
 use crate::count::Counts;
 use crate::diagnosis::Reason;
+use crate::far;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
 use crate::pace::Pace;
@@ -84,6 +85,9 @@ pub(crate) struct Inner {
     pub(crate) chimes: [c_int; 2],
     /// Bytes that had arrived, and that the peer had taken, when a chime was last rung again for other sleepers.
     pub(crate) heard: (u64, u64),
+    /// The other end is on another host, as far as addresses tell; and the number made up for meeting it.
+    pub(crate) distant: bool,
+    pub(crate) nonce: [u8; 16],
     /// We dialled: ours is the memory, and the other may never come.
     pub(crate) dialled: bool,
     /// It was in the rings, a fork has brought it back, and it may come again.
@@ -146,6 +150,16 @@ impl std::ops::DerefMut for Held<'_> {
     fn deref_mut(&mut self) -> &mut Inner {
         // SAFETY: [preload-lock] the guard lives as long as this, and `self` is borrowed alone.
         unsafe { &mut *self.connection.inner.get() }
+    }
+}
+
+impl Drop for Held<'_> {
+    /// What is new is told to another host before anybody else, or the program, goes on.
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.filter(Shared::is_far) {
+            crate::errno::kept(|| shared.far(|far| far.tell(&shared, far::PATIENCE_NS)));
+        }
     }
 }
 
@@ -245,6 +259,8 @@ impl Inner {
             shared: None,
             chimes: [chime::NONE; 2],
             heard: (0, 0),
+            distant: false,
+            nonce: [0; 16],
             dialled: false,
             resting: false,
             started: false,

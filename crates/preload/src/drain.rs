@@ -15,6 +15,7 @@ use crate::chime;
 use crate::connection::{Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
+use crate::far::{self, AGAIN, END, Fate};
 use crate::kernel;
 use crate::layout::{SWITCHED, Shared};
 use crate::meeting;
@@ -56,7 +57,8 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int) {
     switch_in(held, &shared);
     if !held.out_switched {
         let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
-        note_out(held, word);
+        let rings = held.started;
+        end_out(held, word, rings);
     }
     // The peer may sleep, and has our unread bytes to send again.
     ring(held, fd, &shared, bells::DATA | bells::ROOM);
@@ -70,7 +72,12 @@ pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
         shared.tail(held.peer()).fetch_or(SWITCHED, Ordering::SeqCst);
         held.in_switched = true;
         held.bells_last = bells::disarm(shared.bell(held.end));
-        near::wake(shared.bell(held.end));
+        if shared.is_far() {
+            // The peer is to say.
+            held.bells_last = u64::MAX;
+        } else {
+            near::wake(shared.bell(held.end));
+        }
     }
 }
 
@@ -84,11 +91,24 @@ pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
 
 /// Takes note that the sending direction is switched, at the position this tail word has.
 pub(crate) fn note_out(held: &mut Inner, word: u64) {
+    end_out(held, word, false);
+}
+
+/// The same; with `rings`, a peer on another host is woken for it.
+fn end_out(held: &mut Inner, word: u64, rings: bool) {
     let tail = word & !SWITCHED;
     held.out_switched = true;
+    let (switched, head) = (word & SWITCHED != 0, held.out.head);
     // A peer that lies about its position gets what it has not said to have taken, or nothing.
     held.resend =
         if tail <= held.out.head && held.out.head - tail <= held.out.in_ring_at_most() { tail } else { held.out.head };
+    if let Some(shared) = held.shared
+        && let Some(rings) = shared.far(|far| far.end(&shared, if switched { AGAIN } else { END + head }, rings))
+    {
+        // Unless the peer has taken no more, it reads on in its own memory.
+        held.resend = if switched { held.resend } else { head };
+        held.owed += u32::from(rings);
+    }
     if matches!(held.reason, Reason::None) {
         held.reason = Reason::Peer;
     }
@@ -143,6 +163,54 @@ pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
     shared.reset(peer).swap(0, Ordering::Relaxed) == 1 || unread
 }
 
+/// Between hosts, once the receiving direction is switched here: what the peer says of how it ends. False as long as that is not known;
+/// then, and when the ring is to be read on, nothing of the kernel's stream may be taken for bytes.
+pub(crate) fn is_settled(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
+    let Some((fate, bells)) = shared.far(|far| far.fate()) else { return true };
+    let reads_on = match fate {
+        Fate::Again => false,
+        Fate::End(position) => position != held.input.tail,
+        Fate::Unknown => {
+            // A peer that is gone will not say, and has taken nothing back.
+            if kernel::ended(fd).is_none() {
+                return false;
+            }
+            true
+        }
+    };
+    if reads_on {
+        shared.far(|far| far.read_on(shared));
+        held.in_switched = false;
+        return false;
+    }
+    held.bells_last = bells;
+    true
+}
+
+/// Whether a peer on another host is still to say so.
+pub(crate) fn is_unsettled(held: &Inner) -> bool {
+    held.in_switched && held.bells_last == u64::MAX
+}
+
+/// The device has lost the peer while bytes were to go or to come by it. The kernel's connection goes on where that has ended as well;
+/// else nobody knows what has arrived, and it is broken off. Nothing has gone by a ring that was never started.
+pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Errno> {
+    if !held.started && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
+        held.reason = Reason::Peer;
+        meeting::restore(held, fd);
+        epoll::restore(fd, held.connection);
+        held.connection.set_state(State::Plain);
+        return None;
+    }
+    if kernel::is_over(fd) {
+        switch_out(held, shared);
+        return None;
+    }
+    held.reason = Reason::Call("the RDMA device has lost the other host");
+    let _ = rustix::net::connect_unspec(kernel::borrowed(fd));
+    Some(Errno::CONNRESET)
+}
+
 /// Sends bells that are counted but did not fit.
 pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     while held.owed > 0 {
@@ -157,8 +225,12 @@ pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 #[inline]
 pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
     // One that only ever receives starts here, or its bells would mean nothing and the sender would sleep for ever.
+    if shared.far(|far| far.has_said_fate()) == Some(true) {
+        return;
+    }
     let can = held.started || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
     if can {
+        shared.far(|far| far.look_for_wishes(shared));
         let wake = bells::claim(shared.bell(held.peer()), wishes);
         if wake.near {
             near::wake(shared.bell(held.peer()));
@@ -168,6 +240,8 @@ pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
         }
         if wake.bell {
             held.owed += 1;
+            // The peer knows of a bell before it hears it.
+            shared.far(|far| far.tell(shared, far::STUCK_NS));
             let _ = pay(held, fd);
         }
     }

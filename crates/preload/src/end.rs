@@ -60,7 +60,8 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
         }
     }
     let (end, head) = (held.end, held.out.head);
-    let few = |tail: u64| head - tail <= AT_ONCE;
+    // Bytes in another host's memory stay there.
+    let few = |tail: u64| head - tail <= AT_ONCE || shared.is_far();
     if held.started && !held.out_switched && held.out.taken(&shared, end).is_ok_and(|taken| few(taken.tail)) {
         drain::switch_out(held, &shared);
     }
@@ -68,7 +69,7 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
     drain::switch_in(held, &shared);
     // A bell left unread would make the kernel say reset.
     for _ in 0..BELL_TRIES {
-        if held.eaten >= held.bells_last {
+        if held.eaten >= held.bells_last.min(bells::rung(shared.bell(held.end))) {
             break;
         }
         let mut bell = 0;

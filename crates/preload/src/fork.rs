@@ -19,6 +19,14 @@ use crate::{again, chime, drain, epoll, errno, meeting, receive, report, table};
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
     errno::kept(|| {
+        // First all of those to other hosts, which answer meanwhile.
+        for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
+            if let Some(mut held) = table::hold(fd, connection)
+                && held.shared.is_some_and(|shared| shared.is_far())
+            {
+                drain::leave(&mut held, fd, Reason::Fork);
+            }
+        }
         for (fd, connection) in table::all() {
             if connection.state() == State::Ring {
                 receive::settle(fd, connection, Reason::Fork);
@@ -70,6 +78,11 @@ pub(crate) extern "C" fn child() {
     for (fd, connection) in table::all() {
         connection.forget_other_threads();
         let Some(mut held) = table::hold(fd, connection) else { continue };
+        if held.shared.is_some_and(|shared| shared.is_far()) {
+            // The parent's device wrote them; what is left of the ring is its business.
+            held.shared = None;
+            connection.set_state(State::Plain);
+        }
         // The other threads' calls are the parent's.
         (held.sending, held.receiving) = (0, 0);
         if !held.common.is_null() && is_first(fd, &held) {

@@ -59,6 +59,11 @@ pub(crate) fn events(fd: c_int, wanted: PollFlags) -> PollFlags {
     }
 }
 
+/// Whether the peer has closed it, or it is broken.
+pub(crate) fn is_over(fd: c_int) -> bool {
+    fd >= 0 && events(fd, PollFlags::RDHUP).intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+}
+
 /// A short sleep.
 pub(crate) fn nap() {
     let _ = rustix::event::poll(&mut [], Some(&NAP));

@@ -18,10 +18,15 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::bells;
+use crate::far::{self, Far};
+
 /// A mapping of a connection's shared memory. Ended by [`Shared::unmap`] alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
     base: NonNull<u8>,
+    /// What keeps it true where the other end is on another host; the words are this end's own then.
+    far: Option<NonNull<Far>>,
 }
 
 // SAFETY: [preload-shared] only atomics and racing copies reach the memory.
@@ -58,7 +63,7 @@ impl Shared {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-shared] a new mapping at an address of the system's choice.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, prot, flags, fd, 0) }?;
-        NonNull::new(base.cast()).map(|base| Self { base }).ok_or(Errno::NOMEM)
+        NonNull::new(base.cast()).map(|base| Self { base, far: None }).ok_or(Errno::NOMEM)
     }
 
     /// Ends the mapping.
@@ -66,8 +71,49 @@ impl Shared {
     /// # Safety
     /// No copy of it is used any more, on any thread.
     pub(crate) unsafe fn unmap(self) {
-        // SAFETY: [preload-shared] the caller's promise.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };
+        match self.far {
+            // SAFETY: [preload-far] the caller's promise.
+            Some(far) => unsafe { far::destroy(&self, far) },
+            // SAFETY: [preload-shared] the caller's promise.
+            None => drop(unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) }),
+        }
+    }
+
+    /// Words of this end's own, zeroed, and what brings the other's in.
+    pub(crate) fn distant(base: NonNull<u8>, far: NonNull<Far>) -> Self {
+        Self { base, far: Some(far) }
+    }
+
+    /// What the connection has beside, if the other end is on another host. The caller holds the connection's lock, and does not
+    /// come here again within `f`.
+    #[inline]
+    pub(crate) fn far<T>(&self, f: impl FnOnce(&mut Far) -> T) -> Option<T> {
+        // SAFETY: [preload-far] under the lock, by one at a time; it lives as long as the mapping.
+        self.far.map(|mut far| f(unsafe { far.as_mut() }))
+    }
+
+    /// Whether the other end is on another host.
+    #[inline]
+    pub(crate) fn is_far(&self) -> bool {
+        self.far.is_some()
+    }
+
+    /// Whether the other host may have written something that nobody has taken in yet. Without the lock.
+    #[inline]
+    pub(crate) fn is_new(&self) -> bool {
+        self.far.is_some() && far::is_new(self)
+    }
+
+    /// This end asks for a bell. The caller looks once more afterwards, before it sleeps, and holds the lock.
+    #[inline]
+    pub(crate) fn wish(&self, end: usize, wish: u64) {
+        if self.far(|far| far.wish(self, wish)).is_none() {
+            bells::arm(self.bell(end), wish);
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// Bytes that the sender has written, ever.
@@ -136,6 +182,20 @@ impl Shared {
         self.word(0, PACT)
     }
 
+    /// Between hosts: where the next frame will begin, the number of the peer's words that were taken in, and whether something is
+    /// to be done at once.
+    pub(crate) fn next_frame(&self) -> &AtomicU64 {
+        self.word(0, NEXT_FRAME)
+    }
+
+    pub(crate) fn copies(&self) -> &AtomicU64 {
+        self.word(0, COPIES)
+    }
+
+    pub(crate) fn news(&self) -> &AtomicU64 {
+        self.word(0, NEWS)
+    }
+
     #[inline]
     fn word(&self, which: usize, line: usize) -> &AtomicU64 {
         let at = line + (which & 1) * SECOND;
@@ -191,6 +251,9 @@ const RESET: usize = 272;
 const GONE: usize = 280;
 const CHIMES: usize = 288;
 const PACT: usize = 320;
+const NEXT_FRAME: usize = 384;
+const COPIES: usize = 392;
+const NEWS: usize = 400;
 const SECOND: usize = 512;
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod drain;
 mod end;
 mod epoll;
 mod errno;
+mod far;
 mod fork;
 #[cfg(not(test))]
 mod hooks;

@@ -24,6 +24,7 @@ use crate::chime;
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
+use crate::far;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
@@ -48,25 +49,30 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         held.reason = Reason::Shared;
         return;
     }
-    let met = if held.end == 1 {
+    let met = if held.distant {
+        far::step(held, fd)
+    } else if held.end == 1 {
         dial(held, fd)
     } else if held.offer < 0 {
         offer(held, fd)
     } else {
         answer(held)
     };
+    // On another host nobody listens.
+    let refused = held.distant && met == Err(Errno::CONNREFUSED);
     match met {
         Ok(()) => {}
         Err(Errno::AGAIN | Errno::CONNREFUSED | Errno::NOTCONN) => held.reason = Reason::Alone,
         // It has stopped listening.
         Err(Errno::PIPE | Errno::CONNRESET) => refuse(held, Reason::Alone),
+        Err(Errno::NODEV) => return give_up(held),
         Err(Errno::PERM | Errno::ADDRINUSE) => refuse(held, Reason::Refused),
         Err(_) => refuse(held, Reason::Exhausted),
     }
     if held.shared.is_some() {
         held.next_try = 0;
         enter(held, fd);
-    } else if held.offer >= 0 && !is_soon() {
+    } else if held.offer >= 0 && !is_soon() && !refused {
         held.next_try = held.operations + (held.operations / 16).max(1);
     }
 }
@@ -91,24 +97,35 @@ fn come_again(held: &mut Held<'_>) -> bool {
 /// The kernel's for good.
 fn refuse(held: &mut Held<'_>, reason: Reason) {
     held.reason = reason;
+    give_up(held);
+}
+
+/// The same, for a reason that has been said.
+fn give_up(held: &mut Held<'_>) {
     call_off(held);
     held.connection.set_state(State::Plain);
 }
 
 /// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
 pub(crate) fn call_off(held: &mut Held<'_>) {
-    if held.offer >= 0 {
-        // SAFETY: [preload-descriptor] ours since `offer`.
-        drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
-        held.offer = -1;
-    }
+    withdraw_offer(held);
     held.resting = false;
     if let Some(shared) = held.shared {
         again::end(&shared);
+        shared.far(|far| far.end(&shared, far::END, false));
         shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
         bells::disarm(shared.bell(held.end));
         crate::drain::release(held);
+    }
+}
+
+/// Nobody can come by any more.
+pub(crate) fn withdraw_offer(held: &mut Inner) {
+    if held.offer >= 0 {
+        // SAFETY: [preload-descriptor] ours since it was offered.
+        drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
+        held.offer = -1;
     }
 }
 
@@ -136,9 +153,7 @@ fn answer(held: &mut Held<'_>) -> Result<(), Errno> {
                 if let Some(chimes) = chimes {
                     chime::keep(held, chimes, &shared);
                 }
-                // SAFETY: [preload-descriptor] ours since `offer`.
-                drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
-                held.offer = -1;
+                withdraw_offer(held);
                 return Ok(());
             }
         }
@@ -197,6 +212,12 @@ fn receive(caller: &OwnedFd) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Errno> {
 /// the ring is expected.
 fn enter(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.shared else { return };
+    if held.distant && !matches!(far::introduce(held, fd), Ok(true)) {
+        if held.operations > GIVE_UP {
+            refuse(held, Reason::Alone);
+        }
+        return;
+    }
     if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
         // The other end has forked once more, before this one came.
         held.resting = again::is_open(&shared);
@@ -320,7 +341,7 @@ fn side_socket() -> Result<OwnedFd, Errno> {
 }
 
 /// A descriptor that a program does not expect must not take a number that it does.
-fn out_of_the_way(socket: OwnedFd) -> Result<c_int, Errno> {
+pub(crate) fn out_of_the_way(socket: OwnedFd) -> Result<c_int, Errno> {
     match rustix::io::fcntl_dupfd_cloexec(&socket, OUT_OF_THE_WAY) {
         Ok(high) => Ok(high.into_raw_fd()),
         Err(Errno::INVAL) => Ok(socket.into_raw_fd()),

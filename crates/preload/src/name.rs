@@ -28,12 +28,8 @@ impl Name {
                 name.number(key);
             }
             AddressFamily::INET | AddressFamily::INET6 => {
-                let here = endpoint(&rustix::net::getsockname(socket).ok()?)?;
-                let there = endpoint(&rustix::net::getpeername(socket).ok()??)?;
-                let (connecting, accepting) = if end == 0 { (here, there) } else { (there, here) };
                 name.text(b"-tcp-");
-                name.text(&connecting);
-                name.text(&accepting);
+                name.text(&connection(fd, end)?);
             }
             _ => return None,
         }
@@ -57,6 +53,18 @@ impl Name {
     fn number(&mut self, number: u64) {
         self.text(&number.to_be_bytes());
     }
+}
+
+/// A TCP connection's addresses and ports, those of the side that connected first.
+pub(crate) fn connection(fd: c_int, end: usize) -> Option<[u8; 36]> {
+    let socket = kernel::borrowed(fd);
+    let here = endpoint(&rustix::net::getsockname(socket).ok()?)?;
+    let there = endpoint(&rustix::net::getpeername(socket).ok()??)?;
+    let (connecting, accepting) = if end == 0 { (here, there) } else { (there, here) };
+    let mut bytes = [0; 36];
+    bytes.first_chunk_mut::<18>()?.copy_from_slice(&connecting);
+    bytes.last_chunk_mut::<18>()?.copy_from_slice(&accepting);
+    Some(bytes)
 }
 
 /// Address and port; an IPv4 address that is dressed as IPv6 on one side is the same as the bare one on the other.

@@ -88,7 +88,9 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
         let again = standing(held, fd, &shared, wanted).since(told);
         (look.ready, look.news) = (again.ready, again.news);
         let switched = shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0;
-        look.brief |= again.brief || switched && !held.out_switched;
+        look.brief |= again.brief
+            || switched && !held.out_switched
+            || look.ready == 0 && (shared.is_new() || drain::is_unsettled(held));
     }
     look
 }
@@ -103,7 +105,9 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
     if wanted & READS != 0 {
         let peer = held.peer();
         let waits = if kernel_first {
-            !held.in_switched && kernel::pending(fd) > 0
+            let pending = !held.in_switched && kernel::pending(fd) > 0;
+            shared.far(|far| far.take_in(shared, fd));
+            pending && comes_by_kernel(held, shared)
         } else {
             look.news.head = shared.head(peer).load(Ordering::Acquire);
             held.input.waiting(shared, peer).map_or(true, |bytes| bytes > 0)
@@ -177,7 +181,7 @@ pub(crate) fn translate_held(
             events |= wanted & READS;
         }
         let in_ring = held.connection.state() == State::Ring;
-        if in_ring && wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && is_over(fd) {
+        if in_ring && wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && kernel::is_over(fd) {
             // Nobody will ever take a byte from the ring: the kernel is to say so to the next send.
             drain::switch_out(held, &shared);
             events |= kernel::events(fd, PollFlags::OUT).bits() as i16 & wanted;
@@ -188,11 +192,6 @@ pub(crate) fn translate_held(
     }
     look.ready |= events;
     look
-}
-
-/// Whether the peer has closed it, or it is broken.
-fn is_over(fd: c_int) -> bool {
-    kernel::events(fd, PollFlags::RDHUP).intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Whether there is anything new for somebody who spins. Without the lock: `Watch` keeps the memory mapped.

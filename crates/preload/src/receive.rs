@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::connection::{Connection, Held, State};
 use crate::diagnosis::Reason;
+use crate::far::Fate;
 use crate::iovecs::Cursor;
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Took;
@@ -120,7 +121,9 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
             let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
             drain::respond(&mut held, fd);
             let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_));
-            if !drain::has_backlog(&held) && (bells_are_gone || attempt > BELL_TRIES) {
+            // Another host has to say first how its bytes go on.
+            let tries = if held.shared.is_some_and(|shared| shared.is_far()) { FAR_TRIES } else { BELL_TRIES };
+            if !drain::has_backlog(&held) && (bells_are_gone || attempt > tries) {
                 return;
             }
             drop(held);
@@ -253,6 +256,11 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     }
     wait::eat(held, fd, shared);
     let (ended, peer) = (kernel::ended(fd), held.peer());
+    // What the other host wrote before the end is there by now.
+    shared.far(|far| far.take_in(shared, fd));
+    if shared.far(|far| far.is_broken() && ended.is_none() && far.fate().0 == Fate::Unknown) == Some(true) {
+        return drain::lose(held, fd, shared).map_or(Step::Again, Step::Error);
+    }
     if held.error != 0 && !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) {
         return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
     }
@@ -265,6 +273,8 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
             Step::Error(Errno::CONNRESET)
         }
         Some(Err(Errno::CONNRESET)) if drain::is_reset(held, shared) => Step::Error(Errno::CONNRESET),
+        // A sender that ended before its device had written all.
+        Some(Ok(())) if shared.far(|far| far.lacks_bytes(shared)) == Some(true) => Step::Error(Errno::CONNRESET),
         Some(Ok(()) | Err(Errno::CONNRESET)) => {
             held.dry -= 1;
             Step::End
@@ -284,6 +294,8 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
             Some(Err(error)) => Step::Error(error),
         };
     }
+    // A peer on another host says that it starts before its first bell.
+    shared.far(|far| far.take_in(shared, fd));
     // Nor switched: what it sends after that may have something beside it.
     if shared.start(held.peer()).load(Ordering::SeqCst) != 0
         || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
@@ -323,6 +335,12 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
     let received = held.counts().received.load(Ordering::Relaxed);
     if received < start.saturating_sub(1) {
         return from_kernel(held, fd, to, look, start - 1 - received);
+    }
+    if shared.is_far() {
+        wait::eat(held, fd, &shared);
+    }
+    if !drain::is_settled(held, fd, &shared) {
+        return if held.in_switched { Step::Nothing } else { Step::Again };
     }
     while held.eaten < held.bells_last {
         let mut bells = [0; 16];
@@ -382,3 +400,5 @@ pub(crate) const DRY_MASK: u32 = 3;
 /// Milliseconds that a bell may be on its way; that a peer may leave the kernel's buffer full.
 const BELL_TRIES: u32 = 200;
 const BACKLOG_TRIES: u32 = 30_000;
+/// Milliseconds that a peer on another host may take until its next call.
+const FAR_TRIES: u32 = 5_000;

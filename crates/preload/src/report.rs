@@ -55,7 +55,15 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     let here = rustix::net::getsockname(borrowed(fd)).ok();
     let there = rustix::net::getpeername(borrowed(fd)).ok().flatten();
     let _ = write!(line, "{}\t{}\t", Shown(here), Shown(there));
-    let _ = write!(line, "{}\t{reason}\t", if accelerated { "ring" } else { "kernel" });
+    let _ = write!(
+        line,
+        "{}\t{reason}\t",
+        match (accelerated, held.distant) {
+            (true, true) => "rdma",
+            (true, false) => "ring",
+            (false, _) => "kernel",
+        }
+    );
     let _ = writeln!(line, "{}\t{}\t{}\t{}", tally.bytes_out, tally.messages_out, tally.bytes_in, tally.messages_in);
     // SAFETY: [preload-real] the copy that `find_file` made.
     let file = unsafe { CStr::from_ptr(file) };

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use overside_memory::kernels::copy_racing;
 
+use crate::far::{Fate, RING};
 use crate::iovecs::Cursor;
 use crate::layout::{LARGE, SMALL, SWITCHED, Shared};
 
@@ -24,6 +25,8 @@ pub(crate) struct Sender {
     large_from: u64,
     /// There was no memory for the large ring when it was asked for last.
     stuck: bool,
+    /// Between hosts: bytes that fit now.
+    far_room: Option<u64>,
 }
 
 /// How far the receiver has come.
@@ -34,11 +37,17 @@ pub(crate) struct Taken {
 }
 
 impl Sender {
-    pub(crate) const NEW: Self = Self { head: 0, tail: 0, large_from: 0, stuck: false };
+    pub(crate) const NEW: Self = Self { head: 0, tail: 0, large_from: 0, stuck: false, far_room: None };
 
     /// The receiver's position, checked.
     #[inline]
     pub(crate) fn taken(&mut self, shared: &Shared, direction: usize) -> Result<Taken, Corrupt> {
+        if shared.is_far() {
+            self.far_room = shared.far(|far| far.room());
+            if shared.far(|far| far.is_corrupt()) == Some(true) {
+                return Err(Corrupt);
+            }
+        }
         let word = shared.tail(direction).load(Ordering::Acquire);
         let (tail, switched) = (word & !SWITCHED, word & SWITCHED != 0);
         if tail < self.tail || tail > self.head {
@@ -51,7 +60,9 @@ impl Sender {
     /// Bytes that fit now.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
-        if self.large_from == 0 {
+        if let Some(room) = self.far_room {
+            room
+        } else if self.large_from == 0 {
             SMALL - (self.head - self.tail)
         } else {
             LARGE - (self.head - self.tail.max(self.large_from - 1))
@@ -70,13 +81,13 @@ impl Sender {
 
     /// Whether a send would take a byte.
     pub(crate) fn has_room(&self) -> bool {
-        self.large_from == 0 && !self.stuck || self.room() > 0
+        self.far_room.is_none() && self.large_from == 0 && !self.stuck || self.room() > 0
     }
 
     /// Moves over to the large ring, when its memory can be had.
     #[cold]
     pub(crate) fn grow(&mut self, shared: &Shared, direction: usize) -> bool {
-        if self.large_from != 0 {
+        if self.large_from != 0 || shared.is_far() {
             return false;
         }
         self.stuck = !shared.populate(direction);
@@ -91,6 +102,11 @@ impl Sender {
     /// Copies what fits of the buffers and publishes it. Returns the bytes.
     #[inline]
     pub(crate) fn write(&mut self, shared: &Shared, direction: usize, from: &mut Cursor<'_>) -> u64 {
+        if let Some(bytes) = shared.far(|far| far.send(shared, from)) {
+            self.head += bytes;
+            self.far_room = shared.far(|far| far.room());
+            return bytes;
+        }
         let (mut room, before) = (self.room(), self.head);
         while room > 0 {
             let (to, run) = shared.place(direction, self.head, self.large_from);
@@ -107,11 +123,18 @@ impl Sender {
 
     /// Bytes that can lie in the ring unread, whatever the peer says.
     pub(crate) fn in_ring_at_most(&self) -> u64 {
-        if self.large_from == 0 { SMALL } else { SMALL + LARGE }
+        match (self.far_room, self.large_from) {
+            (Some(_), _) => RING,
+            (None, 0) => SMALL,
+            (None, _) => SMALL + LARGE,
+        }
     }
 
     /// A run of what was written from `position` on; to be sent again through the kernel.
     pub(crate) fn written(&self, shared: &Shared, direction: usize, position: u64) -> (*mut u8, usize) {
+        if let Some(unread) = shared.far(|far| far.unread(position)) {
+            return unread;
+        }
         let (at, run) = shared.place(direction, position, self.large_from);
         (at, run.min(self.head - position) as usize)
     }
@@ -150,6 +173,9 @@ impl Receiver {
     /// Bytes that wait, checked.
     #[inline]
     pub(crate) fn waiting(&mut self, shared: &Shared, direction: usize) -> Result<u64, Corrupt> {
+        if shared.far(|far| far.is_corrupt()) == Some(true) {
+            return Err(Corrupt);
+        }
         let head = shared.head(direction).load(Ordering::Acquire);
         let waiting = head.wrapping_sub(self.tail);
         if waiting > SMALL + LARGE {
@@ -177,10 +203,14 @@ impl Receiver {
         let mut waiting = self.waiting(shared, direction)?;
         let mut at = self.tail;
         if waiting == 0 {
-            let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0;
+            let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0
+                || shared.far(|far| far.fate().0) == Some(Fate::End(self.tail));
             return Ok(if switched { Took::Switched } else { Took::Nothing });
         }
         let mut target = *to;
+        if let Some(read) = shared.far(|far| far.read(self.tail, waiting, &mut target, look)) {
+            (at, waiting) = (self.tail + read?, 0);
+        }
         while waiting > 0 {
             let (from, run) = shared.place(direction, at, self.large_from);
             let Some((place, len)) = target.peek(run.min(waiting) as usize) else { break };
@@ -212,6 +242,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn is_stirring(shared: &Shared, direction: usize, tail: u64) -> bool {
         shared.head(direction).load(Ordering::Acquire) != tail
+            || shared.is_new()
             || shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0
     }
 }

@@ -158,6 +158,12 @@ fn back(
 fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let Some(shared) = held.shared else { return Step::Plain };
     let direction = held.end;
+    if !held.out_switched && shared.far(|far| far.is_broken()) == Some(true) {
+        if let Some(error) = drain::lose(held, fd, &shared) {
+            return Step::Error(error);
+        }
+        return Step::Plain;
+    }
     if !held.started && !begin_direction(held, &shared) {
         if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
             drain::leave(held, fd, Reason::Peer);
@@ -173,7 +179,7 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
                 held.reason = Reason::Corrupt;
                 return Step::Error(Errno::CONNRESET);
             }
-            Ok(taken) if taken.switched => drain::note_out(held, taken.tail),
+            Ok(taken) if taken.switched => drain::note_out(held, taken.tail | SWITCHED),
             Ok(taken) if taken.tail != held.out.head => look_after_peer(held, fd, &shared),
             Ok(_) => held.unread = 0,
         }

@@ -5,6 +5,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use crate::connection::{Connection, Held, Inner, State};
+use crate::errno;
+use crate::layout::Shared;
 use crate::lock::Lock;
 use crate::slab::Slab;
 
@@ -31,7 +33,13 @@ pub(crate) fn find(fd: c_int) -> Option<&'static Connection> {
 #[inline]
 pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'static>> {
     let held = connection.hold()?;
-    find(fd).is_some_and(|now| std::ptr::eq(now, connection)).then_some(held)
+    if !find(fd).is_some_and(|now| std::ptr::eq(now, connection)) {
+        return None;
+    }
+    if let Some(shared) = held.shared.filter(Shared::is_far) {
+        errno::kept(|| shared.far(|far| far.take_in(&shared, fd)));
+    }
+    Some(held)
 }
 
 /// Whether the table is this process's own to change.
@@ -67,9 +75,9 @@ pub(crate) fn note_closed(first: u32, last: u32) {
     }
 }
 
-/// A new connection under this descriptor; whatever stood there is forgotten. None when there is no room, or an unknown
+/// A new connection under this descriptor, to another host if it is `distant`; whatever stood there is forgotten. None when there is no room, or an unknown
 /// set of epoll has it already.
-pub(crate) fn insert(fd: c_int, end: usize) -> Option<&'static Connection> {
+pub(crate) fn insert(fd: c_int, end: usize, distant: bool) -> Option<&'static Connection> {
     let slot = TABLE.get(fd as usize)?;
     if IN_SET.get(fd as usize)?.load(Ordering::Relaxed) {
         return None;
@@ -78,6 +86,7 @@ pub(crate) fn insert(fd: c_int, end: usize) -> Option<&'static Connection> {
     {
         let mut held = connection.hold()?;
         *held = Inner::new(end);
+        held.distant = distant;
         connection.renew();
         connection.set_state(State::Counting);
     }

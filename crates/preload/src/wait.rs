@@ -70,7 +70,8 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
 /// Waits until there may be room in the ring.
 pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
-    let stirring = |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken;
+    let stirring =
+        |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken || scene.shared.is_new();
     if spin(&scene, false, stirring) {
         leave(connection);
         return Ok(());
@@ -141,6 +142,9 @@ fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> 
     };
     let Some(scene) = scene_of(connection, &held) else { return Nap::Woken };
     drain::respond(&mut held, fd);
+    if scene.shared.is_far() {
+        return Nap::Kernel;
+    }
     let (shared, end) = (scene.shared, held.end);
     let start = shared.start(held.peer()).load(Ordering::SeqCst);
     let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1;
@@ -192,6 +196,12 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
         kernel::nap();
         return Doze::Awake;
     }
+    if drain::is_unsettled(&held) {
+        // That comes past the kernel.
+        drop(held);
+        kernel::nap();
+        return Doze::Awake;
+    }
     if held.in_switched {
         connection.sleepers.fetch_add(1, Ordering::SeqCst);
         return Doze::Kernel;
@@ -207,7 +217,7 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
         kernel::nap();
         return Doze::Awake;
     }
-    bells::arm(shared.bell(held.end), wish);
+    shared.wish(held.end, wish);
     if stirring(&scene) || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0 && !held.out_switched {
         return Doze::Awake;
     }

@@ -25,7 +25,7 @@ pub struct Job {
     pub limit_s: u64,
 }
 
-pub const JOBS: [Job; 4] = [
+pub const JOBS: [Job; 5] = [
     Job {
         name: "conformance",
         builds: &[&["test", "--no-run", "--package", "overside-ibv", "--tests"]],
@@ -51,6 +51,14 @@ pub const JOBS: [Job; 4] = [
         limit_s: 600,
     },
     Job {
+        name: "sockets",
+        builds: &[PAIRS],
+        programs: &[("pairs", "pairs"), ("overside_preload", "liboverside_preload.so")],
+        script: include_str!("sockets.sh"),
+        machines: 1,
+        limit_s: 900,
+    },
+    Job {
         name: "between",
         builds: &[&["test", "--no-run", "--package", "overside-ibv", "--test", "between"], COMMAND],
         programs: &[("between", "between"), ("overside", "overside")],
@@ -61,6 +69,7 @@ pub const JOBS: [Job; 4] = [
 ];
 /// Optimised: the processor is emulated.
 const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
+const PAIRS: &[&str] = &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs"];
 
 /// Builds a job's programs and packs them with their libraries; where the archive is.
 pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
@@ -96,13 +105,17 @@ fn build(root: &Path, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&built.stdout).into_owned())
 }
 
-/// The program that cargo says it has built of a target.
+/// The program, or the library to be loaded, that cargo says it has built of a target.
 fn executable(messages: &str, target: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message["target"]["name"] == target)
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .find_map(|message| {
+            let files = message["filenames"].as_array().into_iter().flatten().filter_map(|file| file.as_str());
+            let library = files.into_iter().find(|file| file.ends_with(".so")).map(PathBuf::from);
+            message["executable"].as_str().map(PathBuf::from).or(library)
+        })
 }
 
 #[cfg(test)]
@@ -118,6 +131,9 @@ mod tests {
         );
         assert_eq!(executable(messages, "conformance"), Some(PathBuf::from("/t/conformance-1")));
         assert_eq!(executable(messages, "other"), None);
+        let library =
+            "{\"target\":{\"name\":\"l\"},\"executable\":null,\"filenames\":[\"/t/libl.rlib\",\"/t/libl.so\"]}";
+        assert_eq!(executable(library, "l"), Some(PathBuf::from("/t/libl.so")));
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn report_file() -> Result<PathBuf> {
 /// The processes' lines (process, side, both addresses, way, reason, then bytes and messages out and in) for people.
 fn told(lines: &str) -> String {
     let mut text = String::new();
-    let (mut rings, mut kernel, mut bytes, mut messages) = (0u64, 0u64, 0u64, 0u64);
+    let (mut rings, mut far, mut kernel, mut bytes, mut messages) = (0u64, 0u64, 0u64, 0u64, 0u64);
     for line in lines.lines() {
         let [process, side, here, there, way, reason, bytes_out, messages_out, bytes_in, messages_in] =
             line.split('\t').collect::<Vec<_>>()[..]
@@ -87,20 +87,20 @@ fn told(lines: &str) -> String {
         bytes += number(bytes_out) + number(bytes_in);
         messages += number(messages_out) + number(messages_in);
         let head = format!("overside: process {process} {side} {here} to {there}: ");
-        let tail = if way == "ring" {
-            rings += 1;
+        let over = if way == "rdma" { "RDMA" } else { "shared memory" };
+        let tail = if way != "kernel" {
+            *(if way == "rdma" { &mut far } else { &mut rings }) += 1;
             let then = if reason.is_empty() { String::new() } else { format!(", then the kernel: {reason}") };
-            format!(
-                "shared memory, {bytes_out} bytes in {messages_out} sends, {bytes_in} in {messages_in} receives{then}"
-            )
+            format!("{over}, {bytes_out} bytes in {messages_out} sends, {bytes_in} in {messages_in} receives{then}")
         } else {
             kernel += 1;
             format!("kernel: {reason}")
         };
         text += &format!("{head}{tail}\n");
     }
+    let far = if far > 0 { format!("{far} over RDMA, ") } else { String::new() };
     text + &format!(
-        "overside: {rings} connection ends over shared memory ({bytes} bytes in {messages} calls), {kernel} through the kernel\n"
+        "overside: {rings} connection ends over shared memory, {far}{kernel} through the kernel; {bytes} bytes in {messages} calls past it\n"
     )
 }
 
@@ -113,10 +113,14 @@ mod tests {
     #[test]
     fn lines_are_told_and_nonsense_is_passed_over() {
         let lines = "7\tconnected\t127.0.0.1:1\t127.0.0.1:2\tring\t\t10\t1\t20\t2\n\
-                     7\taccepted\tunix\tunix\tkernel\tpoll\t0\t0\t0\t0\nnonsense\n";
+                     7\taccepted\tunix\tunix\tkernel\tpoll\t0\t0\t0\t0\nnonsense\n\
+                     7\tconnected\t10.0.0.1:1\t10.0.0.2:2\trdma\t\t5\t1\t0\t0\n";
         let told = told(lines);
         assert!(told.contains("process 7 connected 127.0.0.1:1 to 127.0.0.1:2: shared memory, 10 bytes in 1 sends"));
+        assert!(told.contains("10.0.0.1:1 to 10.0.0.2:2: RDMA, 5 bytes in 1 sends"));
         assert!(told.contains("kernel: poll\n"));
-        assert!(told.ends_with("1 connection ends over shared memory (30 bytes in 3 calls), 1 through the kernel\n"));
+        assert!(told.ends_with(
+            "1 connection ends over shared memory, 1 over RDMA, 1 through the kernel; 35 bytes in 4 calls past it\n"
+        ));
     }
 }

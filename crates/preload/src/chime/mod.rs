@@ -75,7 +75,7 @@ pub(crate) fn to_wait_for(held: &Held<'_>, shared: &Shared) -> Option<c_int> {
 /// Asks to be woken where sets and lists are: by the chime if there is one, else by a bell.
 pub(crate) fn arm(held: &Held<'_>, shared: &Shared, wish: u64) {
     let wish = if to_wait_for(held, shared).is_some() { bells::by_chime(wish) } else { wish };
-    bells::arm(shared.bell(held.end), wish);
+    shared.wish(held.end, wish);
 }
 
 /// Rings the other end's.

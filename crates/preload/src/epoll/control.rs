@@ -277,7 +277,7 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     let head = shared.head(held.peer()).load(Ordering::SeqCst);
     let end = held.end;
     let room = held.out.taken(shared, end).is_err() || held.out.has_room();
-    let (data, fulls) = (head != held.input.tail, held.connection.fulls.load(Ordering::Relaxed));
+    let (data, fulls) = (head != held.input.tail || shared.is_new(), held.connection.fulls.load(Ordering::Relaxed));
     errno::kept(|| {
         each(fd, held.connection, |members, member| {
             let sleepers = members.set.sleepers.load(Ordering::SeqCst);

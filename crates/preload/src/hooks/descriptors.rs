@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
-use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6};
+use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6, SocketType, sockopt};
 
 use super::give_up;
 use crate::connection::{Connection, State};
 use crate::kernel::borrowed;
-use crate::{chime, end, epoll, errno, meeting, real, table};
+use crate::{chime, end, epoll, errno, far, meeting, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -27,8 +27,11 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
                 end::close(fd, known);
             }
         }
-        if (result == 0 || pending) && is_of_this_host(fd) && table::is_ours() {
-            let connection = table::insert(fd, 0);
+        if (result == 0 || pending)
+            && let Some(distant) = is_for_us(fd)
+            && table::is_ours()
+        {
+            let connection = table::insert(fd, 0, distant);
             meeting::at_once(fd, connection, !pending);
         }
     });
@@ -56,11 +59,22 @@ fn accepted(fd: c_int) {
         return;
     }
     errno::kept(|| {
-        if is_of_this_host(fd) && table::is_ours() {
-            let connection = table::insert(fd, 1);
+        if let Some(distant) = is_for_us(fd)
+            && table::is_ours()
+        {
+            let connection = table::insert(fd, 1, distant);
             meeting::at_once(fd, connection, true);
         }
     });
+}
+
+/// Whether a new connection may ever leave the kernel; whether its other end is on another host then.
+fn is_for_us(fd: c_int) -> Option<bool> {
+    if is_of_this_host(fd) {
+        return Some(false);
+    }
+    let stream = far::is_asked_for() && sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM);
+    stream.then_some(true)
 }
 
 /// A stream whose other end is on this host, as far as addresses tell.

@@ -21,7 +21,7 @@ use libc::iovec;
 use crate::connection::State;
 use crate::diagnosis::Reason;
 use crate::receive::{How, settle};
-use crate::{crowd, end, errno, fork, kernel, meeting, receive, report, send, table};
+use crate::{crowd, end, errno, far, fork, kernel, meeting, receive, report, send, table};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -38,6 +38,7 @@ extern "C" fn init() {
     report::find_file();
     meeting::find_soon();
     crowd::find_processors();
+    far::find();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
 }

@@ -17,6 +17,8 @@
 //! receive queue is two queue pairs, one of either kind. The receiver says which it uses as soon as it posts its first receive;
 //! until then there is no receive that a message could meet, and messages wait at their sender.
 //!
+//! [`Wire`] is a queue pair without all that: it writes and reads the memory of one peer, for who brings the connection.
+//!
 //! Completions keep the order of posting because only one of the two is in use at a time.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -48,6 +50,8 @@ mod segments;
 mod status;
 mod token;
 mod translate;
+mod wire;
 
 pub use device::{Device, DevicePort, devices};
 pub use provider::{IbvProvider, Options};
+pub use wire::{Card, Down, Nic, Wire};

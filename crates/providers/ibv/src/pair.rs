@@ -482,12 +482,12 @@ fn is_atomic(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::FetchAdd | Opcode::CompareSwap)
 }
 
-fn blank() -> ibv_qp_attr {
+pub(crate) fn blank() -> ibv_qp_attr {
     // SAFETY: [ibv-plain] zeros are a value of it.
     unsafe { std::mem::zeroed() }
 }
 
-fn modify(qp: &Qp, mut attributes: ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
+pub(crate) fn modify(qp: &Qp, mut attributes: ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
     let library = qp.domain.context.library;
     // SAFETY: [ibv-object] the queue pair lives; the structure has the library's size.
     let failed = unsafe { (library.ibv_modify_qp)(qp.raw.as_ptr(), &mut attributes, mask as c_int) };
@@ -511,9 +511,9 @@ pub(crate) fn parts_of(id: u64) -> (u32, u32, bool) {
 
 const RECEIVE: u64 = 1 << 32;
 /// A peer without a receive asks for 0.32 ms of patience.
-const RNR_TIMER: u8 = 10;
+pub(crate) const RNR_TIMER: u8 = 10;
 /// A packet is sent again after 0.27 s, seven times.
-const TIMEOUT: u8 = 16;
-const RETRIES: u8 = 7;
-const FOR_EVER: u8 = 7;
-const HOP_LIMIT: u8 = 64;
+pub(crate) const TIMEOUT: u8 = 16;
+pub(crate) const RETRIES: u8 = 7;
+pub(crate) const FOR_EVER: u8 = 7;
+pub(crate) const HOP_LIMIT: u8 = 64;

@@ -1,0 +1,513 @@
+//! A connection to another host: the same words and rings as within one, kept true by writes over RDMA.
+//!
+//! The rest of this library sees shared words (`layout`), a sender and a receiver (`ring`). On one host those are the truth. Between
+//! hosts each end has a page of them for itself; whoever takes a connection's lock first brings in what the peer has said and
+//! written (`take_in`), and whoever gives it back says what is new (`tell`). Every word has one end that writes it, so no atomic
+//! operation goes over the wire.
+//!
+//! - Bytes: `frames`. A send returns when the peer's memory has them, so they are there though the sender is killed.
+//! - Sleeping: the wish for a bell is written to the peer, then its own words are read back over the wire (`wish`). A peer that did not see
+//!   the wish when it looked had said what it wrote before, and that is seen.
+//! - Switching: the sender ends the ring at its head (`END`), and what lies there is still read; or the receiver takes no more and
+//!   the sender says so and sends the rest again (`AGAIN`). Whoever sends says one of the two, once, with the number of its bells.
+//!   If both ends switch at once, `END` stands, and the receiver reads on up to there.
+
+mod frames;
+mod meet;
+mod nic;
+mod words;
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+
+use overside_ibv::{Card, Wire};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::bells;
+use crate::iovecs::Cursor;
+use crate::layout::{PAGE, SWITCHED, Shared};
+use crate::ring::Corrupt;
+use crate::{kernel, pace};
+
+use frames::{Incoming, Memory, Outgoing};
+use words::{
+    ANSWERED, BACK, BYTES, Block, ENDING, FINAL, FREED, GONE, HEAD, PRESENT, RESET, RUNG, START, TAKEN, WISH,
+    WISH_NUMBER, Words,
+};
+
+pub(crate) use frames::RING;
+pub(crate) use meet::{introduce, step};
+pub(crate) use nic::{find, is_asked_for};
+pub(crate) use words::{AGAIN, END};
+
+/// How the receiving direction leaves the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The peer has not said.
+    Unknown,
+    /// The ring is to be read up to this position.
+    End(u64),
+    /// The rest comes again.
+    Again,
+}
+
+/// What a connection to another host has beside the words that the rest of the library sees.
+#[derive(Debug)]
+pub(crate) struct Far {
+    wire: Wire,
+    base: NonNull<u8>,
+    end: usize,
+    /// The program's socket, to see the end of the peer while waiting for the wire.
+    fd: c_int,
+    connected: bool,
+    out: Outgoing,
+    into: Incoming,
+    /// What this end has said, and what of it was written to the peer.
+    said: Words,
+    written: Words,
+    /// What the peer has said.
+    heard: Words,
+    /// The wish that stands, and its number.
+    wished: u64,
+    wish_number: u64,
+    fate_out: u64,
+    /// Bytes that the peer has written, as far as is known.
+    announced: u64,
+    /// The peer has said something that is on its way.
+    expecting: bool,
+    broken: bool,
+    corrupt: bool,
+}
+
+impl Far {
+    /// Memory and a queue pair for a connection; nobody knows of them yet. Ended by `Shared::unmap`.
+    fn create(means: &nic::Means, end: usize, here: Option<core::net::SocketAddr>) -> Result<Shared, Errno> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: [preload-far] a new mapping at an address of the system's choice. Shared: a forked child's copies move nothing.
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), MAPPED, prot, flags) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        // SAFETY: [preload-far] both within the mapping, which `Shared::unmap` ends after the wire.
+        let wire = unsafe {
+            let part = |at: usize| (base.add(at), PAGE + RING as usize);
+            Wire::new(&means.nic, part(INCOMING), part(OUTGOING), here)
+        };
+        let Ok(wire) = wire else {
+            // SAFETY: [preload-far] nobody else knows of it.
+            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), MAPPED) };
+            return Err(Errno::NOMEM);
+        };
+        let far = Box::new(Self {
+            wire,
+            base,
+            end,
+            fd: -1,
+            connected: false,
+            out: Outgoing::default(),
+            into: Incoming::default(),
+            said: Words::default(),
+            written: Words::default(),
+            heard: Words::default(),
+            wished: 0,
+            wish_number: 0,
+            fate_out: 0,
+            announced: 0,
+            expecting: false,
+            broken: false,
+            corrupt: false,
+        });
+        Ok(Shared::distant(base, NonNull::from(Box::leak(far))))
+    }
+
+    pub(crate) fn card(&self) -> Card {
+        self.wire.card()
+    }
+
+    /// Whether the peer's memory can be written. The accepting end, which is the last to know the other's card, waits for a word.
+    fn may_write(&self) -> bool {
+        self.connected && !self.broken && (self.end == 0 || self.heard[BACK] != 0) && !self.wire.is_inherited()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    pub(crate) fn connect(&mut self, peer: &Card) -> Result<(), Errno> {
+        self.wire.connect(peer).map_err(|_| Errno::NETUNREACH)?;
+        self.connected = true;
+        Ok(())
+    }
+
+    /// Whether the wire has failed while something is still to come, or to go, by it.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.corrupt
+    }
+
+    /// Whether bytes that the peer has written are not there.
+    pub(crate) fn lacks_bytes(&self, shared: &Shared) -> bool {
+        self.announced > shared.head(self.end ^ 1).load(Ordering::Relaxed)
+    }
+
+    /// How the receiving direction ends, with the number of bells in the kernel's stream.
+    pub(crate) fn fate(&self) -> (Fate, u64) {
+        let fate = match self.heard[FINAL] {
+            0 | ENDING => Fate::Unknown,
+            AGAIN => Fate::Again,
+            end => Fate::End(end - END),
+        };
+        (fate, self.heard[RUNG])
+    }
+
+    /// Whether this end has said how its direction ends: it rings no more.
+    pub(crate) fn has_said_fate(&self) -> bool {
+        self.fate_out != 0
+    }
+
+    /// Brings in what the peer has said and written since the last time.
+    pub(crate) fn take_in(&mut self, shared: &Shared, fd: c_int) {
+        if self.wire.is_inherited() {
+            return;
+        }
+        self.fd = fd;
+        self.broken |= self.wire.reap().is_err();
+        if let Some(words) = self.mirror().load(self.heard[BACK]) {
+            self.expecting = false;
+            self.corrupt |= self.hear(shared, &words).is_err();
+            self.heard = words;
+        }
+        let peer = self.end ^ 1;
+        match self.into.arrived(self.ring()) {
+            Ok(0) => {}
+            Ok(bytes) => {
+                shared.head(peer).fetch_add(bytes, Ordering::AcqRel);
+            }
+            Err(Corrupt) => self.corrupt = true,
+        }
+        self.note(shared);
+    }
+
+    /// The peer's new words, into those that the rest of the library sees.
+    fn hear(&mut self, shared: &Shared, words: &Words) -> Result<(), Corrupt> {
+        let (end, peer) = (self.end, self.end ^ 1);
+        shared.present(peer).store(words[PRESENT] & 1, Ordering::Release);
+        shared.start(peer).store(words[START], Ordering::Release);
+        // Taken out when they are told to the program.
+        for (now, before, word) in
+            [(words[RESET], self.heard[RESET], shared.reset(peer)), (words[GONE], self.heard[GONE], shared.gone(peer))]
+        {
+            if now != before {
+                word.store(now & 1, Ordering::Release);
+            }
+        }
+        self.announced = self.announced.max(words[HEAD]);
+        if self.announced > shared.head(peer).load(Ordering::Relaxed).saturating_add(RING) {
+            return Err(Corrupt);
+        }
+        self.freed(shared, words[FREED])?;
+        let taken = words[TAKEN] & !SWITCHED;
+        if words[TAKEN] & SWITCHED != 0 && self.fate_out == 0 {
+            if taken < self.out.oldest_at() || taken > shared.head(end).load(Ordering::Relaxed) {
+                return Err(Corrupt);
+            }
+            shared.tail(end).store(taken | SWITCHED, Ordering::Release);
+        }
+        let mine = shared.bell(end);
+        let fulfilled = words[ANSWERED] >= self.wish_number;
+        let wishes = if fulfilled { 0 } else { mine.load(Ordering::Relaxed) & bells::WISHES };
+        if fulfilled {
+            self.wished = 0;
+        }
+        mine.store(bells::counted(words[RUNG], wishes), Ordering::SeqCst);
+        if words[WISH_NUMBER] != self.heard[WISH_NUMBER] {
+            let theirs = shared.bell(peer);
+            let rung = bells::rung(theirs);
+            theirs.store(bells::counted(rung, words[WISH] & (bells::DATA | bells::ROOM)), Ordering::SeqCst);
+        }
+        let head = shared.head(peer).load(Ordering::Relaxed);
+        let ends = words[FINAL].wrapping_sub(END);
+        let absurd = words[FINAL] > ENDING && words[FINAL] != AGAIN && (ends < head || ends < words[HEAD]);
+        if absurd { Err(Corrupt) } else { Ok(()) }
+    }
+
+    /// Frames before this place can be overwritten.
+    fn freed(&mut self, shared: &Shared, upto: u64) -> Result<(), Corrupt> {
+        let taken = self.out.free(self.image(), upto)?;
+        let tail = shared.tail(self.end);
+        if tail.load(Ordering::Relaxed) & SWITCHED == 0 {
+            tail.store(taken, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Leaves for those who watch without the lock what they look at.
+    fn note(&self, shared: &Shared) {
+        let peer = self.end ^ 1;
+        let (head, tail) = (shared.head(peer).load(Ordering::Relaxed), shared.tail(peer).load(Ordering::Relaxed));
+        let (fate, _) = self.fate();
+        let pending = tail & SWITCHED == 0 && (fate == Fate::End(tail) || self.announced > head);
+        let news = pending || self.expecting || self.corrupt || self.broken && fate == Fate::Unknown;
+        shared.next_frame().store(self.into.next().unwrap_or(u64::MAX), Ordering::Relaxed);
+        shared.copies().store(self.heard[BACK], Ordering::Relaxed);
+        shared.news().store(u64::from(news), Ordering::Relaxed);
+    }
+
+    /// Writes down what this end has to say; true when the peer must be told.
+    fn speak(&mut self, shared: &Shared) -> bool {
+        let (end, peer) = (self.end, self.end ^ 1);
+        let wishes = shared.bell(end).load(Ordering::Relaxed) & (bells::DATA | bells::ROOM);
+        if wishes != self.wished {
+            (self.wished, self.wish_number) = (wishes, self.wish_number + 1);
+        }
+        let theirs = shared.bell(peer).load(Ordering::Relaxed);
+        let answered = theirs & (bells::DATA | bells::ROOM) == 0;
+        let mut words = self.said;
+        for (which, value) in [
+            (PRESENT, shared.present(end).load(Ordering::Relaxed)),
+            (START, shared.start(end).load(Ordering::Relaxed)),
+            (HEAD, shared.head(end).load(Ordering::Relaxed)),
+            (TAKEN, shared.tail(peer).load(Ordering::Relaxed)),
+            (FREED, self.into.freed()),
+            (WISH, wishes),
+            (WISH_NUMBER, self.wish_number),
+            (RUNG, theirs / bells::ONE),
+            (ANSWERED, if answered { self.heard[WISH_NUMBER] } else { self.said[ANSWERED] }),
+            (FINAL, self.fate_out),
+            (RESET, shared.reset(end).load(Ordering::Relaxed)),
+            (GONE, shared.gone(end).load(Ordering::Relaxed)),
+        ] {
+            if let Some(word) = words.get_mut(which) {
+                *word = value;
+            }
+        }
+        if words != self.said {
+            // Read by the peer over the wire, when it wants to know.
+            self.own().store(&mut words);
+            self.said = words;
+        }
+        let differs = |which: usize| self.said.get(which) != self.written.get(which);
+        let switched = (self.said[TAKEN] ^ self.written[TAKEN]) & SWITCHED != 0;
+        let room = self.said[FREED] - self.written[FREED] >= RING / 4;
+        switched || room || [PRESENT, START, WISH_NUMBER, RUNG, FINAL, RESET, GONE].into_iter().any(differs)
+    }
+
+    /// Says what is new, and begins to write it to the peer when that must not wait.
+    fn begin_to_tell(&mut self, shared: &Shared) {
+        if self.speak(shared) && self.may_write() {
+            self.broken |= !self.is_there_room() || self.wire.write(OWN, MIRROR, BYTES).is_err();
+            self.written = self.said;
+        }
+    }
+
+    /// Says what is new. With `patience_ns`, so long at most until the peer has all that was written.
+    pub(crate) fn tell(&mut self, shared: &Shared, patience_ns: u64) {
+        if !self.wire.is_inherited() {
+            self.begin_to_tell(shared);
+            self.settle(patience_ns);
+            self.note(shared);
+        }
+    }
+
+    /// Waits until nothing is on its way; false when that takes too long.
+    fn settle(&mut self, patience_ns: u64) -> bool {
+        let mut looks = 0u32;
+        let mut until = 0;
+        while !self.broken {
+            match self.wire.reap() {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(_) => self.broken = true,
+            }
+            std::hint::spin_loop();
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_A_TURN) {
+                let now = pace::now_ns();
+                until = if until == 0 { now + patience_ns } else { until };
+                if now >= until || kernel::is_over(self.fd) {
+                    return false;
+                }
+                rustix::thread::sched_yield();
+            }
+        }
+        false
+    }
+
+    fn is_there_room(&mut self) -> bool {
+        self.wire.has_room() || self.settle(STUCK_NS) || self.wire.has_room()
+    }
+
+    /// Asks for a bell. The caller looks once more afterwards: what the peer had written before it could see the wish is news then.
+    pub(crate) fn wish(&mut self, shared: &Shared, wish: u64) {
+        let mine = shared.bell(self.end);
+        if mine.load(Ordering::Relaxed) & wish == wish && self.wished & wish == wish {
+            return;
+        }
+        bells::arm(mine, wish);
+        if self.fate().0 != Fate::Unknown || !self.may_write() {
+            return;
+        }
+        self.begin_to_tell(shared);
+        let asked = self.is_there_room() && self.wire.read(OWN, ANSWER, BYTES).is_ok() && self.settle(STUCK_NS);
+        // SAFETY: [preload-far] within the outgoing memory.
+        let answer = unsafe { Block::new(self.base.as_ptr().add(OUTGOING + ANSWER)) };
+        let word = |which: usize| answer.word(which).load(Ordering::Acquire);
+        self.expecting = !asked;
+        if asked {
+            let most = shared.head(self.end ^ 1).load(Ordering::Relaxed).saturating_add(RING);
+            self.announced = self.announced.max(word(HEAD).min(most));
+            self.corrupt |= self.freed(shared, word(FREED)).is_err();
+            let told =
+                [PRESENT, START, RUNG, FINAL].into_iter().any(|which| self.heard.get(which) != Some(&word(which)));
+            self.expecting = told || (word(TAKEN) ^ self.heard[TAKEN]) & SWITCHED != 0;
+        }
+        self.note(shared);
+    }
+
+    /// Frames and writes what finds room. Returns the bytes.
+    pub(crate) fn send(&mut self, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
+        if !self.may_write() {
+            return 0;
+        }
+        let (image, last_byte_last) = (self.image(), self.wire.last_byte_last());
+        let Self { wire, out, broken, .. } = self;
+        let mut post = |frame: u64, len: u64| {
+            let at = (frame % RING) as usize + PAGE;
+            let body = if last_byte_last { len } else { len - 8 };
+            // Where the device does not say that the last bytes of a write come last, they are a write of their own.
+            let parts = [(0, body), (body, len - body)];
+            for (from, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
+                let (at, len) = (at + from as usize, len as usize);
+                let until = pace::now_ns() + STUCK_NS;
+                while !*broken && !wire.has_room() {
+                    *broken |= wire.reap().is_err() || pace::now_ns() > until;
+                    rustix::thread::sched_yield();
+                }
+                *broken |= *broken || wire.write(at, at, len).is_err();
+            }
+            !*broken
+        };
+        let bytes = out.send(image, from, &mut post);
+        shared.head(self.end).fetch_add(bytes, Ordering::AcqRel);
+        bytes
+    }
+
+    /// Before it is decided whether the peer needs a bell: says what there is, then brings in the wish. The peer does it the other way
+    /// round, so one of the two is seen.
+    pub(crate) fn look_for_wishes(&mut self, shared: &Shared) {
+        if !self.wire.is_inherited() {
+            self.speak(shared);
+            fence(Ordering::SeqCst);
+            self.take_in(shared, self.fd);
+        }
+    }
+
+    /// Payload bytes that a send would take at least.
+    pub(crate) fn room(&self) -> u64 {
+        self.out.room()
+    }
+
+    /// Bytes that were written and that the peer has not taken, from this position on.
+    pub(crate) fn unread(&self, position: u64) -> (*mut u8, usize) {
+        self.out.written(self.image(), position)
+    }
+
+    /// As `Receiver::read`, of bytes that have arrived.
+    pub(crate) fn read(&mut self, tail: u64, waiting: u64, to: &mut Cursor<'_>, look: bool) -> Result<u64, Corrupt> {
+        let ring = self.ring();
+        self.into.read(ring, (tail, waiting), to, look)
+    }
+
+    /// Says how the sending direction ends: `AGAIN`, what the peer has not taken is sent again through the kernel; `END` and more, it is
+    /// read from the ring up to there. With `rings`, returns whether one more bell is to be rung, the last.
+    pub(crate) fn end(&mut self, shared: &Shared, fate: u64, rings: bool) -> bool {
+        if self.fate_out != 0 {
+            return false;
+        }
+        // A peer that goes to sleep now sees this, or its wish is seen here.
+        self.own().word(FINAL).store(ENDING, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let fd = self.fd;
+        self.take_in(shared, fd);
+        let rings =
+            rings && self.may_write() && bells::claim(shared.bell(self.end ^ 1), bells::DATA | bells::ROOM).bell;
+        self.fate_out = fate;
+        self.tell(shared, STUCK_NS);
+        rings
+    }
+
+    /// The receiver's own switch is undone: the peer had ended the ring before, or died.
+    pub(crate) fn read_on(&self, shared: &Shared) {
+        shared.tail(self.end ^ 1).fetch_and(!SWITCHED, Ordering::SeqCst);
+    }
+
+    fn part(&self, at: usize) -> NonNull<u8> {
+        // SAFETY: [preload-far] within the mapping.
+        unsafe { self.base.add(at) }
+    }
+
+    fn ring(&self) -> Memory {
+        // SAFETY: [preload-far] behind the page with the peer's words.
+        unsafe { Memory::new(self.part(INCOMING + PAGE)) }
+    }
+
+    fn image(&self) -> Memory {
+        // SAFETY: [preload-far] behind the page with our words.
+        unsafe { Memory::new(self.part(OUTGOING + PAGE)) }
+    }
+
+    fn mirror(&self) -> Block {
+        // SAFETY: [preload-far] within the incoming memory.
+        unsafe { Block::new(self.part(INCOMING + MIRROR).as_ptr()) }
+    }
+
+    fn own(&self) -> Block {
+        // SAFETY: [preload-far] within the outgoing memory.
+        unsafe { Block::new(self.part(OUTGOING + OWN).as_ptr()) }
+    }
+}
+
+/// Whether there may be something new, for who watches without the lock.
+#[inline]
+pub(crate) fn is_new(shared: &Shared) -> bool {
+    // SAFETY: [preload-far] mapped as long as anybody watches.
+    let (ring, mirror) = unsafe {
+        let base = shared.base();
+        (Memory::new(base.add(INCOMING + PAGE)), Block::new(base.add(INCOMING + MIRROR).as_ptr()))
+    };
+    let next = shared.next_frame().load(Ordering::Relaxed);
+    next != u64::MAX && ring.is_touched(next)
+        || mirror.word(BACK).load(Ordering::Acquire) != shared.copies().load(Ordering::Relaxed)
+        || shared.news().load(Ordering::Relaxed) != 0
+}
+
+/// Ends it: whatever is on its way arrives first, or never.
+///
+/// # Safety
+/// Nobody uses it, or `shared`, any more.
+pub(crate) unsafe fn destroy(shared: &Shared, far: NonNull<Far>) {
+    // SAFETY: [preload-far] made by `create`, and ended once.
+    let mut far = unsafe { Box::from_raw(far.as_ptr()) };
+    far.tell(shared, STUCK_NS);
+    drop(far);
+    // SAFETY: [preload-far] the wire is gone.
+    let _ = unsafe { rustix::mm::munmap(shared.base().as_ptr().cast(), MAPPED) };
+}
+
+/// The words that the rest of the library sees; then what the peer writes, then what it may read, each a page and a ring.
+const INCOMING: usize = PAGE;
+const OUTGOING: usize = INCOMING + PAGE + RING as usize;
+const MAPPED: usize = OUTGOING + PAGE + RING as usize;
+/// In the first page of either: the peer's words; our own, and where the peer's are read to.
+const MIRROR: usize = 0;
+const OWN: usize = 0;
+const ANSWER: usize = 1024;
+
+const LOOKS_A_TURN: u32 = 64;
+/// A send does not wait longer for the peer's device, and goes on without its word.
+pub(crate) const PATIENCE_NS: u64 = 20_000_000;
+/// The device itself gives a peer up sooner.
+pub(crate) const STUCK_NS: u64 = 10_000_000_000;

@@ -1,0 +1,419 @@
+//! One queue pair that writes and reads a peer's memory, and nothing else: for who brings connection, memory and framing.
+//!
+//! Beside the provider: no side channel, no receives, no descriptor to wait on, nothing on the heap once it is made. Memory is named by
+//! offsets. What the peer's [`Card`] says is used as it is; who brings it must know that it is the peer's.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use core::net::SocketAddr;
+use overside_verbs::{VerbsError, random};
+
+use crate::device::{Opened, open};
+use crate::ffi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
+    IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SUCCESS,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, ibv_cq, ibv_mr, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr,
+    ibv_sge, ibv_wc, ibv_wr_remote,
+};
+use crate::limits::{Limits, Place};
+use crate::objects::{Context, Domain, Qp, made};
+use crate::pair::{FOR_EVER, HOP_LIMIT, RETRIES, RNR_TIMER, TIMEOUT, blank, modify};
+
+/// An opened device. Only the process that opened it may use it, or what was made of it.
+#[derive(Debug)]
+pub struct Nic {
+    domain: Arc<Domain>,
+    limits: Limits,
+    place: Place,
+}
+
+/// What a peer must know to reach a [`Wire`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    number: u32,
+    psn: u32,
+    gid: [u8; 16],
+    lid: u16,
+    mtu: u8,
+    reads: u8,
+    /// Of the memory that it may write, and that it may read.
+    keys: [u32; 2],
+}
+
+/// The queue pair takes no more requests, or the peer is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Down;
+
+/// A reliable connection to one peer.
+#[derive(Debug)]
+pub struct Wire {
+    // Before the rest: from its end on the device touches no memory for it.
+    qp: Qp,
+    queue: Queue,
+    regions: [Region; 2],
+    /// Where the outgoing memory begins, for bytes that ride in a request.
+    outgoing: NonNull<u8>,
+    card: Card,
+    gid_index: u8,
+    place: Place,
+    own_reads: [u8; 2],
+    peer: Card,
+    depth: usize,
+    inline_max: usize,
+    last_byte_last: bool,
+    in_flight: usize,
+}
+
+/// A completion queue that tells nobody.
+#[derive(Debug)]
+struct Queue {
+    raw: NonNull<ibv_cq>,
+    context: Arc<Context>,
+}
+
+/// Registered memory of whoever made the wire. Its addresses for the device are offsets.
+#[derive(Debug)]
+struct Region {
+    raw: NonNull<ibv_mr>,
+    len: usize,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: [ibv-object] the library's functions may be called from any thread; it is ended once.
+unsafe impl Send for Queue {}
+// SAFETY: [ibv-object] as above.
+unsafe impl Send for Region {}
+// SAFETY: [ibv-wire] the memory is its maker's, who keeps it as long as this.
+unsafe impl Send for Wire {}
+
+impl Nic {
+    /// Opens the device of this name.
+    ///
+    /// # Errors
+    /// When it is not there or cannot be used; the text says what to do.
+    pub fn open(name: &str) -> Result<Self, VerbsError> {
+        let device: Opened = open(Some(name))?;
+        let limits = Limits::of(&device, DEPTH)?;
+        let place = Place::of(&device);
+        Ok(Self { domain: Arc::new(Domain::new(&device.context)?), limits, place })
+    }
+}
+
+impl Wire {
+    /// A queue pair for two memories: `incoming`, which the peer may write, and `outgoing`, which it may read and from which
+    /// this side writes. `here` is this end's address of the connection, by which the device's is chosen.
+    ///
+    /// # Errors
+    /// When the device has no room; locked memory may be limited (`ulimit -l`).
+    ///
+    /// # Safety
+    /// Both are mapped until this is dropped, and nobody takes references into them.
+    pub unsafe fn new(
+        nic: &Nic,
+        incoming: (NonNull<u8>, usize),
+        outgoing: (NonNull<u8>, usize),
+        here: Option<SocketAddr>,
+    ) -> Result<Self, VerbsError> {
+        let context = &nic.domain.context;
+        let access =
+            [IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ];
+        // SAFETY: [ibv-wire] the caller's promise.
+        let regions =
+            unsafe { [register(&nic.domain, incoming, access[0])?, register(&nic.domain, outgoing, access[1])?] };
+        let depth = nic.limits.depth_max.min(DEPTH);
+        // SAFETY: [ibv-object] the context lives as long as the queue, which keeps it.
+        let raw = unsafe {
+            let (none, nobody) = (std::ptr::null_mut(), std::ptr::null_mut());
+            (context.library.ibv_create_cq)(context.raw.as_ptr(), depth as c_int * 2, none, nobody, 0)
+        };
+        let queue = Queue { raw: made("ibv_create_cq", raw)?, context: context.clone() };
+        let (qp, inline_max) = queue_pair(nic, &queue, depth)?;
+        let (gid_index, gid) = nic.place.gid(here);
+        let [psn] = random::<4>().map(|bytes| [u32::from_le_bytes(bytes) & PSN_MAX])?;
+        // SAFETY: [ibv-object] just made.
+        let number = unsafe { (*qp.raw.as_ptr()).qp_num };
+        let keys = [regions[0].rkey(), regions[1].rkey()];
+        let (lid, mtu, reads) = (nic.place.lid, nic.place.mtu, nic.limits.reads[1]);
+        let card = Card { number, psn, gid, lid, mtu, reads, keys };
+        Ok(Self {
+            qp,
+            queue,
+            regions,
+            outgoing: outgoing.0,
+            card,
+            gid_index,
+            place: nic.place.clone(),
+            own_reads: nic.limits.reads,
+            peer: Card::default(),
+            depth,
+            inline_max,
+            last_byte_last: nic.limits.in_order,
+            in_flight: 0,
+        })
+    }
+
+    /// What the peer must know of this end.
+    pub fn card(&self) -> Card {
+        self.card
+    }
+
+    /// Whether the last bytes of a write become visible after all its others.
+    pub fn last_byte_last(&self) -> bool {
+        self.last_byte_last
+    }
+
+    /// Whether a fork has brought this here: then it is the parent's, and nothing of it may be used.
+    pub fn is_inherited(&self) -> bool {
+        self.queue.context.fork.inherited()
+    }
+
+    /// Takes the peer's requests from here on, and may make requests once the peer takes them.
+    ///
+    /// # Errors
+    /// When the device refuses what the card says.
+    pub fn connect(&mut self, peer: &Card) -> Result<(), VerbsError> {
+        let first = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            port_num: self.place.port,
+            qp_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+            ..blank()
+        };
+        modify(&self.qp, first, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)?;
+        let mut to = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            path_mtu: u32::from(self.place.mtu.min(peer.mtu)),
+            dest_qp_num: peer.number,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: self.own_reads[1],
+            min_rnr_timer: RNR_TIMER,
+            ..blank()
+        };
+        to.ah_attr.port_num = self.place.port;
+        to.ah_attr.dlid = peer.lid;
+        to.ah_attr.is_global = u8::from(peer.lid == 0);
+        to.ah_attr.grh.dgid = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| peer.gid[at + i])));
+        to.ah_attr.grh.sgid_index = self.gid_index;
+        to.ah_attr.grh.hop_limit = HOP_LIMIT;
+        let receive = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        modify(&self.qp, to, IBV_QP_STATE | receive | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)?;
+        let ready = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            sq_psn: self.card.psn,
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: FOR_EVER,
+            max_rd_atomic: self.own_reads[0].min(peer.reads).max(1),
+            ..blank()
+        };
+        let send = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+        modify(&self.qp, ready, IBV_QP_STATE | send | IBV_QP_MAX_QP_RD_ATOMIC)?;
+        self.peer = *peer;
+        Ok(())
+    }
+
+    /// Whether one more request finds room.
+    pub fn has_room(&self) -> bool {
+        self.in_flight < self.depth
+    }
+
+    /// Begins to copy `len` bytes from `from` in our outgoing memory to `to` in the peer's incoming one. Small ones ride in the
+    /// request (rdma-sockets RS-M18). The bytes must stay until the peer has them.
+    ///
+    /// # Errors
+    /// [`Down`], also when they do not lie there or there is no room.
+    pub fn write(&mut self, from: usize, to: usize, len: usize) -> Result<(), Down> {
+        let inline = if len <= self.inline_max { IBV_SEND_INLINE } else { 0 };
+        self.post(IBV_WR_RDMA_WRITE, inline, (from, to, len), self.peer.keys[0])
+    }
+
+    /// Begins to copy `len` bytes from `from` in the peer's outgoing memory to `to` in ours. It is done at the peer after all
+    /// writes that were begun before.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn read(&mut self, from: usize, to: usize, len: usize) -> Result<(), Down> {
+        self.post(IBV_WR_RDMA_READ, 0, (to, from, len), self.peer.keys[1])
+    }
+
+    /// Takes note of what has ended. Returns how many requests are on their way.
+    ///
+    /// # Errors
+    /// [`Down`] when one has failed: none will end well any more.
+    pub fn reap(&mut self) -> Result<usize, Down> {
+        if self.in_flight == 0 {
+            return Ok(0);
+        }
+        // SAFETY: [ibv-plain] zeros are values of it.
+        let mut done: [ibv_wc; 8] = unsafe { std::mem::zeroed() };
+        let cq = self.queue.raw.as_ptr();
+        // SAFETY: [ibv-object] the queue lives, and there are that many places.
+        let count =
+            unsafe { (*(*cq).context).ops.poll_cq.map_or(-1, |poll| poll(cq, done.len() as c_int, done.as_mut_ptr())) };
+        let ended = done.get(..usize::try_from(count).map_err(|_| Down)?).ok_or(Down)?;
+        self.in_flight = self.in_flight.saturating_sub(ended.len());
+        if ended.iter().all(|end| end.status == IBV_WC_SUCCESS) { Ok(self.in_flight) } else { Err(Down) }
+    }
+
+    fn post(&mut self, opcode: u32, flags: u32, (near, far, len): (usize, usize, usize), key: u32) -> Result<(), Down> {
+        let fits = near.checked_add(len).is_some_and(|end| end <= self.regions[1].len);
+        if !fits || !self.has_room() {
+            return Err(Down);
+        }
+        let addr = if flags & IBV_SEND_INLINE != 0 { self.outgoing.as_ptr() as u64 + near as u64 } else { near as u64 };
+        let mut sge = ibv_sge { addr, length: len as u32, lkey: self.regions[1].lkey() };
+        let mut request = ibv_send_wr {
+            wr_id: 0,
+            next: std::ptr::null_mut(),
+            sg_list: &mut sge,
+            num_sge: 1,
+            opcode,
+            send_flags: flags | IBV_SEND_SIGNALED,
+            imm_data: 0,
+            wr: ibv_wr_remote { remote_addr: far as u64, compare_add: 0, swap: 0, rkey: key },
+            qp_type: 0,
+            bind_mw: [0; 6],
+        };
+        // The union's member for reads and writes has its key where the one for atomics has an operand.
+        request.wr.compare_add = u64::from(key);
+        // SAFETY: [ibv-object] [ibv-wire] the queue pair lives; the request is read during the call only, and its memory is registered.
+        let failed = unsafe {
+            let mut bad = std::ptr::null_mut();
+            let post_send = (*(*self.qp.raw.as_ptr()).context).ops.post_send;
+            post_send.map_or(-1, |post| post(self.qp.raw.as_ptr(), &mut request, &mut bad))
+        };
+        if failed != 0 {
+            return Err(Down);
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+}
+
+impl Card {
+    /// Bytes of it as it travels.
+    pub const BYTES: usize = 36;
+
+    /// As it travels.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        for (i, word) in [self.number, self.psn, self.keys[0], self.keys[1]].into_iter().enumerate() {
+            out[i * 4..i * 4 + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        out[16..32].copy_from_slice(&self.gid);
+        out[32..34].copy_from_slice(&self.lid.to_le_bytes());
+        (out[34], out[35]) = (self.mtu, self.reads);
+        out
+    }
+
+    /// From any bytes; none when no wire has such a card.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at * 4 + i]));
+        let (number, psn, mtu) = (word(0), word(1), bytes[34]);
+        let fits = number != 0 && number <= PSN_MAX && psn <= PSN_MAX && (1..=5).contains(&mtu);
+        fits.then(|| Self {
+            number,
+            psn,
+            gid: std::array::from_fn(|i| bytes[16 + i]),
+            lid: u16::from_le_bytes([bytes[32], bytes[33]]),
+            mtu,
+            reads: bytes[35],
+            keys: [word(2), word(3)],
+        })
+    }
+}
+
+impl Region {
+    fn lkey(&self) -> u32 {
+        // SAFETY: [ibv-object] it lives.
+        unsafe { (*self.raw.as_ptr()).lkey }
+    }
+
+    fn rkey(&self) -> u32 {
+        // SAFETY: [ibv-object] it lives.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let context = &self.domain.context;
+        if !context.fork.inherited() {
+            // SAFETY: [ibv-object] ended once, by its owner; the queue pair is gone.
+            unsafe { (context.library.ibv_dereg_mr)(self.raw.as_ptr()) };
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if !self.context.fork.inherited() {
+            // SAFETY: [ibv-object] ended once, by its owner; the queue pair is gone.
+            unsafe { (self.context.library.ibv_destroy_cq)(self.raw.as_ptr()) };
+        }
+    }
+}
+
+/// # Safety
+/// The memory is mapped as long as the region.
+unsafe fn register(domain: &Arc<Domain>, memory: (NonNull<u8>, usize), access: u32) -> Result<Region, VerbsError> {
+    let (base, len) = memory;
+    // SAFETY: [ibv-object] [ibv-wire] the caller's promise.
+    let raw = unsafe {
+        (domain.context.library.ibv_reg_mr_iova)(domain.raw.as_ptr(), base.as_ptr().cast(), len, 0, access as c_int)
+    };
+    Ok(Region { raw: made("registering memory", raw)?, len, domain: domain.clone() })
+}
+
+fn queue_pair(nic: &Nic, queue: &Queue, depth: usize) -> Result<(Qp, usize), VerbsError> {
+    let inline = nic.limits.inline_max.min(INLINE_MAX);
+    let mut wanted = ibv_qp_init_attr {
+        qp_context: std::ptr::null_mut(),
+        send_cq: queue.raw.as_ptr(),
+        recv_cq: queue.raw.as_ptr(),
+        srq: std::ptr::null_mut(),
+        cap: ibv_qp_cap {
+            max_send_wr: depth as u32,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: inline as u32,
+        },
+        qp_type: crate::ffi::IBV_QPT_RC,
+        sq_sig_all: 0,
+    };
+    let qp = nic.domain.queue_pair(&mut wanted)?;
+    Ok((qp, (wanted.cap.max_inline_data as usize).min(INLINE_MAX)))
+}
+
+/// Requests on their way at a time.
+const DEPTH: usize = 64;
+/// Beyond it nothing is gained (rdma-sockets RS-C08).
+const INLINE_MAX: usize = 432;
+/// Numbers of packets and of queue pairs have 24 bits.
+const PSN_MAX: u32 = (1 << 24) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_comes_back_as_it_was_and_nonsense_does_not() {
+        let card = Card { number: 17, psn: 9, gid: [3; 16], lid: 2, mtu: 5, reads: 16, keys: [7, 8] };
+        assert_eq!(Card::decode(&card.encode()), Some(card));
+        for (at, byte) in [(34, 0), (34, 6), (3, 1), (7, 1)] {
+            let mut bytes = card.encode();
+            bytes[at] = byte;
+            assert_eq!(Card::decode(&bytes), None, "byte {at} is {byte}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named() {
+        let error = Nic::open("no-such-device").unwrap_err().to_string();
+        assert!(error.contains("looking for an RDMA device"), "{error}");
+    }
+}

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Unmodified programs whose connections go over RDMA. This machine has two addresses, and programs reach the first from the second, so
+# each end is on another host as far as it can tell. Every pair must see what it sees without the library.
+ip addr add 10.77.0.3/24 dev wire || exit 1
+ip route replace local 10.77.0.1 dev wire table local proto kernel scope host src 10.77.0.3 || exit 1
+printf 'the key of both ends' >key
+chmod 600 key
+export OVERSIDE_RDMA=rxe0,key-file=/job/key OVERSIDE_PAIRS_OVER=10.77.0.1:0
+exec ./pairs --test-threads 1 --exact echo sizes stream one_way half_close killed_peer close_with_unread fork_in_the_middle \
+    exec_without_the_library polled polled_full set_level set_edge nonblocking threads broken_pipe queues vectors flags
