@@ -11,11 +11,13 @@
 
 mod answer;
 mod apply;
+mod aside;
 mod connection;
 mod house;
 mod message;
 mod meter;
 mod notices;
+mod pace;
 mod registrar;
 mod remembered;
 mod scan;

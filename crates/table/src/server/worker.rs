@@ -12,8 +12,10 @@ use overside_verbs::{CompletionQueue, Opcode, PortEvent, PortOptions, QueuePair,
 use rustix::event::EventfdFlags;
 
 use super::Shared;
+use super::aside::Aside;
 use super::connection::Connection;
 use super::house::Admitted;
+use super::pace::{DOZE, Pace, Wait};
 use super::transmit::Transmit;
 use crate::wire::{BadMessage, REQUEST_BYTES_MAX};
 
@@ -52,6 +54,7 @@ pub(crate) struct Worker {
     /// Connections with a delete that waits for memory.
     parked: Vec<QueuePair>,
     pace: Pace,
+    aside: Aside,
     spare: Vec<(u64, Buffer)>,
     swept: Instant,
 }
@@ -72,6 +75,7 @@ impl Worker {
             busy: Vec::new(),
             parked: Vec::new(),
             pace: Pace::default(),
+            aside: Aside::default(),
             spare: buffers.into_iter().map(|b| (0, b)).collect(),
             swept: Instant::now(),
         })
@@ -86,21 +90,7 @@ impl Worker {
             let _ = self.queue.post_receive(None, &mut self.spare);
             let waits = self.feed();
             if waits {
-                let (spun, slept) = (self.queue.spun(), self.queue.sleeps());
-                let (patience, sated) = (self.patience(), self.sated());
-                let waker = Some(self.waker.0.as_fd());
-                // Only a failing system call ends the wait with an error; the next turn tries again.
-                let _ = match self.pace.sleeps_at_once(sated) {
-                    true => self.queue.sleep_or(&mut done, patience, waker),
-                    false => self.queue.poll_wait_or(&mut done, patience, waker),
-                };
-                let spun = self.queue.spun() - spun;
-                self.shared.house.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
-                let slept = self.queue.sleeps() > slept;
-                if slept {
-                    self.waker.quiet();
-                }
-                self.pace.waited(slept);
+                self.wait(&mut done);
             } else {
                 self.queue.poll(&mut done);
             }
@@ -118,6 +108,30 @@ impl Worker {
         }
         let open: Vec<QueuePair> = self.connections.keys().copied().collect();
         open.into_iter().for_each(|qp| self.forget(qp));
+    }
+
+    /// Waits until something is done.
+    fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
+        let (patience, sated) = (self.patience(), self.sated());
+        if sated {
+            self.aside.sated(self.shared.options.window);
+        }
+        let (spun, slept) = (self.queue.spun(), self.queue.sleeps());
+        let waker = Some(self.waker.0.as_fd());
+        let wait = self.pace.wait(sated, self.connections.len() == 1);
+        // Only a failing system call ends the wait with an error; the next turn tries again.
+        let _ = match wait {
+            Wait::Poll => self.queue.poll_wait_or(done, patience, waker),
+            Wait::Sleep => self.queue.sleep_or(done, patience, waker),
+            Wait::Doze => self.queue.sleep_or(done, Some(patience.map_or(DOZE, |patience| patience.min(DOZE))), None),
+        };
+        let spun = self.queue.spun() - spun;
+        self.shared.house.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
+        let slept = self.queue.sleeps() > slept;
+        if slept {
+            self.waker.quiet();
+        }
+        self.pace.waited(wait, slept, !done.is_empty());
     }
 
     fn take_links(&mut self, links: &Receiver<Admitted>) {
@@ -169,6 +183,7 @@ impl Worker {
             if let Some(connection) = connection {
                 connection.in_flight = connection.in_flight.saturating_sub(1);
                 connection.progressed = Instant::now();
+                self.aside.taken();
             }
             return;
         }
@@ -200,6 +215,7 @@ impl Worker {
                 let before = connection.outbox.len();
                 let posted = self.queue.post(connection.queue_pair, &mut connection.outbox);
                 connection.in_flight += before - connection.outbox.len();
+                self.aside.posted(before - connection.outbox.len());
                 if let Err(error) = posted {
                     let queue_pair = connection.queue_pair;
                     self.dismiss(queue_pair, &error.to_string());
@@ -269,34 +285,6 @@ impl Worker {
     }
 }
 
-/// Whether to poll before going to sleep.
-///
-/// A worker whose clients are sated is woken when half of what they have is taken, which is long enough to be worth sleeping for;
-/// and whoever takes it may share this core's units. Where a provider wakes earlier all the same, it is not.
-#[derive(Debug, Default)]
-struct Pace {
-    /// When the wait in hand began, if it began with a sleep.
-    since: Option<Instant>,
-    /// Waits of a sated worker that shall begin with polling.
-    poll_first: u32,
-}
-
-impl Pace {
-    /// For the wait that begins now.
-    fn sleeps_at_once(&mut self, sated: bool) -> bool {
-        let at_once = sated && self.poll_first == 0;
-        self.poll_first = self.poll_first.saturating_sub(u32::from(sated));
-        self.since = at_once.then(Instant::now);
-        at_once
-    }
-
-    fn waited(&mut self, slept: bool) {
-        if slept && self.since.take().is_some_and(|since| since.elapsed() < WORTH_SLEEPING) {
-            self.poll_first = POLLS_AFTER_SHORT_SLEEP;
-        }
-    }
-}
-
 impl Drop for Worker {
     fn drop(&mut self) {
         self.transmit.close(&self.shared);
@@ -307,8 +295,5 @@ impl Drop for Worker {
 const RECEIVES: usize = 32;
 /// Each takes the longest request. Untouched memory is not there, so their length costs nothing.
 const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
-/// A sleep that is shorter costs more than polling does.
-const WORTH_SLEEPING: Duration = Duration::from_micros(80);
-const POLLS_AFTER_SHORT_SLEEP: u32 = 64;
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
