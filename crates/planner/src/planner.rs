@@ -574,4 +574,25 @@ pub(crate) mod tests {
         let [near, between, far] = [16, 136, 4096].map(price);
         assert!((far - near - 4000.0).abs() < 1.0 && (between - near - 2000.0).abs() < 20.0, "{near} {between} {far}");
     }
+
+    /// Where the sender's processor moves the bytes, what lies next to each other costs it less than what lies anywhere.
+    #[test]
+    fn gathering_is_priced_by_how_far_apart_fragments_lie() {
+        let change = |p: &Profile| {
+            let curve = |ns: f64| Curve::new([(8, ns), (64, ns)]).unwrap();
+            let bends = Bends { send: curve(200.0), send_near: curve(20.0), send_far: curve(50.0), ..p.bends.clone() };
+            Profile { bends, ..p.clone() }
+        };
+        let price = |shape: Shape| {
+            let plan = planner(256, change).plan(&shape.one_message(), &Terms::default()).unwrap();
+            plan.price(Way::Gather).unwrap().sender_ns
+        };
+        let strided = |period| Shape::strided(0, period, 100, &[Run::new(0, 8)]).unwrap();
+        let anywhere: Vec<Run> = (0..100).map(|i| Run::new(i * i * 100, 8)).collect();
+        let [near, far, scattered] = [strided(16), strided(4096), Shape::list(&anywhere).unwrap()].map(price);
+        assert!(
+            (far - near - 3000.0).abs() < 1.0 && (scattered - far - 15_000.0).abs() < 1.0,
+            "{near} {far} {scattered}"
+        );
+    }
 }

@@ -63,6 +63,10 @@ pub struct Profile {
 pub struct Bends {
     /// Sending a gathered fragment from memory that no cache holds.
     pub send: Curve,
+    /// Sending a gathered fragment of a regular region whose neighbours are near, where the sender's processor moves the bytes.
+    pub send_near: Curve,
+    /// Likewise where they are far: a processor finds out a regular distance by itself.
+    pub send_far: Curve,
     /// Sending an entry that is in the cache, as what was just packed is.
     pub send_packed: Curve,
     /// Sending so many bytes in the descriptor, beyond the request and packing them.
@@ -160,6 +164,12 @@ impl Profile {
     pub fn send(&self, bytes: u64, warm: bool) -> Line {
         let curve = if warm { &self.bends.send_packed } else { &self.bends.send };
         curve.line(bytes).unwrap_or(Line { fixed_ns: self.send_fragment_ns, byte_ns: self.send_byte_ns })
+    }
+
+    /// Sending gathered fragments of about this length, of a regular region.
+    pub fn send_regular(&self, bytes: u64, distance: Distance) -> Line {
+        let far = self.bends.send_far.line(bytes).unwrap_or_else(|| self.send(bytes, false));
+        self.bends.send_near.line(bytes).unwrap_or(far).mixed(far, distance.far())
     }
 
     /// Receiving gathered fragments of about this length, scattered.

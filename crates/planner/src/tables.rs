@@ -10,6 +10,8 @@ use crate::tally::{RANGES, Range, Tally, start_of};
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
     send: [Line; RANGES],
+    /// Near, far.
+    send_regular: [[Line; RANGES]; 2],
     pub(crate) send_packed: [Line; RANGES],
     /// Cold, warm.
     pack: [[Line; RANGES]; 2],
@@ -82,6 +84,7 @@ impl Tables {
         let ends = [Distance::of_gap(0.0), Distance::SCATTERED];
         Self {
             send: by_range(&|len| profile.send(len, false)),
+            send_regular: ends.map(|distance| by_range(&|len| profile.send_regular(len, distance))),
             send_packed: by_range(&|len| profile.send(len, true)),
             pack: [false, true].map(|warm| by_range(&|len| profile.pack(len, warm))),
             regular: ends.map(|distance| by_range(&|len| profile.pack_regular(len, distance))),
@@ -96,15 +99,16 @@ impl Tables {
     /// Gathering the fragments of a range.
     #[inline]
     pub(crate) fn gathered(&self, range: &Range, ground: &Ground) -> Ends {
-        let send = if ground.warm { &self.send_packed } else { &self.send };
+        let send = match (ground.warm, ground.anywhere) {
+            (true, _) => self.send_packed[range.index],
+            (false, true) => self.send[range.index],
+            (false, false) => between(&self.send_regular, range.index, ground.distance),
+        };
         let receive = match ground.anywhere {
             true => self.receive[range.index],
             false => between(&self.receive_regular, range.index, ground.distance),
         };
-        Ends {
-            sender_ns: send[range.index].at(range.pieces, range.bytes),
-            receiver_ns: receive.at(range.pieces, range.bytes),
-        }
+        Ends { sender_ns: send.at(range.pieces, range.bytes), receiver_ns: receive.at(range.pieces, range.bytes) }
     }
 
     /// Packing a piece among others that are gathered.

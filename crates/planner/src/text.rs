@@ -153,6 +153,8 @@ fn costs(profile: &Profile) -> [(&'static str, f64); 11] {
 fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
     CURVES.into_iter().zip([
         &bends.send,
+        &bends.send_near,
+        &bends.send_far,
         &bends.send_packed,
         &bends.send_inline,
         &bends.pack,
@@ -174,6 +176,8 @@ fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
 fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
     [
         &mut bends.send,
+        &mut bends.send_near,
+        &mut bends.send_far,
         &mut bends.send_packed,
         &mut bends.send_inline,
         &mut bends.pack,
@@ -196,8 +200,10 @@ const VERSION_KEY: &str = "overside profile";
 const VERSION: &str = "3";
 /// What is no curve.
 const SINGLE: [&str; 3] = ["pack_begin_ns", "mixture_ns", "deal_value_ns"];
-const CURVES: [&str; 16] = [
+const CURVES: [&str; 18] = [
     "send_ns",
+    "send_near_ns",
+    "send_far_ns",
     "send_packed_ns",
     "send_inline_ns",
     "pack_ns",

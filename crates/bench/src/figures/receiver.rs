@@ -131,7 +131,7 @@ pub(super) fn serve(address: &str) -> Result<()> {
         let answer = match command {
             Command::Connect { message_bytes, crowded } => {
                 receiver.queue.set_spin(if crowded { SPIN_CROWDED } else { SPIN });
-                receiver.connect(message_bytes as usize)?
+                receiver.connect(message_bytes as usize, crowded)?
             }
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
             Command::Receive => receiver.receive(&mut line, None)?,
@@ -184,7 +184,7 @@ impl Receiver {
         Ok(Some(Command::from_bytes(bytes)?))
     }
 
-    fn connect(&mut self, message_bytes: usize) -> Result<Answer> {
+    fn connect(&mut self, message_bytes: usize, crowded: bool) -> Result<Answer> {
         if let Some(pair) = self.pair.take() {
             self.queue.close(pair);
             // The receives of a closed queue pair come back flushed, before anything of the next one does.
@@ -196,12 +196,12 @@ impl Receiver {
         let link = self.provider.connect(&self.domain, self.address.name(), PATIENCE)?;
         let pair = self.queue.attach(link)?;
         let slot = message_bytes.max(64).next_multiple_of(64);
-        let count = receives(message_bytes);
+        let count = receives(message_bytes, crowded);
         let buffers = Segment::private(slot * count)?.carve(slot);
         self.free = buffers.into_iter().take(count).map(|buffer| (0, buffer)).collect();
         // Written once: the first message shall not meet pages that are not there yet.
         self.free.iter_mut().for_each(|(_, buffer)| buffer.fill(1));
-        self.repost = (count / 8).clamp(1, 8);
+        self.repost = (count / if crowded { 4 } else { 8 }).clamp(1, 8);
         self.queue.post_receive(Some(pair), &mut self.free)?;
         self.pair = Some(pair);
         Ok(Answer::default())
@@ -280,10 +280,11 @@ impl Receiver {
     }
 }
 
-/// Receive buffers for messages of `message_bytes`: a ring of a mebibyte, which stays in the cache; not fewer than 4, and no
-/// more than a port's depth is good for.
-pub fn receives(message_bytes: usize) -> usize {
-    (RING_BYTES / message_bytes.max(64).next_multiple_of(64)).clamp(4, 128)
+/// Receive buffers for messages of `message_bytes`: a ring of a mebibyte, or of a quarter where several receivers share a processor's
+/// cache, so that it stays there; not fewer than 4, and no more than a port's depth is good for.
+pub fn receives(message_bytes: usize, crowded: bool) -> usize {
+    let ring_bytes = if crowded { RING_BYTES / 4 } else { RING_BYTES };
+    (ring_bytes / message_bytes.max(64).next_multiple_of(64)).clamp(4, 128)
 }
 
 /// The role under which a process receives.
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn rings_are_small_and_never_empty() {
-        assert_eq!(receives(16 << 10), 64);
-        assert_eq!((receives(1), receives(1 << 20), receives(100)), (128, 4, 128));
+        assert_eq!((receives(16 << 10, false), receives(16 << 10, true)), (64, 16));
+        assert_eq!((receives(1, true), receives(1 << 20, false), receives(100, false)), (128, 4, 128));
     }
 }

@@ -107,7 +107,7 @@ impl Ring {
 
     fn empty(message_bytes: usize) -> Result<Ring> {
         let slot = message_bytes.max(64).next_multiple_of(64);
-        let count = super::receiver::receives(message_bytes);
+        let count = super::receiver::receives(message_bytes, false);
         let mut slots = Segment::private(slot * count)?.carve(slot);
         slots.iter_mut().for_each(|slot| slot.fill(1));
         Ok(Ring { slots, kernel: Kernel::Libc, message_bytes })

@@ -233,18 +233,25 @@ impl Fit<'_> {
         (self.sent(cost) - self.profile.pack_begin(warm) - self.entry(bytes)).max(0.0)
     }
 
-    /// Elements at regular distances, near and far.
+    /// Elements at regular distances, near and far: packed, received, and sent from where they lie.
     fn regular(&mut self) {
-        let mut rows: [BTreeMap<u64, Vec<[f64; 3]>>; 2] = Default::default();
-        for (which, way) in [Way::Copy, Way::Gather].into_iter().enumerate() {
+        let mut rows: [BTreeMap<u64, Vec<[f64; 3]>>; 3] = Default::default();
+        for way in [Way::Copy, Way::Gather] {
             for one in self.seen(way, false) {
                 let Case::Strided { bytes, period, count } = one.point.case else { continue };
                 let (far, cost) = (Distance::of_gap((period - bytes) as f64).far(), (self.cost)(one));
-                let all = if way == Way::Copy { self.packing(cost, bytes * count, false) } else { self.received(cost) };
-                rows[which].entry(bytes).or_default().push([1.0 - far, far, all / count as f64]);
+                let mut add = |which: usize, all: f64| {
+                    rows[which].entry(bytes).or_default().push([1.0 - far, far, all / count as f64]);
+                };
+                if way == Way::Copy {
+                    add(0, self.packing(cost, bytes * count, false));
+                } else {
+                    add(1, self.received(cost));
+                    add(2, self.sent(cost));
+                }
             }
         }
-        let [packed, received] = rows.map(|rows| {
+        let [packed, received, sent] = rows.map(|rows| {
             let (mut near, mut far) = (Points::default(), Points::default());
             for (bytes, rows) in rows {
                 let [near_ns, far_ns] = least_squares(&rows);
@@ -256,6 +263,7 @@ impl Fit<'_> {
         let bends = &mut self.profile.bends;
         (bends.pack_near, bends.pack_far) = (packed.0.curve(WIDTH_MAX), packed.1.curve(WIDTH_MAX));
         (bends.receive_near, bends.receive_far) = (received.0.curve(0), received.1.curve(0));
+        (bends.send_near, bends.send_far) = (sent.0.curve(0), sent.1.curve(0));
     }
 
     /// Bitmapped columns: rows and runs of set ones.
@@ -414,6 +422,8 @@ mod tests {
             wire_byte_ns: 0.0,
             bends: Bends {
                 send: line(20.0, 0.01),
+                send_near: line(9.0, 0.01),
+                send_far: line(14.0, 0.01),
                 send_packed: line(15.0, 0.0),
                 send_inline: line(100.0, 0.5),
                 pack: line(40.0, 0.08),
