@@ -265,6 +265,10 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
         return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
     }
     match ended {
+        None if is_stray(held, fd, shared) => {
+            drain::leave(held, fd, Reason::Call("bytes written past the library"));
+            Step::Again
+        }
         None => Step::Nothing,
         // What was sent before the end is to be had first.
         Some(_) if held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) => Step::Again,
@@ -282,6 +286,15 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
         // The look has consumed the error.
         Some(Err(error)) => Step::Error(error),
     }
+}
+
+/// Whether bytes wait in the kernel that somebody wrote past the library: the ring is empty and every bell is eaten. A bell is counted, and a
+/// direction switched, before the kernel has a byte of it; so what is counted is looked at last.
+fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    kernel::pending(fd) > 0
+        && shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED == 0
+        && shared.head(held.peer()).load(Ordering::SeqCst) == held.input.tail
+        && held.eaten_all(shared)
 }
 
 /// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.

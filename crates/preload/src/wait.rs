@@ -11,7 +11,6 @@ use rustix::io::Errno;
 
 use crate::bells;
 use crate::connection::{Connection, Held, State};
-use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
 use crate::pace::{self, Pace};
 use crate::ready::Watch;
@@ -61,7 +60,7 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
             connection.sleepers.fetch_sub(1, Ordering::SeqCst);
             leave(connection);
             let reset = n < 0 && error == libc::ECONNRESET;
-            after_sleep(fd, connection, n, reset, scene.end);
+            after_sleep(fd, connection, reset);
             if n < 0 && !reset { Err(error) } else { Ok(()) }
         }
     }
@@ -255,8 +254,8 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
     true
 }
 
-/// A look that found something which is no bell: the end, or bytes that somebody wrote past the library.
-fn after_sleep(fd: c_int, connection: &'static Connection, n: isize, reset: bool, end: usize) {
+/// A look may have found what is no bell: the end, or bytes that somebody wrote past the library. The next receive tells.
+fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else { return };
     // Let the next receive look at the kernel.
@@ -264,15 +263,6 @@ fn after_sleep(fd: c_int, connection: &'static Connection, n: isize, reset: bool
     if reset && drain::is_reset(&mut held, &shared) {
         // The look has consumed it; bytes that came before are to be had first.
         held.error = libc::ECONNRESET;
-    }
-    let start = shared.start(end ^ 1).load(Ordering::SeqCst);
-    let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1 && !held.in_switched;
-    if n == 0 || held.dry < STRAY_LOOKS || !in_ring {
-        return;
-    }
-    let quiet = !Receiver::is_stirring(&shared, end ^ 1, held.input.tail);
-    if n > 0 && quiet && bells::rung(shared.bell(end)) == held.eaten {
-        drain::leave(&mut held, fd, Reason::Call("bytes written past the library"));
     }
 }
 
@@ -322,4 +312,3 @@ pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
 
 /// Naps for the sake of other sleepers before bells are eaten all the same (a count may be too high for ever).
 const PATIENCE: u8 = 20;
-const STRAY_LOOKS: u32 = 8;

@@ -22,7 +22,8 @@ fn wait_in_set(set: RawFd, timeout: i32) -> i32 {
     unsafe { libc::epoll_wait(set, &mut event, 1, timeout) }
 }
 
-fn set_of(fd: RawFd) -> RawFd {
+/// A set of one descriptor, for reading.
+pub(crate) fn set_of(fd: RawFd) -> RawFd {
     // SAFETY: a new set and one event.
     unsafe {
         let set = libc::epoll_create1(0);

@@ -7,7 +7,7 @@ use crate::programs::{
 };
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
-use crate::{calls, chimes, confined, edges, files, forks, passing, sets, shared_sets, strangers};
+use crate::{calls, chimes, confined, edges, files, forks, passing, sets, shared_sets, strangers, unseen};
 
 type Program = fn(Side, &mut Log);
 
@@ -93,6 +93,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("empty_handed", strangers::empty_handed),
     ("stranger", strangers::stranger),
     ("taken_before", strangers::taken_before),
+    ("strays", unseen::strays),
     ("all_are_told", chimes::all_are_told),
     ("what_is_not_its_own", chimes::what_is_not_its_own),
     ("as_many_as_allowed", chimes::as_many_as_allowed),

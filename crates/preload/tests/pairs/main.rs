@@ -19,6 +19,7 @@ mod sets;
 mod shared_sets;
 mod sock;
 mod strangers;
+mod unseen;
 mod waiting;
 
 use std::path::{Path, PathBuf};
@@ -306,6 +307,7 @@ pairs! {
     empty_handed: Kernel("was not the other end"),
     stranger: OfRoot("was not the other end"),
     taken_before: Kernel("was not the other end"),
+    strays: Rings,
     all_are_told: Rings,
     what_is_not_its_own: Rings,
     as_many_as_allowed: Often(60),
