@@ -300,6 +300,9 @@ fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
 /// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.
 fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor<'_>, look: bool) -> Step {
     let there = kernel::pending(fd);
+    if there == 0 && held.error != 0 {
+        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    }
     if there == 0 {
         return match kernel::ended(fd) {
             None => Step::Nothing,
@@ -383,19 +386,37 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
     from_kernel(held, fd, to, look, u64::MAX)
 }
 
+/// As many of the kernel's bytes as are there and wanted, buffer by buffer; a look sees the first buffer's.
 fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, limit: u64) -> Step {
-    let Some((at, len)) = to.peek(usize::try_from(limit).unwrap_or(usize::MAX)) else { return Step::Bytes(0) };
-    match kernel::take(fd, at, len, look) {
-        Ok(0) => Step::End,
-        Ok(bytes) => {
-            to.advance(bytes);
-            if !look {
+    let mut got = 0usize;
+    loop {
+        let left = usize::try_from(limit).unwrap_or(usize::MAX) - got;
+        let Some((at, len)) = to.peek(left).filter(|(_, len)| *len > 0) else { return Step::Bytes(got) };
+        let step = match kernel::take(fd, at, len, look) {
+            Ok(0) => Step::End,
+            Ok(bytes) => {
+                to.advance(bytes);
+                got += bytes;
+                if look {
+                    return Step::Bytes(got);
+                }
                 held.counts().received.fetch_add(bytes as u64, Ordering::Relaxed);
+                if bytes == len {
+                    continue;
+                }
+                return Step::Bytes(got);
             }
-            Step::Bytes(bytes)
+            Err(Errno::AGAIN) => Step::Nothing,
+            Err(error) => Step::Error(error),
+        };
+        if got == 0 {
+            return step;
         }
-        Err(Errno::AGAIN) => Step::Nothing,
-        Err(error) => Step::Error(error),
+        // An end is there at the next look as well; an error is taken from the socket now, and told then.
+        if let Step::Error(error) = step {
+            held.error = error.raw_os_error();
+        }
+        return Step::Bytes(got);
     }
 }
 

@@ -67,10 +67,19 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     let _ = writeln!(line, "{}\t{}\t{}\t{}", tally.bytes_out, tally.messages_out, tally.bytes_in, tally.messages_in);
     // SAFETY: [preload-real] the copy that `find_file` made.
     let file = unsafe { CStr::from_ptr(file) };
+    if file.to_bytes().starts_with(b"/proc/") && !is_report(file) {
+        return;
+    }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
     if let Ok(file) = rustix::fs::open(file, flags, Mode::empty()) {
         let _ = rustix::io::write(&file, line.bytes());
     }
+}
+
+/// Whether a descriptor of another process is what `overside run` made: that process may have ended, and its number be another's.
+fn is_report(path: &CStr) -> bool {
+    let mut target = [std::mem::MaybeUninit::uninit(); 64];
+    rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target).is_ok_and(|(name, _)| name == MEMORY)
 }
 
 struct Shown(Option<SocketAddrAny>);
@@ -115,4 +124,5 @@ impl<const N: usize> Write for Line<N> {
 
 /// Calls of one end by which the other has tried to meet it, as a rule.
 const FEW_CALLS: u32 = 16;
+const MEMORY: &[u8] = b"/memfd:overside-report (deleted)";
 const VARIABLE: &CStr = c"OVERSIDE_SOCKETS_REPORT";

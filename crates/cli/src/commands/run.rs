@@ -3,6 +3,9 @@
 use crate::args::Run;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -26,17 +29,17 @@ pub(super) fn run(options: &Run) -> Result<()> {
         let error = command.exec();
         bail!("{} cannot be started: {error}", program.display());
     }
-    let report = report_file()?;
+    let (mut report, place) = report()?;
     // Ctrl-C reaches the program as well; its report is to be told all the same.
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::new(AtomicBool::new(false)))?;
     let status = command
-        .env("OVERSIDE_SOCKETS_REPORT", &report)
+        .env("OVERSIDE_SOCKETS_REPORT", place)
         .status()
         .with_context(|| format!("{} cannot be started", program.display()));
-    let lines = std::fs::read_to_string(&report).unwrap_or_default();
-    let _ = std::fs::remove_file(&report);
+    let mut lines = Vec::new();
+    let _ = report.rewind().and_then(|()| report.read_to_end(&mut lines));
     let status = status?;
-    eprint!("{}", told(&lines));
+    eprint!("{}", told(&String::from_utf8_lossy(&lines)));
     exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
 }
 
@@ -64,13 +67,12 @@ fn preload(library: &Path) -> OsString {
     all
 }
 
-/// A new file for the processes' lines, that only this user can reach.
-fn report_file() -> Result<PathBuf> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let path = std::env::temp_dir().join(format!("overside-run-{}", std::process::id()));
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    file.with_context(|| format!("{} cannot be written; set TMPDIR to a folder that can", path.display()))?;
-    Ok(path)
+/// A file for the processes' lines, and where they find it. It has no name in any folder: whatever ends this process, nothing is left.
+fn report() -> Result<(File, String)> {
+    let file =
+        rustix::fs::memfd_create(REPORT, rustix::fs::MemfdFlags::CLOEXEC).context("memory for what is to be told")?;
+    let place = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    Ok((file.into(), place))
 }
 
 /// The processes' lines (process, side, both addresses, way, reason, then bytes and messages out and in) for people.
@@ -105,6 +107,8 @@ fn told(lines: &str) -> String {
 }
 
 const NAME: &str = "liboverside_preload.so";
+/// The library looks for this name before it writes: the number of a process that ended may be another's.
+const REPORT: &str = "overside-report";
 
 #[cfg(test)]
 mod tests {

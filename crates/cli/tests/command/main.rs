@@ -5,4 +5,5 @@ mod demo;
 mod ends;
 mod network;
 mod rows;
+mod run;
 mod server;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sets::Set;
-use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, recv_to_end, send_all};
+use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, second, send_all, until};
 
 /// recvfrom and recvmsg that ask for an address, which a stream tells in its own way.
 pub(crate) fn addresses(side: Side, log: &mut Log) {
@@ -439,4 +439,30 @@ extern "C" fn first() {
         libc::close(pair[0]);
         libc::close(pair[1]);
     }
+}
+
+/// What is there goes into all buffers of a call, also while the ends are just meeting: many short connections.
+pub(crate) fn scattered(side: Side, log: &mut Log) {
+    let mut got = Vec::new();
+    for _ in 0..30 {
+        let one = second(&side);
+        if !side.server {
+            send_all(one.fd, b"Mary had a little lamb");
+            assert_eq!(recv_exactly(one.fd, 1), b".");
+            close(one.fd);
+            continue;
+        }
+        let mut there: c_int = 0;
+        // SAFETY: a live int.
+        until(|| (unsafe { libc::ioctl(one.fd, libc::FIONREAD, &mut there) } == 0 && there == 22).then_some(()));
+        let mut parts = [vec![0u8; 4], vec![0u8; 7], vec![0u8; 14]];
+        let list = parts.each_mut().map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+        // SAFETY: live buffers.
+        let n = unsafe { libc::readv(one.fd, list.as_ptr(), 3) };
+        got.push(n);
+        assert!(parts.concat().starts_with(&b"Mary had a little lamb"[..n as usize]));
+        send_all(one.fd, b".");
+        close(one.fd);
+    }
+    log.say(format_args!("{got:?}"));
 }

@@ -41,6 +41,8 @@ enum Expect {
     Often(u64),
     /// Correct is all it must be: the connection may have gone back, or never left.
     Any,
+    /// An end used rings and says why no longer, in words that have these among them.
+    Says(&'static str),
     /// No end used rings, and one says why, in words that have these among them.
     Kernel(&'static str),
     /// The same where the tests run as root: others cannot do what is tested.
@@ -53,7 +55,7 @@ impl Expect {
     /// Why it is to stay with the kernel, if that can be said here.
     fn reason(self, plain: &Run) -> Option<&'static str> {
         match self {
-            Self::Rings | Self::RingsAfterFork | Self::ManyBytes | Self::Often(_) | Self::Any => None,
+            Self::Rings | Self::RingsAfterFork | Self::ManyBytes | Self::Often(_) | Self::Says(_) | Self::Any => None,
             Self::Kernel(reason) => Some(reason),
             Self::OfRoot(reason) => {
                 let root = rustix::process::geteuid().is_root();
@@ -188,12 +190,13 @@ fn judge(expect: Expect, reason: Option<&str>, report: &str, by: &str) -> Result
     let numbers = |index| column(index).map(|number| number.parse::<u64>().unwrap());
     let rings = column(4).filter(|way| *way == by).count();
     match expect {
+        Expect::Says(reason) if !report.contains(reason) => Err(format!("nobody says {reason:?}")),
         Expect::ManyBytes if numbers(6).sum::<u64>() <= 1 << 20 => Err("few bytes in rings".into()),
         Expect::Often(least) => match numbers(7).zip(numbers(9)).map(|(out, back)| out + back).max() {
             most if most >= Some(least) => Ok(()),
             most => Err(format!("{most:?} messages in rings where there must be {least}")),
         },
-        Expect::Rings | Expect::ManyBytes if rings == 0 => Err("all went through the kernel".into()),
+        Expect::Rings | Expect::ManyBytes | Expect::Says(_) if rings == 0 => Err("all went through the kernel".into()),
         _ => match reason {
             Some(_) if rings > 0 => Err("it used rings".into()),
             Some(reason) if !report.contains(reason) => Err(format!("nobody says {reason:?}")),
@@ -223,7 +226,7 @@ macro_rules! pairs {
     };
 }
 
-use Expect::{Any, Kernel, ManyBytes, OfNamespaces, OfRoot, Often, Rings, RingsAfterFork};
+use Expect::{Any, Kernel, ManyBytes, OfNamespaces, OfRoot, Often, Rings, RingsAfterFork, Says};
 
 pairs! {
     echo: Rings,
@@ -279,7 +282,7 @@ pairs! {
     out_of_resources: Kernel("out of memory or descriptors"),
     another_user: OfRoot("did not come by"),
     before_constructors: Rings,
-    noise: Any,
+    noise: Says("nonsense"),
     files: ManyBytes,
     corked: Rings,
     fortified: Rings,
@@ -302,6 +305,8 @@ pairs! {
     six: Rings,
     many: Rings,
     sandboxed: Rings,
+    strict: RingsAfterFork,
+    scattered: Any,
     other_version: Kernel("was not the other end"),
     unsealed: Kernel("was not the other end"),
     empty_handed: Kernel("was not the other end"),

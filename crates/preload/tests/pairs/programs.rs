@@ -113,17 +113,20 @@ pub(crate) fn vectors(side: Side, log: &mut Log) {
     let total: usize = parts.iter().map(Vec::len).sum();
     let sent = [vec![1u8; 3], vec![2u8; 2000], vec![3u8; 70_000]].concat();
     assert!(recv_exactly(side.fd, total) == sent);
-    let mut at = 0;
+    let (mut at, mut calls) = (0, 0);
     while at < total {
-        let mut out = [vec![0u8; 5], vec![0u8; 50_000]];
+        let mut out = [vec![0u8; 5], vec![0u8; 20_000]];
         let iov: Vec<libc::iovec> =
             out.iter_mut().map(|p| libc::iovec { iov_base: p.as_mut_ptr().cast(), iov_len: p.len() }).collect();
         // SAFETY: a zeroed header is an empty one; the buffers live.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (iov.as_ptr().cast_mut(), 2);
         // SAFETY: as above.
-        let n = unsafe { libc::recvmsg(side.fd, &mut message, 0) };
+        let n = unsafe {
+            if calls % 2 == 0 { libc::recvmsg(side.fd, &mut message, 0) } else { libc::readv(side.fd, iov.as_ptr(), 2) }
+        };
         assert!(n > 0 && message.msg_flags == 0);
+        calls += 1;
         assert!(out.concat()[..n as usize] == sent[at..at + n as usize]);
         at += n as usize;
     }
@@ -335,13 +338,19 @@ pub(crate) fn duplicates(side: Side, log: &mut Log) {
     let fds = unsafe {
         let plain = libc::dup(side.fd);
         let high = libc::fcntl(side.fd, libc::F_DUPFD_CLOEXEC, 100);
+        let higher = libc::fcntl(side.fd, libc::F_DUPFD, 200);
+        log.say(format_args!(
+            "{high} {higher} {} {}",
+            libc::fcntl(high, libc::F_GETFD),
+            libc::fcntl(higher, libc::F_GETFD)
+        ));
         let file = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         assert_eq!(libc::dup2(side.fd, file), file);
-        [side.fd, plain, high, file]
+        [side.fd, plain, high, higher, file]
     };
     for round in 0..40usize {
-        let fd = fds[round % 4];
-        let other = fds[(round + 1) % 4];
+        let fd = fds[round % 5];
+        let other = fds[(round + 1) % 5];
         if side.server {
             assert_eq!(recv_exactly(fd, 100), pattern(round, 100));
             send_all(other, &pattern(round, 100));
@@ -351,13 +360,13 @@ pub(crate) fn duplicates(side: Side, log: &mut Log) {
         }
     }
     if !side.server {
-        for fd in &fds[..3] {
+        for fd in &fds[..4] {
             close(*fd);
         }
-        send_all(fds[3], b"still here");
+        send_all(fds[4], b"still here");
         // Something else takes the connection's place: it ends.
         // SAFETY: descriptors of ours.
-        log.result("dup2 over it", unsafe { libc::dup2(2, fds[3]) } as isize - fds[3] as isize);
+        log.result("dup2 over it", unsafe { libc::dup2(2, fds[4]) } as isize - fds[4] as isize);
         return;
     }
     let (bytes, end) = recv_to_end(fds[1]);
