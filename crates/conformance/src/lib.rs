@@ -155,7 +155,7 @@ macro_rules! conformance_tests {
         }
 
         $crate::conformance_tests!(@sentences
-            own "own", private "private", accept "accept", once "once", silent "silent", order "order",
+            own "own", private "private", accept "accept", once "once", silent "silent", room "room", order "order",
             fifo "fifo", placed "placed", gather "gather", inline "inline", region "region",
             immediate "immediate", rnr "rnr",
             length "length", last_word "last-word", write_order "write-order", fence "fence", atomic "atomic",

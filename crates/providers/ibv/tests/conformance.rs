@@ -56,7 +56,7 @@ macro_rules! sentences {
 }
 
 sentences!(
-    own "own", private "private", accept "accept", once "once", silent "silent", order "order", fifo "fifo",
+    own "own", private "private", accept "accept", once "once", silent "silent", room "room", order "order", fifo "fifo",
     placed "placed", gather "gather", inline "inline", region "region", immediate "immediate", rnr "rnr", length "length",
     last_word "last-word", write_order "write-order", fence "fence", atomic "atomic", keys "keys", progress "progress",
     shared "shared", close "close", death "death", hostile "hostile", arm "arm", half "half", wait "wait", forget "forget", idle "idle",

@@ -3,7 +3,8 @@
 //! credits let be under way, one whose two ends are held on a processor each, and one whose reader asks again and again instead of
 //! sleeping, so that no write has to wake it; all alternately, with the processor time of both.
 //!
-//! `cargo run --release -p overside-tcp --example tcp_stream [message_bytes [fragments [tags]]]`
+//! `cargo run --release -p overside-tcp --example tcp_stream [message_bytes [fragments [tags]]]`; with `SCATTERED=1` a message's fragments
+//! lie all over the memory.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -49,12 +50,13 @@ fn send(provider: &TcpProvider, to: &str, message: usize, fragments: usize) {
     [&plain, &small].iter().for_each(|stream| stream.set_nodelay(true).unwrap());
     sockopt::set_socket_send_buffer_size(&small, SMALL_BYTES / 2).unwrap();
     let piece = message / fragments;
+    let scattered = std::env::var_os("SCATTERED").is_some();
     let shapes: Vec<Shape> = (0..SOURCE_BYTES / message)
         .map(|i| {
-            let runs: Vec<Run> = (0..fragments)
-                .map(|f| Run::new((i * message + f * piece) as u64, piece as u64 - u64::from(fragments > 1) * 8))
-                .collect();
-            Shape::list(&runs).unwrap()
+            let len = piece as u64 - u64::from(fragments > 1) * 8;
+            let places = (SOURCE_BYTES / piece) as u64;
+            let row = |f: usize| (i * fragments + f) as u64 * if scattered { 7919 } else { 1 } % places * piece as u64;
+            Shape::mapped((0..fragments).map(row).collect::<Arc<[u64]>>(), &[Run::new(0, len)]).unwrap()
         })
         .collect();
     let mut command = [0; 1];
