@@ -103,6 +103,19 @@ pub(crate) fn weigh(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) 
     Price { ns, sender_ns, receiver_ns }
 }
 
+/// As [`weigh`], for a stream between two ends with little room between them, which often share a cache or a core as well: where both
+/// are busy nearly all the time each waits for the other now and then, and the stream takes longer than the slower one by itself.
+/// That is what the root of the squares says, and choosing by it came nearer to the best than choosing by the slower end
+/// (docs/figures.md, regret).
+#[inline]
+pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) -> Price {
+    if goal == Goal::Throughput {
+        let ns = (sender_ns * sender_ns + receiver_ns * receiver_ns).sqrt().max(wire_ns);
+        return Price { ns, sender_ns, receiver_ns };
+    }
+    weigh(goal, sender_ns, receiver_ns, wire_ns)
+}
+
 /// Share of the summed processor time that counts beside the slower end's: a saving at the faster end
 /// is worth something, for its core has other work, and less than the same saving at the slower one.
 const TIE_SHARE: f64 = 1.0 / 32.0;

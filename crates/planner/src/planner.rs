@@ -7,7 +7,7 @@ use overside_shape::{Run, Shape};
 use crate::boxes::{PerByte, bottleneck, separable};
 use crate::capabilities::Capabilities;
 use crate::packing::Packing;
-use crate::plan::{Goal, Price, weigh};
+use crate::plan::{Goal, Price, weigh_stream};
 use crate::profile::Profile;
 use crate::tables::{Ends, Ground, Tables};
 use crate::tally::{Tally, range_of, start_of};
@@ -243,7 +243,7 @@ impl Planner {
     }
 
     fn weighed(&self, sender_ns: f64, receiver_ns: f64, wire_bytes: f64, goal: Goal) -> Price {
-        weigh(goal, sender_ns, receiver_ns, wire_bytes * self.profile.wire_byte_ns)
+        weigh_stream(goal, sender_ns, receiver_ns, wire_bytes * self.profile.wire_byte_ns)
     }
 }
 
@@ -389,7 +389,7 @@ pub(crate) mod tests {
             receiver += each.at(count, bytes);
         }
         let wire = lens.iter().sum::<u64>() as f64 * profile.wire_byte_ns;
-        (entries <= planner.capabilities().sge_max).then(|| weigh(goal, sender, receiver, wire).ns)
+        (entries <= planner.capabilities().sge_max).then(|| weigh_stream(goal, sender, receiver, wire).ns)
     }
 
     fn lengths() -> impl Strategy<Value = Vec<u64>> {

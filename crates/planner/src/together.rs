@@ -3,7 +3,7 @@
 use overside_shape::{OneTable, Shape};
 
 use crate::packing::Packing;
-use crate::plan::{Goal, Price, weigh};
+use crate::plan::{Goal, Price, weigh_stream};
 use crate::planner::Planner;
 use crate::view::{PlanError, Terms, ViewPlan, Way};
 
@@ -50,7 +50,7 @@ impl Planner {
     fn weigh_again(&self, plan: &mut ViewPlan, goal: Goal) {
         let wire_ns = plan.bytes as f64 * self.profile().wire_byte_ns;
         for price in plan.prices.iter_mut().flatten() {
-            *price = weigh(goal, price.sender_ns, price.receiver_ns, wire_ns);
+            *price = weigh_stream(goal, price.sender_ns, price.receiver_ns, wire_ns);
         }
     }
 
@@ -76,7 +76,7 @@ impl Planner {
     fn charge(&self, plan: &mut ViewPlan, goal: Goal, ns: f64) {
         let wire_ns = plan.bytes as f64 * self.profile().wire_byte_ns;
         if let Some(price) = &mut plan.prices[Way::Copy as usize] {
-            *price = weigh(goal, (price.sender_ns + ns).max(0.0), price.receiver_ns, wire_ns);
+            *price = weigh_stream(goal, (price.sender_ns + ns).max(0.0), price.receiver_ns, wire_ns);
         }
     }
 
@@ -90,7 +90,7 @@ impl Planner {
             Goal::TotalCpu | Goal::SenderCpu => receivers.sum(),
         };
         let bytes: u64 = plans.iter().map(|plan| plan.bytes).sum();
-        weigh(goal, sender_ns, receiver_ns, bytes as f64 * self.profile().wire_byte_ns)
+        weigh_stream(goal, sender_ns, receiver_ns, bytes as f64 * self.profile().wire_byte_ns)
     }
 }
 

@@ -175,6 +175,9 @@ impl Receiver {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.queue.poll_wait_or(&mut done, Some(LOOK), Some(line.as_fd()))?;
                     done.clear();
+                    // Between two stretches a connection ends only to be replaced; what is not fetched would keep the port awake, and
+                    // those who are not asked would take the processors from those who are.
+                    while self.queue.next_event().is_some() {}
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),

@@ -83,7 +83,8 @@ struct Lane {
 struct Report {
     busy_ns: f64,
     messages: u64,
-    undisturbed: bool,
+    /// How its thread ran.
+    ran: Ran,
 }
 
 impl Rig {
@@ -186,7 +187,12 @@ impl Rig {
             sender_ns: each((took.saturating_sub(idle)).as_nanos() as f64),
             receiver_ns: report.busy_ns / report.messages.max(1) as f64,
             wall_ns: each(took.as_nanos() as f64),
-            undisturbed: clock.ran_all() && report.undisturbed,
+            undisturbed: {
+                let (ours, process) = (clock.ran(), clock.process());
+                // A provider's threads are part of it: what they took was taken by nobody else.
+                let own = 2 * process.saturating_sub(ours.cpu + report.ran.cpu);
+                ours.had_all(own) && report.ran.had_all(own)
+            },
         })
     }
 
@@ -228,7 +234,7 @@ impl Rig {
         }
         *row = dealer.row();
         let took = start.elapsed().as_nanos() as f64 / (dealt * DEALT_COLUMNS).max(1) as f64;
-        let undisturbed = clock.ran_all();
+        let undisturbed = clock.ran().had_all(Duration::ZERO);
         back(buffers);
         Some(Cost { sender_ns: took, receiver_ns: 0.0, wall_ns: took, undisturbed })
     }
@@ -372,35 +378,60 @@ impl Tally {
 
     fn report(&self) -> Report {
         let busy = self.clock.wall.elapsed().saturating_sub(self.idle);
-        Report { busy_ns: busy.as_nanos() as f64, messages: self.messages, undisturbed: self.clock.ran_all() }
+        Report { busy_ns: busy.as_nanos() as f64, messages: self.messages, ran: self.clock.ran() }
     }
 }
 
-/// Whether a thread had a processor whenever it was ready to run.
+/// Since when a thread's time is looked at.
 struct Clock {
     wall: Instant,
     cpu: Duration,
+    process: Duration,
+    waited: Option<Duration>,
+}
+
+/// How a thread ran during a stretch.
+struct Ran {
+    wall: Duration,
+    cpu: Duration,
+    /// Ready to run and without a processor.
     waited: Option<Duration>,
 }
 
 impl Clock {
     fn start() -> Clock {
-        Clock { wall: Instant::now(), cpu: thread_time(), waited: waited() }
+        let process = time_of(ClockId::ProcessCPUTime);
+        Clock { wall: Instant::now(), cpu: time_of(ClockId::ThreadCPUTime), process, waited: waited() }
     }
 
-    fn ran_all(&self) -> bool {
-        let wall = self.wall.elapsed().as_secs_f64();
-        match (self.waited, waited()) {
-            (Some(before), Some(now)) => now.saturating_sub(before).as_secs_f64() < (1.0 - RAN_SHARE) * wall,
+    /// This thread, since then.
+    fn ran(&self) -> Ran {
+        let waited = self.waited.and_then(|before| Some(waited()?.saturating_sub(before)));
+        let cpu = time_of(ClockId::ThreadCPUTime).saturating_sub(self.cpu);
+        Ran { wall: self.wall.elapsed(), cpu, waited }
+    }
+
+    /// What all threads of this process have taken since then.
+    fn process(&self) -> Duration {
+        time_of(ClockId::ProcessCPUTime).saturating_sub(self.process)
+    }
+}
+
+impl Ran {
+    /// Whether it had a processor whenever it was ready to run, but for `own`, which other threads of this process took.
+    fn had_all(&self, own: Duration) -> bool {
+        let wall = self.wall.as_secs_f64();
+        match self.waited {
+            Some(waited) => waited.saturating_sub(own).as_secs_f64() < (1.0 - RAN_SHARE) * wall,
             // Where the system does not say, a thread that polls all the time has run for as long as time went by; one that
             // slept in between passes for disturbed.
-            _ => thread_time().saturating_sub(self.cpu).as_secs_f64() > RAN_SHARE * wall,
+            None => self.cpu.as_secs_f64() > RAN_SHARE * wall,
         }
     }
 }
 
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
