@@ -17,6 +17,8 @@ pub struct Job {
     builds: &'static [&'static [&'static str]],
     /// Which of what that builds are needed: a target's name, and the program's name in the guest.
     programs: &'static [(&'static str, &'static str)],
+    /// Programs of this host that come along where they are installed; the script does without those that are not.
+    borrowed: &'static [&'static str],
     /// Run by each machine, with `$NODE` its number.
     script: &'static str,
     /// Machines with a wire between them.
@@ -25,11 +27,12 @@ pub struct Job {
     pub limit_s: u64,
 }
 
-pub const JOBS: [Job; 5] = [
+pub const JOBS: [Job; 6] = [
     Job {
         name: "conformance",
         builds: &[&["test", "--no-run", "--package", "overside-ibv", "--tests"]],
         programs: &[("conformance", "conformance"), ("hostile", "hostile"), ("fork", "fork")],
+        borrowed: &[],
         script: include_str!("conformance.sh"),
         machines: 1,
         limit_s: 600,
@@ -38,6 +41,7 @@ pub const JOBS: [Job; 5] = [
         name: "scan",
         builds: &[COMMAND],
         programs: &[("overside", "overside")],
+        borrowed: &[],
         script: include_str!("scan.sh"),
         machines: 1,
         limit_s: 600,
@@ -46,6 +50,7 @@ pub const JOBS: [Job; 5] = [
         name: "death",
         builds: &[COMMAND],
         programs: &[("overside", "overside")],
+        borrowed: &[],
         script: include_str!("death.sh"),
         machines: 1,
         limit_s: 600,
@@ -54,14 +59,25 @@ pub const JOBS: [Job; 5] = [
         name: "sockets",
         builds: &[PAIRS],
         programs: &[("pairs", "pairs"), ("overside_preload", "liboverside_preload.so")],
+        borrowed: &[],
         script: include_str!("sockets.sh"),
         machines: 1,
+        limit_s: 900,
+    },
+    Job {
+        name: "apart",
+        builds: &[COMMAND, LIBRARY],
+        programs: &[("overside", "overside"), ("overside_preload", "liboverside_preload.so")],
+        borrowed: &["redis-server", "redis-benchmark", "redis-cli"],
+        script: include_str!("apart.sh"),
+        machines: 2,
         limit_s: 900,
     },
     Job {
         name: "between",
         builds: &[&["test", "--no-run", "--package", "overside-ibv", "--test", "between"], COMMAND],
         programs: &[("between", "between"), ("overside", "overside")],
+        borrowed: &[],
         script: include_str!("between.sh"),
         machines: 2,
         limit_s: 600,
@@ -69,6 +85,7 @@ pub const JOBS: [Job; 5] = [
 ];
 /// Optimised: the processor is emulated.
 const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
+const LIBRARY: &[&str] = &["build", "--release", "--package", "overside-preload"];
 const PAIRS: &[&str] = &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs"];
 
 /// Builds a job's programs and packs them with their libraries; where the archive is.
@@ -83,6 +100,12 @@ pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
         output(Command::new("strip").arg("-o").args([&scratch, &program]))?;
         add_program(&mut archive, &format!("job/{name}"), &scratch)?;
         std::fs::remove_file(scratch)?;
+    }
+    for name in job.borrowed {
+        let program = Path::new("/usr/bin").join(name);
+        if program.exists() {
+            add_program(&mut archive, &format!("job/{name}"), &program)?;
+        }
     }
     archive.file("job/run", true, job.script);
     let packed = folder.join(format!("job-{}.cpio", job.name));

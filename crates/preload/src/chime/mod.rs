@@ -9,7 +9,7 @@
 //! have chimes is bounded in each process. Who closes one (by `close_range`) gives that connection back to the kernel.
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::EventfdFlags;
@@ -39,7 +39,7 @@ pub(crate) fn make() -> Option<[OwnedFd; 2]> {
 pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
     if COUNT.fetch_add(1, Ordering::Relaxed) < MOST
         && pair.iter().all(is_eventfd)
-        && let Some(pair) = aside(&pair)
+        && let Some(pair) = aside(pair.each_ref().map(AsFd::as_fd))
     {
         let pair = pair.map(IntoRawFd::into_raw_fd);
         pair.iter().for_each(|fd| mark(*fd, true));
@@ -164,7 +164,7 @@ fn is_eventfd(fd: &OwnedFd) -> bool {
 }
 
 /// Both at numbers that the program does not use.
-fn aside(pair: &[OwnedFd; 2]) -> Option<[OwnedFd; 2]> {
+pub(crate) fn aside(pair: [BorrowedFd<'_>; 2]) -> Option<[OwnedFd; 2]> {
     let _one_at_a_time = LIMIT.lock()?;
     let limit = getrlimit(Resource::Nofile);
     let most = limit.current.unwrap_or(u64::MAX);
@@ -181,8 +181,8 @@ fn aside(pair: &[OwnedFd; 2]) -> Option<[OwnedFd; 2]> {
     pair
 }
 
-fn both(pair: &[OwnedFd; 2], above: c_int) -> Option<[OwnedFd; 2]> {
-    let move_up = |fd: &OwnedFd| -> Result<OwnedFd, Errno> { rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), above) };
+fn both(pair: [BorrowedFd<'_>; 2], above: c_int) -> Option<[OwnedFd; 2]> {
+    let move_up = |fd: BorrowedFd<'_>| -> Result<OwnedFd, Errno> { rustix::io::fcntl_dupfd_cloexec(fd, above) };
     let [first, second] = pair;
     let pair = [move_up(first).ok()?, move_up(second).ok()?];
     use std::os::fd::AsRawFd;

@@ -9,6 +9,8 @@ use overside_ibv::Nic;
 use overside_verbs::ForkMark;
 use overside_verbs::handshake::Key;
 
+use crate::chime;
+
 /// A copy of what the environment says; null when it says nothing.
 static ASKED: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
 static OPENED: AtomicPtr<Opened> = AtomicPtr::new(std::ptr::null_mut());
@@ -65,7 +67,9 @@ fn open() -> Result<Means, String> {
     let asked = parsed(unsafe { CStr::from_ptr(asked) }.to_bytes())?;
     let key = Key::from_file(Path::new(OsStr::from_bytes(asked.key_file))).map_err(|e| e.to_string())?;
     let device = std::str::from_utf8(asked.device).map_err(|_| FORM.to_owned())?;
-    let nic = Nic::open(device).map_err(|e| e.to_string())?;
+    let mut nic = Nic::open(device).map_err(|e| e.to_string())?;
+    // Numbers that the program expects are to stay free.
+    nic.move_descriptors(chime::aside);
     Ok(Means { nic, key })
 }
 

@@ -4,6 +4,7 @@
 //! offsets. What the peer's [`Card`] says is used as it is; who brings it must know that it is the peer's.
 
 use std::ffi::c_int;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -100,6 +101,24 @@ impl Nic {
         let limits = Limits::of(&device, DEPTH)?;
         let place = Place::of(&device);
         Ok(Self { domain: Arc::new(Domain::new(&device.context)?), limits, place })
+    }
+
+    /// Moves the device's two descriptors to where `aside` makes copies of them; none when it cannot. Before anything is made of the device.
+    pub fn move_descriptors(&mut self, aside: impl FnOnce([BorrowedFd<'_>; 2]) -> Option<[OwnedFd; 2]>) {
+        let raw = self.domain.context.raw.as_ptr();
+        // SAFETY: [ibv-object] the context lives, and is this one's alone so far.
+        let old = unsafe { [(*raw).cmd_fd, (*raw).async_fd] };
+        // SAFETY: [ibv-object] the context keeps both open.
+        let Some(new) = aside(old.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })) else { return };
+        let [commands, events] = new.map(IntoRawFd::into_raw_fd);
+        // SAFETY: [ibv-object] the library looks there at each call, and closes what stands there in the end; the old ones are closed here.
+        unsafe {
+            (*raw).cmd_fd = commands;
+            (*raw).async_fd = events;
+            for fd in old {
+                drop(OwnedFd::from_raw_fd(fd));
+            }
+        }
     }
 }
 

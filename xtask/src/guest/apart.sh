@@ -1,0 +1,62 @@
+#!/bin/sh
+# Two machines with a wire between them: redis and its own programs, which know nothing of RDMA, over the device; and over the kernel where the
+# two ends have not the same key.
+fail() {
+    echo "apart: $*"
+    exit 1
+}
+seconds() { cut -d. -f1 /proc/uptime; }
+# until_ok WHAT COMMAND…: for minutes, until it succeeds.
+until_ok() {
+    what=$1
+    end=$(($(seconds) + 300))
+    shift
+    until "$@" >tried 2>&1; do
+        [ "$(seconds)" -lt $end ] || { cat tried; fail "$what"; }
+        sleep 0.5
+    done
+}
+# A datagram of a meeting that is lost leaves a connection to the kernel, so not all are asked for.
+# rdma FILE: connection ends over RDMA, as the run's last line has them.
+rdma() { sed -n 's/^overside: .* shared memory, \([0-9]*\) over RDMA, .*/\1/p' "$1"; }
+
+if [ ! -e redis-server ]; then
+    echo "apart: no redis on this host, so nothing is tested (apt-get install redis-server)"
+    exit 0
+fi
+printf 'the key of both machines' >key
+printf 'another key altogether' >other
+chmod 600 key other
+export OVERSIDE_RDMA=rxe0,key-file=/job/key
+
+if [ "$NODE" = 1 ]; then
+    ./overside run --verbose -- ./redis-server --bind 10.77.0.1 --port 7500 --save "" --protected-mode no >served 2>said
+    grep -v accepted said
+    ends=$(rdma said)
+    [ "${ends:-0}" -ge 4 ] || fail "the server has ${ends:-no} connections over RDMA: $(cat said)"
+    exit 0
+fi
+
+R="-h 10.77.0.1 -p 7500"
+until_ok "no server" ./redis-cli $R ping
+# bench WHAT ARGUMENTS…: into bench.said
+bench() {
+    what=$1
+    shift
+    ./overside run --verbose -- ./redis-benchmark $R -q "$@" >bench.out 2>bench.said || fail "$what: $(cat bench.out bench.said)"
+    tail -1 bench.said
+}
+bench "one client" -c 1 -n 1000 -t set,get -d 64
+[ "$(rdma bench.said)" -ge 1 ] || fail "one client: $(cat bench.said)"
+bench "eight clients, four at a time" -c 8 -n 2000 -P 4 -t set -d 3000
+[ "$(rdma bench.said)" -ge 3 ] || fail "eight clients: $(cat bench.said)"
+# What has gone over the device is what is there.
+awk 'BEGIN { for (i = 0; i < 60000; i++) printf "%010d", i * 7919 }' >long
+./overside run -- ./redis-cli $R -x set long <long >out || fail "set"
+./redis-cli $R --raw get long | head -c 600000 | cmp - long || fail "other bytes came than were sent"
+OVERSIDE_RDMA=rxe0,key-file=/job/other bench "another key" -c 1 -n 300 -t get
+[ -z "$(rdma bench.said)" ] || fail "with another key: $(cat bench.said)"
+OVERSIDE_RDMA=none0,key-file=/job/key bench "no device" -c 1 -n 300 -t get
+grep -q "there is no none0" bench.said || fail "without the device: $(cat bench.said)"
+./redis-cli $R shutdown nosave
+exit 0
