@@ -76,10 +76,10 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     }
 }
 
-/// Whether a descriptor of another process is what `overside run` made: that process may have ended, and its number be another's.
+/// Whether a descriptor of another process is what `overside run`, or a figure, made: that process may have ended, and its number be another's.
 fn is_report(path: &CStr) -> bool {
     let mut target = [std::mem::MaybeUninit::uninit(); 64];
-    rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target).is_ok_and(|(name, _)| name == MEMORY)
+    rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target).is_ok_and(|(name, _)| name.starts_with(MEMORY))
 }
 
 struct Shown(Option<SocketAddrAny>);
@@ -124,5 +124,5 @@ impl<const N: usize> Write for Line<N> {
 
 /// Calls of one end by which the other has tried to meet it, as a rule.
 const FEW_CALLS: u32 = 16;
-const MEMORY: &[u8] = b"/memfd:overside-report (deleted)";
+const MEMORY: &[u8] = b"/memfd:overside-";
 const VARIABLE: &CStr = c"OVERSIDE_SOCKETS_REPORT";
