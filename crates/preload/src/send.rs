@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use crate::connection::{Connection, Held, State};
@@ -230,9 +229,7 @@ fn begin_direction(held: &mut Held<'_>, shared: &Shared) -> bool {
 /// Bytes lie unread: is anybody there? Asked at the first such send and then now and then.
 fn look_after_peer(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     held.unread += 1;
-    if held.unread % UNREAD_TURN == 1
-        && kernel::events(fd, PollFlags::RDHUP).intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP)
-    {
+    if held.unread % UNREAD_TURN == 1 && kernel::is_over(fd) {
         drain::switch_out(held, shared);
     }
 }

@@ -416,36 +416,60 @@ impl Pair {
     }
 
     fn connect(&self, qp: &Qp, peer: &Attach, which: usize) -> Result<(), VerbsError> {
-        let mut to = ibv_qp_attr {
-            qp_state: IBV_QPS_RTR,
-            path_mtu: u32::from(self.place.mtu.min(peer.mtu)),
-            dest_qp_num: peer.numbers[which],
-            rq_psn: peer.psn,
-            max_dest_rd_atomic: self.reads[1],
-            min_rnr_timer: RNR_TIMER,
-            ..blank()
-        };
-        to.ah_attr.port_num = self.place.port;
-        to.ah_attr.dlid = peer.lid;
-        // Without an address in an InfiniBand subnet, only the global one is left.
-        to.ah_attr.is_global = u8::from(peer.lid == 0);
-        to.ah_attr.grh.dgid = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| peer.gid[at + i])));
-        to.ah_attr.grh.sgid_index = self.gid.0;
-        to.ah_attr.grh.hop_limit = HOP_LIMIT;
-        let receive = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-        modify(qp, to, IBV_QP_STATE | receive | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)?;
-        let ready = ibv_qp_attr {
-            qp_state: IBV_QPS_RTS,
-            sq_psn: self.psn,
-            timeout: TIMEOUT,
-            retry_cnt: RETRIES,
-            rnr_retry: FOR_EVER,
-            max_rd_atomic: self.reads[0].min(peer.reads),
-            ..blank()
-        };
-        let send = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
-        modify(qp, ready, IBV_QP_STATE | send | IBV_QP_MAX_QP_RD_ATOMIC)
+        let other = Other { mtu: peer.mtu, number: peer.numbers[which], psn: peer.psn, lid: peer.lid, gid: &peer.gid };
+        let reads = [self.reads[0].min(peer.reads), self.reads[1]];
+        connect(qp, &self.place, self.gid.0, self.psn, reads, &other)
     }
+}
+
+/// What a queue pair has to know of its peer's.
+pub(crate) struct Other<'a> {
+    pub(crate) mtu: u8,
+    pub(crate) number: u32,
+    pub(crate) psn: u32,
+    pub(crate) lid: u16,
+    pub(crate) gid: &'a [u8; 16],
+}
+
+/// An initialised queue pair takes the peer's requests, and may make its own. `reads`: how many of them may be under way, and how many
+/// of the peer's.
+pub(crate) fn connect(
+    qp: &Qp,
+    place: &Place,
+    gid_index: u8,
+    psn: u32,
+    reads: [u8; 2],
+    peer: &Other<'_>,
+) -> Result<(), VerbsError> {
+    let mut to = ibv_qp_attr {
+        qp_state: IBV_QPS_RTR,
+        path_mtu: u32::from(place.mtu.min(peer.mtu)),
+        dest_qp_num: peer.number,
+        rq_psn: peer.psn,
+        max_dest_rd_atomic: reads[1],
+        min_rnr_timer: RNR_TIMER,
+        ..blank()
+    };
+    to.ah_attr.port_num = place.port;
+    to.ah_attr.dlid = peer.lid;
+    // Without an address in an InfiniBand subnet, only the global one is left.
+    to.ah_attr.is_global = u8::from(peer.lid == 0);
+    to.ah_attr.grh.dgid = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| peer.gid[at + i])));
+    to.ah_attr.grh.sgid_index = gid_index;
+    to.ah_attr.grh.hop_limit = HOP_LIMIT;
+    let receive = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    modify(qp, to, IBV_QP_STATE | receive | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)?;
+    let ready = ibv_qp_attr {
+        qp_state: IBV_QPS_RTS,
+        sq_psn: psn,
+        timeout: TIMEOUT,
+        retry_cnt: RETRIES,
+        rnr_retry: FOR_EVER,
+        max_rd_atomic: reads[0],
+        ..blank()
+    };
+    let send = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+    modify(qp, ready, IBV_QP_STATE | send | IBV_QP_MAX_QP_RD_ATOMIC)
 }
 
 impl Sent {
@@ -511,9 +535,9 @@ pub(crate) fn parts_of(id: u64) -> (u32, u32, bool) {
 
 const RECEIVE: u64 = 1 << 32;
 /// A peer without a receive asks for 0.32 ms of patience.
-pub(crate) const RNR_TIMER: u8 = 10;
+const RNR_TIMER: u8 = 10;
 /// A packet is sent again after 0.27 s, seven times.
-pub(crate) const TIMEOUT: u8 = 16;
-pub(crate) const RETRIES: u8 = 7;
-pub(crate) const FOR_EVER: u8 = 7;
-pub(crate) const HOP_LIMIT: u8 = 64;
+const TIMEOUT: u8 = 16;
+const RETRIES: u8 = 7;
+const FOR_EVER: u8 = 7;
+const HOP_LIMIT: u8 = 64;

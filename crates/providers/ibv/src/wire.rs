@@ -13,16 +13,14 @@ use overside_verbs::{VerbsError, random};
 
 use crate::device::{Opened, open};
 use crate::ffi::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
-    IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SUCCESS,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, ibv_cq, ibv_mr, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr,
-    ibv_sge, ibv_wc, ibv_wr_remote,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX,
+    IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_INIT, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SUCCESS, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, ibv_cq, ibv_mr, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr, ibv_sge, ibv_wc,
+    ibv_wr_remote,
 };
 use crate::limits::{Limits, Place};
 use crate::objects::{Context, Domain, Qp, made};
-use crate::pair::{FOR_EVER, HOP_LIMIT, RETRIES, RNR_TIMER, TIMEOUT, blank, modify};
+use crate::pair::{self, Other, blank, modify};
 
 /// An opened device. Only the process that opened it may use it, or what was made of it.
 #[derive(Debug)]
@@ -202,34 +200,9 @@ impl Wire {
             ..blank()
         };
         modify(&self.qp, first, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)?;
-        let mut to = ibv_qp_attr {
-            qp_state: IBV_QPS_RTR,
-            path_mtu: u32::from(self.place.mtu.min(peer.mtu)),
-            dest_qp_num: peer.number,
-            rq_psn: peer.psn,
-            max_dest_rd_atomic: self.own_reads[1],
-            min_rnr_timer: RNR_TIMER,
-            ..blank()
-        };
-        to.ah_attr.port_num = self.place.port;
-        to.ah_attr.dlid = peer.lid;
-        to.ah_attr.is_global = u8::from(peer.lid == 0);
-        to.ah_attr.grh.dgid = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| peer.gid[at + i])));
-        to.ah_attr.grh.sgid_index = self.gid_index;
-        to.ah_attr.grh.hop_limit = HOP_LIMIT;
-        let receive = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-        modify(&self.qp, to, IBV_QP_STATE | receive | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)?;
-        let ready = ibv_qp_attr {
-            qp_state: IBV_QPS_RTS,
-            sq_psn: self.card.psn,
-            timeout: TIMEOUT,
-            retry_cnt: RETRIES,
-            rnr_retry: FOR_EVER,
-            max_rd_atomic: self.own_reads[0].min(peer.reads).max(1),
-            ..blank()
-        };
-        let send = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
-        modify(&self.qp, ready, IBV_QP_STATE | send | IBV_QP_MAX_QP_RD_ATOMIC)?;
+        let other = Other { mtu: peer.mtu, number: peer.number, psn: peer.psn, lid: peer.lid, gid: &peer.gid };
+        let reads = [self.own_reads[0].min(peer.reads).max(1), self.own_reads[1]];
+        pair::connect(&self.qp, &self.place, self.gid_index, self.card.psn, reads, &other)?;
         self.peer = *peer;
         Ok(())
     }
