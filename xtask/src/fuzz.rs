@@ -224,7 +224,15 @@ mod tests {
     fn every_target_has_a_corpus() {
         let root = crate::root();
         let targets = find(&root).unwrap();
-        for name in ["bwtree/leaf", "table/row", "tcp/frames", "tcp/one_sided", "verbs/handshake", "shm/ring"] {
+        for name in [
+            "bwtree/leaf",
+            "table/row",
+            "tcp/frames",
+            "tcp/one_sided",
+            "verbs/handshake",
+            "shm/ring",
+            "preload/letters",
+        ] {
             assert!(targets.iter().any(|target| target.name == name), "{name} is not found");
         }
         for target in targets {

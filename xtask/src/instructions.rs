@@ -35,7 +35,7 @@ const fn deciding(name: &'static str, counted: &'static str, arguments: &'static
     Scenario { name, example: "deciding", arguments, counted }
 }
 
-const SCENARIOS: [Scenario; 14] = [
+const SCENARIOS: [Scenario; 16] = [
     tree("tree-get", &["get"]),
     tree("tree-insert", &["insert"]),
     tree("tree-upsert", &["upsert"]),
@@ -46,8 +46,10 @@ const SCENARIOS: [Scenario; 14] = [
     table("pack-rows", "7formats5Bench4pack17h", &["packing whole rows", "1", "64"]),
     table("answer-heads", "7formats5Bench5heads17h", &["heads of gather", "1", "64"]),
     table("arrow-batches", "7formats5Bench7batches17h", &["Arrow batches", "1", "64"]),
-    deciding("plan", "8deciding7decided17h", &["count"]),
+    deciding("plan", "8deciding5fresh17h", &["fresh"]),
+    deciding("plan-known", "8deciding9looked_up17h", &["known"]),
     deciding("plan-together", "8deciding8together17h", &["together"]),
+    Scenario { name: "scan-served", example: "serving", arguments: &["20"], counted: "7serving6served17h" },
     Scenario { name: "pack-together", example: "pack", arguments: &["count"], counted: "4pack8together17h" },
     Scenario {
         name: "round-trips",
@@ -58,9 +60,10 @@ const SCENARIOS: [Scenario; 14] = [
 ];
 
 /// What is built for them.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
     ("overside-bwtree", "tree_instructions"),
     ("overside-table", "formats"),
+    ("overside-table", "serving"),
     ("overside-planner", "deciding"),
     ("overside-memory", "pack"),
     ("overside-shm", "round_trip"),

@@ -159,7 +159,16 @@ fn run(figure: &str) -> Figures {
 
 fn options(figure: &str) -> Options {
     let report = Some(report(figure));
-    Options { figure: figure.into(), quick: true, json: true, report, over: "shm".into(), library: None, only: None }
+    Options {
+        figure: figure.into(),
+        quick: true,
+        json: true,
+        report,
+        over: "shm".into(),
+        library: None,
+        only: None,
+        seed: 0,
+    }
 }
 
 fn report(figure: &str) -> std::path::PathBuf {

@@ -57,9 +57,18 @@ impl PinAccount {
         self.blocks.iter().map_while(OnceLock::get).flatten()
     }
 
+    /// Counts the bytes of pins that were entered.
+    pub(crate) fn charge(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// And of such as have left.
+    pub(crate) fn refund(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// Enters a pin; its place.
     pub(crate) fn enter(&self, unit: u32, bytes: u64) -> u32 {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut start = self.next.load(Ordering::Relaxed);
         for block in 0..BLOCKS {
             let there = (FIRST << block) - FIRST;
@@ -101,7 +110,6 @@ impl PinAccount {
 
     pub(crate) fn leave(&self, at: u32) {
         if let Some(place) = self.place(at as usize) {
-            self.bytes.fetch_sub(place.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             place.unit.store(0, Ordering::Release);
         }
     }

@@ -3,11 +3,14 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::account::PinAccount;
 use crate::core::Core;
 use crate::inner::Target;
 use crate::page::Leaf;
-use crate::pinned::PinnedPage;
+use crate::pinned::{PinnedPage, Taken};
+use crate::pins::Pins;
 
 /// Which way a scan goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +23,9 @@ pub enum Direction {
 
 /// Iterator over the leaves of a key range, each pinned as it was at one instant.
 ///
-/// No snapshot: a page shows its state when the cursor came by. Rows that are there throughout come exactly once. Nothing is
-/// held between two pages but the bounds, so a cursor left open costs nothing; pages hold pins as long as they are kept.
+/// No snapshot: a page shows its state when the cursor came by. Rows that are there throughout come exactly once. Between two pages
+/// nothing is held but the bounds, so a cursor left open costs nothing, and pages that were taken
+/// [together](Self::together) and not yet given out; pages hold pins as long as they are kept.
 pub struct Pages {
     core: Arc<Core>,
     account: Option<Arc<PinAccount>>,
@@ -29,6 +33,10 @@ pub struct Pages {
     to: Bound<Vec<u8>>,
     direction: Direction,
     done: bool,
+    /// Pages to take in one go at most, and by the next one.
+    together: [usize; 2],
+    /// Taken and not given out, the next one last.
+    taken: SmallVec<[PinnedPage; 1]>,
 }
 
 impl Pages {
@@ -38,7 +46,15 @@ impl Pages {
             (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from >= to,
             _ => false,
         };
-        Pages { core, account: None, from: from.map(<[u8]>::to_vec), to: to.map(<[u8]>::to_vec), direction, done }
+        let (from, to) = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
+        Pages { core, account: None, from, to, direction, done, together: [1; 2], taken: SmallVec::new() }
+    }
+
+    /// Takes up to so many pages in one go, one at first and ever more, where the scan goes forward: one way down and one pin's expense for
+    /// all of them. They stay in memory until the last of them is dropped. Default: one.
+    pub fn together(mut self, pages: usize) -> Pages {
+        self.together = [pages.clamp(1, TOGETHER_MAX), 1];
+        self
     }
 
     /// Takes the pins on `account`.
@@ -52,9 +68,11 @@ impl Pages {
         self.direction
     }
 
-    fn step(&mut self) -> PinnedPage {
+    /// Takes pages, perhaps none with something in it.
+    fn step(&mut self) {
         let guard = self.core.enter();
         let (from, to) = (as_slice(&self.from), as_slice(&self.to));
+        let forward = self.direction == Direction::Forward;
         let target = match (self.direction, from, to) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Target::At(key),
             (Direction::Forward, Bound::Unbounded, _) => Target::At(&[]),
@@ -63,26 +81,45 @@ impl Pages {
             (Direction::Backward, _, Bound::Unbounded) => Target::Max,
         };
         let found = self.core.find_leaf(&guard, target);
-        let leaf = found.state.leaf;
-        let (clip_from, clip_to) = clip(&leaf, from, to);
-        let page = PinnedPage::new(&self.core, &guard, &found.state, self.account.as_ref(), (clip_from, clip_to));
-        let next = match self.direction {
-            Direction::Forward => leaf.high_fence().filter(|_| clip_to == Bound::Unbounded),
-            Direction::Backward => {
-                Some(leaf.low_fence()).filter(|low| !low.is_empty() && clip_from == Bound::Unbounded)
+        let (mut state, frozen) = (found.state, found.frozen);
+        let [most, wanted] = self.together;
+        let mut pins = Pins::new(&self.core, self.account.as_ref());
+        let mut pages = SmallVec::<[Taken; TOGETHER_MAX]>::new();
+        let mut visited = 0;
+        let next = loop {
+            visited += 1;
+            let bounds = clip(&state.leaf, from, to);
+            let page = Taken::new(&state, bounds);
+            if !page.is_empty() {
+                pins.add(&state);
+                pages.push(page);
+            }
+            if !forward {
+                break Some(state.leaf.low_fence()).filter(|low| !low.is_empty() && bounds.0 == Bound::Unbounded);
+            }
+            let high = state.leaf.high_fence().filter(|_| bounds.1 == Bound::Unbounded);
+            if high.is_none() {
+                break high;
+            }
+            // Along the side link: under the guard that showed it, it leads to the page that begins where this one ends.
+            match self.core.next_leaf(&guard, &state.leaf) {
+                Some(next) if visited < wanted && !frozen && high == Some(next.leaf.low_fence()) => state = next,
+                _ => break high,
             }
         };
-        if self.direction == Direction::Forward && next.is_some() {
-            self.core.look_ahead(&guard, &leaf);
-        }
+        pins.count(&guard);
         let next = next.map(<[u8]>::to_vec);
         drop(guard);
-        match (next, self.direction) {
-            (None, _) => self.done = true,
-            (Some(high), Direction::Forward) => self.from = Bound::Included(high),
-            (Some(low), Direction::Backward) => self.to = Bound::Excluded(low),
+        match next {
+            None => self.done = true,
+            Some(high) if forward => self.from = Bound::Included(high),
+            Some(low) => self.to = Bound::Excluded(low),
         }
-        page
+        self.together[1] = (2 * wanted).min(most);
+        let pins = Arc::new(pins);
+        while let Some(page) = pages.pop() {
+            self.taken.push(PinnedPage::new(pins.clone(), page));
+        }
     }
 }
 
@@ -91,13 +128,10 @@ impl Iterator for Pages {
 
     /// The next page with something in it.
     fn next(&mut self) -> Option<PinnedPage> {
-        while !self.done {
-            let page = self.step();
-            if !page.is_empty() {
-                return Some(page);
-            }
+        while self.taken.is_empty() && !self.done {
+            self.step();
         }
-        None
+        self.taken.pop()
     }
 }
 
@@ -119,6 +153,9 @@ pub(crate) fn clip<'a>(
     };
     (clip_from, clip_to)
 }
+
+/// More would be pinned for one that is not sent yet.
+const TOGETHER_MAX: usize = 16;
 
 fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     match bound {

@@ -25,17 +25,19 @@ impl Core {
         Word::read(guard, self.store.map.entry(pid))
     }
 
-    /// Asks for what a scan forward from `leaf` will read next: the header of the leaf after the next, and, since the next one's
-    /// header was asked for a leaf ago, the next one's chain.
-    pub(crate) fn look_ahead(&self, guard: &Guard<'_>, leaf: &Leaf<'_>) {
+    /// The leaf right of `leaf`, if it is not being merged. Asks for what a scan forward will
+    /// read next: the header of the leaf after it, and, since its own header was asked for a leaf ago, its chain.
+    pub(crate) fn next_leaf<'g>(&self, guard: &'g Guard<'_>, leaf: &Leaf<'_>) -> Option<LeafState<'g>> {
         if leaf.right() == NO_PAGE {
-            return;
+            return None;
         }
-        let Node::Leaf(next) = self.read(guard, leaf.right()).node(&self.store) else { return };
+        let word = self.read(guard, leaf.right());
+        let Node::Leaf(next) = word.node(&self.store) else { return None };
         self.store.prefetch_chain(&next);
         if next.leaf.right() != NO_PAGE {
             self.store.prefetch(self.read(guard, next.leaf.right()));
         }
+        (!word.frozen()).then_some(next)
     }
 
     /// The leaf for `target`.

@@ -64,6 +64,7 @@ mod newest;
 mod options;
 pub mod page;
 mod pinned;
+mod pins;
 mod reader;
 mod rows;
 mod segments;

@@ -4,46 +4,47 @@
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use overside_memory::{Hold, SegmentId};
 
-use crate::account::PinAccount;
-use crate::core::Core;
-use crate::epoch::Guard;
 use crate::newest::{Edit, Newest};
 use crate::page::{DeltaRecord, KeyParts, Leaf, OverflowRef, Rest};
+use crate::pins::Pins;
 use crate::rows::{Rows, Runs};
-use crate::stats::Counter;
 use crate::store::LeafState;
 
 /// One leaf's state at one instant: its base page, and the newest delta of each key changed since, sorted by key, both
 /// clipped to the cursor's bounds. Splits and merges are resolved already.
 ///
 /// All bytes given out lie in the arena, unchanged and in place, until the last clone of this page (and every [`Hold`] made
-/// of one) is dropped, which may happen on any thread and takes constant time.
+/// of one) is dropped, which may happen on any thread and takes constant time. Pages that a cursor took
+/// [together](crate::Pages::together) stay as long as the last of them.
 #[derive(Clone)]
 pub struct PinnedPage {
-    pin: Arc<Pin>,
+    pins: Arc<Pins>,
+    taken: Taken,
+}
+
+/// What a page is apart from its pin.
+#[derive(Clone)]
+pub(crate) struct Taken {
+    /// Offset of the base page in the arena.
+    at: u64,
     rows: Range<usize>,
     /// Offsets of the deltas' records from the base page.
     deltas: Box<[u32]>,
 }
 
-struct Pin {
-    core: Arc<Core>,
-    unit: u32,
-    account: Option<(Arc<PinAccount>, u32)>,
-    /// The base row behind the last one whose extent was asked for: where the next one is sought first.
-    sought: AtomicU32,
-}
+impl Taken {
+    /// A leaf's state within the cursor's bounds.
+    pub(crate) fn new(state: &LeafState<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Taken {
+        let rows = clip_rows(&state.leaf, bounds);
+        Taken { at: state.base_offset(), rows, deltas: newest_deltas(state, bounds) }
+    }
 
-impl Drop for Pin {
-    fn drop(&mut self) {
-        if let Some((account, place)) = &self.account {
-            account.leave(*place);
-        }
-        self.core.store.unpin(self.unit);
+    /// Whether no row is left inside the bounds.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.deltas.is_empty()
     }
 }
 
@@ -51,22 +52,9 @@ impl Drop for Pin {
 pub type DeltaRef<'a> = DeltaRecord<'a>;
 
 impl PinnedPage {
-    pub(crate) fn new(
-        core: &Arc<Core>,
-        guard: &Guard<'_>,
-        state: &LeafState<'_>,
-        account: Option<&Arc<PinAccount>>,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> PinnedPage {
-        let unit = core.store.pin(state);
-        guard.count(Counter::Pages as usize, 1);
-        let account = account.map(|account| {
-            let bytes = core.store.units.entry(unit).bytes() + overflow_bytes(state);
-            (account.clone(), account.enter(unit, bytes as u64))
-        });
-        let pin = Arc::new(Pin { core: core.clone(), unit, account, sought: AtomicU32::new(0) });
-        let rows = clip_rows(&state.leaf, bounds);
-        PinnedPage { pin, rows, deltas: newest_deltas(state, bounds) }
+    /// The page of which `pins` has the pin.
+    pub(crate) fn new(pins: Arc<Pins>, taken: Taken) -> PinnedPage {
+        PinnedPage { pins, taken }
     }
 
     /// The base page exactly as it lies: what `delta` mode transmits.
@@ -79,34 +67,34 @@ impl PinnedPage {
     #[inline]
     pub fn leaf(&self) -> Leaf<'_> {
         // SAFETY: [bwtree-pin] the pin lives as long as `self`.
-        unsafe { self.pin.core.store.pinned_leaf(self.pin.unit) }
+        unsafe { self.pins.store().pinned_leaf(self.taken.at) }
     }
 
     /// Rows of the base page inside this state's fences and the cursor's bounds (deltas may replace or delete some).
     pub fn rows(&self) -> Range<usize> {
-        self.rows.clone()
+        self.taken.rows.clone()
     }
 
     /// How many deltas there are.
     pub fn delta_count(&self) -> usize {
-        self.deltas.len()
+        self.taken.deltas.len()
     }
 
     /// Delta `i`, in key order. Panics if there is none.
     #[inline]
     pub fn delta(&self, i: usize) -> DeltaRef<'_> {
         // SAFETY: [bwtree-pin] as above, and the offsets came from the unit's chain.
-        unsafe { self.pin.core.store.pinned_record(self.pin.unit, self.deltas[i] as usize) }
+        unsafe { self.pins.store().pinned_record(self.taken.at, self.taken.deltas[i] as usize) }
     }
 
     /// The newest delta of each key, sorted by key.
     pub fn deltas(&self) -> impl ExactSizeIterator<Item = DeltaRef<'_>> + DoubleEndedIterator + Clone {
-        (0..self.deltas.len()).map(|i| self.delta(i))
+        (0..self.taken.deltas.len()).map(|i| self.delta(i))
     }
 
     /// Base rows with the deltas applied, in key order; runs backwards as well.
     pub fn merged(&self) -> Rows<'_> {
-        Rows::new(self, self.rows.clone(), 0..self.deltas.len())
+        Rows::new(self, self.rows(), 0..self.taken.deltas.len())
     }
 
     /// The same as stretches of base rows and single deltas, in key order.
@@ -116,7 +104,7 @@ impl PinnedPage {
 
     /// Whether no row is left inside the bounds.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.deltas.is_empty()
+        self.taken.is_empty()
     }
 
     /// No key of this page is below.
@@ -132,7 +120,7 @@ impl PinnedPage {
     /// The bytes of an overflow extent; none unless a row or delta of this page refers to it. Takes constant time where extents are
     /// asked for in the order of the rows.
     pub fn overflow(&self, reference: OverflowRef) -> Option<&[u8]> {
-        self.refers_to(reference).then(|| self.pin.core.store.overflow_bytes(reference, self))
+        self.refers_to(reference).then(|| self.pins.store().overflow_bytes(reference, self))
     }
 
     /// A rest's bytes, wherever they lie; empty where they lie in an extent that this page does not refer to.
@@ -148,39 +136,39 @@ impl PinnedPage {
     fn refers_to(&self, reference: OverflowRef) -> bool {
         let leaf = self.leaf();
         let rows = if leaf.has_overflow() { leaf.count() } else { 0 };
-        let from = (self.pin.sought.load(Ordering::Relaxed) as usize).min(rows);
+        let from = (self.pins.sought()).min(rows);
         let row = (from..rows).chain(0..from).find(|row| leaf.rest(*row) == Rest::Overflow(reference));
         if let Some(row) = row {
-            self.pin.sought.store(row as u32 + 1, Ordering::Relaxed);
+            self.pins.seek(row + 1);
         }
         row.is_some() || self.deltas().any(|delta| delta.rest() == Rest::Overflow(reference))
     }
 
     /// Offset in the arena of bytes that this page gave out. Panics if they lie elsewhere.
     pub fn offset_of(&self, bytes: &[u8]) -> u64 {
-        self.pin.core.store.offset_of(bytes).expect("these bytes were not given out by a page of this tree")
+        self.pins.store().offset_of(bytes).expect("these bytes were not given out by a page of this tree")
     }
 
     /// Where the byte at an arena offset is, and in which segment.
     pub(crate) fn located(&self, offset: u64) -> (*const u8, SegmentId) {
-        self.pin.core.store.located(offset)
+        self.pins.store().located(offset)
     }
 
     /// Keeps the page's bytes (deltas and overflow extents included) where they are until the hold is released.
     pub fn hold(&self) -> Hold {
-        Hold::from(self.pin.clone())
+        Hold::from(self.pins.clone())
     }
 }
 
 impl From<PinnedPage> for Hold {
     fn from(page: PinnedPage) -> Hold {
-        Hold::from(page.pin)
+        Hold::from(page.pins)
     }
 }
 
 impl std::fmt::Debug for PinnedPage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PinnedPage").field("rows", &self.rows).field("deltas", &self.deltas.len()).finish()
+        f.debug_struct("PinnedPage").field("rows", &self.taken.rows).field("deltas", &self.delta_count()).finish()
     }
 }
 
@@ -238,16 +226,4 @@ fn newest_deltas(state: &LeafState<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) ->
     // A key that came and went since the base page was made is nothing.
     let counts = |edit: &&Edit<'_>| edit.value.is_some() || edit.place.replaces();
     newest.iter().filter(counts).map(|edit| edit.at).collect()
-}
-
-fn overflow_bytes(state: &LeafState<'_>) -> usize {
-    let overflow = |rest: Rest<'_>| match rest {
-        Rest::Overflow(o) => o.len as usize,
-        Rest::Inline(_) => 0,
-    };
-    let base: usize = match state.leaf.has_overflow() {
-        true => (0..state.leaf.count()).map(|i| overflow(state.leaf.rest(i))).sum(),
-        false => 0,
-    };
-    base + state.records().map(|(_, record)| overflow(record.rest())).sum::<usize>()
 }

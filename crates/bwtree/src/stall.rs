@@ -91,7 +91,7 @@ fn a_page_merged_away_is_not_followed() {
     }
     tree.reclaim();
     assert!(core.read(&guard, going).frozen() && tree.stats().merges > 0);
-    core.look_ahead(&guard, &left);
+    assert!(core.next_leaf(&guard, &left).is_none());
     core.post(&guard, 1, &[high, b"beyond"].concat(), crate::page::NO_PAGE, going);
 }
 

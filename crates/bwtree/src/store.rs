@@ -8,7 +8,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32 as Count32, AtomicU64 as Count};
+use std::sync::atomic::{AtomicPtr, AtomicU32 as Count32, AtomicU64 as Count};
 
 use overside_memory::SegmentId;
 
@@ -250,6 +250,10 @@ impl Fresh {
 
 pub(crate) struct Store {
     arena: Arc<dyn Arena>,
+    /// The arena's, which never change: asking it is a call.
+    base: AtomicPtr<u8>,
+    chunk_bytes: usize,
+    reserved_bytes: usize,
     pub(crate) allocator: Allocator,
     pub(crate) map: Slab<Mapped>,
     pub(crate) units: Slab<Unit>,
@@ -263,6 +267,9 @@ impl Store {
     pub(crate) fn new(arena: Arc<dyn Arena>, page_bytes: usize) -> Store {
         Store {
             allocator: Allocator::new(arena.clone(), page_bytes * 5 / 4),
+            base: AtomicPtr::new(arena.base().as_ptr()),
+            chunk_bytes: arena.chunk_bytes(),
+            reserved_bytes: arena.chunk_bytes() * arena.chunks_max(),
             arena,
             map: Slab::new(),
             units: Slab::new(),
@@ -274,7 +281,7 @@ impl Store {
 
     #[inline]
     fn address(&self, offset: u64) -> *mut u8 {
-        self.arena.base().as_ptr().wrapping_add(offset as usize)
+        self.base.load(Ordering::Relaxed).wrapping_add(offset as usize)
     }
 
     /// Asks for the header of the leaf that `word` names.
@@ -450,13 +457,11 @@ impl Store {
     pub(crate) fn pin(&self, state: &LeafState<'_>) -> u32 {
         let id = state.leaf.unit();
         self.units.entry(id).state.fetch_add(1, Ordering::SeqCst);
-        self.pinned.fetch_add(1, Ordering::Relaxed);
         id
     }
 
     /// Releases a pin; any thread, constant time (plus the number of overflow references).
     pub(crate) fn unpin(&self, id: u32) {
-        self.pinned.fetch_sub(1, Ordering::Relaxed);
         let unit = self.units.entry(id);
         let bytes = unit.bytes() as u64;
         let before = unit.state.fetch_sub(1, Ordering::SeqCst);
@@ -466,36 +471,37 @@ impl Store {
         }
     }
 
-    /// The unit's page.
+    /// The page at an offset.
     ///
     /// # Safety
     ///
-    /// The unit is pinned as long as `'a`.
-    pub(crate) unsafe fn pinned_leaf<'a>(&self, id: u32) -> Leaf<'a> {
+    /// A page lies there, and its unit is pinned as long as `'a`.
+    #[inline]
+    pub(crate) unsafe fn pinned_leaf<'a>(&self, at: u64) -> Leaf<'a> {
         // SAFETY: [bwtree-pin] the caller holds a pin.
-        unsafe { leaf_at(self.address(self.units.entry(id).offset.load(Ordering::Relaxed))) }
+        unsafe { leaf_at(self.address(at)) }
     }
 
-    /// The record at `at` of the unit.
+    /// The record that lies `record` bytes from the page at an offset.
     ///
     /// # Safety
     ///
-    /// The unit is pinned as long as `'a`, and `at` was given by its [`Records`].
-    pub(crate) unsafe fn pinned_record<'a>(&self, id: u32, at: usize) -> DeltaRecord<'a> {
+    /// The page's unit is pinned as long as `'a`, and `record` was given by its [`Records`].
+    #[inline]
+    pub(crate) unsafe fn pinned_record<'a>(&self, at: u64, record: usize) -> DeltaRecord<'a> {
         // SAFETY: [bwtree-pin] the caller holds a pin.
-        unsafe { record_at(self.address(self.units.entry(id).offset.load(Ordering::Relaxed)), at) }
+        unsafe { record_at(self.address(at), record) }
     }
 
     /// Where the byte at an offset is, and in which segment.
     pub(crate) fn located(&self, offset: u64) -> (*const u8, SegmentId) {
-        let chunk = offset as usize / self.arena.chunk_bytes();
-        (self.arena.base().as_ptr().wrapping_add(offset as usize), self.arena.segment(chunk))
+        (self.address(offset), self.arena.segment(offset as usize / self.chunk_bytes))
     }
 
     /// Offset of `bytes` in the arena, if they lie there.
     pub(crate) fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
-        let at = (bytes.as_ptr() as usize).checked_sub(self.arena.base().as_ptr() as usize)?;
-        (at < self.arena.chunk_bytes() * self.arena.chunks_max()).then_some(at as u64)
+        let at = (bytes.as_ptr() as usize).checked_sub(self.address(0) as usize)?;
+        (at < self.reserved_bytes).then_some(at as u64)
     }
 
     fn free_unit(&self, id: u32) {

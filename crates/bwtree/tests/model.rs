@@ -147,6 +147,15 @@ fn scan(tree: &Tree, model: &Model, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) 
     for page in tree.pages(as_ref(from), as_ref(to), Direction::Forward) {
         check_page(&page);
     }
+    for together in [2, 7] {
+        let mut rows = Vec::new();
+        for page in tree.pages(as_ref(from), as_ref(to), Direction::Forward).together(together) {
+            check_page(&page);
+            assert!(!page.is_empty());
+            rows.extend(page.merged().map(|row| (row.key.to_vec(), [row.prefix, page.rest_bytes(row.rest)].concat())));
+        }
+        assert_eq!(rows, expected, "{together} together, {from:?} {to:?}");
+    }
     let mut reader = tree.reader();
     for rows_max in [0, 1, 2, 5, 17, usize::MAX] {
         let mut rows = Vec::new();

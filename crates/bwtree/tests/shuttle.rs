@@ -49,6 +49,15 @@ fn rows(tree: &Tree, direction: Direction) -> Vec<(u64, u64)> {
     rows.map(|(k, v)| (u64::from_be_bytes(k.try_into().unwrap()), number(&v))).collect()
 }
 
+/// The keys, by pages that were taken together.
+fn keys_together(tree: &Tree, together: usize) -> Vec<u64> {
+    let pages = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).together(together);
+    let keys = |page: overside_bwtree::PinnedPage| -> Vec<u64> {
+        page.merged().map(|row| u64::from_be_bytes(row.key.to_vec().try_into().unwrap())).collect()
+    };
+    pages.flat_map(keys).collect()
+}
+
 /// Explores `schedules` schedules; `happened` must hold for the tree of at least one of them.
 fn explore(schedules: usize, chain_max: usize, happened: fn(&Stats) -> bool, body: fn(&Tree)) {
     explore_with(Options { chain_max, ..OPTIONS }, schedules, happened, body);
@@ -161,6 +170,10 @@ fn split() {
                     rows(&tree, Direction::Forward).into_iter().map(|r| r.0).filter(|k| k % 4 == 0).collect();
                 assert_eq!(old, (0..24).map(|k| 4 * k).collect::<Vec<_>>());
             }));
+            threads.push(spawn(tree, |tree| {
+                let old: Vec<u64> = keys_together(&tree, 8).into_iter().filter(|k| k % 4 == 0).collect();
+                assert_eq!(old, (0..24).map(|k| 4 * k).collect::<Vec<_>>());
+            }));
             threads.into_iter().for_each(|t| t.join().unwrap());
             let keys: Vec<u64> = rows(tree, Direction::Backward).into_iter().map(|r| r.0).rev().collect();
             let mut expected: Vec<u64> = (0..24).map(|k| 4 * k).collect();
@@ -201,6 +214,11 @@ fn merge() {
                 let stay = |k: &u64| k % 4 == 0 && !(24..120).contains(k);
                 let seen: Vec<u64> = rows(&tree, Direction::Backward).into_iter().map(|r| r.0).filter(stay).collect();
                 assert_eq!(seen, (0..160).rev().filter(stay).collect::<Vec<_>>());
+            }));
+            threads.push(spawn(tree, |tree| {
+                let stay = |k: &u64| k % 4 == 0 && !(24..120).contains(k);
+                let seen: Vec<u64> = keys_together(&tree, 8).into_iter().filter(stay).collect();
+                assert_eq!(seen, (0..160).filter(stay).collect::<Vec<_>>());
             }));
             threads.into_iter().for_each(|t| t.join().unwrap());
             let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
@@ -299,11 +317,12 @@ fn pins() {
                     tree.reclaim();
                 }
             });
-            // Two scans, so that pages carry pins of two owners.
-            let scan = |taken: Arc<overside_bwtree::PinAccount>| {
+            // Two scans, so that pages carry pins of two owners; one takes pages together.
+            let scan = |taken: Arc<overside_bwtree::PinAccount>, together| {
                 spawn(tree, move |tree| {
                     let mut dropped = Vec::new();
-                    for page in tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).on_account(taken) {
+                    let pages = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+                    for page in pages.on_account(taken).together(together) {
                         let content = |page: &overside_bwtree::PinnedPage| -> Vec<(Vec<u8>, u64)> {
                             page.merged()
                                 .map(|r| (r.key.to_vec(), number(&[r.prefix, page.rest_bytes(r.rest)].concat())))
@@ -319,7 +338,7 @@ fn pins() {
                     dropped.into_iter().for_each(|t| t.join().unwrap());
                 })
             };
-            let scans = [scan(account.clone()), scan(account.clone())];
+            let scans = [scan(account.clone(), 1), scan(account.clone(), 3)];
             writer.join().unwrap();
             scans.into_iter().for_each(|scan| scan.join().unwrap());
             tree.reclaim();

@@ -103,6 +103,9 @@ pub struct Bench {
     /// sides (TCP, "shm: SEND").
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Of `regret`: another grid of shapes than the usual one, which is that of 0.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,

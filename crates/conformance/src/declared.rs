@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Pool, Segment};
 use overside_planner::{Force, Planner, Terms};
 use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
-use overside_verbs::declared::{Bundle, DeclaredSend, Destination, Region, SharedSend, SharedTerms};
+use overside_verbs::declared::{Balance, Bundle, DeclaredSend, Destination, Region, SharedSend, SharedTerms};
 use overside_verbs::{
     Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError,
     WorkCompletion,
@@ -96,6 +96,8 @@ impl Delivery {
     /// # Errors
     /// When it cannot be sent, or does not arrive in time.
     pub fn send(&mut self, shape: &Arc<Shape>, plan: Option<Option<Force>>) -> Result<Vec<Vec<u8>>, Failure> {
+        // A plan may have been made for longer requests; the send keeps to its own.
+        let terms = |force| Terms { force, ..Terms::default() };
         let plan = plan.map(|force| self.planner.plan(shape, &terms(force))).transpose()?;
         let region = Region::new(&self.memory, shape)?;
         let capabilities = self.provider.capabilities();
@@ -136,6 +138,69 @@ impl Delivery {
         }
         check(&done, &ids)?;
         Ok(self.receivers.iter_mut().take(shapes.len()).map(|receiver| std::mem::take(&mut receiver.came)).collect())
+    }
+
+    /// Sends regions of any kind, each given by numbers and sent in its way; each must bring its messages, or be refused for
+    /// what it is.
+    ///
+    /// # Errors
+    /// Which one did not, and how.
+    pub fn check_sends(&mut self, sends: &[([u64; 8], Option<Option<Force>>)]) -> Result<(), Failure> {
+        for (numbers, way) in sends {
+            let Some(shape) = shape(numbers, self.memory.len() as u64).map(Arc::new) else { continue };
+            let longest = shape.messages().lengths().max().unwrap_or(0);
+            match self.send(&shape, *way) {
+                Ok(came) if came == messages(&self.memory, &shape) => {}
+                Ok(_) => return Err(format!("{shape:?} by {way:?}: other messages came").into()),
+                Err(error) => {
+                    let why = error.to_string();
+                    let forced = matches!(way, Some(Some(Force::Way(_)))) && why.contains("cannot carry");
+                    let long = longest > REQUEST_BYTES as u64 && why.contains("longer than a request");
+                    if !long && !forced {
+                        return Err(format!("{shape:?} by {way:?}: {why}").into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a table's rows to all destinations but the last at once, and with them, to the last, a region of any kind from
+    /// numbers where it does not overlap.
+    ///
+    /// # Errors
+    /// Which destination got anything but its messages, or that it was refused.
+    pub fn check_shared(&mut self, columns: u64, rows: u64, odd: &[u64; 8], tile_bytes: u64) -> Result<(), Failure> {
+        let destinations = self.pairs.len() as u64 - 1;
+        let mut shapes = dealt(columns, rows * destinations, destinations);
+        let beyond = shapes.iter().map(|shape| shape.end()).max().unwrap_or(0);
+        let sendable = |shape: &Shape| shape.messages().lengths().max() <= Some(REQUEST_BYTES as u64);
+        let odd = shape(odd, self.memory.len() as u64).filter(|shape| shape.start() >= beyond && sendable(shape));
+        shapes.extend(odd.map(Arc::new));
+        let terms = SharedTerms { tile_bytes, balance: Balance::Any, view: Terms::default() };
+        let came = self.send_shared(&shapes, &terms)?;
+        match shapes.iter().zip(came).find(|(shape, came)| *came != messages(&self.memory, shape)) {
+            Some((shape, _)) => Err(format!("{shape:?}: other messages came").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends `rows` rows of five columns to each of all destinations, at once and one by one.
+    ///
+    /// # Errors
+    /// When one of them gets anything but its rows, a message each, either way.
+    pub fn check_shared_as_separate(&mut self, rows: u64, tile_bytes: u64) -> Result<(), Failure> {
+        let shapes = dealt(5, rows * self.pairs.len() as u64, self.pairs.len() as u64);
+        let shared = self.send_shared(&shapes, &SharedTerms { tile_bytes, ..SharedTerms::default() })?;
+        for (shape, came) in shapes.iter().zip(shared) {
+            if came.len() as u64 != rows || came != messages(&self.memory, shape) {
+                return Err(format!("{shape:?}: {} messages came, or others", came.len()).into());
+            }
+            if came != self.send(shape, Some(None))? {
+                return Err(format!("{shape:?}: a send of its own brings others").into());
+            }
+        }
+        Ok(())
     }
 
     fn progress(&mut self, done: &mut Vec<WorkCompletion>, end: Instant) -> Result<(), Failure> {
@@ -179,8 +244,15 @@ fn check(done: &[WorkCompletion], ids: &[u64]) -> Result<(), Failure> {
     }
 }
 
-fn terms(force: Option<Force>) -> Terms {
-    Terms { request_bytes_max: REQUEST_BYTES as u64, force, ..Terms::default() }
+/// Rows of columns of 4 bytes, of which row `i` goes to destination `i % destinations`: a region for each.
+pub fn dealt(columns: u64, rows: u64, destinations: u64) -> Vec<Arc<Shape>> {
+    let to = |d: u64| {
+        let runs = [Run::new(0, 4)];
+        let column = |c: u64| Shape::strided(c * rows * 4 + d * 4, destinations * 4, rows / destinations, &runs);
+        let columns: Result<Vec<Shape>, _> = (0..columns).map(column).collect();
+        columns.and_then(|columns| Shape::set(columns, Mask::Rows)).ok().map(Arc::new)
+    };
+    (0..destinations).filter_map(to).collect()
 }
 
 /// The messages of a shape, by walking it.
@@ -228,6 +300,58 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
         }
     };
     shape.ok().filter(|shape| shape.end() <= end)
+}
+
+/// Tests of declared sends through `$delivery`, a function from a number of destinations to a [`Delivery`], if there is one: a shared send to so many
+/// against separate ones, in tiles of several sizes, and random regions by plan, as they lie, by threshold and each of these ways.
+/// Where `$delivery` answers none, for want of a device, nothing is tested. The crate that tests so has `proptest`.
+#[macro_export]
+macro_rules! declared_tests {
+    ($delivery:path, destinations: $destinations:literal, ways: [$($way:ident),+], cases: $cases:literal) => {
+        #[test]
+        fn a_shared_send_brings_what_separate_sends_bring() {
+            let Some(mut delivery) = $delivery($destinations) else { return };
+            for tile_bytes in [200, 700, 5000, 1 << 20] {
+                delivery.check_shared_as_separate(200, tile_bytes).unwrap();
+            }
+        }
+
+        fn ways() -> impl proptest::strategy::Strategy<Value = Option<Option<overside_planner::Force>>> {
+            use overside_planner::{Force, Way};
+            use proptest::prelude::*;
+            let forced = prop_oneof![
+                $(Just(Force::Way(Way::$way)),)+
+                (0u64..60).prop_map(Force::Threshold)
+            ];
+            prop_oneof![Just(None), Just(Some(None)), forced.prop_map(|force| Some(Some(force)))]
+        }
+
+        proptest::proptest! {
+            #![proptest_config(proptest::prelude::ProptestConfig { cases: $cases, ..Default::default() })]
+
+            #[test]
+            fn every_way_delivers_the_messages_of_the_region(
+                sends in proptest::collection::vec((proptest::prelude::any::<[u64; 8]>(), ways()), 1..12),
+            ) {
+                let Some(mut delivery) = $delivery(1) else { return Ok(()) };
+                let sent = delivery.check_sends(&sends);
+                sent.map_err(|error| proptest::test_runner::TestCaseError::fail(error.to_string()))?;
+            }
+
+            #[test]
+            fn random_shapes_are_shared_among_destinations(
+                columns in 1u64..5,
+                rows in 1u64..100,
+                destinations in 1usize..5,
+                tile_bytes in 1u64..4000,
+                odd in proptest::prelude::any::<[u64; 8]>(),
+            ) {
+                let Some(mut delivery) = $delivery(destinations + 1) else { return Ok(()) };
+                let sent = delivery.check_shared(columns, rows, &odd, tile_bytes);
+                sent.map_err(|error| proptest::test_runner::TestCaseError::fail(error.to_string()))?;
+            }
+        }
+    };
 }
 
 /// Longest request: several are needed for most shapes.

@@ -60,8 +60,18 @@ pub trait Harness: Send + Sync {
 }
 
 fn unused_name() -> String {
+    format!("conformance-{}-{}", std::process::id(), next())
+}
+
+/// An address of this process alone, within 127.0.0.0/8, for providers whose names are `HOST:PORT`.
+pub fn loopback_name() -> String {
+    let process = std::process::id();
+    format!("127.{}.{}.1:{}", 1 + (process >> 8 & 0x7f), process & 0xff, 20_000 + next() % 40_000)
+}
+
+fn next() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("conformance-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// How a check ended.

@@ -15,6 +15,7 @@
 //! hold leaks memory and does no more.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod available;
 mod buffer;
 mod foreign;
 mod hold;
@@ -29,13 +30,13 @@ mod sys;
 mod view;
 mod window;
 
+pub use available::available_bytes;
 pub use buffer::Buffer;
 pub use foreign::Foreign;
 pub use hold::Hold;
 pub use pool::Pool;
 pub use reservation::Reservation;
 pub use segment::{Segment, SegmentId};
-pub use sys::available_bytes;
 pub use view::{Fragment, View};
 pub use window::Window;
 
@@ -44,7 +45,7 @@ pub use window::Window;
 pub enum MemoryError {
     /// The system has no memory left for a segment.
     #[error(
-        "out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit of /dev/shm"
+        "out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit of the control group"
     )]
     Exhausted {
         /// What was asked for, in bytes.

@@ -6,22 +6,26 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
+use crate::available::{available_bytes, machine_bytes};
 use crate::{MemoryError, huge};
 
 /// A new memfd of `len` bytes that really has its memory, so that running out is an error
 /// here and never a SIGBUS later. The kernel would hand out its last page and then kill
 /// somebody, so what is not available is refused before.
 pub(crate) fn memfd(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
-    if available_bytes().is_some_and(|bytes| (len as u64).saturating_add(RESERVE_BYTES) > bytes) {
+    // Small ones, of which there are many, are not worth a look at every group.
+    let available = if len < LARGE_BYTES { machine_bytes() } else { available_bytes() };
+    if available.is_some_and(|bytes| (len as u64).saturating_add(RESERVE_BYTES) > bytes) {
         return Err(MemoryError::Exhausted { bytes: len, source: rustix::io::Errno::NOMEM });
     }
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|source| MemoryError::System { what: "memfd_create", source })?;
     huge::back(&fd, len);
-    retry(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64))
+    retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64))
         .map_err(|source| MemoryError::Exhausted { bytes: len, source })?;
     Ok(fd)
 }
@@ -145,27 +149,6 @@ pub(crate) fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
-/// Bytes that the kernel thinks can be allocated without pushing others out (`MemAvailable`); none where it does not say.
-pub fn available_bytes() -> Option<u64> {
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let file = rustix::fs::open("/proc/meminfo", flags, rustix::fs::Mode::empty()).ok()?;
-    let mut text = [0u8; 512];
-    let len = retry(|| rustix::io::read(&file, &mut text[..])).ok()?;
-    let text = std::str::from_utf8(&text[..len]).ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    loop {
-        match call() {
-            Err(rustix::io::Errno::INTR) => {}
-            done => return done,
-        }
-    }
-}
-
 /// `len` in whole pages, at least one; an absurd length is an error.
 pub(crate) fn rounded(len: usize) -> Result<usize, MemoryError> {
     len.max(1)
@@ -176,6 +159,9 @@ pub(crate) fn rounded(len: usize) -> Result<usize, MemoryError> {
 
 /// Left to everybody else.
 const RESERVE_BYTES: u64 = 64 << 20;
+
+/// A segment from this length on is held against the limits of the process' control groups, too.
+const LARGE_BYTES: usize = 16 << 20;
 
 /// Bytes of a page of the system's memory, to which segments are rounded.
 pub(crate) const PAGE_BYTES: usize = 4096;

@@ -6,7 +6,7 @@ mod cases;
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
 use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack, pack_runs, pack_with};
-use overside_shape::{Bitmap, Column, Kind, Mask, Messages, Order, Run, Shape};
+use overside_shape::{Bitmap, Column, Kind, Level, Mask, Messages, Order, Run, Shape};
 use proptest::prelude::*;
 
 /// Kernels that this processor runs; says of the others that they were skipped.
@@ -111,7 +111,7 @@ fn runs_that_leave_their_memory_or_find_no_room_are_not_packed() {
     assert_eq!(out[..2], [7, 0], "what was refused wrote nothing");
 }
 
-const WIDTHS: [u64; 10] = [1, 2, 3, 4, 8, 12, 16, 24, 40, 130];
+const WIDTHS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 40, 130];
 
 fn width() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(4u64), 2 => Just(8u64), 5 => (0..WIDTHS.len()).prop_map(|i| WIDTHS[i])]
@@ -239,6 +239,24 @@ proptest! {
         for mask in [Mask::Rows, Mask::Periods] {
             let shape = Shape::set(regions.clone(), mask).unwrap();
             check(&shape, &shape.messages(), Layout::Messages, &spelt(shape.fragments()), skew);
+        }
+    }
+}
+
+#[test]
+fn a_few_periods_in_each_of_many() {
+    // The first and the last of four columns; three runs of an odd width; a row of rows of rows.
+    let of = |levels: &[Level], runs: &[Run]| Shape::nested(5, levels, runs).unwrap();
+    let shapes = [
+        of(&[Level::new(32, 70), Level::new(24, 2)], &[Run::new(0, 8)]),
+        of(&[Level::new(40, 70), Level::new(9, 3)], &[Run::new(0, 3), Run::new(4, 2)]),
+        of(&[Level::new(2000, 3), Level::new(64, 9), Level::new(20, 2)], &[Run::new(0, 6)]),
+    ];
+    for shape in shapes {
+        let all = shape.messages();
+        for from in 0..9.min(all.count()) {
+            let messages = all.slice(from..all.count() - from % 4);
+            check(&shape, &messages, Layout::Messages, &spelt(messages.fragments()), from as usize % 5);
         }
     }
 }

@@ -106,7 +106,12 @@ impl Store {
 /// When the file cannot be read, or is no profile of this version.
 pub fn read(path: &Path) -> Result<Profile, StoreError> {
     let file = |reason| StoreError::File { path: path.to_owned(), reason };
-    if fs::metadata(path).map_err(file)?.len() > FILE_BYTES_MAX {
+    let known = fs::metadata(path).map_err(file)?;
+    // Opening a pipe would wait for whoever writes to it, and a device has no end.
+    if !known.is_file() {
+        return Err(file(std::io::Error::other("is no regular file")));
+    }
+    if known.len() > FILE_BYTES_MAX {
         return Err(file(ErrorKind::FileTooLarge.into()));
     }
     let text = fs::read(path).map_err(file)?;
@@ -266,6 +271,11 @@ mod tests {
             let error = store.load("shm").unwrap_err().to_string();
             assert!(error.contains(says) && error.contains(path.to_str().unwrap()), "{error}");
         }
+        // Whoever opened a pipe there would wait for good.
+        fs::remove_file(&path).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = store.load("shm").unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
         let _ = fs::remove_dir_all(&store.directory);
     }
 

@@ -1,7 +1,8 @@
 //! What deciding costs: `cargo run --release -p overside-planner --example deciding`.
 //!
 //! Nanoseconds a plan, median of rounds, for a shape planned afresh and for one whose plan is cached, beside the price of
-//! the send that the plan is about (both ends, by the profile in use here). With `count` each is decided once, for `cargo xtask instructions`.
+//! the send that the plan is about (both ends, by the profile in use here). With `fresh`, `known` or `together` each is decided
+//! once, for `cargo xtask instructions`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,7 +17,12 @@ fn main() {
     let planner = Planner::new(capabilities(), profile());
     let terms = Terms { goal: Goal::TotalCpu, ..Terms::default() };
     match std::env::args().nth(1).as_deref() {
-        Some("count") => return decided(&planner, &shapes().map(|(_, shape)| Arc::new(shape)), &terms),
+        Some("fresh") => return fresh(&planner, &shapes().map(|(_, shape)| shape), &terms),
+        Some("known") => {
+            let (shapes, mut cache) = (shapes().map(|(_, shape)| Arc::new(shape)), PlanCache::default());
+            known(&planner, &shapes, &terms, &mut cache);
+            return looked_up(&planner, &shapes, &terms, &mut cache);
+        }
         Some("together") => return together(&planner, &dealt(), &terms),
         _ => {}
     }
@@ -37,14 +43,26 @@ fn main() {
     }
 }
 
-/// Each shape afresh, then as a plan that is kept.
+/// Each shape as one that nothing is known about.
 #[inline(never)]
-fn decided(planner: &Planner, shapes: &[Arc<Shape>], terms: &Terms) {
-    let mut cache = PlanCache::default();
+fn fresh(planner: &Planner, shapes: &[Shape], terms: &Terms) {
     for shape in shapes {
-        for _ in 0..2 {
-            let _ = black_box(cache.plan(planner, black_box(shape), terms));
-        }
+        let _ = black_box(planner.plan(black_box(shape), terms));
+    }
+}
+
+/// Each shape's plan is kept.
+fn known(planner: &Planner, shapes: &[Arc<Shape>], terms: &Terms, cache: &mut PlanCache) {
+    for shape in shapes {
+        let _ = black_box(cache.plan(planner, shape, terms));
+    }
+}
+
+/// Each shape again.
+#[inline(never)]
+fn looked_up(planner: &Planner, shapes: &[Arc<Shape>], terms: &Terms, cache: &mut PlanCache) {
+    for _ in 0..LOOKED_UP {
+        known(planner, black_box(shapes), terms, cache);
     }
 }
 
@@ -134,3 +152,4 @@ fn profile() -> Profile {
 
 const ROUNDS: usize = 21;
 const CALLS: usize = 20_000;
+const LOOKED_UP: usize = 16;

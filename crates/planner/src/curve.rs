@@ -43,6 +43,11 @@ impl Line {
         self.fixed_ns * pieces + self.byte_ns * bytes
     }
 
+    /// Both.
+    pub(crate) fn and(self, other: Line) -> Line {
+        Line { fixed_ns: self.fixed_ns + other.fixed_ns, byte_ns: self.byte_ns + other.byte_ns }
+    }
+
     /// Between this one (0) and another (1).
     pub fn mixed(self, other: Line, part: f64) -> Line {
         let between = |a: f64, b: f64| a * (1.0 - part) + b * part;

@@ -14,6 +14,7 @@ mod boxes;
 mod cache;
 mod capabilities;
 mod curve;
+mod division;
 mod packing;
 mod plan;
 mod planner;

@@ -34,11 +34,10 @@ impl Planner {
                 (pass, run) = (pass + row_ns, run + run_ns / columns.len() as f64);
             }
             if known {
-                let pieces: f64 = tally.ranges().map(|range| range.pieces).sum();
-                return Packing { pass_ns: rows.rows() as f64 * pass, move_ns: pieces * run };
+                return Packing { pass_ns: rows.rows() as f64 * pass, move_ns: tally.pieces() * run };
             }
         }
-        let each = |range: Range| self.tables().kernel(range.index, ground).at(range.pieces, range.bytes);
-        Packing { pass_ns: 0.0, move_ns: tally.ranges().map(each).sum() }
+        let each = |range: &Range| self.tables().kernel(range.index, ground).at(range.pieces, range.bytes);
+        Packing { pass_ns: 0.0, move_ns: tally.ranges().iter().map(each).sum() }
     }
 }

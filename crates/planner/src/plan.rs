@@ -106,7 +106,7 @@ pub(crate) fn weigh(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) 
 /// As [`weigh`], for a stream between two ends with little room between them, which often share a cache or a core as well: where both
 /// are busy nearly all the time each waits for the other now and then, and the stream takes longer than the slower one by itself.
 /// That is what the root of the squares says, and choosing by it came nearer to the best than choosing by the slower end
-/// (docs/figures.md, regret).
+/// (docs/trials.md, regret).
 #[inline]
 pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) -> Price {
     if goal == Goal::Throughput {

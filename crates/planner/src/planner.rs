@@ -3,14 +3,16 @@
 use std::hash::{Hash, Hasher};
 
 use overside_shape::{Run, Shape};
+use smallvec::SmallVec;
 
 use crate::boxes::{PerByte, bottleneck, separable};
 use crate::capabilities::Capabilities;
+use crate::division::{Load, Moved, Part};
 use crate::packing::Packing;
-use crate::plan::{Goal, Price, weigh_stream};
+use crate::plan::Goal;
 use crate::profile::Profile;
 use crate::tables::{Ends, Ground, Tables};
-use crate::tally::{Tally, range_of, start_of};
+use crate::tally::{RANGES_AT_HAND, Range, Tally, start_of};
 use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
 
 /// A device as the planner sees it: made once, asked for every shape.
@@ -73,22 +75,30 @@ impl Planner {
         if longest > bytes_max {
             return Err(PlanError::TooLong { bytes: longest, max: bytes_max });
         }
-        let tally = Tally::of(shape);
+        let mut tally = Tally::default();
+        tally.fill(shape);
         let ground = Ground::of(shape, &tally, terms.warm);
-        let (mut pieces, mut gathered) = (0.0, Ends::default());
+        let mut moved: SmallVec<[Moved; RANGES_AT_HAND]> = SmallVec::new();
+        // All packed, and what gathering all of it costs.
+        let mut all = Part { pieces: tally.pieces(), ..Part::default() };
         for range in tally.ranges() {
-            pieces += range.pieces;
-            gathered.add(self.tables.gathered(&range, &ground));
+            let ends = self.tables.gathered(range, &ground);
+            let pack_ns = self.tables.pack(range.index, &ground).at(range.pieces, range.bytes);
+            all.ends.add(ends);
+            (all.pack_ns, all.bytes, all.runs) =
+                (all.pack_ns + pack_ns, all.bytes + range.bytes, all.runs + range.runs);
+            moved.push(Moved { ends, pack_ns });
         }
+        let uniform = messages.uniform_bytes().is_some();
+        let count = messages.count();
         let load = Load {
             bytes: shape.bytes() as f64,
-            messages: messages.count() as f64,
+            messages: count as f64,
             longest: longest as f64,
+            lengths: if uniform { 0.0 } else { 4.0 * count as f64 },
             bytes_max: bytes_max.min(terms.bundle_bytes) as f64,
             request_max: bytes_max as f64,
             sge_max: self.capabilities.sge_max as f64,
-            pieces,
-            gathered,
             warm: terms.warm,
         };
         let mut plan = ViewPlan {
@@ -97,15 +107,17 @@ impl Planner {
             prices: [None; Way::ALL.len()],
             mixture_from: u64::MAX,
             all_gathered: false,
-            messages: messages.count(),
-            fragments: pieces as u64,
+            messages: count,
+            fragments: all.pieces as u64,
             bytes: shape.bytes(),
             bundle_bytes: terms.bundle_bytes,
         };
-        self.price_thresholds(&tally, &load, &ground, terms, &mut plan);
+        let gathered = Part { gathered: all.pieces, ends: std::mem::take(&mut all.ends), ..Part::default() };
+        plan.prices[Way::Gather as usize] = self.priced(&load, &gathered, terms.goal, f64::INFINITY);
         let packing = self.packing(shape, &tally, &ground);
-        let part = Part { pieces, bytes: load.bytes, runs: 1.0, pack_ns: packing.ns(), ..Part::default() };
-        plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal);
+        let part = Part { bytes: load.bytes, runs: 1.0, pack_ns: packing.ns(), ..all };
+        plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
+        self.price_thresholds(tally.ranges(), &moved, &load, all, terms, &mut plan);
         self.price_inline(shape, packing.ns(), &load, terms, &mut plan);
         self.price_declared(shape, &tally, &load, terms, &mut plan);
         if terms.gaps_on_wire {
@@ -114,41 +126,43 @@ impl Planner {
         Ok((plan, packing))
     }
 
-    /// Gathering everything, and every threshold between that and packing everything.
-    fn price_thresholds(&self, tally: &Tally, load: &Load, ground: &Ground, terms: &Terms, plan: &mut ViewPlan) {
+    /// Every threshold between gathering everything and packing everything, which `part` does at first.
+    fn price_thresholds(
+        &self,
+        ranges: &[Range],
+        moved: &[Moved],
+        load: &Load,
+        mut part: Part,
+        terms: &Terms,
+        plan: &mut ViewPlan,
+    ) {
         // A forced threshold stands at the first range that is gathered, and all others do not count.
         let forced = match terms.force {
-            Some(Force::Threshold(from)) => {
-                Some(tally.ranges().find(|range| start_of(range.index) >= from).map(|range| range.index))
-            }
+            Some(Force::Threshold(from)) => Some(ranges.iter().position(|range| start_of(range.index) >= from)),
             _ => None,
         };
-        plan.all_gathered = forced.is_some() && forced == Some(tally.ranges().next().map(|range| range.index));
-        // Of what is packed so far: from nothing to everything, the shortest first.
-        let mut part = Part { gathered: load.pieces, ends: load.gathered, ..Part::default() };
-        plan.prices[Way::Gather as usize] = self.priced(load, &part, terms.goal);
-        for range in tally.ranges() {
-            let stands = forced.is_none_or(|first| first == Some(range.index));
-            if part.pieces > 0.0
-                && stands
-                && let Some(price) = self.priced(load, &part, terms.goal)
-                && plan.prices[Way::Mixture as usize].is_none_or(|known| price.ns < known.ns)
-            {
+        plan.all_gathered = forced == Some(Some(0)) && !ranges.is_empty();
+        let mut known = f64::INFINITY;
+        // From the longest: where mixing pays at all it is mostly a few long ones that are gathered, and what is known to be cheap
+        // spares looking closely at the rest.
+        for (at, (range, moved)) in ranges.iter().zip(moved).enumerate().skip(1).rev() {
+            part.pieces -= range.pieces;
+            part.bytes -= range.bytes;
+            part.runs -= range.runs;
+            part.pack_ns -= moved.pack_ns;
+            part.gathered += range.pieces;
+            part.ends.add(moved.ends);
+            let stands = forced.is_none_or(|first| first == Some(at));
+            if stands && let Some(price) = self.priced(load, &part, terms.goal, known) {
+                known = price.ns;
                 plan.prices[Way::Mixture as usize] = Some(price);
                 plan.mixture_from = start_of(range.index);
             }
-            part.pieces += range.pieces;
-            part.bytes += range.bytes;
-            part.runs += range.runs;
-            part.pack_ns += self.tables.pack(range.index, ground).at(range.pieces, range.bytes);
-            part.gathered -= range.pieces;
-            part.ends.remove(self.tables.gathered(&range, ground));
         }
     }
 
     fn price_inline(&self, shape: &Shape, packing: f64, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
-        let lengths = if shape.messages().uniform_bytes().is_none() { 4.0 * load.messages } else { 0.0 };
-        if load.bytes + lengths > self.capabilities.inline_max as f64 {
+        if load.bytes + load.lengths > terms.request_bytes_max.min(self.capabilities.inline_max as u64) as f64 {
             return;
         }
         let (send_ns, receive_ns) = self.profile.inline_ns(shape.bytes());
@@ -160,12 +174,14 @@ impl Planner {
     /// The description in a transmit buffer of the provider's, and the pack kernels at the other end. A message by itself is a
     /// gather list in other words, which the ways above price better.
     fn price_declared(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
-        let description = shape.description_bytes();
-        if load.messages <= 1.0 || description > self.capabilities.region_bytes_max {
+        if load.messages <= 1.0 || self.capabilities.region_bytes_max == 0 {
             return;
         }
-        let lengths = if shape.messages().uniform_bytes().is_none() { 4.0 * load.messages } else { 0.0 };
-        let sends = ((load.bytes + lengths) / load.bytes_max.max(load.longest)).ceil().max(1.0);
+        let description = shape.description_bytes();
+        if description > self.capabilities.region_bytes_max {
+            return;
+        }
+        let sends = ((load.bytes + load.lengths) / load.bytes_max.max(load.longest)).ceil().max(1.0);
         let (profile, words) = (&self.profile, description as f64 * self.profile.pack_byte_ns);
         let sender = profile.send_request_ns + profile.pack_request_ns + words;
         // Whatever is in the sender's cache, the other end has caches of its own.
@@ -196,7 +212,7 @@ impl Planner {
         }
         let part = Part { gathered: boxes.len() as f64, ends, ..Part::default() };
         let load = Load { bytes: bytes as f64, longest: bytes as f64, ..*load };
-        plan.prices[Way::Boxes as usize] = self.priced(&load, &part, terms.goal);
+        plan.prices[Way::Boxes as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
     }
 
     /// What a box costs at both ends together, the request being one more gather entry.
@@ -218,81 +234,6 @@ impl Planner {
             Goal::TotalCpu | Goal::SenderCpu | Goal::Latency => separable(fragments, &cost),
         }
     }
-
-    fn priced(&self, load: &Load, part: &Part, goal: Goal) -> Option<Price> {
-        let requests = load.requests(part)?;
-        let (profile, runs) = (&self.profile, if part.pieces > 0.0 { part.runs + requests - 1.0 } else { 0.0 });
-        let runs = runs.min(part.pieces.max(requests));
-        let (mut sender, mut receiver) =
-            (requests * profile.send_request_ns + part.pack_ns, requests * profile.receive_request_ns);
-        // Differences of sums leave crumbs.
-        sender += part.ends.sender_ns.max(0.0);
-        receiver += part.ends.receiver_ns.max(0.0);
-        if runs > 0.0 {
-            let range = range_of((part.bytes / runs) as u64);
-            sender += requests * profile.pack_begin(load.warm) + self.tables.send_packed[range].at(runs, part.bytes);
-            if part.gathered > 0.0 {
-                sender += requests * profile.bends.mixture_ns;
-                sender += self.tables.pack_run[range].at(runs, part.bytes);
-                receiver += self.tables.receive_beside[range].at(runs, part.bytes);
-            } else {
-                receiver += self.tables.receive_packed[range].at(runs, part.bytes);
-            }
-        }
-        Some(self.weighed(sender, receiver, load.bytes, goal))
-    }
-
-    fn weighed(&self, sender_ns: f64, receiver_ns: f64, wire_bytes: f64, goal: Goal) -> Price {
-        weigh_stream(goal, sender_ns, receiver_ns, wire_bytes * self.profile.wire_byte_ns)
-    }
-}
-
-/// What is to be sent, whichever way.
-#[derive(Clone, Copy, Debug)]
-struct Load {
-    bytes: f64,
-    messages: f64,
-    /// Bytes of the longest message.
-    longest: f64,
-    /// Bytes up to which messages share a request, and those of the longest request.
-    bytes_max: f64,
-    request_max: f64,
-    sge_max: f64,
-    pieces: f64,
-    /// What gathering all of it costs.
-    gathered: Ends,
-    /// Its bytes are in the sender's cache.
-    warm: bool,
-}
-
-/// How it is divided between packing and gathering.
-#[derive(Clone, Copy, Debug, Default)]
-struct Part {
-    /// Fragments packed, their bytes and the entries they make.
-    pieces: f64,
-    bytes: f64,
-    runs: f64,
-    pack_ns: f64,
-    /// Fragments gathered and what both ends do for them.
-    gathered: f64,
-    ends: Ends,
-}
-
-impl Load {
-    /// Requests, each of whole messages; none when one message has too many entries for a request.
-    fn requests(&self, part: &Part) -> Option<f64> {
-        let entries = part.gathered + part.runs;
-        if self.messages <= 1.0 {
-            return (entries <= self.sge_max).then_some(1.0);
-        }
-        let each = entries / self.messages;
-        if each > self.sge_max {
-            return None;
-        }
-        let by_bytes = if self.longest > 0.0 { (self.bytes_max / self.longest).floor().max(1.0) } else { f64::MAX };
-        let by_entries = if each > 0.0 { (self.sge_max / each).floor().max(1.0) } else { f64::MAX };
-        Some((self.messages / by_bytes.min(by_entries)).ceil().max(1.0))
-    }
 }
 
 /// A box's bytes are priced as those of a fragment of this length.
@@ -302,6 +243,8 @@ const BOX_BYTES: u64 = 256;
 pub(crate) mod tests {
     use super::*;
     use crate::capabilities::{AtomicScope, ForeignMemory};
+    use crate::plan::weigh_stream;
+    use crate::tally::range_of;
     use crate::{Bends, Curve};
     use overside_shape::{Bitmap, Column, Order};
     use proptest::prelude::*;
@@ -470,6 +413,8 @@ pub(crate) mod tests {
         let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
         let many = planner.plan(&listed(&[10; 5]), &forced);
         assert_eq!(many, Err(PlanError::Impossible { way: Way::Gather, bytes: 50, fragments: 5 }));
+        let inline = Terms { request_bytes_max: 40, force: Some(Force::Way(Way::Inline)), ..Terms::default() };
+        assert!(planner.plan(&Shape::contiguous(0, 50).unwrap().messages_of(25).unwrap(), &inline).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(crate) struct Tables {
     send: [Line; RANGES],
     /// Near, far.
     send_regular: [[Line; RANGES]; 2],
-    pub(crate) send_packed: [Line; RANGES],
+    send_packed: [Line; RANGES],
     /// Cold, warm.
     pack: [[Line; RANGES]; 2],
     /// Near, far.
@@ -21,9 +21,16 @@ pub(crate) struct Tables {
     receive: [Line; RANGES],
     /// Near, far.
     receive_regular: [[Line; RANGES]; 2],
-    pub(crate) pack_run: [Line; RANGES],
-    pub(crate) receive_packed: [Line; RANGES],
-    pub(crate) receive_beside: [Line; RANGES],
+    /// Of packed entries: where nothing else is sent, and between gathered ones.
+    pub(crate) whole: [Entry; RANGES],
+    pub(crate) beside: [Entry; RANGES],
+}
+
+/// What a packed entry costs at both ends, beyond packing its pieces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) send: Line,
+    pub(crate) receive: Line,
 }
 
 /// Nanoseconds at both ends.
@@ -38,12 +45,6 @@ impl Ends {
     pub(crate) fn add(&mut self, other: Ends) {
         self.sender_ns += other.sender_ns;
         self.receiver_ns += other.receiver_ns;
-    }
-
-    #[inline]
-    pub(crate) fn remove(&mut self, other: Ends) {
-        self.sender_ns -= other.sender_ns;
-        self.receiver_ns -= other.receiver_ns;
     }
 }
 
@@ -63,7 +64,7 @@ impl Ground {
         let (distance, regular) = match shape.kind() {
             Kind::Contiguous(_) | Kind::List(_) | Kind::Variable { .. } => (Distance::SCATTERED, false),
             Kind::Strided { .. } | Kind::Bitmapped { columns: [_], .. } => {
-                let pieces: f64 = tally.ranges().map(|range| range.pieces).sum();
+                let pieces = tally.pieces();
                 let gaps = (shape.end() - shape.start()).saturating_sub(shape.bytes());
                 (Distance::of_gap(gaps as f64 / pieces.max(1.0)), true)
             }
@@ -90,9 +91,15 @@ impl Tables {
             regular: ends.map(|distance| by_range(&|len| profile.pack_regular(len, distance))),
             receive: by_range(&|len| profile.receive(len)),
             receive_regular: ends.map(|distance| by_range(&|len| profile.receive_regular(len, distance))),
-            pack_run: by_range(&|len| profile.pack_run(len)),
-            receive_packed: by_range(&|len| profile.receive_packed(len)),
-            receive_beside: by_range(&|len| profile.receive_beside(len)),
+            whole: std::array::from_fn(|range| {
+                let len = start_of(range);
+                Entry { send: profile.send(len, true), receive: profile.receive_packed(len) }
+            }),
+            beside: std::array::from_fn(|range| {
+                let len = start_of(range);
+                let send = profile.send(len, true).and(profile.pack_run(len));
+                Entry { send, receive: profile.receive_beside(len) }
+            }),
         }
     }
 

@@ -1,18 +1,25 @@
 //! How long a shape's fragments are, counted once and allocating nothing.
 
-use overside_shape::{Kind, Level, Run, Shape};
+use overside_shape::{Column, Kind, Level, Run, Shape};
+use smallvec::SmallVec;
 
-/// Fragments by length, in ranges of a quarter of a power of two, within which no curve of a profile bends.
+/// Fragments by length, in ranges of a quarter of a power of two, within which no curve of a profile bends: those that
+/// anything is in, from the shortest.
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
+    ranges: SmallVec<[Range; RANGES_AT_HAND]>,
+    pieces: f64,
+}
+
+/// What is counted, range by range.
+struct Counts {
     /// Of each range: fragments above [`COUNT_BIT`], their bytes below.
     sums: [u64; RANGES],
     /// `opens[r]`: packed runs that appear, less those that vanish, when range `r` is packed as well.
-    opens: [i32; RANGES + 1],
+    opens: [i16; RANGES + 1],
     occupied: [u64; 2],
     /// The first fragment's range: it begins a run when packed, whatever is before it.
     start: usize,
-    /// What stands here stands for so many times as much.
-    scale: f64,
 }
 
 /// One range of lengths: what is in it.
@@ -27,39 +34,88 @@ pub(crate) struct Range {
 
 impl Tally {
     /// Of all fragments; of large regular shapes by a sample that stands for the rest.
+    #[cfg(test)]
     pub(crate) fn of(shape: &Shape) -> Self {
-        let mut tally = Self { sums: [0; RANGES], opens: [0; RANGES + 1], occupied: [0; 2], start: RANGES, scale: 1.0 };
-        let seen = match shape.kind() {
-            // These two need no walk, and a walk costs more than all the rest.
-            Kind::List(runs) => tally.add(RANGES, runs.iter().take(FRAGMENTS_MAX).map(|run| run.len)),
-            Kind::Strided { levels: [level], runs, .. } if level.count > PERIODS_MIN => tally.add_periods(*level, runs),
-            _ => tally.add_messages(shape),
-        };
-        if seen < shape.bytes() {
-            tally.scale = shape.bytes() as f64 / seen.max(1) as f64;
-        }
+        let mut tally = Self::default();
+        tally.fill(shape);
         tally
+    }
+
+    /// As [`of`](Self::of), in place: it is too long to be moved for nothing.
+    pub(crate) fn fill(&mut self, shape: &Shape) {
+        let mut counts = Counts { sums: [0; RANGES], opens: [0; RANGES + 1], occupied: [0; 2], start: RANGES };
+        let seen = counts.count(shape);
+        // What was counted stands for so many times as much.
+        let scale = if seen < shape.bytes() { shape.bytes() as f64 / seen.max(1) as f64 } else { 1.0 };
+        counts.collect(scale, self);
+    }
+
+    /// The ranges that anything is in, from the shortest.
+    #[inline]
+    pub(crate) fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Fragments in all.
+    pub(crate) fn pieces(&self) -> f64 {
+        self.pieces
+    }
+}
+
+impl Counts {
+    /// Returns how many bytes were counted.
+    fn count(&mut self, shape: &Shape) -> u64 {
+        if shape.bytes() >> COUNT_BIT > 0 {
+            // Their bytes would run into the number of fragments.
+            let lens = shape.messages().fragments().take(FRAGMENTS_MAX).map(|run| run.len.min(LEN_MAX));
+            self.add(RANGES, lens);
+            return shape.bytes();
+        }
+        match shape.kind() {
+            // These need no walk, and a walk costs more than all the rest.
+            Kind::List(runs) => self.add(RANGES, some(runs).iter().map(|run| run.len)).0,
+            Kind::Contiguous(run) if run.len > 0 && shape.messages().count() == 1 => {
+                self.add(RANGES, std::iter::once(run.len)).0
+            }
+            Kind::Strided { levels: [level], runs, .. } if level.count > PERIODS_MIN => self.add_periods(*level, runs),
+            Kind::Strided { levels: [level], runs, .. } if is_of_equal_periods(shape, *level, runs) => {
+                self.add(RANGES, (0..level.count).flat_map(|_| runs.iter().map(|run| run.len))).0
+            }
+            Kind::Bitmapped { columns, .. } if is_of_equal_rows(shape, columns) => self.add_row(columns),
+            _ => self.add_messages(shape),
+        }
     }
 
     /// One period's fragments, each period's first after the last of the one before.
     fn add_periods(&mut self, level: Level, runs: &[Run]) -> u64 {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return 0 };
-        let wraps = runs.len() > 1 && last.at + last.len == level.period + first.at;
-        let lens = runs.iter().take(FRAGMENTS_MAX).map(|run| run.len);
+        let wraps = runs.len() > 1 && touch(level, runs);
+        let lens = some(runs).iter().map(|run| run.len);
         if wraps {
             // Every border but the outermost joins two runs.
             let (joined, middle) = (first.len + last.len, lens.take(runs.len() - 1).skip(1));
             let before = runs.get(runs.len() - 2).filter(|_| runs.len() > 2).map_or(joined, |run| run.len);
-            return self.add(range_of(before), std::iter::once(joined).chain(middle));
+            return self.add(range_of(before), std::iter::once(joined).chain(middle)).0;
         }
-        self.add(range_of(last.len), lens)
+        self.add(range_of(last.len), lens).0
+    }
+
+    /// A row of several columns, each row's first value after the last one of the row before.
+    fn add_row(&mut self, columns: &[Column]) -> u64 {
+        let begins = |at: usize| at == 0 || columns[at - 1].base + columns[at - 1].width != columns[at].base;
+        let from = |at: usize| {
+            let joined = (at + 1..columns.len()).take_while(|next| !begins(*next));
+            joined.fold(columns[at].width, |sum, next| sum + columns[next].width)
+        };
+        let lens = || (0..columns.len()).filter(|at| begins(*at)).map(from);
+        self.add(lens().next_back().map_or(RANGES, range_of), lens()).0
     }
 
     fn add_messages(&mut self, shape: &Shape) -> u64 {
         let messages = shape.messages();
         let count = messages.count();
         if matches!(shape.kind(), Kind::List(_) | Kind::Variable { .. }) {
-            return self.add(RANGES, messages.fragments().take(FRAGMENTS_MAX).map(|run| run.len));
+            return self.add(RANGES, messages.fragments().take(FRAGMENTS_MAX).map(|run| run.len)).0;
         }
         if count <= SAMPLE_MESSAGES || messages.uniform_bytes().is_none() {
             return self.add_parts(shape);
@@ -67,37 +123,36 @@ impl Tally {
         let part = SAMPLE_MESSAGES / SAMPLE_SLICES;
         let from = |i: u64| (count - part) / (SAMPLE_SLICES - 1) * i;
         let slices = (0..SAMPLE_SLICES).map(|i| messages.slice(from(i)..from(i) + part));
-        let mut before = RANGES;
-        let mut seen = 0;
-        for slice in slices {
-            let fragments = || slice.fragments().take(SAMPLE_FRAGMENTS);
-            seen += self.add(before, fragments().map(|run| run.len));
-            before = fragments().last().map_or(before, |run| range_of(run.len));
-        }
-        seen
+        slices
+            .fold((0, RANGES), |(seen, before), slice| {
+                let (some, last) = self.add(before, slice.fragments().take(SAMPLE_FRAGMENTS).map(|run| run.len));
+                (seen + some, last)
+            })
+            .0
     }
 
     /// The first fragments of what has a rule, and if there are more, some from other places.
     fn add_parts(&mut self, shape: &Shape) -> u64 {
         let first = shape.messages();
-        let mut seen = self.add(RANGES, first.fragments().take(SAMPLE_FRAGMENTS).map(|run| run.len));
+        let (mut seen, _) = self.add(RANGES, first.fragments().take(SAMPLE_FRAGMENTS).map(|run| run.len));
         for part in 1..SAMPLE_SLICES {
             let from = shape.bytes() / SAMPLE_SLICES * part;
             if from >= seen {
                 let some = shape.fragments_in(from..shape.bytes()).take(SAMPLE_FRAGMENTS / SAMPLE_SLICES as usize);
                 // One after any other; the first may be cut, and is not counted.
-                seen += self.add(NOWHERE, some.skip(1).map(|run| run.len));
+                seen += self.add(NOWHERE, some.skip(1).map(|run| run.len)).0;
             }
         }
         seen
     }
 
     /// Counts a stretch of fragments that follow one of range `range` (none, when [`RANGES`]; unknown, when
-    /// [`NOWHERE`]); returns its bytes.
+    /// [`NOWHERE`]); returns its bytes, and the range of its last.
     #[inline]
-    fn add(&mut self, range: usize, mut lens: impl Iterator<Item = u64>) -> u64 {
-        let Some(first) = lens.next() else { return 0 };
-        let (mut before, mut alike, mut total, mut last) = (first, 1, first, range_of(first));
+    fn add(&mut self, range: usize, mut lens: impl Iterator<Item = u64>) -> (u64, usize) {
+        let Some(first) = lens.next() else { return (0, range) };
+        let mut magnitude = self::magnitude(first);
+        let mut last = place_of(magnitude);
         if self.start == RANGES {
             // Nothing shorter begins a run before it; what a period before does not end begins here once.
             self.start = if last >= range || range == RANGES { last } else { NOWHERE };
@@ -105,19 +160,23 @@ impl Tally {
         if range < RANGES {
             self.open(last, range);
         }
+        let (mut alike, mut bytes, mut total) = (1, first, 0);
         for len in lens {
-            total += len;
-            if len == before {
-                alike += 1;
+            // As long as lengths stay in one range, no memory is touched.
+            let next = self::magnitude(len);
+            if next == magnitude {
+                (alike, bytes) = (alike + 1, bytes + len);
                 continue;
             }
-            self.note(last, before, alike);
-            let next = range_of(len);
-            self.open(next, last);
-            (before, alike, last) = (len, 1, next);
+            self.note(last, alike, bytes);
+            total += bytes;
+            let before = last;
+            (magnitude, last) = (next, place_of(next));
+            self.open(last, before);
+            (alike, bytes) = (1, len);
         }
-        self.note(last, before, alike);
-        total
+        self.note(last, alike, bytes);
+        (total + bytes, last)
     }
 
     /// A run begins at this fragment as soon as it is packed, and no longer when its predecessor is as well. Without a
@@ -129,52 +188,96 @@ impl Tally {
     }
 
     #[inline]
-    fn note(&mut self, range: usize, len: u64, alike: u64) {
-        self.sums[range] += (alike << COUNT_BIT) + (alike * len.min(LEN_MAX));
+    fn note(&mut self, range: usize, alike: u64, bytes: u64) {
+        self.sums[range] += (alike << COUNT_BIT) + bytes;
         self.occupied[range / 64] |= 1 << (range % 64);
     }
 
-    /// The ranges that anything is in, from the shortest.
-    #[inline]
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
-        let (mut left, mut from) = (u128::from(self.occupied[0]) | u128::from(self.occupied[1]) << 64, 0);
-        std::iter::from_fn(move || {
-            if left == 0 {
-                return None;
+    fn collect(&self, scale: f64, tally: &mut Tally) {
+        let mut from = 0;
+        for (word, occupied) in self.occupied.into_iter().enumerate() {
+            let mut left = occupied;
+            while left != 0 {
+                let index = (word * 64 + left.trailing_zeros() as usize).min(RANGES - 1);
+                left &= left - 1;
+                let opened: i32 = self.opens[from..=index].iter().map(|opens| i32::from(*opens)).sum();
+                let begins = u8::from((from..=index).contains(&self.start));
+                from = index + 1;
+                let sum = self.sums[index];
+                let range = Range {
+                    index,
+                    pieces: (sum >> COUNT_BIT) as i64 as f64 * scale,
+                    bytes: (sum & ((1 << COUNT_BIT) - 1)) as i64 as f64 * scale,
+                    runs: f64::from(opened) * scale + f64::from(begins),
+                };
+                tally.pieces += range.pieces;
+                tally.ranges.push(range);
             }
-            let index = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let runs: i32 = self.opens[from..=index].iter().sum();
-            let start = f64::from(u8::from((from..=index).contains(&self.start)));
-            from = index + 1;
-            let sum = self.sums[index];
-            Some(Range {
-                index,
-                pieces: (sum >> COUNT_BIT) as f64 * self.scale,
-                bytes: (sum & ((1 << COUNT_BIT) - 1)) as f64 * self.scale,
-                runs: f64::from(runs) * self.scale + start,
-            })
-        })
+        }
     }
 }
 
 /// The range that a length belongs to.
 #[inline]
 pub(crate) fn range_of(len: u64) -> usize {
-    if len < 4 {
-        return len as usize;
-    }
-    let power = len.ilog2() as usize;
-    ((power - 1) * 4 + (len >> (power - 2) & 3) as usize).min(RANGES - 1)
+    place_of(magnitude(len))
+}
+
+/// The exponent and the two highest digits behind the point, which a processor finds out faster by making a float than by counting bits.
+#[inline]
+fn magnitude(len: u64) -> u64 {
+    (len as i64 as f64).to_bits() >> (f64::MANTISSA_DIGITS - 3)
+}
+
+#[inline]
+fn place_of(magnitude: u64) -> usize {
+    (magnitude.max(OF_ONE) - OF_ONE).min(RANGES as u64 - 1) as usize
 }
 
 /// The first length of a range.
 pub(crate) fn start_of(range: usize) -> u64 {
-    if range < 4 { range as u64 } else { (4 + range as u64 % 4) << (range / 4 - 1) }
+    ((4 + range as u64 % 4) << (range / 4)) / 4
 }
 
-/// Ranges of lengths: up to 2 and a half, then four to a power of two; the last has everything from 16 MiB.
-pub(crate) const RANGES: usize = 92;
+/// As many as are counted.
+fn some(runs: &[Run]) -> &[Run] {
+    &runs[..runs.len().min(FRAGMENTS_MAX)]
+}
+
+/// Whether a period's last run touches the next one's first.
+fn touch(level: Level, runs: &[Run]) -> bool {
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return false };
+    last.at + last.len == level.period + first.at
+}
+
+/// Whether the messages are periods, or all of them are one, of few runs that do not touch from one period to the next.
+fn is_of_equal_periods(shape: &Shape, level: Level, runs: &[Run]) -> bool {
+    let messages = shape.messages();
+    let whole = messages.count() == 1 || messages.uniform_bytes() == Some(shape.bytes() / level.count.max(1));
+    whole && runs.len() <= FRAGMENTS_MAX / PERIODS_MIN as usize && !touch(level, runs)
+}
+
+/// Whether the messages are rows, or all of them are one, of columns that do not touch from one row to the next: then all rows
+/// have the same fragments.
+fn is_of_equal_rows(shape: &Shape, columns: &[Column]) -> bool {
+    let [first, .., last] = columns else { return false };
+    let row_bytes: u64 = columns.iter().map(|column| column.width).sum();
+    let messages = shape.messages();
+    let whole = messages.count() == 1 || messages.uniform_bytes() == Some(row_bytes);
+    // What lies side by side in one row does so in the next one as well.
+    let touching = |pair: &[Column]| pair[0].base + pair[0].width == pair[1].base;
+    let in_step = columns.windows(2).all(|pair| !touching(pair) || pair[0].stride == pair[1].stride);
+    let apart = first.base + first.stride != last.base + last.width;
+    whole && in_step && apart && shape.bytes() / row_bytes.max(1) > PERIODS_MIN
+}
+
+/// Ranges of lengths, four to a power of two (below 4, where there are not as many lengths, some are empty); the last has everything
+/// from 16 MiB.
+pub(crate) const RANGES: usize = 97;
+/// The magnitude of 1.
+const OF_ONE: u64 = 1023 * 4;
+/// A message hardly ever has fragments of more.
+pub(crate) const RANGES_AT_HAND: usize = 24;
 /// The first fragment begins no run that its predecessor, a period before, does not end.
 const NOWHERE: usize = usize::MAX;
 /// Of fewer periods each is walked: where they touch, the first and the last differ from the others.
@@ -192,16 +295,18 @@ const SAMPLE_SLICES: u64 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overside_shape::{Bitmap, Order};
     use proptest::prelude::*;
 
     #[test]
     fn ranges_ascend_with_length_and_begin_at_powers_of_two() {
-        let mut last = 0;
+        let mut last = range_of(0);
+        assert_eq!((last, range_of(1), range_of(2), range_of(3), range_of(4)), (0, 0, 4, 6, 8));
         for len in 1..100_000u64 {
             let range = range_of(len);
-            assert!(range == last || range == last + 1, "{len}");
-            assert!(range == last + 1 || !len.is_power_of_two(), "{len} begins no range");
-            assert_eq!(range == last + 1, start_of(range) == len && range > 0, "{len}");
+            assert!(range == last || range == last + 1 || len < 5, "{len}");
+            assert!(range > last || !len.is_power_of_two() || len == 1, "{len} begins no range");
+            assert_eq!(range > last || len == 1, start_of(range) == len, "{len}");
             last = range;
         }
         assert_eq!((range_of(16 << 20), range_of(u64::MAX)), (RANGES - 1, RANGES - 1));
@@ -215,8 +320,9 @@ mod tests {
             let runs: Vec<Run> = runs.iter().map(|(at, len)| Run::new(*at, *len)).collect();
             let strided = Shape::strided(0, 200, 1000, &runs).unwrap();
             let listed = Shape::list(&strided.fragments().collect::<Vec<_>>()).unwrap();
-            let [strided, listed] = [strided, listed]
-                .map(|shape| Tally::of(&shape).ranges().map(|r| [r.pieces, r.bytes, r.runs]).collect::<Vec<_>>());
+            let [strided, listed] = [strided, listed].map(|shape| {
+                Tally::of(&shape).ranges().iter().map(|r| [r.pieces, r.bytes, r.runs]).collect::<Vec<_>>()
+            });
             // Where periods touch, the outermost fragments are shorter than the tally says.
             let close =
                 |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 2.0 + 0.004 * b.abs());
@@ -225,12 +331,46 @@ mod tests {
         }
     }
 
+    /// By rule and by walking, for columns apart, side by side, and side by side across rows as well.
+    #[test]
+    fn rows_count_as_their_fragments_do() {
+        let column = |base, stride, width| Column::new(base, stride, width);
+        let rows = Bitmap::of(1000, |row| row * row % 7 < 3);
+        for (columns, by_rule) in [
+            (vec![column(0, 4, 4), column(5000, 4, 4), column(10_000, 8, 8)], true),
+            (vec![column(0, 64, 4), column(4, 64, 8), column(40, 64, 20)], true),
+            (vec![column(40, 64, 20), column(0, 64, 4), column(4, 64, 8)], true),
+            (vec![column(0, 64, 32), column(32, 64, 32)], false),
+            (vec![column(0, 64, 4), column(4, 32, 8)], false),
+        ] {
+            let shape = Shape::bitmapped(&columns, &rows, Order::Rows).unwrap();
+            for shape in [shape.clone(), shape.one_message()] {
+                let Kind::Bitmapped { columns, .. } = shape.kind() else { panic!("{shape:?}") };
+                assert_eq!(is_of_equal_rows(&shape, columns), by_rule, "{shape:?}");
+                let listed = Shape::list(&shape.messages().fragments().collect::<Vec<_>>()).unwrap();
+                let counted = |shape: &Shape| {
+                    Tally::of(shape)
+                        .ranges()
+                        .iter()
+                        .map(|range| [range.pieces, range.bytes, range.runs])
+                        .collect::<Vec<_>>()
+                };
+                // What touches in a list is joined there, and a sample stands for what has no rule.
+                let (shape, listed) = (counted(&shape), counted(&listed));
+                let close =
+                    |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 2.0 + 0.001 * b.abs());
+                let alike = shape.len() == listed.len() && shape.iter().zip(&listed).all(|(a, b)| close(a, b));
+                assert!(alike || !by_rule, "{shape:?} {listed:?}");
+            }
+        }
+    }
+
     /// Three pieces that are two periods of 1 and 6 bytes which touch: a list and a stride alike.
     #[test]
     fn few_periods_that_touch_are_counted_as_they_are() {
         let shape = Shape::list(&[Run::new(1, 1), Run::new(3, 7), Run::new(11, 6)]).unwrap();
         assert!(matches!(shape.kind(), Kind::Strided { .. }), "{shape:?}");
-        let counted: Vec<_> = Tally::of(&shape).ranges().map(|range| (range.pieces, range.bytes)).collect();
+        let counted: Vec<_> = Tally::of(&shape).ranges().iter().map(|range| (range.pieces, range.bytes)).collect();
         assert_eq!(counted, [(1.0, 1.0), (1.0, 6.0), (1.0, 7.0)]);
     }
 

@@ -22,8 +22,11 @@ pub(crate) fn promise(shared: &Shared) {
         // Both ends would have to write one word.
         return;
     }
-    let renewed = |now| (now == NONE || now == LIVE).then_some(OPEN);
-    let _ = shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, renewed);
+    let _ = shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised);
+}
+
+fn promised(now: u64) -> Option<u64> {
+    (now == NONE || now == LIVE).then_some(OPEN)
 }
 
 /// Never again: bytes may pass that nobody counts.
@@ -65,41 +68,64 @@ pub(crate) enum Pact {
 /// One step of an end that rests; `alone` when no other process has it open and it may meet.
 pub(crate) fn advance(held: &mut Inner, alone: bool) -> Pact {
     let Some(shared) = held.shared else { return Pact::Over };
-    let (mine, theirs) = (DONE << held.end, DONE << held.peer());
+    let pact = shared.pact();
     loop {
-        let now = shared.pact().load(Ordering::SeqCst);
-        if now & DEAD != 0 || now & (OPEN | BUSY | LIVE) == 0 {
-            return Pact::Over;
-        }
-        if now & LIVE != 0 {
-            resume(held, &shared);
-            return Pact::Live;
-        }
-        if now & BUSY != 0 || !alone || now & theirs == 0 && now & mine != 0 {
-            return Pact::Waiting;
-        }
-        let next = if now & theirs == 0 { now | mine } else { BUSY };
-        if shared.pact().compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            continue;
-        }
-        if next != BUSY {
-            return Pact::Waiting;
-        }
-        renew(held, &shared);
-        let done = shared.pact().compare_exchange(BUSY, LIVE, Ordering::SeqCst, Ordering::SeqCst);
-        if done.is_err() {
-            return Pact::Over;
+        let now = pact.load(Ordering::SeqCst);
+        let replace = |next| pact.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        match next(now, held.end, alone) {
+            Next::Over => return Pact::Over,
+            Next::Wait => return Pact::Waiting,
+            Next::Say(next) if replace(next) => return Pact::Waiting,
+            Next::Begin if replace(BUSY) => {
+                renew(held, &shared);
+                if pact.compare_exchange(BUSY, LIVE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                    return Pact::Over;
+                }
+            }
+            Next::Say(_) | Next::Begin => continue,
+            Next::Join => {}
         }
         resume(held, &shared);
         return Pact::Live;
     }
 }
 
+/// What an end that rests is to do, by the word as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Over,
+    Wait,
+    /// Writes that it is done.
+    Say(u64),
+    /// Puts the shared words in order, if it is the one that may.
+    Begin,
+    /// The other has done so.
+    Join,
+}
+
+fn next(now: u64, end: usize, alone: bool) -> Next {
+    let (mine, theirs) = (DONE << end, DONE << (end ^ 1));
+    if now & DEAD != 0 || now & (OPEN | BUSY | LIVE) == 0 {
+        Next::Over
+    } else if now & LIVE != 0 {
+        Next::Join
+    } else if now & BUSY != 0 || !alone || now & theirs == 0 && now & mine != 0 {
+        Next::Wait
+    } else if now & theirs == 0 {
+        Next::Say(now | mine)
+    } else {
+        Next::Begin
+    }
+}
+
 /// Takes back that this end is done: another process is about to have it as well. False when it is too late.
 pub(crate) fn withdraw(held: &Inner, shared: &Shared) -> bool {
-    let mine = DONE << held.end;
-    let still_open = |now| (now & (BUSY | LIVE | DEAD) == 0).then_some(now & !mine);
-    shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, still_open).is_ok()
+    let without = |now| withdrawn(now, held.end);
+    shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, without).is_ok()
+}
+
+fn withdrawn(now: u64, end: usize) -> Option<u64> {
+    (now & (BUSY | LIVE | DEAD) == 0).then_some(now & !(DONE << end))
 }
 
 /// The shared words as at a first meeting. Both ends are done, so nobody else writes them.
@@ -152,6 +178,9 @@ const DONE: u64 = 2;
 const BUSY: u64 = 8;
 const LIVE: u64 = 16;
 const DEAD: u64 = 32;
+
+#[cfg(test)]
+mod race;
 
 #[cfg(test)]
 mod tests {

@@ -57,6 +57,14 @@ pub(crate) fn disarm(word: &AtomicU64) -> u64 {
     word.fetch_and(!WISHES, Ordering::SeqCst) / ONE
 }
 
+/// Takes the wishes for a chime back. One that was answered just before may still ring.
+#[inline]
+pub(crate) fn hush(word: &AtomicU64) {
+    if word.load(Ordering::Relaxed) & CHIMES != 0 {
+        word.fetch_and(!CHIMES, Ordering::SeqCst);
+    }
+}
+
 /// The word with so many bells and these wishes.
 pub(crate) fn counted(bells: u64, wishes: u64) -> u64 {
     bells.wrapping_mul(ONE) | wishes
@@ -86,6 +94,9 @@ pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> Wake {
     }
     Wake::default()
 }
+
+#[cfg(test)]
+pub(crate) mod sender;
 
 #[cfg(test)]
 mod tests {
@@ -128,5 +139,8 @@ mod tests {
         assert_eq!(claim(&word, DATA), Wake { bell: true, chime: true, near: false }, "one sleeps on the socket alone");
         arm(&word, by_chime(DATA));
         assert_eq!((disarm(&word), claim(&word, DATA)), (1, Wake::default()));
+        arm(&word, by_chime(DATA | ROOM) | DATA);
+        hush(&word);
+        assert_eq!(claim(&word, DATA | ROOM), Wake { bell: true, ..Wake::default() }, "who wants a bell still gets it");
     }
 }

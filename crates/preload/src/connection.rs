@@ -55,6 +55,8 @@ pub(crate) struct Connection {
     pub(crate) listeners: AtomicU32,
     /// The chime that this end waits for in sets and lists, if it has one that can be waited for.
     pub(crate) chime: AtomicI32,
+    /// Polls that found something in its ring or in those beside it.
+    pub(crate) polls: AtomicU8,
     /// Whether watching has paid lately.
     pub(crate) pace: Pace,
     next_free: AtomicPtr<Connection>,
@@ -88,6 +90,8 @@ pub(crate) struct Inner {
     /// The other end is on another host, as far as addresses tell; and the number made up for meeting it.
     pub(crate) distant: bool,
     pub(crate) nonce: [u8; 16],
+    /// The one that the other end has made up, once it is known.
+    pub(crate) nonce_of_peer: [u8; 16],
     /// We dialled: ours is the memory, and the other may never come.
     pub(crate) dialled: bool,
     /// It was in the rings, a fork has brought it back, and it may come again.
@@ -178,6 +182,7 @@ impl Place for Connection {
             fulls: AtomicU32::new(1),
             listeners: AtomicU32::new(0),
             chime: AtomicI32::new(chime::NONE),
+            polls: AtomicU8::new(0),
             pace: Pace::new(),
             next_free: AtomicPtr::new(null_mut()),
             inner: UnsafeCell::new(Inner::new(0)),
@@ -261,6 +266,7 @@ impl Inner {
             heard: (0, 0),
             distant: false,
             nonce: [0; 16],
+            nonce_of_peer: [0; 16],
             dialled: false,
             resting: false,
             started: false,

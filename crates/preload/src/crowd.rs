@@ -120,7 +120,7 @@ static PROCESSORS: AtomicU32 = AtomicU32::new(0);
 const LOADAVG: &CStr = c"/proc/loadavg";
 /// Between two questions: as long as nobody was found, and afterwards.
 const FIRST_NS: u64 = 1_000_000;
-const AGAIN_NS: u64 = 4_000_000;
+const AGAIN_NS: u64 = 8_000_000;
 const CALM: u8 = 3;
 /// After the first count that is too high.
 const SOON_NS: u64 = 250_000;

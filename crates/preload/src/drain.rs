@@ -81,6 +81,25 @@ pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
     }
 }
 
+/// Before the sending direction to another host is ended: whether the peer is to say first how far it has read. It is told that this end leaves,
+/// and stops where it is at its next call. False once it has taken all, or takes no more, or is not there.
+pub(crate) fn is_to_be_asked(held: &mut Held<'_>, fd: c_int) -> bool {
+    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return false };
+    if !shared.is_far() || !held.started || held.out_switched || kernel::is_over(fd) {
+        return false;
+    }
+    let end = held.end;
+    let all_taken = held.out.taken(&shared, end).map_or(true, |taken| taken.switched || taken.tail == held.out.head);
+    if all_taken || shared.far(|far| far.is_broken()) == Some(true) {
+        return false;
+    }
+    if !held.in_switched {
+        switch_in(held, &shared);
+        ring(held, fd, &shared, bells::DATA | bells::ROOM);
+    }
+    true
+}
+
 /// The sending direction alone: the peer is gone, and the kernel is to say how.
 pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
     if !held.out_switched {
@@ -108,6 +127,10 @@ fn end_out(held: &mut Inner, word: u64, rings: bool) {
         // Unless the peer has taken no more, it reads on in its own memory.
         held.resend = if switched { held.resend } else { head };
         held.owed += u32::from(rings);
+        if switched {
+            // It leaves, and waits for us to stop where we are, so that it can send the rest again.
+            switch_in(held, &shared);
+        }
     }
     if matches!(held.reason, Reason::None) {
         held.reason = Reason::Peer;

@@ -23,6 +23,7 @@ pub(crate) extern "C" fn prepare() {
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
                 && held.shared.is_some_and(|shared| shared.is_far())
+                && !drain::is_to_be_asked(&mut held, fd)
             {
                 drain::leave(&mut held, fd, Reason::Fork);
             }

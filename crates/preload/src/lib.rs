@@ -8,9 +8,12 @@
 //! which connection), `meeting` (the ends find each other), `layout` and `ring` (where bytes lie), `bells`, `send`,
 //! `receive`, `wait`, `poll` and `epoll`, `drain` (back to the kernel), `again` (and into the rings once more), `end`.
 #![deny(unsafe_op_in_unsafe_fn)]
-// The hooks are not compiled for unit tests, where they would replace the test's own system calls.
-#![cfg_attr(test, allow(dead_code, unused_imports))]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+// The hooks are not compiled for unit tests and fuzz targets, where they would replace the test's own system calls.
+#![cfg_attr(any(test, fuzzing), allow(dead_code, unused_imports))]
+#![cfg_attr(
+    not(any(test, fuzzing)),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
 
 mod again;
 mod bells;
@@ -23,9 +26,13 @@ mod drain;
 mod end;
 mod epoll;
 mod errno;
+#[cfg(not(fuzzing))]
 mod far;
+/// For the fuzz targets: nothing else of the library is there.
+#[cfg(fuzzing)]
+pub mod far;
 mod fork;
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 mod hooks;
 mod iovecs;
 mod kernel;

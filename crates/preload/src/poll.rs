@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use libc::{pollfd, sigset_t, timespec};
 
 use crate::connection::{Connection, State};
-use crate::ready::{Look, Watch, look, translate};
-use crate::{chime, errno, real, table, wait};
+use crate::ready::{Look, WRITES, Watch, look, translate};
+use crate::{chime, errno, pace, real, table, wait};
 
 /// Whether any of them is in a ring: only then is there anything to do here.
 #[inline]
@@ -23,12 +23,20 @@ fn ring(fd: c_int) -> Option<&'static Connection> {
 
 /// As `ppoll`: waits until something stands, at most for `limit` (none: for ever).
 pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
+    // What is kept of each is cleared first, and most lists are short.
+    if fds.len() <= FEW { poll_among::<FEW>(fds, limit, mask) } else { poll_among::<AT_MOST>(fds, limit, mask) }
+}
+
+#[inline(never)]
+fn poll_among<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
     let deadline = limit.map(|limit| Instant::now() + limit);
-    let mut asked = [NOBODY; 2 * AT_MOST];
-    let mut looks = [Look::default(); AT_MOST];
-    let mut listening = [None; AT_MOST];
+    let mut asked = [[NOBODY; N]; 2];
+    let mut looks = [Look::default(); N];
+    let mut listening = [None; N];
     // Chimes stand behind what the program asks for.
-    let Some(asked) = asked.get_mut(..2 * fds.len()) else { return errno::fail(libc::EINVAL) as c_int };
+    let Some(asked) = asked.as_flattened_mut().get_mut(..2 * fds.len()) else {
+        return errno::fail(libc::EINVAL) as c_int;
+    };
     let at_once = limit == Some(Duration::ZERO);
     let mut spun = at_once;
     loop {
@@ -42,6 +50,10 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sig
             spin(fds, deadline);
             continue;
         }
+        if stand.any && is_all_there_is_to_say(fds, &looks) {
+            listened(listening.get_mut(..fds.len()).unwrap_or(&mut []));
+            return say(fds, &looks);
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let sleeping = !stand.any && left != Some(Duration::ZERO);
         let pause = if stand.any {
@@ -53,11 +65,7 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sig
         };
         count_sleepers(fds, &looks, sleeping, 1);
         let many = if sleeping && stand.chimes { asked.len() } else { fds.len() };
-        // A single one that is ready is all there is to say.
-        let result = match asked.get_mut(..many) {
-            Some(asked) if !(stand.any && fds.len() == 1) => kernel_poll(asked, pause, mask),
-            _ => 0,
-        };
+        let result = asked.get_mut(..many).map_or(0, |asked| kernel_poll(asked, pause, mask));
         let error = errno::get();
         count_sleepers(fds, &looks, sleeping, 1u32.wrapping_neg());
         listened(listening.get_mut(..fds.len()).unwrap_or(&mut []));
@@ -67,6 +75,7 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sig
         }
         if many > fds.len() {
             hear(fds, asked);
+            hush(fds);
         }
         let ready = answer(fds, asked, &looks);
         if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -74,6 +83,27 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sig
             return ready;
         }
     }
+}
+
+/// Whether the kernel need not be asked beside what stands: a single one that is ready, or rings alone, of which it is asked at every
+/// eighth time, since it knows more of them than their rings do.
+fn is_all_there_is_to_say(fds: &[pollfd], looks: &[Look]) -> bool {
+    if fds.len() == 1 {
+        return true;
+    }
+    let rings_alone = fds.iter().zip(looks).all(|(poll, look)| poll.fd < 0 || !look.plain && look.ask & WRITES == 0);
+    let first = fds.iter().find_map(|poll| ring(poll.fd));
+    rings_alone && first.is_some_and(|first| first.polls.fetch_add(1, Ordering::Relaxed) % ASK_KERNEL != 0)
+}
+
+/// Writes down what the looks found.
+fn say(fds: &mut [pollfd], looks: &[Look]) -> c_int {
+    let mut ready = 0;
+    for (poll, look) in fds.iter_mut().zip(looks) {
+        poll.revents = look.ready;
+        ready += c_int::from(look.ready != 0);
+    }
+    ready
 }
 
 /// What a look at all of them came to.
@@ -130,6 +160,15 @@ fn hear(fds: &[pollfd], asked: &[pollfd]) {
     }
 }
 
+/// Whoever has been woken by one need not be rung for by the others until he sleeps again.
+fn hush(fds: &[pollfd]) {
+    for (poll, connection) in fds.iter().filter_map(|poll| Some((poll, ring(poll.fd)?))) {
+        if let Some(held) = table::hold(poll.fd, connection) {
+            chime::hush(&held);
+        }
+    }
+}
+
 /// Writes down what stands; how many have something.
 fn answer(fds: &mut [pollfd], asked: &[pollfd], looks: &[Look]) -> c_int {
     let mut ready = 0;
@@ -167,7 +206,8 @@ fn count_sleepers(fds: &[pollfd], looks: &[Look], sleeping: bool, by: u32) {
 
 /// Watches the first few for a while.
 fn spin(fds: &[pollfd], deadline: Option<Instant>) {
-    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+    let in_vain = fds.iter().find_map(|poll| ring(poll.fd)).is_some_and(|first| pace::is_in_vain(&first.pace));
+    if in_vain || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return;
     }
     let mut watches = [None; WATCHED];
@@ -184,5 +224,7 @@ fn spin(fds: &[pollfd], deadline: Option<Instant>) {
 const NOBODY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 /// More descriptors at once are given to the kernel.
 pub(crate) const AT_MOST: usize = 256;
+const FEW: usize = 16;
+const ASK_KERNEL: u8 = 8;
 const WATCHED: usize = 8;
 const BRIEF: Duration = Duration::from_millis(2);

@@ -112,6 +112,16 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
 /// a call that is not covered follows, and bytes of the ring must go before its own.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason) {
     errno::kept(|| {
+        // Bytes in the ring of a peer on another host come again through the kernel, if it says in time how far it has read: it may itself
+        // be about to fork, or to become another program, which has no ring.
+        for _ in 0..FAR_TRIES {
+            let Some(mut held) = table::hold(fd, connection) else { return };
+            if !drain::is_to_be_asked(&mut held, fd) {
+                break;
+            }
+            drop(held);
+            kernel::nap();
+        }
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
             drain::leave(&mut held, fd, reason);

@@ -287,7 +287,7 @@ fn leave(connection: &'static Connection) {
 
 /// Watches for a while. `naps`: if that is in vain, the sleep is one from which the scheduler may wake it on another core.
 fn spin(scene: &Scene, naps: bool, stirring: impl Fn(&Scene) -> bool) -> bool {
-    let here = rustix::thread::sched_getcpu() as u64 + 1;
+    let here = pace::processor() + 1;
     let (mine, theirs) = (scene.shared.processor(scene.end), scene.shared.processor(scene.end ^ 1));
     if mine.load(Ordering::Relaxed) != here {
         mine.store(here, Ordering::Relaxed);
@@ -302,7 +302,7 @@ fn spin(scene: &Scene, naps: bool, stirring: impl Fn(&Scene) -> bool) -> bool {
 /// Watches several connections for a while, as `spin` does one. True when something stirs.
 pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
     let Some(first) = watches.iter().flatten().next() else { return false };
-    let here = rustix::thread::sched_getcpu() as u64 + 1;
+    let here = pace::processor() + 1;
     let mut beside = false;
     for watch in watches.iter().flatten() {
         beside |= watch.peer_is_here(here);

@@ -46,18 +46,33 @@ impl Bitmap {
     }
 
     fn windowed(words: Arc<[u64]>, first: u64, rows: u64) -> Self {
-        let mut out = Self { words, first, rows, ones: 0, ranks: Arc::new([]), fingerprint: rows };
-        let mut ranks = Vec::with_capacity(out.word_count().div_ceil(BLOCK_WORDS));
-        for i in 0..out.word_count() {
-            if i % BLOCK_WORDS == 0 {
-                ranks.push(out.ones);
+        let mut out = Self { words, first, rows, ones: 0, ranks: Arc::new([]), fingerprint: 0 };
+        let count = out.word_count();
+        let mut ranks = Vec::with_capacity(count.div_ceil(BLOCK_WORDS));
+        // Several at once: each step of a fingerprint waits for the one before it.
+        let mut prints = [rows, 1, 2, 3];
+        for from in (0..count).step_by(BLOCK_WORDS) {
+            ranks.push(out.ones);
+            let block = out.block(from);
+            out.ones += block.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+            for words in block.as_chunks::<4>().0 {
+                for (print, word) in prints.iter_mut().zip(words) {
+                    *print = (print.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                }
             }
-            let word = out.word(i);
-            out.ones += u64::from(word.count_ones());
-            out.fingerprint = (out.fingerprint.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         }
+        out.fingerprint = prints.into_iter().reduce(|all, one| all.rotate_left(17) ^ one).unwrap_or(rows);
         out.ranks = ranks.into();
         out
+    }
+
+    /// Words `from` to `from + BLOCK_WORDS - 1`; zero behind the last.
+    #[inline]
+    fn block(&self, from: usize) -> [u64; BLOCK_WORDS] {
+        match self.words().and_then(|words| words[from..].first_chunk()) {
+            Some(whole) if (from + BLOCK_WORDS) as u64 * 64 <= self.rows => *whole,
+            _ => std::array::from_fn(|i| self.word(from + i)),
+        }
     }
 
     /// Rows, set or not.
@@ -246,8 +261,9 @@ impl Iterator for Ones<'_> {
     }
 }
 
-/// Words between two entries of the directory: 4096 rows, so that it takes 1/64 of the bitmap.
-pub(crate) const BLOCK_WORDS: usize = 64;
+/// Words between two entries of the directory: 1024 rows, so that it takes 1/16 of the bitmap. Whoever makes a region message by message
+/// looks its place up for each, and counting through a block is most of that.
+pub(crate) const BLOCK_WORDS: usize = 16;
 
 #[cfg(test)]
 mod tests {

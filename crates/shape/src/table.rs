@@ -126,6 +126,23 @@ impl<'a> OneTable<'a> {
         &self.parts
     }
 
+    /// Lines of so many bytes that a stretch of some rows in the middle lies in: those that anybody has something of, and the sum of
+    /// those that each has something of. By bit counts, as if every column began with a line.
+    pub fn lines(&self, line_bytes: u64, rows: u64) -> (u64, u64) {
+        let (from, mut union, mut apart) = (self.rows.saturating_sub(rows) / 2 / 64 * 64, 0, 0);
+        for column in &self.columns {
+            let each = (line_bytes / column.stride.max(1)).clamp(1, 64) as usize;
+            for block in (from..self.rows.min(from + rows)).step_by(64) {
+                for first in (0..64).step_by(each) {
+                    let line = u64::MAX >> (64 - each) << first;
+                    let has = self.parts.iter().filter(|part| part.word(block) & line != 0).count() as u64;
+                    (union, apart) = (union + u64::from(has > 0), apart + has);
+                }
+            }
+        }
+        (union, apart)
+    }
+
     /// Whether all its columns are dense, of values of `width` bytes.
     pub fn is_dense(&self, width: u64) -> bool {
         self.columns.iter().all(|column| (column.width, column.stride) == (width, width))
@@ -156,6 +173,35 @@ mod tests {
             prop_assert_eq!(&seen, &(laid..laid + 9).map(|word| expected(word * 64)).collect::<Vec<_>>());
             let any = seen.iter().any(|word| *word != 0);
             prop_assert_eq!(wanted.lay_over(laid, &mut seen), !any);
+        }
+    }
+
+    #[test]
+    fn lines_are_those_of_the_fragments() {
+        for stride in [4, 8, 24, 64, 100] {
+            let columns = [Column::new(0, stride, 4), Column::new(1 << 20, 4, 4)];
+            let shapes: Vec<Shape> = (0..3)
+                .map(|of| {
+                    Shape::bitmapped(&columns, &Bitmap::of(640, |row| row * row % 11 % 4 == of), Order::Rows).unwrap()
+                })
+                .collect();
+            let table = OneTable::of(&shapes.iter().collect::<Vec<_>>()).unwrap();
+            let of = |shape: &Shape| {
+                // Values that reach into the next line count for their own.
+                shape.messages().fragments().map(|run| run.at / 64).collect::<std::collections::BTreeSet<u64>>()
+            };
+            let each: Vec<_> = shapes.iter().map(of).collect();
+            let apart: usize = each.iter().map(|lines| lines.len()).sum();
+            let union = each.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
+            let (found_union, found_apart) = table.lines(64, 640);
+            // A line of rows of 24 bytes is taken to be two of them, which it is not quite.
+            let close = |found: u64, real: usize| {
+                (found as f64 / real as f64 - 1.0).abs() < if stride == 24 { 0.3 } else { 0.01 }
+            };
+            assert!(
+                close(found_union, union) && close(found_apart, apart),
+                "{stride}: {found_union} {union} {found_apart} {apart}"
+            );
         }
     }
 

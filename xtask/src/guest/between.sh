@@ -1,21 +1,7 @@
 #!/bin/sh
 # Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:, and over a wire that delays; the
 # death of a server, a connection that is reset and a cut wire, all noticed at the other machine.
-fail() {
-    echo "between: $*"
-    exit 1
-}
-seconds() { cut -d. -f1 /proc/uptime; }
-# until_ok WHAT COMMAND…: for minutes, until it succeeds. Processors are emulated here, on a host that may have more to do.
-until_ok() {
-    what=$1
-    end=$(($(seconds) + 300))
-    shift
-    until "$@" >tried 2>&1; do
-        [ "$(seconds)" -lt $end ] || { cat tried; fail "$what"; }
-        sleep 0.5
-    done
-}
+. ./test.sh
 
 export OVERSIDE_DEVICE_EXPECTED=1 OVERSIDE_ADDRESS=10.77.0.1:7300
 R=rdma:10.77.0.1:7070
@@ -33,7 +19,7 @@ if [ "$NODE" = 1 ]; then
         rm -f served
         ./overside serve --listen $R --listen $T --listen shm:guest --key-file key --workers 1 >served 2>&1 &
         server=$!
-        until_ok "the server does not listen" grep -q "listening on shm" served
+        until_ok "the server does not listen" listens shm
         ./overside load shm:guest lines rows.csv --key id || fail "load"
     }
     # More than a client has receive buffers for.

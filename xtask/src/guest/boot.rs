@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::host::tied;
 use super::image::Base;
 use super::jobs::Job;
 use super::kernel::write_whole;
@@ -44,7 +45,8 @@ struct Machine {
 
 impl Machine {
     fn start(base: &Base, initrd: &Path, node: Option<u8>, folder: &Path, job: &Job) -> Result<Self> {
-        let mut command = Command::new("qemu-system-x86_64");
+        // A machine that nobody waits for would run on for ever.
+        let mut command = tied("qemu-system-x86_64");
         // Several processors, emulated, would wait for each other.
         command.args(["-accel", "tcg", "-cpu", "max", "-M", "q35", "-smp", "1", "-m", "1024", "-nodefaults"]);
         command.args(["-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);

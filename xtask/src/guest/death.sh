@@ -1,9 +1,6 @@
 #!/bin/sh
 # Processes that are killed in the middle of a scan over rdma:, on either side.
-fail() {
-    echo "death: $*"
-    exit 1
-}
+. ./test.sh
 A=rdma:127.0.0.1:7071
 
 serve() {
@@ -11,12 +8,7 @@ serve() {
     rm -f served
     ./overside serve --listen $A --workers 1 >served 2>&1 &
     server=$!
-    tries=0
-    until grep -q "listening on" served 2>/dev/null; do
-        tries=$((tries + 1))
-        [ $tries -lt 3000 ] || { cat served; fail "the server does not listen"; }
-        sleep 0.1
-    done
+    until_ok "the server does not listen" listens rdma
 }
 
 serve
@@ -45,11 +37,11 @@ kill -STOP $client
 kill -9 $server
 wait $server
 kill -CONT $client
-before=$(cut -d. -f1 /proc/uptime)
+before=$(seconds)
 cat <&3 >rest
 wait $client
 status=$?
-took=$(($(cut -d. -f1 /proc/uptime) - before))
+took=$(($(seconds) - before))
 [ $status = 1 ] || fail "a scan from a killed server ended with status $status"
 [ -s said ] || fail "a scan from a killed server ended without a word"
 cat said

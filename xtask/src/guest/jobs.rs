@@ -31,7 +31,7 @@ pub const JOBS: [Job; 6] = [
     Job {
         name: "conformance",
         builds: &[&["test", "--no-run", "--package", "overside-ibv", "--tests"]],
-        programs: &[("conformance", "conformance"), ("hostile", "hostile"), ("fork", "fork")],
+        programs: &[("conformance", "conformance"), ("declared", "declared"), ("hostile", "hostile"), ("fork", "fork")],
         borrowed: &[],
         script: include_str!("conformance.sh"),
         machines: 1,
@@ -108,6 +108,7 @@ pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
         }
     }
     archive.file("job/run", true, job.script);
+    archive.file("job/test.sh", false, include_str!("test.sh"));
     let packed = folder.join(format!("job-{}.cpio", job.name));
     std::fs::write(&packed, archive.bytes())?;
     Ok(packed)

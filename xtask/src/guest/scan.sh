@@ -1,19 +1,11 @@
 #!/bin/sh
 # A table scan in every mode over rdma:, between two processes, against the same scan over shm:; a calibration and round trips.
-fail() {
-    echo "scan: $*"
-    exit 1
-}
+. ./test.sh
 A=rdma:127.0.0.1:7070
 
 ./overside devices || fail "no devices"
 ./overside serve --listen $A --listen shm:guest --workers 1 >served 2>&1 &
-tries=0
-until grep -q "listening on shm" served 2>/dev/null; do
-    tries=$((tries + 1))
-    [ $tries -lt 3000 ] || { cat served; fail "the server does not listen"; }
-    sleep 0.1
-done
+until_ok "the server does not listen" listens shm
 
 # Rows long enough that gathering them is worth a thought, and many pages of them.
 awk 'BEGIN {

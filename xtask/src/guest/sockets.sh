@@ -7,4 +7,5 @@ printf 'the key of both ends' >key
 chmod 600 key
 export OVERSIDE_RDMA=rxe0,key-file=/job/key OVERSIDE_PAIRS_OVER=10.77.0.1:0
 exec ./pairs --test-threads 1 --exact echo sizes stream one_way half_close killed_peer close_with_unread fork_in_the_middle \
-    exec_without_the_library polled polled_full set_level set_edge nonblocking threads broken_pipe queues vectors flags
+    exec_without_the_library polled polled_full set_level set_edge nonblocking threads broken_pipe queues vectors flags \
+    unread_by_the_parent unread_by_the_program

@@ -57,6 +57,8 @@ pub struct Options {
     pub library: Option<PathBuf>,
     /// Of `sockets` and `messages`: only what has this in its name.
     pub only: Option<String>,
+    /// Of `regret`: which grid of shapes; 0 is the usual one.
+    pub seed: u64,
 }
 
 /// All figures of a run.
@@ -97,7 +99,15 @@ pub fn run(options: &Options) -> Result<Figures> {
         anyhow::bail!("the sockets library is not beside this executable; `cargo build --release` puts it there");
     }
     let (installed, only) = (options.figure != "all", options.only.as_deref());
-    let setting = Setting { over: &over, quick: options.quick, progress: &progress, library, installed, only };
+    let setting = Setting {
+        over: &over,
+        quick: options.quick,
+        progress: &progress,
+        library,
+        installed,
+        only,
+        seed: options.seed,
+    };
     let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
     let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
@@ -185,6 +195,7 @@ struct Setting<'a> {
     /// Other people's programs as well, where they are installed.
     installed: bool,
     only: Option<&'a str>,
+    seed: u64,
 }
 
 impl Setting<'_> {

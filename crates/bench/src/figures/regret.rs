@@ -75,7 +75,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut sender = Sender::start(setting.over, 1)?;
     let memory = Records::region(&mut sender, setting.region_bytes())?;
     let planner = Planner::new(sender.capabilities.clone(), sender.profile.clone());
-    let mut cells = cells::grid(if setting.quick { CELLS_QUICK } else { CELLS_FULL });
+    let mut cells = cells::grid(if setting.quick { CELLS_QUICK } else { CELLS_FULL }, setting.seed);
     // One connection for each class of size: its receive buffers are as long as the class.
     cells.sort_by_key(Cell::class);
     let mut outcomes = Vec::new();
@@ -97,6 +97,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     }
     tell(&mut figure, &outcomes)?;
     tell_deciding(&mut figure, &decisions)?;
+    figure.more.insert("seed".into(), json!(setting.seed));
+    figure.more.insert("prices".into(), json!(sender.profile.source));
     Ok(figure)
 }
 

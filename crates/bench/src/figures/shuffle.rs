@@ -509,9 +509,9 @@ fn claims(figure: &mut Figure, sizes: &[usize]) {
     }
 }
 
-/// Transmit buffers: more than one a destination, and together no more than about stays in the cache.
+/// Transmit buffers: so many a destination that one wake-up serves a dozen.
 fn buffers(destinations: usize) -> usize {
-    (6 * destinations).max(32)
+    (24 * destinations).clamp(32, 192)
 }
 
 fn vec_of<T>(count: usize, make: impl FnMut() -> T) -> Vec<T> {

@@ -10,9 +10,9 @@ use overside_bench::figures::{self, Options};
 /// # Errors
 /// A figure could not be measured, or two ways of sending delivered different bytes.
 pub fn run(options: Bench) -> Result<()> {
-    let Bench { figure, quick, json, report, over, only } = options;
+    let Bench { figure, quick, json, report, over, only, seed } = options;
     // Only the figure of sockets needs it, and says so.
     let library = library().ok();
-    figures::run(&Options { figure, quick, json, report, over, library, only })?;
+    figures::run(&Options { figure, quick, json, report, over, library, only, seed })?;
     Ok(())
 }

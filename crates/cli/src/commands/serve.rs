@@ -30,14 +30,8 @@ pub fn run(args: &Serve) -> Result<()> {
     }));
     // Before anything is served, so that no signal finds the server without its end prepared.
     let doorbell = Doorbell::new()?;
-    let failure = Arc::new(OnceLock::new());
-    options.on_failure = Some(OnFailure::new({
-        let (failure, ringer) = (failure.clone(), doorbell.ringer()?);
-        move |why| {
-            let _ = failure.set(why.to_owned());
-            ringer.ring();
-        }
-    }));
+    let failure = Failure::default();
+    options.on_failure = Some(failure.watch(&doorbell)?);
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
     let server = overside::serve_over(&addresses, options, &args.network.network())?;
     if args.json {
@@ -49,11 +43,51 @@ pub fn run(args: &Serve) -> Result<()> {
     }
     doorbell.wait();
     server.shutdown();
-    if let Some(why) = failure.get() {
-        bail!("{why}");
-    }
+    failure.check()?;
     if !args.json {
         output::line("ended; the tables are gone")?;
     }
     Ok(())
+}
+
+/// Why the server could not go on, if it could not.
+#[derive(Default)]
+struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    /// What the server is to tell of it; that rings, too.
+    fn watch(&self, doorbell: &Doorbell) -> Result<OnFailure> {
+        let (first, ringer) = (self.0.clone(), doorbell.ringer()?);
+        Ok(OnFailure::new(move |why| {
+            let _ = first.set(why.to_owned());
+            ringer.ring();
+        }))
+    }
+
+    /// The command fails as the server did.
+    fn check(&self) -> Result<()> {
+        match self.0.get() {
+            Some(why) => bail!("{why}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_go_on_ends_the_command_with_its_reason() {
+        let doorbell = Doorbell::new().unwrap();
+        let failure = Failure::default();
+        let told = failure.watch(&doorbell).unwrap();
+        assert!(failure.check().is_ok());
+        std::thread::spawn(move || {
+            told.tell("the first reason");
+            told.tell("another");
+        });
+        doorbell.wait();
+        assert_eq!(failure.check().unwrap_err().to_string(), "the first reason");
+    }
 }

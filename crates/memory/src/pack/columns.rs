@@ -61,8 +61,13 @@ pub(super) unsafe fn every(
         match width {
             1 => every_of::<1>(from, step, count, to, pitch),
             2 => every_of::<2>(from, step, count, to, pitch),
+            3 => every_of::<3>(from, step, count, to, pitch),
             4 => every_of::<4>(from, step, count, to, pitch),
+            5 => every_of::<5>(from, step, count, to, pitch),
+            6 => every_of::<6>(from, step, count, to, pitch),
+            7 => every_of::<7>(from, step, count, to, pitch),
             8 => every_of::<8>(from, step, count, to, pitch),
+            10 => every_of::<10>(from, step, count, to, pitch),
             12 => every_of::<12>(from, step, count, to, pitch),
             16 => every_of::<16>(from, step, count, to, pitch),
             _ => {
@@ -117,20 +122,39 @@ impl<'a> Bits<'a> {
         Self { rows, index, word: rows.word(index) & (u64::MAX << (row % 64)) }
     }
 
-    /// The next set rows, `most` at most, and no more words than `buffer` holds.
+    /// The next set rows, `most` at most, and no more words than `buffer` holds. The kernel was detected.
     #[inline]
-    pub(super) fn take<'b>(&mut self, most: usize, buffer: &'b mut [u64]) -> Words<'b> {
+    pub(super) fn take<'b>(&mut self, kernel: PackKernel, most: usize, buffer: &'b mut [u64]) -> Words<'b> {
+        #[cfg(target_arch = "x86_64")]
+        if kernel >= PackKernel::Avx2 {
+            // SAFETY: [pack] such a kernel was detected, and with it the instructions that count and spread bits.
+            return unsafe { super::x86::take(self, most, buffer) };
+        }
+        let _ = kernel;
+        self.take_by(most, buffer, lowest)
+    }
+
+    /// As [`take`](Self::take), with the instructions of whoever this becomes a part of; `lowest` keeps so many of the set bits,
+    /// fewer than there are.
+    #[inline(always)]
+    pub(super) fn take_by<'b>(
+        &mut self,
+        most: usize,
+        buffer: &'b mut [u64],
+        lowest: impl Fn(u64, usize) -> u64,
+    ) -> Words<'b> {
         let (first, mut used, mut ones) = (self.index, 0, 0);
         let count = self.rows.word_count();
         while used < buffer.len() && ones < most && self.index < count {
             let set = self.word.count_ones() as usize;
-            let taken = if ones + set <= most { self.word } else { lowest(self.word, most - ones) };
-            buffer[used] = taken;
-            (used, ones) = (used + 1, ones + taken.count_ones() as usize);
-            self.word &= !taken;
-            if self.word != 0 {
+            if ones + set > most {
+                buffer[used] = lowest(self.word, most - ones);
+                self.word &= !buffer[used];
+                (used, ones) = (used + 1, most);
                 break;
             }
+            buffer[used] = self.word;
+            (used, ones) = (used + 1, ones + set);
             self.index += 1;
             self.word = self.rows.word(self.index);
         }
@@ -174,7 +198,9 @@ pub(super) unsafe fn compress(
             (8, true) => dense_of::<8>(kernel, from, words, to, room, ahead),
             (1, false) => sparse_of::<1>(from, stride, words, to),
             (2, false) => sparse_of::<2>(from, stride, words, to),
+            (3, _) => sparse_of::<3>(from, stride, words, to),
             (4, false) => sparse_of::<4>(from, stride, words, to),
+            (6, _) => sparse_of::<6>(from, stride, words, to),
             (8, false) => sparse_of::<8>(from, stride, words, to),
             (16, _) => sparse_of::<16>(from, stride, words, to),
             (width, _) => {

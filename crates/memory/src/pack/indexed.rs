@@ -50,7 +50,7 @@ pub(super) unsafe fn stretch(
 ) -> Option<usize> {
     let row_bytes: usize = columns.iter().map(|column| column.width as usize).sum();
     let mut buffer = [0; NUMBERS / 64];
-    let taken = bits.take(most, &mut buffer);
+    let taken = bits.take(kernel, most, &mut buffer);
     if taken.words.is_empty() {
         return None;
     }
@@ -85,7 +85,8 @@ unsafe fn compressed(
         && taken.ones * SPARSE >= taken.words.len() * 64
     {
         let words = &taken.words[..taken.whole];
-        let ones = words.iter().map(|word| word.count_ones() as usize).sum();
+        let behind: usize = taken.words[taken.whole..].iter().map(|word| word.count_ones() as usize).sum();
+        let ones = taken.ones - behind;
         // SAFETY: [pack] row 0 of a trimmed bitmap is set, so each offset is within the memory, and so are all rows of whole words.
         let at = |k: usize| unsafe { base.add((columns[k].base + taken.row * 4) as usize) };
         let at = &at;
@@ -221,7 +222,9 @@ unsafe fn spread(
         match width {
             1 => spread_of::<1>(from, stride, numbers, to, pitch),
             2 => spread_of::<2>(from, stride, numbers, to, pitch),
+            3 => spread_of::<3>(from, stride, numbers, to, pitch),
             4 => spread_of::<4>(from, stride, numbers, to, pitch),
+            6 => spread_of::<6>(from, stride, numbers, to, pitch),
             8 => spread_of::<8>(from, stride, numbers, to, pitch),
             12 => spread_of::<12>(from, stride, numbers, to, pitch),
             16 => spread_of::<16>(from, stride, numbers, to, pitch),

@@ -25,12 +25,15 @@ pub(super) unsafe fn fixed<const W: usize>(to: *mut u8, from: *const u8) {
         match W {
             1 => to.write(word(from)),
             2 => to.cast::<u16>().write_unaligned(word(from)),
+            3 => ends::<2>(to, from, W),
             4 => to.cast::<u32>().write_unaligned(word(from)),
+            5..8 => ends::<4>(to, from, W),
             8 => to.cast::<u64>().write_unaligned(word(from)),
             12 => {
                 to.cast::<u64>().write_unaligned(word(from));
                 to.add(8).cast::<u32>().write_unaligned(word(from.add(8)));
             }
+            9..16 => ends::<8>(to, from, W),
             16 => to.cast::<Sixteen>().write_unaligned(sixteen(from)),
             _ => (0..W).for_each(|at| to.add(at).write(word(from.add(at)))),
         }

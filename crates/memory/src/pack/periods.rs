@@ -1,6 +1,7 @@
 //! Rows of one pattern: at one distance, or at offsets.
 
 use overside_shape::{Level, Run};
+use smallvec::SmallVec;
 
 use super::columns::{every, stride};
 use super::copy::run;
@@ -19,8 +20,22 @@ pub(super) unsafe fn periods(
     range: std::ops::Range<u64>,
     out: *mut u8,
 ) {
-    let Some(inner) = levels.last() else { return };
+    let Some((inner, outer)) = levels.split_last() else { return };
     let period_bytes: u64 = runs.iter().map(|r| r.len).sum();
+    // Few periods in each of many: as one pattern of the longer period they have a straight loop for each run.
+    let (first, last) = (range.start.next_multiple_of(inner.count), range.end / inner.count * inner.count);
+    if !outer.is_empty() && inner.count.saturating_mul(runs.len() as u64) <= PATTERN_RUNS && first < last {
+        let place = |of: u64| out.wrapping_add(((of - range.start) * period_bytes) as usize);
+        let pattern: SmallVec<[Run; PATTERN_RUNS as usize]> = (0..inner.count)
+            .flat_map(|period| runs.iter().map(move |run| Run::new(period * inner.period + run.at, run.len)))
+            .collect();
+        // SAFETY: [pack] the caller's promise: parts of the same range, each at its own place.
+        return unsafe {
+            periods(kernel, base, levels, runs, range.start..first, out);
+            periods(kernel, base, outer, &pattern, first / inner.count..last / inner.count, place(first));
+            periods(kernel, base, levels, runs, last..range.end, place(last));
+        };
+    }
     let (mut index, mut done) = (range.start, 0);
     while index < range.end {
         let within = index % inner.count;
@@ -82,6 +97,8 @@ pub(super) unsafe fn mapped(kernel: PackKernel, base: *const u8, rows: &[u64], r
     }
 }
 
+/// Runs of a pattern that is made of the periods of the innermost level.
+const PATTERN_RUNS: u64 = 16;
 /// Bytes of memory that are packed run by run.
 const BLOCK_BYTES: usize = 16 << 10;
 /// How many rows ahead are fetched.

@@ -165,7 +165,7 @@ impl<'a> RowPacker<'a> {
                 Feed::Bits { columns, bits } => {
                     let (mut buffer, mut done) = ([0; WORDS], 0);
                     while done < count {
-                        let words = bits.take(count - done, &mut buffer);
+                        let words = bits.take(kernel, count - done, &mut buffer);
                         if words.words.is_empty() {
                             break;
                         }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::columns::{Words, dense_words};
+use super::columns::{Bits, Words, dense_words};
 use super::load;
 use super::tables::{ORDER_2, ORDER_4, ORDER_8, Rows4};
 use crate::kernels::{prefetch, prefetch_to_write};
@@ -161,6 +161,15 @@ unsafe fn compress_vbmi2<const W: usize>(word: u64, from: *const u8, to: *mut u8
         _mm512_storeu_si512(to.add(2 * low.count_ones() as usize).cast(), second);
         2 * word.count_ones() as usize
     }
+}
+
+/// As [`Bits::take`].
+///
+/// # Safety
+/// BMI1, BMI2 and POPCNT were detected.
+#[target_feature(enable = "bmi1,bmi2,popcnt")]
+pub(super) unsafe fn take<'b>(bits: &mut Bits<'_>, most: usize, buffer: &'b mut [u64]) -> Words<'b> {
+    bits.take_by(most, buffer, |word, count| _pdep_u64((1 << count) - 1, word))
 }
 
 /// The numbers of the set bits of `words`, counted from the first word's first. Gives how many.
@@ -439,16 +448,30 @@ pub(super) unsafe fn set_rows4_avx512<const R: usize>(
             (done, held) = (done + whole, held - whole);
         }
     }
-    for row in 0..held {
-        for k in 0..R {
-            // SAFETY: [pack] as above.
-            unsafe {
-                let value = block.add(k * pitch + 4 * row).cast::<u32>().read();
-                to.add((done + row) * 4 * R + 4 * k).cast::<u32>().write_unaligned(value);
-            }
+    // SAFETY: [pack] fewer than 16 rows are left, at the block's start, which holds a whole vector of each column.
+    unsafe { last_rows4_avx512::<R>(block, pitch, to.wrapping_add(done * 4 * R), held) };
+    done + held
+}
+
+/// As [`rows4_avx512`] of fewer than 16 rows, by vectors of which only the rows are written.
+///
+/// # Safety
+/// As there; 16 values of each column may be read.
+#[target_feature(enable = "avx512f")]
+unsafe fn last_rows4_avx512<const R: usize>(columns: *const u8, pitch: usize, to: *mut u8, rows: usize) {
+    if rows == 0 {
+        return;
+    }
+    let mut whole = [const { std::mem::MaybeUninit::<__m512i>::uninit() }; R];
+    // SAFETY: [pack] 16 rows are `R` vectors, all of which are written; of those no more than `rows` rows go on.
+    unsafe {
+        rows4_avx512::<R>(columns, pitch, whole.as_mut_ptr().cast(), 16);
+        for (i, vector) in whole.iter().enumerate() {
+            let left = (rows * R).saturating_sub(16 * i).min(16);
+            let place = to.wrapping_add(64 * i);
+            _mm512_mask_storeu_epi32(place.cast(), ((1u32 << left) - 1) as u16, vector.assume_init());
         }
     }
-    done + held
 }
 
 /// 16 bytes of what is packed ([`load`](super::load)).

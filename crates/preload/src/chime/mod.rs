@@ -115,6 +115,14 @@ pub(crate) fn hear(fd: c_int, connection: &'static Connection) {
     epoll::eaten(&mut held, fd, &shared);
 }
 
+/// This end's wishes for its chime are taken back, unless somebody still sleeps for it, or is about to: in poll, or in a set.
+pub(crate) fn hush(held: &Held<'_>) {
+    let nobody = held.connection.listeners.load(Ordering::SeqCst) == 0 && !held.connection.is_tagged();
+    if let Some(shared) = held.shared.filter(|shared| nobody && !shared.is_far()) {
+        bells::hush(shared.bell(held.end));
+    }
+}
+
 /// The program closes descriptors that it does not know, and of which some may be ours: their connections go back first.
 pub(crate) fn closing(first: u32, last: u32) {
     if COUNT.load(Ordering::Relaxed) == 0 || first == last && !is_marked(first) || !table::is_ours() {

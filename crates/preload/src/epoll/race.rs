@@ -4,9 +4,8 @@
 //! are changed by `bells` itself. A connection's lock keeps our own threads apart, not the sender, who is another process.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::bells;
+use crate::bells::{self, sender::Sender};
 
 const MESSAGES: u8 = 3;
 const WAITERS: usize = 2;
@@ -28,51 +27,25 @@ struct Rules {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct World {
-    head: u8,
+    sender: Sender,
     tail: u8,
-    word: u64,
     /// Bells in the kernel; an edge that nobody has taken; a request for EPOLLOUT that wakes.
     bells: u8,
     event: bool,
     kick: bool,
     sleepers: u8,
     lock: Option<usize>,
-    sender: u8,
-    claimed: bool,
     at: [u8; WAITERS],
     reads: u8,
     reader: u8,
 }
 
 impl World {
-    fn word(&mut self, change: impl FnOnce(&AtomicU64)) {
-        let word = AtomicU64::new(self.word);
-        change(&word);
-        self.word = word.load(Ordering::SeqCst);
-    }
-
     /// One step of the sender; None when it is done.
     fn send(&self, rules: Rules) -> Option<Self> {
-        let mut next = self.clone();
-        match self.sender % 3 {
-            _ if self.sender == 3 * MESSAGES => return None,
-            0 => next.head += 1,
-            1 => {
-                let mut claimed = false;
-                next.word(|word| {
-                    let wake = bells::claim(word, bells::DATA);
-                    claimed = wake.bell || wake.chime;
-                });
-                next.claimed = claimed;
-            }
-            _ => {
-                next.bells += u8::from(self.claimed && !rules.chime);
-                next.event |= self.claimed;
-                next.claimed = false;
-            }
-        }
-        next.sender += 1;
-        Some(next)
+        let (sender, rings) = self.sender.next()?;
+        let bells = self.bells + u8::from(rings && !rules.chime);
+        Some(Self { sender, bells, event: self.event | rings, ..self.clone() })
     }
 
     fn take_lock(&self, who: usize) -> Option<Self> {
@@ -97,13 +70,13 @@ impl World {
 
     fn arm(&mut self, rules: Rules) {
         let wish = if rules.chime { bells::by_chime(bells::DATA) } else { bells::DATA };
-        self.word(|word| bells::arm(word, wish));
+        self.sender.word(|word| bells::arm(word, wish));
     }
 
     /// One step of a waiter; None when it cannot go on.
     fn wait(&self, who: usize, rules: Rules) -> Option<Self> {
         let mut next = self.clone();
-        let data = self.head != self.tail;
+        let data = self.sender.head != self.tail;
         let to = match self.at[who] {
             0 => {
                 next.sleepers += 1;
@@ -175,7 +148,7 @@ impl World {
 
     /// The program reads: one message, or all of them as who waits for edges must.
     fn report(&mut self, rules: Rules) {
-        self.tail = if rules.edge { self.head } else { self.tail + 1 };
+        self.tail = if rules.edge { self.sender.head } else { self.tail + 1 };
         self.lock = None;
     }
 
@@ -188,7 +161,7 @@ impl World {
                 next = self.take_lock(READER)?;
                 1
             }
-            1 if self.head != self.tail => {
+            1 if self.sender.head != self.tail => {
                 next.tail += 1;
                 3
             }
@@ -201,7 +174,7 @@ impl World {
                 2
             }
             2 => {
-                next.kick |= rules.rearm && self.sleepers > 0 && self.head != self.tail;
+                next.kick |= rules.rearm && self.sleepers > 0 && self.sender.head != self.tail;
                 3
             }
             _ => {
@@ -221,16 +194,13 @@ fn after_a_report(who: usize) -> u8 {
 /// Whether in any order somebody sleeps for ever while bytes lie in the ring.
 fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
     let start = World {
-        head: 0,
+        sender: Sender::of(MESSAGES),
         tail: 0,
-        word: 0,
         bells: 0,
         event: false,
         kick: false,
         sleepers: 0,
         lock: None,
-        sender: 0,
-        claimed: false,
         at: [0; WAITERS],
         reads: if with_reader { 0 } else { READS },
         reader: 0,
@@ -243,7 +213,7 @@ fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
         let mut steps: Vec<World> = (0..WAITERS).filter_map(|who| world.wait(who, rules)).collect();
         steps.extend(world.send(rules));
         steps.extend(world.receive(rules));
-        if steps.is_empty() && world.head != world.tail {
+        if steps.is_empty() && world.sender.head != world.tail {
             return true;
         }
         open.extend(steps);

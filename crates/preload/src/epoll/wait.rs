@@ -11,7 +11,7 @@ use super::member::{self, Member};
 use super::set::{self, Set, SetHeld};
 use crate::connection::{Connection, State};
 use crate::ready::{self, Look, Told, Watch};
-use crate::{bells, chime, errno, kernel, real, table, wait};
+use crate::{bells, chime, errno, kernel, pace, real, table, wait};
 
 /// How long to wait, as the program said it.
 #[derive(Clone, Copy)]
@@ -371,6 +371,9 @@ fn spin(set: &'static Set) -> bool {
                 None => false,
             }
         });
+    }
+    if views.iter().flatten().find_map(View::connection).is_some_and(|first| pace::is_in_vain(&first.pace)) {
+        return false;
     }
     let mut watches = [None; WATCHED];
     for (watch, view) in watches.iter_mut().zip(views.iter().flatten()) {

@@ -239,7 +239,7 @@ const OVERHEAD: u64 = HEADER + FOOTER;
 /// The shortest frame.
 const LEAST: u64 = 16;
 /// Stands behind a message that is there whole.
-const VALID: u32 = 0x5a1d_f007;
+pub(super) const VALID: u32 = 0x5a1d_f007;
 
 #[cfg(test)]
 mod tests {

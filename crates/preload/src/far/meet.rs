@@ -9,7 +9,7 @@ use core::net::SocketAddr;
 use std::ffi::c_int;
 
 use overside_ibv::Card;
-use overside_verbs::handshake::same;
+use overside_verbs::handshake::{Key, same};
 use overside_verbs::random;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType};
@@ -56,26 +56,33 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
             }
         }
         letter.put(ACCEPTING, &held.nonce);
-        letter.sign(means);
+        letter.sign(&means.key);
         say(held.offer, &letter, None)?;
         return Err(Errno::AGAIN);
     }
     while let Some((knock, from)) = hear(held, means, &connection)? {
         if knock.kind() == KNOCK {
-            let shared = match held.shared {
-                Some(shared) => shared,
-                None => Far::create(means, held.end, Some(here))?,
-            };
-            held.shared = Some(shared);
-            letter.put(KIND, &[ANSWER]);
-            letter.put(ACCEPTING, &knock.nonce(ACCEPTING));
-            letter.put(CONNECTING, &held.nonce);
-            letter.put(CARD_AT, &shared.far(|far| far.card().encode()).unwrap_or([0; Card::BYTES]));
-            letter.sign(means);
-            return say(held.offer, &letter, from);
+            held.shared = Some(Far::create(means, held.end, Some(here))?);
+            return answer(held, means, &knock, letter, from);
         }
     }
     Err(Errno::AGAIN)
+}
+
+/// The connecting end tells of its queue pair whoever knocks, however often.
+fn answer(
+    held: &Inner,
+    means: &nic::Means,
+    knock: &Letter,
+    mut answer: Letter,
+    to: Option<SocketAddrAny>,
+) -> Result<(), Errno> {
+    answer.put(KIND, &[ANSWER]);
+    answer.put(ACCEPTING, &knock.nonce(ACCEPTING));
+    answer.put(CONNECTING, &held.nonce);
+    answer.put_card(held);
+    answer.sign(&means.key);
+    say(held.offer, &answer, to)
 }
 
 /// The accepting end knows the other's queue pair, and tells of its own.
@@ -84,33 +91,48 @@ fn accept(
     means: &nic::Means,
     here: SocketAddr,
     answer: &Letter,
-    mut card: Letter,
+    letter: Letter,
 ) -> Result<(), Errno> {
     let theirs = answer.card().ok_or(Errno::PERM)?;
     let shared = Far::create(means, held.end, Some(here))?;
     held.shared = Some(shared);
     held.dialled = true;
     shared.far(|far| far.connect(&theirs)).unwrap_or(Ok(()))?;
-    card.put(KIND, &[CARD]);
-    card.put(ACCEPTING, &held.nonce);
-    card.put(CONNECTING, &answer.nonce(CONNECTING));
-    card.put(CARD_AT, &shared.far(|far| far.card().encode()).unwrap_or([0; Card::BYTES]));
-    card.sign(means);
-    say(held.offer, &card, None)?;
-    leave(held);
-    Ok(())
+    held.nonce_of_peer = answer.nonce(CONNECTING);
+    tell_card(held, means, letter)
 }
 
-/// Whether both ends know each other's queue pairs, as far as this one can tell: the connecting end waits for the card.
+fn tell_card(held: &Inner, means: &nic::Means, mut card: Letter) -> Result<(), Errno> {
+    card.put(KIND, &[CARD]);
+    card.put(ACCEPTING, &held.nonce);
+    card.put(CONNECTING, &held.nonce_of_peer);
+    card.put_card(held);
+    card.sign(&means.key);
+    say(held.offer, &card, None)
+}
+
+/// Whether both ends know each other's queue pairs, as far as this one can tell: the connecting end waits for the card, and the accepting
+/// one repeats it until the other has written.
 pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     let Some(shared) = held.shared else { return Ok(false) };
-    if shared.far(|far| far.is_connected()) != Some(false) {
+    let connected = shared.far(|far| far.is_connected()) != Some(false);
+    if connected && (held.offer < 0 || held.end == 0 || shared.far(|far| far.has_heard()) == Some(true)) {
+        leave(held);
         return Ok(true);
     }
     let means = nic::means().map_err(|_| Errno::NODEV)?;
     let connection = name::connection(fd, held.end).ok_or(Errno::NOTCONN)?;
-    while let Some((letter, _)) = hear(held, means, &connection)? {
-        if letter.kind() == CARD && letter.nonce(CONNECTING) == held.nonce {
+    if connected {
+        if held.operations.is_multiple_of(CARD_TURN) {
+            // That nobody listens any more may be a word about an earlier one; the device will tell.
+            let _ = tell_card(held, means, Letter::new(CARD, &connection));
+        }
+        return Ok(true);
+    }
+    while let Some((letter, from)) = hear(held, means, &connection)? {
+        if letter.kind() == KNOCK {
+            answer(held, means, &letter, Letter::new(ANSWER, &connection), from)?;
+        } else if letter.kind() == CARD && letter.nonce(CONNECTING) == held.nonce {
             let theirs = letter.card().ok_or(Errno::PERM)?;
             shared.far(|far| far.connect(&theirs)).unwrap_or(Ok(()))?;
             leave(held);
@@ -137,7 +159,7 @@ fn hear(
             Err(Errno::AGAIN | Errno::CONNREFUSED) => return Ok(None),
             other => other?,
         };
-        if len == LETTER_BYTES && letter.is_about(connection) && letter.is_signed(means) {
+        if letter.is_taken(len, connection, &means.key) {
             return Ok(Some((letter, from)));
         }
     }
@@ -198,17 +220,24 @@ impl Letter {
         self.take::<16>(0) == GREETING && self.take::<36>(CONNECTION) == *connection
     }
 
-    fn proof(&self, means: &nic::Means) -> [u8; 32] {
-        means.key.prove("sockets over rdma", self.bytes.get(..PROOF).unwrap_or(&[]))
+    /// What the other end needs to know of this one's queue pair.
+    fn put_card(&mut self, held: &Inner) {
+        let card = held.shared.and_then(|shared| shared.far(|far| far.card().encode()));
+        self.put(CARD_AT, &card.unwrap_or([0; Card::BYTES]));
     }
 
-    fn sign(&mut self, means: &nic::Means) {
-        let proof = self.proof(means);
+    fn proof(&self, key: &Key) -> [u8; 32] {
+        key.prove("sockets over rdma", self.bytes.get(..PROOF).unwrap_or(&[]))
+    }
+
+    fn sign(&mut self, key: &Key) {
+        let proof = self.proof(key);
         self.put(PROOF, &proof);
     }
 
-    fn is_signed(&self, means: &nic::Means) -> bool {
-        same(&self.proof(means), &self.take::<32>(PROOF))
+    /// Whether a datagram of this length is one about this connection from somebody who has the key.
+    fn is_taken(&self, len: usize, connection: &[u8; 36], key: &Key) -> bool {
+        len == LETTER_BYTES && self.is_about(connection) && same(&self.proof(key), &self.take::<32>(PROOF))
     }
 }
 
@@ -225,6 +254,72 @@ const CARD_AT: usize = 96;
 const PROOF: usize = 144;
 const LETTER_BYTES: usize = PROOF + 32;
 const LETTERS_AT_ONCE: usize = 8;
+/// Calls between two of the same.
+const CARD_TURN: u32 = 4;
+
+/// Of a datagram, for the fuzz target and the replay of its corpus: all there is to take from it.
+#[cfg(any(test, fuzzing))]
+pub(super) mod parts {
+    use super::*;
+
+    fn key() -> Key {
+        Key::from_bytes(b"the key of the fuzz targets").unwrap()
+    }
+
+    const CONNECTION_OF_ALL: [u8; 36] = [7; 36];
+
+    /// True: it is taken. The first byte says whether it is signed by whoever has the key.
+    ///
+    /// # Panics
+    /// When it is not what its sender said.
+    pub fn letter(bytes: &[u8]) -> bool {
+        let Some((signed, bytes)) = bytes.split_first() else { return false };
+        let mut letter = Letter { bytes: [0; LETTER_BYTES + 1] };
+        let len = bytes.len().min(LETTER_BYTES + 1);
+        letter.bytes[..len].copy_from_slice(&bytes[..len]);
+        if signed & 1 == 1 {
+            letter.sign(&key());
+        }
+        if !letter.is_taken(len, &CONNECTION_OF_ALL, &key()) {
+            return false;
+        }
+        let mut changed = Letter { bytes: letter.bytes };
+        changed.bytes[usize::from(signed >> 1) % LETTER_BYTES] ^= 1;
+        assert!(!changed.is_taken(len, &CONNECTION_OF_ALL, &key()), "another one has the same proof");
+        if let Some(card) = letter.card() {
+            assert_eq!(Card::decode(&card.encode()), Some(card), "a card has one encoding");
+        }
+        letter.kind() == KNOCK || letter.card().is_some()
+    }
+
+    /// Inputs that it takes.
+    pub fn seeds() -> Vec<Vec<u8>> {
+        let card = parts_card();
+        [KNOCK, ANSWER, CARD]
+            .into_iter()
+            .flat_map(|kind| {
+                let mut letter = Letter::new(kind, &CONNECTION_OF_ALL);
+                letter.put(ACCEPTING, &[1; 16]);
+                letter.put(CONNECTING, &[2; 16]);
+                letter.put(CARD_AT, if kind == KNOCK { &[0; Card::BYTES] } else { &card });
+                letter.sign(&key());
+                [0, 1].map(|signed| [&[signed], &letter.bytes[..LETTER_BYTES]].concat())
+            })
+            .collect()
+    }
+
+    /// Queue pair 17, first packet 9, a path of 4096 bytes.
+    fn parts_card() -> [u8; Card::BYTES] {
+        std::array::from_fn(|at| match at {
+            0 => 17,
+            4 => 9,
+            8..16 => 3,
+            34 => 5,
+            35 => 16,
+            _ => 0,
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -8,13 +8,16 @@
 //! - Bytes: `frames`. A send returns when the peer's memory has them, so they are there though the sender is killed.
 //! - Sleeping: the wish for a bell is written to the peer, then its own words are read back over the wire (`wish`). A peer that did not see
 //!   the wish when it looked had said what it wrote before, and that is seen.
-//! - Switching: the sender ends the ring at its head (`END`), and what lies there is still read; or the receiver takes no more and
-//!   the sender says so and sends the rest again (`AGAIN`). Whoever sends says one of the two, once, with the number of its bells.
-//!   If both ends switch at once, `END` stands, and the receiver reads on up to there.
+//! - Switching: the receiver takes no more, and the sender says so and sends the rest again (`AGAIN`); or the sender ends the ring at its
+//!   head (`END`), and what lies there is still read. Whoever sends says one of the two, once, with the number of its bells. A sender that
+//!   leaves while bytes are unread first takes no more itself, which the peer answers in kind at its next call; `END` it says where
+//!   nobody answers, or nothing is unread. If both ends switch at once, `END` stands, and the receiver reads on up to there.
 
 mod frames;
 mod meet;
 mod nic;
+#[cfg(any(test, fuzzing))]
+pub mod parts;
 mod words;
 
 use std::ffi::c_int;
@@ -127,6 +130,11 @@ impl Far {
     /// Whether the peer's memory can be written. The accepting end, which is the last to know the other's card, waits for a word.
     fn may_write(&self) -> bool {
         self.connected && !self.broken && (self.end == 0 || self.heard[BACK] != 0) && !self.wire.is_inherited()
+    }
+
+    /// Whether the peer has said anything by the device.
+    fn has_heard(&self) -> bool {
+        self.heard[BACK] != 0
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -291,7 +299,9 @@ impl Far {
         }
         let differs = |which: usize| self.said.get(which) != self.written.get(which);
         let switched = (self.said[TAKEN] ^ self.written[TAKEN]) & SWITCHED != 0;
-        let room = self.said[FREED] - self.written[FREED] >= RING / 4;
+        // A peer that leaves waits for it.
+        let leaves = self.heard[TAKEN] & SWITCHED != 0;
+        let room = self.said[FREED] - self.written[FREED] >= if leaves { 1 } else { RING / 4 };
         switched || room || [PRESENT, START, WISH_NUMBER, RUNG, FINAL, RESET, GONE].into_iter().any(differs)
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-use crate::sock::{Log, Side, nap, pattern, recv_exactly, send_all};
+use crate::sock::{Log, Side, nap, pattern, recv_exactly, send_all, until};
 
 /// sendfile: from a position, from the file's own, past its end, into a full connection, and of what is no file.
 pub(crate) fn files(side: Side, log: &mut Log) {
@@ -13,6 +13,9 @@ pub(crate) fn files(side: Side, log: &mut Log) {
     if !side.server {
         let parts = [1000..201_000, 0..50_000, 50_000..100_000, BYTES - 100..BYTES, 0..BYTES];
         for (i, part) in parts.into_iter().enumerate() {
+            if i == LAST {
+                until(|| full().exists().then_some(()));
+            }
             assert!(recv_exactly(side.fd, part.len()) == bytes[part], "part {i}");
             send_all(side.fd, &[i as u8]);
         }
@@ -43,6 +46,11 @@ pub(crate) fn files(side: Side, log: &mut Log) {
     send_all(side.fd, b"after");
 }
 
+/// Is there once the connection takes no more: the other end reads nothing before.
+fn full() -> std::path::PathBuf {
+    std::path::Path::new(&std::env::var("FOLDER").unwrap()).join("full")
+}
+
 /// All of the file without ever waiting in the call, slower than the connection takes it.
 fn fill(side: &Side, file: &File, log: &mut Log) {
     let mut at: libc::off_t = 0;
@@ -54,6 +62,7 @@ fn fill(side: &Side, file: &File, log: &mut Log) {
         if n < 0 {
             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
             was_full = true;
+            std::fs::write(full(), "").unwrap();
             let mut poll = libc::pollfd { fd: side.fd, events: libc::POLLOUT, revents: 0 };
             // SAFETY: one pollfd.
             assert_eq!(unsafe { libc::poll(&mut poll, 1, -1) }, 1);
@@ -62,6 +71,8 @@ fn fill(side: &Side, file: &File, log: &mut Log) {
             was_full |= (at as usize) < BYTES;
         }
     }
+    // A kernel may take all of it.
+    std::fs::write(full(), "").unwrap();
     nonblocking(side.fd, false);
     log.say(format_args!("all, full in between: {was_full}"));
 }
@@ -116,4 +127,5 @@ fn file_of(bytes: &[u8]) -> File {
     file
 }
 
-const BYTES: usize = 8_000_000;
+const BYTES: usize = 16_000_000;
+const LAST: usize = 4;

@@ -3,7 +3,7 @@
 use libc::EPOLLIN;
 
 use crate::sets::{LONG, Set};
-use crate::sock::{Log, Side, close, pattern, recv, recv_exactly, recv_to_end, send_all};
+use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, send_all};
 
 /// A child that does this and ends without a word to anybody.
 fn child(f: impl FnOnce()) -> libc::pid_t {
@@ -204,4 +204,44 @@ pub(crate) fn left_to_the_child(side: Side, log: &mut Log) {
 fn log_end(side: &Side) {
     assert_eq!(recv(side.fd, &mut [0; 1], libc::MSG_DONTWAIT), -1);
     close(side.fd);
+}
+
+/// The sender goes back while the other end has not read yet, which then forks as well: the child reads what was in the ring, and what came
+/// behind it.
+pub(crate) fn unread_by_the_parent(side: Side, log: &mut Log) {
+    unread(side, log, |fd| {
+        let status = wait(child(|| {
+            assert!(recv_exactly(fd, 5000) == pattern(0, 5000));
+            send_all(fd, b"read");
+        }));
+        assert_eq!(status, 0);
+    });
+}
+
+/// The same, but another program reads it.
+pub(crate) fn unread_by_the_program(side: Side, log: &mut Log) {
+    unread(side, log, |fd| {
+        // SAFETY: a duplicate of ours.
+        let input = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(libc::dup(fd)) };
+        let mut command = std::process::Command::new("dd");
+        command.args(["bs=1", "count=5000"]).env_remove("LD_PRELOAD").stdin(input);
+        assert!(command.output().unwrap().stdout == pattern(0, 5000));
+        send_all(fd, b"read");
+    });
+}
+
+fn unread(side: Side, log: &mut Log, read: impl FnOnce(i32)) {
+    side.warm_up();
+    if side.server {
+        // Until the sender is about to fork: not one call to the connection.
+        nap(300);
+        read(side.fd);
+    } else {
+        send_all(side.fd, &pattern(0, 3000));
+        let beside = child(sleep_for_ever);
+        send_all(side.fd, &pattern(3000, 2000));
+        assert_eq!(recv_exactly(side.fd, 4), *b"read");
+        log.say(kill(beside));
+    }
+    side.rendezvous(1);
 }

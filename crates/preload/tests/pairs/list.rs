@@ -106,4 +106,6 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("used_by_the_child", forks::used_by_the_child),
     ("uncounted_by_the_child", forks::uncounted_by_the_child),
     ("left_to_the_child", forks::left_to_the_child),
+    ("unread_by_the_parent", forks::unread_by_the_parent),
+    ("unread_by_the_program", forks::unread_by_the_program),
 ];

@@ -323,6 +323,8 @@ pairs! {
     used_by_the_child: Often(400),
     uncounted_by_the_child: Rings,
     left_to_the_child: Often(500),
+    unread_by_the_parent: Rings,
+    unread_by_the_program: Rings,
 }
 
 /// What this executable is when a test started it.

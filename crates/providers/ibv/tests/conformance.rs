@@ -3,19 +3,11 @@
 //! Where there is none, each test says why, and that is all: `cargo xtask guest conformance` runs them on a device.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use overside_conformance::{Harness, Processes, SENTENCES, assert_kept};
+use overside_conformance::{Harness, Processes, SENTENCES, assert_kept, loopback_name};
 use overside_ibv::{IbvProvider, Options, devices};
 use overside_verbs::Provider;
 use overside_verbs::handshake::Key;
-
-/// An address of this process alone, within 127.0.0.0/8.
-fn name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    format!("127.{}.{}.1:{}", 1 + (process >> 8 & 0x7f), process & 0xff, 20_000 + next % 40_000)
-}
 
 /// A queue of this depth is filled and drained message by message in time.
 fn provider() -> Arc<dyn Provider> {
@@ -29,7 +21,7 @@ fn kept(id: &str) {
         eprintln!("{id}: skipped, {why}");
         return;
     }
-    let harness: Arc<dyn Harness> = Arc::new(Processes::new(provider, module_path!()).named(name));
+    let harness: Arc<dyn Harness> = Arc::new(Processes::new(provider, module_path!()).named(loopback_name));
     assert_kept(id, &harness);
 }
 

@@ -229,7 +229,7 @@ pub(crate) enum Trouble {
 }
 
 /// A processor's own prefetcher stops at the end of a page of memory, so the first lines of each are asked for. It is worth a
-/// few hundredths, and 1, 2 or 4 lines come to the same (docs/figures.md).
+/// few hundredths, and 1, 2 or 4 lines come to the same (docs/trials.md).
 const MEMORY_PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
 /// Of one fragment. What is asked for much earlier than it is read is gone again.

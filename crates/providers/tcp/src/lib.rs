@@ -1,12 +1,12 @@
 //! Queue pairs between hosts, over TCP: one connection each.
 //!
-//! The sender's gather list becomes an iovec, and a message goes into its posted buffer straight from the kernel. A message
+//! The sender's gather list becomes an iovec, small pieces of it copied together, and a message goes into its posted buffer straight from the kernel. A message
 //! travels only when the receiver has granted it a receive (`credits`), so whoever reads a socket always has a place for what is
 //! in it: answers and acknowledgements never wait behind a message that nobody wants, and no peer makes this process
 //! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
 //!
 //! In the order in which a request meets them: `handshake`, `listener` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
-//! pairs), `conn` (one of them), `requests` → `outbound` (out), `inbound` (in) → `target` (one-sided operations,
+//! pairs), `conn` (one of them), `requests` → `outbound`, `stage` (out), `inbound` (in) → `target` (one-sided operations,
 //! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls).
 //!
 //! **What the key gives, and what it does not.** Both sides prove that they hold the same key before anything else, and every frame
@@ -35,6 +35,7 @@ mod provider;
 mod registry;
 mod requests;
 mod seal;
+mod stage;
 mod target;
 mod watch;
 mod zerocopy;

@@ -18,6 +18,7 @@ use super::gather::LINE_BYTES;
 use super::header::{BlockHeader, HEADER_BYTES, Mode, u32_at};
 use super::run::Run;
 use super::state::{PageState, Piece};
+use super::view::Runs;
 use crate::projection::Projection;
 use crate::row::Malformed;
 
@@ -230,10 +231,10 @@ fn tables<'a>(message: &'a [u8], header: &BlockHeader) -> Option<Tables<'a>> {
 }
 
 /// The runs of a delta message, checked as those of a clean one are.
-pub(super) fn runs(message: &[u8], header: &BlockHeader) -> Result<Vec<Run>, Malformed> {
+pub(super) fn runs(message: &[u8], header: &BlockHeader) -> Result<Runs, Malformed> {
     let tables = tables(message, header);
     let (pages, mut deltas, mut extents) = tables.ok_or(Malformed("the tables of a scan answer lie outside it"))?;
-    let mut runs = Vec::with_capacity(pages.len() + 2 * (deltas.len() + extents.len()));
+    let mut runs = Runs::with_capacity(pages.len() + 2 * (deltas.len() + extents.len()));
     let mut page_bytes = 0;
     for page in pages {
         let [at, len, first, end, of_deltas, of_extents] = [0, 4, 8, 12, 16, 20].map(|at| u32_at(page, at));
@@ -268,7 +269,7 @@ struct Merge<'a> {
     at: u32,
     /// Extents not yet met.
     far: &'a [[u8; EXTENT_BYTES]],
-    runs: &'a mut Vec<Run>,
+    runs: &'a mut Runs,
 }
 
 impl Merge<'_> {

@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::header::{BlockHeader, Mode};
 use super::run::{RUN_BYTES, slot_at};
 use super::{AnswerPage, Rows, Run};
 use crate::projection::Projection;
 use crate::row::{Malformed, RowLayout, RowView};
+
+/// The runs of a message.
+pub(super) type Runs = SmallVec<[Run; 2]>;
 
 /// The rows of one scan answer, in the buffer that it arrived in.
 ///
@@ -17,7 +22,8 @@ pub struct RowBlock<B> {
     bytes: B,
     header: BlockHeader,
     layout: Arc<RowLayout>,
-    runs: Vec<Run>,
+    /// A message of whole clean pages has one for each, which allocates nothing.
+    runs: Runs,
 }
 
 impl<B: AsRef<[u8]>> RowBlock<B> {
@@ -120,7 +126,7 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
     }
 }
 
-fn clean_runs(message: &[u8], header: &BlockHeader) -> Result<Vec<Run>, Malformed> {
+fn clean_runs(message: &[u8], header: &BlockHeader) -> Result<Runs, Malformed> {
     let at = header.table_at as usize;
     let table =
         (header.entries as usize).checked_mul(RUN_BYTES).and_then(|bytes| message.get(at..at.checked_add(bytes)?));

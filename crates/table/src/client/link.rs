@@ -188,11 +188,12 @@ impl Link {
                 }
             }
         }
-        while let Some(PortEvent::Disconnected { status, .. }) = self.queue.next_event() {
-            self.ended.get_or_insert(status);
-        }
+        // While messages come, nothing else is news.
         if found > 0 || !self.arrived.is_empty() {
             return Ok(());
+        }
+        while let Some(PortEvent::Disconnected { status, .. }) = self.queue.next_event() {
+            self.ended.get_or_insert(status);
         }
         if let Some(status) = self.ended {
             return Err(ClientError::Disconnected(status));

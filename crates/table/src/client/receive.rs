@@ -7,8 +7,11 @@ use overside_memory::{Buffer, MemoryError, Segment};
 
 /// Receive buffers that are neither posted nor held.
 #[derive(Clone, Debug)]
-pub(crate) struct Ring {
-    returned: Arc<ArrayQueue<Buffer>>,
+pub(crate) struct Ring(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    returned: ArrayQueue<Buffer>,
     segment: Arc<Segment>,
 }
 
@@ -21,17 +24,17 @@ impl Ring {
         for buffer in buffers {
             let _ = returned.push(buffer);
         }
-        Ok(Ring { returned: Arc::new(returned), segment })
+        Ok(Ring(Arc::new(Shared { returned, segment })))
     }
 
     /// What the buffers lie in, to be registered.
     pub(crate) fn segment(&self) -> &Arc<Segment> {
-        &self.segment
+        &self.0.segment
     }
 
     /// Moves what has come back to `out`, to be posted.
     pub(crate) fn collect(&self, out: &mut Vec<(u64, Buffer)>) {
-        while let Some(buffer) = self.returned.pop() {
+        while let Some(buffer) = self.0.returned.pop() {
             out.push((0, buffer));
         }
     }
@@ -43,7 +46,7 @@ impl Ring {
 
     fn put(&self, buffer: Buffer) {
         // The queue has room for every buffer it was made with.
-        let _ = self.returned.push(buffer);
+        let _ = self.0.returned.push(buffer);
     }
 }
 

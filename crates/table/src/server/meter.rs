@@ -1,11 +1,12 @@
 //! Prices held against what pages really took.
 //!
 //! A profile knows the device: requests, fragments, bytes. It does not know what this store does for a page
-//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So every sixteenth message's
+//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So every seventeenth message's
 //! time is taken, and what its pages took beyond their price is added to the price of its way from then on. A way
-//! that has not been taken yet is priced with what the others have in common.
+//! that has not been taken yet is priced with what the others have in common, and so is one that was not taken for long: what it
+//! took once, perhaps in a bad minute, would else keep `auto` from it for good.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use overside_planner::Alternative;
@@ -17,15 +18,22 @@ use crate::wire::{MODES, Mode};
 #[derive(Debug)]
 pub(crate) struct Meter {
     beyond: [AtomicI64; MODES.len()],
+    /// Samples of all ways so far, and at which of them each way had its last.
+    samples: AtomicU64,
+    last: [AtomicU64; MODES.len()],
 }
 
 impl Default for Meter {
     fn default() -> Self {
-        Self { beyond: [const { AtomicI64::new(UNKNOWN) }; MODES.len()] }
+        Self {
+            beyond: [const { AtomicI64::new(UNKNOWN) }; MODES.len()],
+            samples: AtomicU64::new(0),
+            last: [const { AtomicU64::new(0) }; MODES.len()],
+        }
     }
 }
 
-/// Runs on every sixteenth message.
+/// Runs on every seventeenth message.
 #[derive(Clone, Copy)]
 pub(crate) struct Stopwatch(Option<Instant>);
 
@@ -50,29 +58,37 @@ impl Meter {
             return;
         }
         let beyond = took / i64::from(pages) - (device_ns / f64::from(pages)) as i64;
-        let place = &self.beyond[answer::index(way)];
-        let mean = match place.load(Ordering::Relaxed) {
-            UNKNOWN => beyond,
-            known => known + (beyond - known) / MEAN_OF,
+        let index = answer::index(way);
+        let mean = match self.known(index) {
+            None => beyond,
+            Some(known) => known + (beyond - known) / MEAN_OF,
         };
         // Two workers may overwrite each other: one sample less.
-        place.store(mean, Ordering::Relaxed);
+        self.beyond[index].store(mean, Ordering::Relaxed);
+        self.last[index].store(self.samples.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// What a way took beyond its price, if it was taken lately.
+    fn known(&self, index: usize) -> Option<i64> {
+        let since = self.samples.load(Ordering::Relaxed).saturating_sub(self.last[index].load(Ordering::Relaxed));
+        let beyond = self.beyond[index].load(Ordering::Relaxed);
+        (beyond != UNKNOWN && since < FORGOTTEN_AFTER).then_some(beyond)
     }
 
     fn beyond(&self, way: Mode) -> i64 {
-        let own = self.beyond[answer::index(way)].load(Ordering::Relaxed);
-        if own != UNKNOWN {
-            return own;
-        }
-        let known = self.beyond.iter().map(|b| b.load(Ordering::Relaxed)).filter(|b| *b != UNKNOWN);
-        known.min().unwrap_or(0)
+        let own = self.known(answer::index(way));
+        own.or_else(|| (0..MODES.len()).filter_map(|index| self.known(index)).min()).unwrap_or(0)
     }
 }
 
 const UNKNOWN: i64 = i64::MIN;
-const SAMPLE_EVERY: u64 = 16;
+/// A prime: pages are taken from the tree some together, so every second, fourth or eighth message pays for its neighbours, and samples
+/// must fall on all of them alike.
+const SAMPLE_EVERY: u64 = 17;
 /// Samples that the running mean remembers.
 const MEAN_OF: i64 = 16;
+/// Samples of other ways after which a way is tried again. One that is dearer is then taken for one sample in so many.
+const FORGOTTEN_AFTER: u64 = 64;
 /// No message takes so long by itself.
 const INTERRUPTED_NS: i64 = 50_000;
 
@@ -85,6 +101,30 @@ mod tests {
         let nothing = Work::default();
         let alternative = Alternative { name: way.name(), sender: nothing, receiver: nothing, wire_bytes: 0.0 };
         meter.corrected(way, alternative).sender.other_ns
+    }
+
+    #[test]
+    fn samples_fall_on_messages_that_take_pages_and_on_such_that_do_not() {
+        for messages_a_taking in 2..=16 {
+            let sampled =
+                |place| (0..1000).any(|i| i % messages_a_taking == place && Stopwatch::for_turn(i).0.is_some());
+            assert!((0..messages_a_taking).all(sampled), "pages for {messages_a_taking} messages taken together");
+        }
+    }
+
+    #[test]
+    fn a_way_that_was_not_taken_for_long_is_tried_again() {
+        let meter = Meter::default();
+        // Several each time: a sample in which this thread was kept off its processor does not count.
+        let took = |way, beyond_ns: f64, times| {
+            (0..times).for_each(|_| meter.note(way, -beyond_ns, 1, Stopwatch(Some(Instant::now()))));
+        };
+        took(Mode::Gather, 40_000.0, 8);
+        assert!(price(&meter, Mode::Gather) >= 40_000.0, "a bad minute");
+        took(Mode::Delta, 500.0, 4 * FORGOTTEN_AFTER);
+        assert_eq!(price(&meter, Mode::Gather), price(&meter, Mode::Delta), "what is known of the others");
+        took(Mode::Gather, 700.0, 8);
+        assert!(price(&meter, Mode::Gather) < 20_000.0, "what it took long ago no longer counts");
     }
 
     #[test]

@@ -18,6 +18,8 @@ mod message;
 mod meter;
 mod notices;
 mod pace;
+#[doc(hidden)]
+pub mod parts;
 mod registrar;
 mod remembered;
 mod scan;
@@ -55,11 +57,12 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// Bytes of one segment: the step in which tables grow.
     pub segment_bytes: usize,
-    /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up. Of a
-    /// client whose buffers are longer than usual (36 KiB) fewer, so that as many bytes are under way.
+    /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up, and so many that
+    /// waking it, which the client does, costs little. Of a client whose buffers are longer than usual (36 KiB) fewer, so that as many
+    /// bytes are under way. Default: 256.
     pub window: usize,
     /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
-    /// are copied out instead.
+    /// are copied out instead; what is under way by then stays under way. Looked at once an eighth of it was sent.
     pub pinned_max: u64,
     /// How long a client may not take what was sent, or not introduce itself, before its connection is closed; and how long a delete
     /// waits for memory that others hold back, but not longer than 20 s.
@@ -80,7 +83,7 @@ impl Default for ServerOptions {
             memory_max: overside_memory::available_bytes().map_or(64 << 30, |bytes| (bytes / 4 * 3) as usize),
             connections_max: 4096,
             segment_bytes: 8 << 20,
-            window: 128,
+            window: 256,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,
@@ -136,31 +139,9 @@ impl Server {
     /// # Errors
     /// When an address is taken or the system has no room.
     pub fn start_on(fronts: Vec<Front>, options: ServerOptions) -> Result<Server, VerbsError> {
-        raise_descriptor_limit();
-        let mut grounds = Vec::new();
-        for front in fronts {
-            let domain = front.provider.allocate_domain()?;
-            let listeners =
-                front.names.iter().map(|n| front.provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
-            grounds.push((front.provider, domain, listeners, front.profile));
-        }
-        let places = grounds.iter().map(|(provider, domain, ..)| (provider.clone(), domain.clone())).collect();
-        let registrar = Arc::new(Registrar::new(places, options.memory_max));
-        let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-        let store = Store::new(memory, registrar);
-        let (notices, on_failure) = (options.notices.clone(), options.on_failure.clone());
-        let house = Arc::new(House::new(store, options.connections_max, notices, on_failure));
-        let mut server = Server { house: house.clone(), threads: Vec::new(), wakers: Vec::new() };
-        for (provider, domain, listeners, profile) in grounds {
-            let shared = Arc::new(Shared {
-                sge_max: provider.capabilities().sge_max,
-                profile: profile.unwrap_or_else(|| provider.profile()),
-                provider,
-                domain,
-                house: house.clone(),
-                options: options.clone(),
-                meter: Meter::default(),
-            });
+        let (house, grounds) = prepare(fronts, &options)?;
+        let mut server = Server { house, threads: Vec::new(), wakers: Vec::new() };
+        for (shared, listeners) in grounds {
             server.open(&shared, listeners)?;
         }
         Ok(server)
@@ -211,6 +192,40 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A front, and where it listens.
+type Ground = (Arc<Shared>, Vec<Box<dyn Listener>>);
+
+/// All of a server but its threads.
+fn prepare(fronts: Vec<Front>, options: &ServerOptions) -> Result<(Arc<House>, Vec<Ground>), VerbsError> {
+    raise_descriptor_limit();
+    let mut grounds = Vec::new();
+    for front in fronts {
+        let domain = front.provider.allocate_domain()?;
+        let listeners = front.names.iter().map(|n| front.provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
+        grounds.push((front.provider, domain, listeners, front.profile));
+    }
+    let places = grounds.iter().map(|(provider, domain, ..)| (provider.clone(), domain.clone())).collect();
+    let registrar = Arc::new(Registrar::new(places, options.memory_max));
+    let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
+    let store = Store::new(memory, registrar);
+    let (notices, on_failure) = (options.notices.clone(), options.on_failure.clone());
+    let house = Arc::new(House::new(store, options.connections_max, notices, on_failure));
+    let shared = |(provider, domain, listeners, profile): (Arc<dyn Provider>, _, _, Option<Profile>)| {
+        let shared = Shared {
+            sge_max: provider.capabilities().sge_max,
+            profile: profile.unwrap_or_else(|| provider.profile()),
+            provider,
+            domain,
+            house: house.clone(),
+            options: options.clone(),
+            meter: Meter::default(),
+        };
+        (Arc::new(shared), listeners)
+    };
+    let grounds = grounds.into_iter().map(shared).collect();
+    Ok((house, grounds))
 }
 
 /// A connection takes a few descriptors, a segment one: the usual 1,024 are soon spent, and the system

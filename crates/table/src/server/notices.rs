@@ -21,7 +21,8 @@ impl OnFailure {
         Self(Arc::new(to))
     }
 
-    pub(crate) fn tell(&self, why: &str) {
+    /// Tells it.
+    pub fn tell(&self, why: &str) {
         (self.0)(why);
     }
 }

@@ -34,6 +34,10 @@ pub(crate) struct ActiveScan {
     pub(super) reply: ScanReply,
     pub(super) ways: Ways,
     planned: Planned,
+    /// The connection's pins were spent when they were last looked at.
+    spent: bool,
+    /// Bytes sent when they are looked at again, for each look goes through all of them.
+    look_at: u64,
 }
 
 /// A page of which the rows from `from` on are still to be sent.
@@ -117,7 +121,7 @@ impl ActiveScan {
             }
         };
         let (from, to) = (bound(request.bounds.from), bound(request.bounds.to));
-        let pages = table.tree.pages(from, to, Direction::Forward).on_account(pins);
+        let pages = table.tree.pages(from, to, Direction::Forward).on_account(pins).together(PAGES_TOGETHER);
         Ok(ActiveScan {
             number,
             table,
@@ -130,6 +134,8 @@ impl ActiveScan {
             reply: ScanReply::default(),
             ways: Ways::default(),
             planned: Planned::default(),
+            spent: false,
+            look_at: 0,
         })
     }
 
@@ -223,12 +229,16 @@ impl Connection {
     pub(crate) fn produce(&mut self, shared: &Shared, transmit: &Transmit) -> bool {
         let Some(mut scan) = self.scan.take() else { return false };
         let mut produced = false;
+        if scan.reply.bytes_sent >= scan.look_at {
+            scan.spent = self.holds_more_than(shared.options.pinned_max);
+            scan.look_at = scan.reply.bytes_sent + shared.options.pinned_max / LOOKS;
+        }
         let terms = Terms {
             profile: &shared.profile,
             goal: shared.options.goal,
             sge_max: shared.sge_max,
             block_bytes: self.block_bytes,
-            spent: self.holds_more_than(shared.options.pinned_max),
+            spent: scan.spent,
             meter: &shared.meter,
         };
         let until = self.window(&shared.options).min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);
@@ -267,3 +277,7 @@ fn bound(bound: Option<(&[u8], bool)>) -> Bound<&[u8]> {
 
 /// Messages produced before they are posted: the client shall not wait for a whole window.
 const PRODUCE_AT_ONCE: usize = 4;
+/// Looks at the pins while as many bytes are sent as they may hold.
+const LOOKS: u64 = 8;
+/// Pages found in one go: what is produced at once, where two share a message.
+const PAGES_TOGETHER: usize = 2 * PRODUCE_AT_ONCE;

@@ -64,6 +64,8 @@ impl Worker {
     /// When the system has no room for the worker's buffers and descriptors.
     pub(crate) fn new(shared: Arc<Shared>, waker: Waker) -> Result<Self, VerbsError> {
         let options = PortOptions { shared_receives: RECEIVES, wake_at_half: true, ..PortOptions::default() };
+        // Room for a window, or the worker would never be sated.
+        let options = PortOptions { depth: shared.options.window.clamp(options.depth, DEPTH_MAX), ..options };
         let queue = CompletionQueue::new(shared.provider.open_port(&shared.domain, options)?);
         let buffers = Segment::private(RECEIVE_BYTES * RECEIVES)?.carve(RECEIVE_BYTES);
         Ok(Self {
@@ -85,29 +87,36 @@ impl Worker {
     pub(crate) fn run(mut self, links: &Receiver<Admitted>) {
         let mut done = Vec::new();
         while !self.shared.house.stop.load(Ordering::Acquire) {
-            self.take_links(links);
-            self.retry();
-            let _ = self.queue.post_receive(None, &mut self.spare);
-            let waits = self.feed();
-            if waits {
-                self.wait(&mut done);
-            } else {
-                self.queue.poll(&mut done);
-            }
-            for completion in done.drain(..) {
-                self.complete(completion);
-            }
-            while let Some(PortEvent::Disconnected { queue_pair, status, reason }) = self.queue.next_event() {
-                // A client that says goodbye is no news.
-                if status != Status::Flushed {
-                    self.tell(queue_pair, &reason);
-                }
-                self.forget(queue_pair);
-            }
-            self.sweep();
+            self.round(links, &mut done, true);
         }
         let open: Vec<QueuePair> = self.connections.keys().copied().collect();
         open.into_iter().for_each(|qp| self.forget(qp));
+    }
+
+    /// Does what there is to do, and then waits for more if it `may_wait`; false when there was nothing.
+    pub(super) fn round(&mut self, links: &Receiver<Admitted>, done: &mut Vec<WorkCompletion>, may_wait: bool) -> bool {
+        self.take_links(links);
+        self.retry();
+        let _ = self.queue.post_receive(None, &mut self.spare);
+        let waits = self.feed();
+        if waits && may_wait {
+            self.wait(done);
+        } else {
+            self.queue.poll(done);
+        }
+        let found = !done.is_empty();
+        for completion in done.drain(..) {
+            self.complete(completion);
+        }
+        while let Some(PortEvent::Disconnected { queue_pair, status, reason }) = self.queue.next_event() {
+            // A client that says goodbye is no news.
+            if status != Status::Flushed {
+                self.tell(queue_pair, &reason);
+            }
+            self.forget(queue_pair);
+        }
+        self.sweep();
+        found || !waits
     }
 
     /// Waits until something is done.
@@ -295,5 +304,7 @@ impl Drop for Worker {
 const RECEIVES: usize = 32;
 /// Each takes the longest request. Untouched memory is not there, so their length costs nothing.
 const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
+/// Requests of one connection in its provider's rings, whatever the window.
+const DEPTH_MAX: usize = 1024;
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);

@@ -108,7 +108,7 @@ impl DeclaredSend {
         let bundle_bytes = plan.map_or(Terms::default().bundle_bytes, ViewPlan::bundle_bytes);
         let limits =
             Limits { bytes_max: bytes_max.min(bundle_bytes), sge_max: capabilities.sge_max, gather_from, longest };
-        let (inline_max, until) = (capabilities.inline_max, messages.count());
+        let (inline_max, until) = (capabilities.inline_max.min(bytes_max as usize), messages.count());
         let (waiting, runs) = (VecDeque::new(), Vec::new());
         Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting, open: None, runs })
     }
@@ -282,9 +282,9 @@ impl DeclaredSend {
         self.region.shape().messages().count() - self.next
     }
 
-    /// Whether enough requests wait to be posted together.
-    pub(crate) fn has_several(&self) -> bool {
-        self.waiting.len() >= AT_ONCE
+    /// Whether so many requests wait.
+    pub(crate) fn has(&self, requests: usize) -> bool {
+        self.waiting.len() >= requests
     }
 
     /// As many messages as a buffer holds, packed.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use overside_memory::pack::{Dealer, Packer, Place};
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
-use overside_shape::{Messages, Run, Shape, Shared, shared_byte};
+use overside_shape::{Messages, OneTable, Run, Shape, Shared, shared_byte};
 
 use super::region::{DeclareError, Region};
 use super::send::{Advance, DeclaredSend};
@@ -201,6 +201,7 @@ impl CompletionQueue {
         let regions: Vec<Region> = wanting(&send.parts).map(|part| part.send.region().clone()).collect();
         let Some(mut dealer) = dealer(&regions) else { unreachable!("regions do not change") };
         dealer.resume(row);
+        let together = together(pool, regions.len());
         let mut starved = false;
         while !dealer.is_done() && !starved {
             let mut places: Vec<Place<'_>> = Vec::with_capacity(regions.len());
@@ -214,7 +215,7 @@ impl CompletionQueue {
             send.dealt = Some(dealer.row());
             for (part, rows) in send.parts.iter_mut().filter(|part| part.wants()).zip(rows) {
                 part.send.filled(rows as u64);
-                if part.send.has_several() {
+                if part.send.has(together) {
                     part.send.push(self, part.queue_pair)?;
                 }
             }
@@ -240,6 +241,7 @@ impl CompletionQueue {
         let shapes: Vec<Arc<Shape>> = send.parts.iter().map(|part| part.send.region().shape().clone()).collect();
         let mut packers: Vec<Option<Packer<'_>>> =
             send.parts.iter().zip(&shapes).map(|(part, shape)| part.send.packer(&memory, shape)).collect();
+        let together = together(pool, packers.len());
         let mut more = true;
         while more {
             more = false;
@@ -248,7 +250,7 @@ impl CompletionQueue {
                 if !part.send.fill(packer, pool) {
                     return Ok(());
                 }
-                if part.send.has_several() && !part.send.push(self, part.queue_pair)? {
+                if part.send.has(together) && !part.send.push(self, part.queue_pair)? {
                     return Ok(());
                 }
                 more = true;
@@ -284,6 +286,12 @@ impl Part {
 
 fn wanting(parts: &[Part]) -> impl Iterator<Item = &Part> {
     parts.iter().filter(|part| part.wants())
+}
+
+/// How many requests of a destination are posted together. Most of what a shared send costs beside its bytes is waking receivers, so they
+/// are as many as may be while others of a destination's share of the pool are on their way back.
+fn together(pool: &Pool, destinations: usize) -> usize {
+    (pool.capacity() * 2 / (3 * destinations.max(1))).clamp(1, TOGETHER_MAX)
 }
 
 /// One pass for all, if they are rows of one table.
@@ -382,6 +390,12 @@ fn boundary(messages: &Messages<'_>, tile: u64, tiles: u64, axis: (u64, u64)) ->
 /// Whether reading the lines of all destinations at once saves a good part of reading them one by one: looked at in
 /// the middle of the axis, over the address-merged union (d-rdma §4.1 DR-M32).
 fn shares_lines(regions: &[Region], tiles: u64) -> bool {
+    let shapes: Vec<&Shape> = regions.iter().map(|region| &**region.shape()).collect();
+    // Rows of one table are looked at by their bits: walking some hundred fragments of each takes longer than a small table takes to send.
+    if let Some(table) = OneTable::of(&shapes) {
+        let (union, apart) = table.lines(LINE_BYTES, SAMPLE_ROWS);
+        return union * 4 < apart * 3;
+    }
     let mut union: Vec<(u64, u64)> = Vec::new();
     let mut apart = 0;
     let middle = regions.iter().filter_map(|region| ends(&region.shape().messages()));
@@ -420,8 +434,26 @@ fn merge(ranges: &mut Vec<(u64, u64)>) -> u64 {
 const TILE_BYTES: u64 = 256 << 10;
 /// How many times longer tiles are where all destinations are packed in turn.
 const STRETCHED: u64 = 4;
+/// As many as a provider takes at once.
+const TOGETHER_MAX: usize = 16;
 const BISECTIONS: usize = 40;
 /// Few: sorting what they lie in is part of every send.
 const SAMPLE_MESSAGES: u64 = 64;
 const SAMPLE_FRAGMENTS: usize = 512;
+const SAMPLE_ROWS: u64 = 1024;
 const LINE_BYTES: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overside_memory::Segment;
+
+    #[test]
+    fn requests_wait_for_company_as_far_as_buffers_reach() {
+        let pool = |buffers: usize| Pool::new(Segment::private(buffers * 4096).unwrap(), 4096).unwrap();
+        let counts = [(192, 8, 16), (96, 8, 8), (48, 8, 4), (8, 8, 1), (2, 8, 1), (1000, 2, TOGETHER_MAX), (6, 1, 4)];
+        for (buffers, destinations, expected) in counts {
+            assert_eq!(together(&pool(buffers), destinations), expected, "{buffers} buffers for {destinations}");
+        }
+    }
+}

@@ -48,7 +48,7 @@ impl PricesApart {
 pub fn prices_apart(capabilities: &Capabilities, one: &Profile, other: &Profile) -> Result<PricesApart> {
     let planners = [one, other].map(|profile| Planner::new(capabilities.clone(), profile.clone()));
     let (mut apart, mut losses, mut chosen_differently, mut worst) = (Vec::new(), Vec::new(), 0, (0.0, String::new()));
-    for cell in cells::grid(CELLS_QUICK) {
+    for cell in cells::grid(CELLS_QUICK, 0) {
         let shape = &cell.shapes(MEMORY_BYTES, 1)?[0];
         let terms = Terms { request_bytes_max: cell.class() as u64, ..Terms::default() };
         let mut kinds: Vec<ViewPlan> = Vec::new();

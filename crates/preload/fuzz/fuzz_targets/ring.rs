@@ -1,0 +1,6 @@
+//! Frames and words that another host writes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    overside_preload::far::parts::ring(data);
+});

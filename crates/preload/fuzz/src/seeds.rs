@@ -1,0 +1,16 @@
+//! Writes the seeds.
+
+use std::path::Path;
+
+use overside_preload::far::parts;
+
+fn main() -> std::io::Result<()> {
+    for (target, seeds) in [("letters", parts::letter_seeds()), ("ring", parts::ring_seeds())] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+        std::fs::create_dir_all(&folder)?;
+        for (number, bytes) in seeds.into_iter().enumerate() {
+            std::fs::write(folder.join(format!("seed-{number}")), bytes)?;
+        }
+    }
+    Ok(())
+}

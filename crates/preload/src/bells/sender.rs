@@ -1,0 +1,48 @@
+//! A sender as the models of races see it: a message is published, the wish is claimed, the waker goes off; anything may come in between.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bells::{self, DATA, Wake};
+
+/// The sender, and the word that it shares with whoever sleeps.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Sender {
+    /// Messages that are there.
+    pub(crate) head: u8,
+    word: u64,
+    /// Steps done, and what the last claim came to.
+    step: u8,
+    claimed: bool,
+    messages: u8,
+}
+
+impl Sender {
+    pub(crate) fn of(messages: u8) -> Self {
+        Self { head: 0, word: 0, step: 0, claimed: false, messages }
+    }
+
+    /// Changes the word as `bells` does.
+    pub(crate) fn word(&mut self, change: impl FnOnce(&AtomicU64)) {
+        let word = AtomicU64::new(self.word);
+        change(&word);
+        self.word = word.load(Ordering::SeqCst);
+    }
+
+    /// The next step, and whether it sets the waker off; None when all is sent.
+    pub(crate) fn next(&self) -> Option<(Self, bool)> {
+        let mut next = self.clone();
+        let mut rings = false;
+        match self.step % 3 {
+            _ if self.step == 3 * self.messages => return None,
+            0 => next.head += 1,
+            1 => {
+                let mut wake = Wake::default();
+                next.word(|word| wake = bells::claim(word, DATA));
+                next.claimed = wake.bell || wake.chime;
+            }
+            _ => rings = std::mem::take(&mut next.claimed),
+        }
+        next.step += 1;
+        Some((next, rings))
+    }
+}
