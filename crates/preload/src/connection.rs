@@ -80,8 +80,9 @@ pub(crate) struct Inner {
     /// Finished calls that carried bytes; how often the ends have tried to meet.
     pub(crate) operations: u32,
     pub(crate) next_try: u32,
-    /// A listening socket on which the other end may come by; -1 if there is none.
+    /// A listening socket on which the other end may come by, or the one on which it has; -1 if there is neither.
     pub(crate) offer: c_int,
+    pub(crate) called: bool,
     pub(crate) shared: Option<Shared>,
     /// The chimes of end 0 and of end 1, or none.
     pub(crate) chimes: [c_int; 2],
@@ -261,6 +262,7 @@ impl Inner {
             operations: 0,
             next_try: if crate::meeting::is_soon() { 0 } else { FIRST_TRY },
             offer: -1,
+            called: false,
             shared: None,
             chimes: [chime::NONE; 2],
             heard: (0, 0),

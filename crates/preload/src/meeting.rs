@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -126,6 +126,7 @@ pub(crate) fn withdraw_offer(held: &mut Inner) {
         // SAFETY: [preload-descriptor] ours since it was offered.
         drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
         held.offer = -1;
+        held.called = false;
     }
 }
 
@@ -139,26 +140,23 @@ fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Looks whether the other end has come by.
+/// Looks whether the other end has come by, and what it has left. It may be between the two for long, on a busy machine.
 fn answer(held: &mut Held<'_>) -> Result<(), Errno> {
-    let caller = rustix::net::accept_with(borrowed(held.offer), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    is_same_user(&caller)?;
-    for _ in 0..PATIENCE {
-        match receive(&caller) {
-            Err(Errno::AGAIN) => kernel::nap(),
-            other => {
-                let (memory, chimes) = other?;
-                let shared = Shared::passed(&memory)?;
-                held.shared = Some(shared);
-                if let Some(chimes) = chimes {
-                    chime::keep(held, chimes, &shared);
-                }
-                withdraw_offer(held);
-                return Ok(());
-            }
-        }
+    if !held.called {
+        let caller = rustix::net::accept_with(borrowed(held.offer), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        is_same_user(&caller)?;
+        withdraw_offer(held);
+        held.offer = out_of_the_way(caller)?;
+        held.called = true;
     }
-    Err(Errno::PERM)
+    let (memory, chimes) = receive(borrowed(held.offer))?;
+    let shared = Shared::passed(&memory)?;
+    held.shared = Some(shared);
+    if let Some(chimes) = chimes {
+        chime::keep(held, chimes, &shared);
+    }
+    withdraw_offer(held);
+    Ok(())
 }
 
 /// Goes to where the other end may listen and leaves the memory there.
@@ -189,7 +187,7 @@ fn dial(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
 }
 
 /// The memory, and the chimes if there are any.
-fn receive(caller: &OwnedFd) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Errno> {
+fn receive(caller: BorrowedFd<'_>) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Errno> {
     let mut greeting = [0; 32];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -396,7 +394,6 @@ const GREETING: [u8; 16] = *b"overside-sock-04";
 const GIVE_UP: u32 = 200;
 /// Calls between two looks whether other processes still have the connection open.
 const ALONE_TURN: u32 = 32;
-const PATIENCE: u32 = 5;
 const COUNT_TRIES: u32 = 10;
 const OUT_OF_THE_WAY: c_int = 500;
 /// Offsets in `struct tcp_info`.

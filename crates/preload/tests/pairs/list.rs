@@ -95,6 +95,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("empty_handed", strangers::empty_handed),
     ("stranger", strangers::stranger),
     ("taken_before", strangers::taken_before),
+    ("late", strangers::late),
     ("strays", unseen::strays),
     ("all_are_told", chimes::all_are_told),
     ("what_is_not_its_own", chimes::what_is_not_its_own),

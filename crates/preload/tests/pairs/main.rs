@@ -312,6 +312,7 @@ pairs! {
     empty_handed: Kernel("was not the other end"),
     stranger: OfRoot("was not the other end"),
     taken_before: Kernel("was not the other end"),
+    late: Kernel("closed it or went back"),
     strays: Rings,
     all_are_told: Rings,
     what_is_not_its_own: Rings,

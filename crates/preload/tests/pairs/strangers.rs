@@ -1,4 +1,5 @@
-//! Somebody else at the place where two ends meet: the connecting end turns him away and stays with the kernel.
+//! Somebody else at the place where two ends meet: the connecting end turns him away and stays with the kernel. And one who takes
+//! his time, whom it waits for.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -18,6 +19,8 @@ enum Gift {
     Nothing,
     AsAnotherUser,
     TakenBefore,
+    /// All that it must be, but the rings were left again; and it comes long after whoever brings it.
+    LateAndSwitched,
 }
 
 pub(crate) fn other_version(side: Side, log: &mut Log) {
@@ -34,6 +37,10 @@ pub(crate) fn empty_handed(side: Side, log: &mut Log) {
 
 pub(crate) fn stranger(side: Side, log: &mut Log) {
     meet(side, log, &Gift::AsAnotherUser);
+}
+
+pub(crate) fn late(side: Side, log: &mut Log) {
+    meet(side, log, &Gift::LateAndSwitched);
 }
 
 pub(crate) fn taken_before(side: Side, log: &mut Log) {
@@ -55,7 +62,15 @@ fn meet(side: Side, log: &mut Log, gift: &Gift) {
         }
     }
     side.warm_up();
-    if side.server && !matches!(gift, Gift::TakenBefore) {
+    let late = matches!(gift, Gift::LateAndSwitched);
+    // Nothing is at stake without the library, where nobody is there.
+    let called = side.server && late && rustix::net::connect(&socket, &address()).is_ok();
+    if late {
+        side.warm_up();
+    }
+    if called {
+        give(&socket, gift);
+    } else if side.server && !late && !matches!(gift, Gift::TakenBefore) {
         // SAFETY: no memory is passed; without the right to, nothing happens.
         unsafe {
             if matches!(gift, Gift::AsAnotherUser) {
@@ -78,6 +93,11 @@ fn give(socket: &OwnedFd, gift: &Gift) {
     let memory = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&memory, 4096 + 2 * (128 << 10)).unwrap();
     rustix::fs::fallocate(&memory, rustix::fs::FallocateFlags::empty(), 0, 4096).unwrap();
+    if matches!(gift, Gift::LateAndSwitched) {
+        for tail in TAILS {
+            rustix::io::pwrite(&memory, &SWITCHED.to_ne_bytes(), tail).unwrap();
+        }
+    }
     if !matches!(gift, Gift::Unsealed) {
         use rustix::fs::SealFlags;
         rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
@@ -88,10 +108,15 @@ fn give(socket: &OwnedFd, gift: &Gift) {
     if !matches!(gift, Gift::Nothing) {
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    let greeting: &[u8] = if matches!(gift, Gift::OtherVersion) { b"overside-sock-99" } else { b"overside-sock-03" };
+    let greeting: &[u8] = if matches!(gift, Gift::OtherVersion) { b"overside-sock-99" } else { GREETING };
     // The other end may have turned us away already.
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(greeting)], &mut ancillary, SendFlags::NOSIGNAL);
 }
+
+/// As `meeting` and `layout` have them. That these are today's is shown by `late`, whose gift would be turned away otherwise.
+const GREETING: &[u8] = b"overside-sock-04";
+const SWITCHED: u64 = 1 << 63;
+const TAILS: [u64; 2] = [128, 640];
 
 /// The name under which the ends of this connection meet.
 fn name(side: &Side) -> Vec<u8> {

@@ -10,6 +10,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs::{self, File},
     os::{
@@ -30,10 +31,12 @@ pub(super) struct Pair {
 }
 
 /// What became of connections' ends under the library.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Ends {
     pub(super) in_rings: u64,
     pub(super) all: u64,
+    /// What the library says of those that went through the kernel, and of how many.
+    pub(super) why_not: BTreeMap<String, u64>,
 }
 
 impl Pair {
@@ -95,12 +98,18 @@ impl Pair {
 }
 
 impl Ends {
-    /// Of the library's report: a line for each end, whose fifth field is the way it went.
+    /// Of the library's report: a line for each end, whose fifth field is the way it went and whose sixth is why.
     pub(super) fn of(report: &str) -> Ends {
         let mut ends = Ends::default();
-        for way in report.lines().filter_map(|line| line.split('\t').nth(4)) {
+        for line in report.lines() {
+            let mut fields = line.split('\t').skip(4);
+            let (Some(way), Some(why)) = (fields.next(), fields.next()) else { continue };
             ends.all += 1;
-            ends.in_rings += u64::from(way == "ring");
+            if way == "ring" {
+                ends.in_rings += 1;
+            } else {
+                *ends.why_not.entry(why.to_owned()).or_default() += 1;
+            }
         }
         ends
     }
@@ -130,7 +139,7 @@ mod tests {
     #[test]
     fn the_report_says_which_ends_were_in_rings() {
         let report = "7\tconnected\ta\tb\tring\t\t1\t1\t1\t1\n7\taccepted\ta\tb\tkernel\twhy\t0\t0\t0\t0\nnonsense\n";
-        assert_eq!(Ends::of(report), Ends { in_rings: 1, all: 2 });
+        assert_eq!(Ends::of(report), Ends { in_rings: 1, all: 2, why_not: [("why".to_owned(), 1)].into() });
     }
 
     #[test]

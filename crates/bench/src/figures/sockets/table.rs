@@ -31,7 +31,7 @@ impl Side {
     }
 
     fn rings(&self) -> String {
-        match self.ends {
+        match &self.ends {
             Some(ends) if ends.all > 0 => format!("{} of {}", ends.in_rings, ends.all),
             _ => "–".into(),
         }
@@ -74,7 +74,7 @@ impl Series {
     pub(super) fn data(&self) -> Value {
         let side = |side: &Side| {
             let spread = Spread::of(&side.per_s());
-            let (rings, all) = side.ends.map_or((0, 0), |ends| (ends.in_rings, ends.all));
+            let (rings, all) = side.ends.as_ref().map_or((0, 0), |ends| (ends.in_rings, ends.all));
             json!({"side": side.name, "per_s": spread.median, "spread": spread, "cpu_ns_each": side.cpu_each(),
                    "ends": all, "ends_in_rings": rings})
         };
