@@ -144,6 +144,12 @@ pub fn careful(address: &Address, network: &Network, provider: &Arc<dyn Provider
 }
 
 fn with(label: &'static str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
+    let profile = found(label, provider, effort)?;
+    provider.learn(&profile);
+    Ok(profile)
+}
+
+fn found(label: &'static str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
     /// By label and effort. Held while measuring: two calibrations at once would measure each other.
     static MEASURED: Mutex<Vec<(&'static str, Effort, Profile)>> = Mutex::new(Vec::new());
     let note = match Store::of_user().and_then(|store| store.load(label)) {

@@ -85,6 +85,9 @@ pub struct Bends {
     /// Dealing a row out to one of several destinations, for each of its 4-byte values: the table is passed over once for all of
     /// them. 0 where it was not measured.
     pub deal_value_ns: f64,
+    /// Bytes up to which a provider that may copy pieces of a list together itself, on their way, does better to copy one than to
+    /// name it to the device. 0 where it was not measured.
+    pub copied_bytes: f64,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
     /// Likewise of one whose elements are far from each other.

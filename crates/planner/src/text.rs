@@ -42,9 +42,12 @@ impl fmt::Display for Profile {
         for (key, ns) in costs(self) {
             writeln!(f, "{key} = {ns}")?;
         }
-        for (key, ns) in
-            SINGLE.into_iter().zip([self.bends.pack_begin_ns, self.bends.mixture_ns, self.bends.deal_value_ns])
-        {
+        for (key, ns) in SINGLE.into_iter().zip([
+            self.bends.pack_begin_ns,
+            self.bends.mixture_ns,
+            self.bends.deal_value_ns,
+            self.bends.copied_bytes,
+        ]) {
             writeln!(f, "{key} = {ns}")?;
         }
         for (key, curve) in curves(&self.bends) {
@@ -82,7 +85,8 @@ impl FromStr for Profile {
         };
         // What profiles of earlier builds did not have yet.
         let bends = &mut profile.bends;
-        let single = [&mut bends.pack_begin_ns, &mut bends.mixture_ns, &mut bends.deal_value_ns];
+        let single =
+            [&mut bends.pack_begin_ns, &mut bends.mixture_ns, &mut bends.deal_value_ns, &mut bends.copied_bytes];
         for (key, place) in SINGLE.into_iter().zip(single) {
             *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
         }
@@ -199,7 +203,7 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
 const VERSION_KEY: &str = "overside profile";
 const VERSION: &str = "3";
 /// What is no curve.
-const SINGLE: [&str; 3] = ["pack_begin_ns", "mixture_ns", "deal_value_ns"];
+const SINGLE: [&str; 4] = ["pack_begin_ns", "mixture_ns", "deal_value_ns", "copied_bytes"];
 const CURVES: [&str; 18] = [
     "send_ns",
     "send_near_ns",

@@ -6,7 +6,7 @@ use overside_memory::MemoryError;
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// Nobody listens there.
-    #[error("nobody listens on {address}: {reason}; is the server running, under the same user?")]
+    #[error("nobody listens on {address}: {reason}; is the server running?")]
     Unreachable {
         /// The address as given.
         address: String,

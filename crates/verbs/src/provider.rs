@@ -22,6 +22,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What things cost before anything was measured; calibrating is for whoever has two ports to measure with.
     fn profile(&self) -> Profile;
 
+    /// Told what things were found to cost: for what a provider decides by itself below its ports. Whether there is any such thing,
+    /// hence whether it is worth measuring; ports that are open heed it too.
+    fn learn(&self, _prices: &Profile) -> bool {
+        false
+    }
+
     /// A new protection domain: regions and queue pairs of different domains do not mix.
     ///
     /// # Errors

@@ -432,6 +432,7 @@ mod tests {
                 pack_begin_ns: 180.0,
                 mixture_ns: 120.0,
                 deal_value_ns: 0.7,
+                copied_bytes: 1024.0,
                 pack_near: line(1.0, 0.06),
                 pack_far: line(6.0, 0.09),
                 bitmap_row: line(0.4, 0.01),

@@ -12,7 +12,7 @@ mod rig;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_planner::{Capabilities, Force, Planner, Profile, Terms, Way};
+use overside_planner::{Bends, Capabilities, Force, Planner, Profile, Terms, Way};
 use overside_shape::Shape;
 use overside_verbs::Provider;
 
@@ -113,6 +113,8 @@ pub fn calibrate(
     let budget = Budget::of(effort);
     let mut rig = Rig::new(transport, provider, budget.memory_bytes)?;
     let capabilities = provider.capabilities();
+    // Before the prices, which depend on it.
+    let copied_bytes = if budget.quick { 0.0 } else { copied_bytes(&mut rig, provider, &budget)? };
     let (measured, dealt) = measure(&mut rig, &capabilities, &budget, watch)?;
     drop(rig);
     let mut seen: Vec<Seen> = measured.into_iter().map(Measured::into_seen).collect();
@@ -121,6 +123,7 @@ pub fn calibrate(
         Effort::Full => "measured on this machine",
     };
     let mut profile = fit::fit(&seen, |one| one.cost, provider.profile(), source);
+    profile.bends.copied_bytes = copied_bytes;
     if !dealt.is_empty() {
         profile.bends.deal_value_ns = Cost::calm(&dealt).sender_ns;
     }
@@ -191,6 +194,54 @@ struct Measured {
     shapes: Vec<Arc<Shape>>,
     next: usize,
     samples: Vec<Cost>,
+}
+
+/// Up to which length a provider that may copy the pieces of a list together itself does better to, and has it do so from here on;
+/// 0 where it does not.
+fn copied_bytes(rig: &mut Rig, provider: &Arc<dyn Provider>, budget: &Budget) -> Result<f64, Error> {
+    let learn = |copied_bytes: f64| {
+        let profile = provider.profile();
+        provider.learn(&Profile { bends: Bends { copied_bytes, ..profile.bends }, ..profile })
+    };
+    if !learn(COPIED_NONE) {
+        return Ok(0.0);
+    }
+    let mut rungs = Vec::new();
+    for point in points::copied() {
+        let shapes = point.shapes(rig.memory_bytes(), budget.places_max);
+        let Some(first) = shapes.first() else { continue };
+        let plan = rig.planner().plan(first, &terms(&point))?;
+        rungs.push((point, shapes, plan, 0, [Vec::new(), Vec::new()]));
+    }
+    for _ in 0..budget.samples {
+        for (point, shapes, plan, next, samples) in &mut rungs {
+            for (up_to, samples) in [COPIED_NONE, COPIED_ALL].into_iter().zip(samples) {
+                learn(up_to);
+                let stream = Stream { shapes, plan, bytes: point.case.bytes() as usize };
+                samples.push(rig.stretch(&stream, next, budget.slice)?);
+            }
+        }
+    }
+    let seen = rungs.iter().map(|(point, .., samples)| {
+        let [named, copied] = samples.each_ref().map(|samples| Cost::calm(samples).sender_ns);
+        (point.case.piece_bytes(), named / copied)
+    });
+    let found = crossing(&seen.collect::<Vec<_>>());
+    learn(found);
+    Ok(found)
+}
+
+/// The length up to which copying is the cheaper way, of lengths in order and what naming costs over copying there: the one by which
+/// least is lost in all, wherever noise puts a single one.
+fn crossing(seen: &[(u64, f64)]) -> f64 {
+    let (mut best, mut gained) = ((COPIED_NONE, 0.0), 0.0);
+    for (bytes, ratio) in seen {
+        gained += ratio.ln();
+        if gained > best.1 {
+            best = (*bytes as f64, gained);
+        }
+    }
+    best.0
 }
 
 /// All points in turn, round by round, so that what a machine does for a second falls on all of them alike; and in each round
@@ -311,6 +362,9 @@ impl Misses {
     }
 }
 
+/// Every piece is named to the device, and every one is copied that can be.
+const COPIED_NONE: f64 = 1.0;
+const COPIED_ALL: f64 = 1e9;
 /// Of the points, one in so many may be disturbed more often than not.
 const DISTURBED_PART: usize = 8;
 /// The same of a quick calibration: three points by mischance are no reason to do without it.
@@ -377,6 +431,25 @@ mod tests {
         let disturbed: Vec<Cost> = [9.0, 5.0, 1.0, 7.0].map(|ns| cost(ns, false)).into();
         assert_eq!(Cost::calm(&disturbed), cost(5.0, false), "the lower quarter");
         assert_eq!(Cost::calm(&[cost(3.0, true)]), Cost { undisturbed: false, ..cost(3.0, true) });
+    }
+
+    #[test]
+    fn up_to_where_pieces_are_copied_is_measured_where_a_provider_copies_them() {
+        for (transport, provider) in ["shm", "tcp"].map(of) {
+            let budget = Budget { samples: 2, ..Budget::of(Effort::Full) };
+            let mut rig = Rig::new(&transport, &provider, 16 << 20).unwrap();
+            let found = copied_bytes(&mut rig, &provider, &budget).unwrap();
+            let among = points::copied().iter().any(|point| point.case.piece_bytes() as f64 == found);
+            assert!(if transport == "tcp" { among || found == COPIED_NONE } else { found == 0.0 }, "{found}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_copied_up_to_where_it_costs_more_than_naming_them() {
+        assert_eq!(crossing(&[(512, 2.0), (1024, 1.3), (2048, 0.9), (4096, 0.6)]), 1024.0);
+        assert_eq!(crossing(&[(512, 2.0), (1024, 0.98), (2048, 1.1), (4096, 0.6)]), 2048.0, "one was disturbed");
+        assert_eq!(crossing(&[(512, 0.9), (1024, 0.8)]), COPIED_NONE);
+        assert_eq!(crossing(&[]), COPIED_NONE);
     }
 
     #[test]

@@ -67,6 +67,15 @@ impl Case {
         }
     }
 
+    /// Bytes of the longest of its pieces.
+    pub(super) fn piece_bytes(&self) -> u64 {
+        match self {
+            Case::Scattered { bytes, .. } | Case::Strided { bytes, .. } => *bytes,
+            Case::Mixed { lengths } => lengths.iter().copied().max().unwrap_or(0),
+            Case::Bitmapped { width, .. } => *width,
+        }
+    }
+
     /// Bytes of the cache lines that it lies in.
     fn touched(&self) -> u64 {
         let lines = |bytes: u64| bytes.div_ceil(64) * 64;
@@ -179,6 +188,15 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
     out.0
 }
 
+/// Lists of scattered pieces, from short to long, by which is told up to which length they are better copied than named.
+pub(super) fn copied() -> Vec<Point> {
+    let mut out = Out(Vec::new());
+    for bytes in [512, 724, 1024, 1448, 2048, 2896, 4096] {
+        out.add(Case::Scattered { bytes, count: COPIED_BYTES / bytes }, Way::Gather);
+    }
+    out.0
+}
+
 fn pick<'a, T>(quick: bool, few: &'a [T], all: &'a [T]) -> &'a [T] {
     if quick { few } else { all }
 }
@@ -253,6 +271,8 @@ const BESIDE: [(u64, u64, u64); 9] = [
 const BEHIND: [(u64, usize, u64); 6] =
     [(45, 16, 5803), (91, 1, 5803), (181, 8, 5803), (363, 4, 11_605), (725, 1, 11_605), (1451, 2, 11_605)];
 const SCATTERED_BYTES: u64 = 128 << 10;
+/// Bytes of a message by which copied and named pieces are compared.
+const COPIED_BYTES: u64 = 64 << 10;
 /// Runs and periods: of each length one that is near its neighbours and one that is far from them, so that neither price is
 /// drawn out of others beyond them. Up to 64 bytes each
 /// width has a kernel, or a way through one, of its own.

@@ -44,7 +44,8 @@ pub(crate) fn connect(
             // The listener's backlog is full; it will have room again.
             Err(Errno::AGAIN) => deadline.pause()?,
             Err(errno) => {
-                return Err(VerbsError::Unreachable { address: format!("shm:{name}"), reason: errno.to_string() });
+                let reason = format!("{errno} as far as this user's servers go");
+                return Err(VerbsError::Unreachable { address: format!("shm:{name}"), reason });
             }
         }
     }

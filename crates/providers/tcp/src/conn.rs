@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
@@ -14,6 +15,7 @@ use crate::frame::{Head, Op, WRITE_CHUNK};
 use crate::handshake::Wire;
 use crate::inbound::{Body, Frame, Inbound};
 use crate::outbound::{Outbound, Source};
+use crate::prices::Prices;
 use crate::registry::Registry;
 use crate::requests::{Act, Requests};
 use crate::seal::Seal;
@@ -65,13 +67,13 @@ pub(crate) struct Context<'a> {
 }
 
 impl Conn {
-    /// With room for so many requests and gather entries; see [`Outbound::new`] for `zero_copy_from`.
+    /// With room for so many requests and gather entries; see [`Outbound::new`] for `prices`.
     pub(crate) fn new(
         index: QpIndex,
         wire: Wire,
         depth: usize,
         sources_max: usize,
-        zero_copy_from: Option<usize>,
+        (prices, zero_copy): (Arc<Prices>, bool),
     ) -> Self {
         Self {
             index,
@@ -79,7 +81,7 @@ impl Conn {
             requests: Requests::new(depth, sources_max),
             receives: VecDeque::new(),
             credits: Credits::default(),
-            outbound: Outbound::new(Seal::new(wire.keys.map(|keys| keys.out)), zero_copy_from),
+            outbound: Outbound::new(Seal::new(wire.keys.map(|keys| keys.out)), prices, zero_copy),
             wants_room: false,
             more: true,
             heard_bye: false,

@@ -105,8 +105,8 @@ impl Engine {
             self.conns.resize_with(at + 1, || None);
         }
         self.watch.add(&wire.socket, u64::from(qp.0))?;
-        let zero_copy_from = self.shared.zero_copy_from();
-        let mut conn = Box::new(Conn::new(qp, wire, self.depth, self.sources_max, zero_copy_from));
+        let outbound = (self.shared.prices.clone(), self.shared.options.zero_copy);
+        let mut conn = Box::new(Conn::new(qp, wire, self.depth, self.sources_max, outbound));
         self.pool.sharers += 1;
         conn.credits.share(0, &mut self.pool);
         self.conns[at] = Some(conn);

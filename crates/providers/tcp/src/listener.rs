@@ -45,6 +45,7 @@ pub(crate) fn bind(
     let socket = TcpListener::bind(&found[..]).map_err(|e| {
         refused(match e.kind() {
             std::io::ErrorKind::AddrInUse => "somebody listens there already; choose another port".to_owned(),
+            std::io::ErrorKind::AddrNotAvailable => "this host has no such address; choose one of its own".to_owned(),
             _ => e.to_string(),
         })
     })?;

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use crate::frame::{HEAD_MAX, Head, SMALL_BYTES};
+use crate::prices::Prices;
 use crate::seal::Seal;
 use crate::stage::{self, Stage};
 use crate::zerocopy::{self, ZeroCopy};
@@ -55,6 +57,7 @@ impl Piece {
 pub(crate) struct Outbound {
     seal: Seal,
     zero_copy: ZeroCopy,
+    prices: Arc<Prices>,
     /// What the next call takes, and what follows.
     ready: VecDeque<Piece>,
     pieces: VecDeque<Piece>,
@@ -76,11 +79,13 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// Frames with these tags; posted memory from a length on is left to the kernel to send from, if there is such a length.
-    pub(crate) fn new(seal: Seal, zero_copy_from: Option<usize>) -> Self {
+    /// Frames with these tags. By the prices short pieces are copied together and, with `zero_copy`, long ones left to the kernel to
+    /// send from.
+    pub(crate) fn new(seal: Seal, prices: Arc<Prices>, zero_copy: bool) -> Self {
         Self {
             seal,
-            zero_copy: ZeroCopy::new(zero_copy_from),
+            zero_copy: ZeroCopy::new(zero_copy.then(|| prices.zero_copy_from())),
+            prices,
             ready: VecDeque::new(),
             pieces: VecDeque::new(),
             own: Vec::new(),
@@ -143,7 +148,8 @@ impl Outbound {
     /// The sources stay valid and unchanged until the frame is gone or [`drop_unsent`](Self::drop_unsent) was called.
     pub(crate) unsafe fn frame_from(&mut self, head: &Head, sources: &[Source], inline: &[u8]) {
         let len = head.len as usize;
-        let scattered = self.seal.tag_bytes() > 0 && sources.len() * PIECE_BYTES > len && len <= SCATTERED_BYTES;
+        let scattered =
+            self.seal.tag_bytes() > 0 && sources.len() * self.prices.copied_max() > len && len <= SCATTERED_BYTES;
         if len <= SMALL_BYTES || !inline.is_empty() || scattered {
             return self.frame_with(head, len, |own| {
                 own.extend_from_slice(inline);
@@ -210,13 +216,14 @@ impl Outbound {
 
     /// Makes ready what the next call is to take: small pieces are copied together, as many as there is room for.
     fn stage(&mut self) {
+        let copied_max = self.prices.copied_max();
         while self.ready.len() < IOV_MAX && self.ready_bytes < SEND_BYTES {
             let Some(piece) = self.pieces.front().copied() else { return };
             let len = piece.len();
             match (piece, self.ready.back_mut()) {
-                (Piece::Posted(source), last) if Stage::is_for(len) => {
+                (Piece::Posted(source), last) if len <= copied_max => {
                     if let Some(Piece::Posted(next)) = self.pieces.get(stage::ahead(len))
-                        && Stage::is_for(next.len)
+                        && next.len <= copied_max
                     {
                         stage::ask_for(*next);
                     }
@@ -390,8 +397,7 @@ impl Outbound {
 const IOV_MAX: usize = 1024;
 /// Enough for one call: the rest would only wait in it.
 const SEND_BYTES: usize = 1 << 20;
-/// Pieces that are shorter, on average, are copied before they are tagged, in messages up to the other length.
-const PIECE_BYTES: usize = 2 << 10;
+/// Messages up to here whose pieces are short on average are copied before they are tagged.
 const SCATTERED_BYTES: usize = 256 << 10;
 /// What `own` may keep allocated.
 const OWN_KEPT: usize = 256 << 10;
@@ -423,7 +429,7 @@ mod tests {
         ) {
             let memory: Vec<u8> = (0..5000u32).map(|i| (i * 7) as u8).collect();
             let seal = || Seal::new(sealed.then_some([3; 32]));
-            let (mut whole, mut out) = (Outbound::new(seal(), None), Outbound::new(seal(), None));
+            let (mut whole, mut out) = (Outbound::new(seal(), Arc::default(), false), Outbound::new(seal(), Arc::default(), false));
             queue(&mut whole, &sizes, &memory);
             queue(&mut out, &sizes, &memory);
             let all = whole.front(whole.waiting() as usize);
@@ -465,7 +471,7 @@ mod tests {
             forgets in 0usize..40,
         ) {
             let memory: Vec<u8> = (0..9000u32).map(|i| (i * 7) as u8).collect();
-            let mut out = Outbound::new(Seal::new(None), None);
+            let mut out = Outbound::new(Seal::new(None), Arc::default(), false);
             queue(&mut out, &sizes, &memory);
             let expected = out.unsent();
             let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -36,7 +36,7 @@ pub fn frames(bytes: &[u8]) -> bool {
     }
     let keys = (tagged & 1 == 1).then_some(Keys { out: [1; 32], into: [2; 32] });
     let wire = Wire { socket: OwnedFd::from(ours), keys, domain: 0, provider: 0 };
-    let mut conn = Conn::new(QpIndex(0), wire, 32, 64, None);
+    let mut conn = Conn::new(QpIndex(0), wire, 32, 64, Default::default());
     let mut ground = vec![CANARY; GROUND_BYTES];
     let base = ground.as_mut_ptr();
     let buffer = |at: usize, len: usize| RawBuffer { address: base.wrapping_add(at), len, segment: SegmentId::FOREIGN };
@@ -81,7 +81,8 @@ pub fn frames(bytes: &[u8]) -> bool {
 /// # Panics
 /// When memory without the right changes.
 pub fn one_sided(bytes: &[u8]) -> bool {
-    let (registry, mut target, mut out) = (Registry::default(), Target::new(), Outbound::new(Seal::new(None), None));
+    let (registry, mut target, mut out) =
+        (Registry::default(), Target::new(), Outbound::new(Seal::new(None), Arc::default(), false));
     let domain = registry.allocate_domain();
     let (Ok(window), Ok(segment)) = (Window::new(4096), Segment::private(4096)) else { return false };
     let (window, segment) = (Memory::Window(Arc::new(window)), Memory::Segment(Arc::new(segment)));
@@ -134,7 +135,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     for tagged in [0u8, 1] {
         let seal = || Seal::new((tagged == 1).then_some([2; 32]));
         let one = |frames: &[(Head, Vec<u8>)]| {
-            let mut out = Outbound::new(seal(), None);
+            let mut out = Outbound::new(seal(), Arc::default(), false);
             frames.iter().for_each(|(head, payload)| out.frame(head, payload));
             [vec![tagged], out.unsent()].concat()
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
+use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
 use overside_verbs::{
     Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
 };
@@ -12,6 +12,7 @@ use overside_verbs::{
 use crate::frame::MESSAGE_MAX;
 use crate::options::Options;
 use crate::port::TcpPort;
+use crate::prices::{Prices, default_profile};
 use crate::registry::Registry;
 use crate::{handshake, listener};
 
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     process: u32,
     pub(crate) registry: Registry,
     pub(crate) options: Options,
+    pub(crate) prices: Arc<Prices>,
     /// Queue pairs of all ports.
     pub(crate) open: AtomicUsize,
 }
@@ -48,13 +50,6 @@ impl Shared {
     /// `Err(Forked)` in a child.
     pub(crate) fn check_fork(&self) -> Result<(), VerbsError> {
         if self.inherited() { Err(VerbsError::Forked) } else { Ok(()) }
-    }
-
-    /// The length from which on a stretch of posted memory is cheaper left to the kernel to send from than copied, at what a byte
-    /// costs before anything was measured.
-    pub(crate) fn zero_copy_from(&self) -> Option<usize> {
-        let byte_ns = default_profile(self.options.tags()).send_byte_ns;
-        self.options.zero_copy.then(|| ((ZERO_COPY_NS / byte_ns) as usize).max(ZERO_COPY_MIN))
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -77,6 +72,7 @@ impl TcpProvider {
             process: std::process::id(),
             registry: Registry::default(),
             options,
+            prices: Arc::default(),
             open: AtomicUsize::new(0),
         });
         Arc::new(Self { shared })
@@ -101,6 +97,11 @@ impl Provider for TcpProvider {
 
     fn profile(&self) -> Profile {
         default_profile(self.shared.options.tags())
+    }
+
+    fn learn(&self, prices: &Profile) -> bool {
+        self.shared.prices.learn(prices, self.shared.options.tags());
+        true
     }
 
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
@@ -140,28 +141,3 @@ pub(crate) const SGE_MAX: usize = 1020;
 pub(crate) const INLINE_MAX: usize = 2048;
 /// Requests in flight on a queue pair.
 pub(crate) const DEPTH_MAX: usize = 4096;
-/// What it costs to pin pages for a send, and to hear that they are needed no longer.
-const ZERO_COPY_NS: f64 = 5000.0;
-/// Below this the kernel's own documentation expects nothing of it.
-const ZERO_COPY_MIN: usize = 10 << 10;
-
-/// Before anything was measured: figures of a two-core server of 2024, loopback.
-fn default_profile(tags: bool) -> Profile {
-    let tag_byte_ns = if tags { 0.3 } else { 0.0 };
-    Profile {
-        send_request_ns: 1500.0,
-        send_fragment_ns: 15.0,
-        send_byte_ns: 0.15 + tag_byte_ns,
-        pack_byte_ns: 0.09,
-        pack_piece_ns: 12.0,
-        pack_request_ns: 280.0,
-        row_ns: 4.0,
-        receive_request_ns: 1500.0,
-        // They arrive as one stream.
-        receive_fragment_ns: 0.0,
-        receive_byte_ns: 0.15 + tag_byte_ns,
-        wire_byte_ns: 0.0,
-        bends: Bends::default(),
-        source: "default".to_owned(),
-    }
-}

@@ -21,11 +21,6 @@ impl Stage {
         &self.bytes[self.start..]
     }
 
-    /// Whether a piece of this length is better copied than named.
-    pub(crate) fn is_for(len: usize) -> bool {
-        len <= PIECE_BYTES
-    }
-
     /// Copies a piece behind the others. False: there is no room before those are gone.
     ///
     /// # Safety
@@ -71,9 +66,6 @@ pub(crate) fn ahead(len: usize) -> usize {
 
 const AHEAD_BYTES: usize = 2 << 10;
 const AHEAD_MAX: usize = 16;
-/// Longer pieces are an entry of the call's list.
-const PIECE_BYTES: usize = 3 << 9;
 /// Half as much leaves calls too short, twice as much is no longer where it is fast: measured in docs/trials.md.
-const STAGE_BYTES: usize = 64 << 10;
+pub(crate) const STAGE_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
-const _: () = assert!(PIECE_BYTES <= STAGE_BYTES);

@@ -228,6 +228,76 @@ impl Drop for Bystander {
     }
 }
 
+/// A client that sends numbers, as many at a time as its queue pair takes, and knows which of them have arrived.
+pub struct Counting {
+    end: End,
+    qp: QueuePair,
+    next: u64,
+    batch: VecDeque<WorkRequest>,
+    pub arrived: Vec<u64>,
+    pub failed: Vec<(u64, Status)>,
+    pub ended: Option<(Status, String)>,
+}
+
+impl Counting {
+    pub fn start(connect: impl FnOnce(&mut End) -> Result<QueuePair, VerbsError>, key: Option<&[u8]>) -> Self {
+        let mut end = End::new(options(key));
+        let qp = connect(&mut end).unwrap();
+        let (batch, arrived, failed) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { end, qp, next: 0, batch, arrived, failed, ended: None }
+    }
+
+    pub fn posted(&self) -> u64 {
+        self.next - self.batch.len() as u64
+    }
+
+    pub fn reported(&self) -> u64 {
+        (self.arrived.len() + self.failed.len()) as u64
+    }
+
+    /// Sends and looks what has become of it until `until` says that it is enough.
+    pub fn run(&mut self, until: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !until(self) {
+            if self.batch.is_empty() && self.next < NUMBERS {
+                self.batch.push_back(WorkRequest::send_inline(self.next, &self.next.to_le_bytes()));
+                self.next += 1;
+            }
+            let mut done = Vec::new();
+            let gone = self.end.queue.post(self.qp, &mut self.batch).is_err();
+            let busy = !gone && self.batch.is_empty() && self.next < NUMBERS;
+            let wait = Duration::from_millis(if busy { 0 } else { 20 });
+            self.end.queue.poll_wait(&mut done, Some(wait)).unwrap();
+            for done in done {
+                match done.status {
+                    Status::Success => self.arrived.push(done.id),
+                    status => self.failed.push((done.id, status)),
+                }
+            }
+            if let Some(PortEvent::Disconnected { status, reason, .. }) = self.end.queue.next_event() {
+                self.ended = Some((status, reason));
+            }
+            assert!(Instant::now() < deadline, "{} of {} arrived, {:?}", self.arrived.len(), self.next, self.ended);
+        }
+    }
+
+    /// After its end: each request is reported once, as having arrived or as `status`, and what the server has is what the client says
+    /// of it.
+    pub fn accounts_for_all(&mut self, server: &Server, status: Status) {
+        self.run(|client| client.reported() >= client.posted());
+        let (posted, (_, reason)) = (self.posted(), self.ended.clone().unwrap());
+        assert_eq!(self.reported(), posted, "each is reported once");
+        assert!(!self.failed.is_empty() && self.failed.iter().all(|(_, failed)| *failed == status), "{reason}");
+        // What is reported as arrived has arrived.
+        let numbers = server.numbers(self.arrived.len());
+        assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "in order, once each: {numbers:?}");
+        // Those that the client says did not leave have not come.
+        let not = reason.split("effect and ").nth(1).and_then(|rest| rest.split(' ').next());
+        let not: u64 = not.and_then(|not| not.parse().ok()).unwrap_or_else(|| panic!("{reason}"));
+        assert!(numbers.len() as u64 <= posted - not, "{} of {posted} came; {reason}", numbers.len());
+    }
+}
+
 /// A peer that says what it likes: `docs/wire.md` written down a second time.
 pub struct Raw {
     pub stream: TcpStream,
@@ -338,3 +408,5 @@ pub const RECEIVE_BYTES: usize = 4096;
 pub const RECEIVES: usize = 64;
 /// On a machine with other things to do.
 pub const PATIENCE: Duration = Duration::from_secs(40);
+/// What a counting client says.
+pub const NUMBERS: u64 = 20_000;
