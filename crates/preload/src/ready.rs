@@ -142,7 +142,11 @@ pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16,
         return got;
     }
     match table::hold(fd, connection) {
-        Some(mut held) => translate_held(&mut held, fd, wanted, asked.ask, got, None).ready,
+        Some(mut held) => match translate_held(&mut held, fd, wanted, asked.ask, got, None) {
+            // It has gone back meanwhile: all that the kernel says is the program's.
+            Look { plain: true, .. } => kernel::events(fd, PollFlags::from_bits_retain(wanted as u16)).bits() as i16,
+            Look { ready, .. } => ready,
+        },
         None => got & wanted,
     }
 }
@@ -173,15 +177,17 @@ pub(crate) fn translate_held(
             } else {
                 wait::eat(held, fd, &shared);
             }
-            if held.connection.state() == State::Ring && held.eaten_all(&shared) && kernel::something(fd) {
+            if held.connection.state() != State::Ring {
+                return Look { ready: events, plain: true, ..Look::default() };
+            }
+            if held.eaten_all(&shared) && kernel::something(fd) {
                 events |= wanted & READS;
             }
         } else if comes_by_kernel(held, &shared) {
             // Of bytes of before the ring the kernel's word is the news: the ring's position says nothing of them.
             events |= wanted & READS;
         }
-        let in_ring = held.connection.state() == State::Ring;
-        if in_ring && wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && kernel::is_over(fd) {
+        if wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && kernel::is_over(fd) {
             // Nobody will ever take a byte from the ring: the kernel is to say so to the next send.
             drain::switch_out(held, &shared);
             events |= kernel::events(fd, PollFlags::OUT).bits() as i16 & wanted;

@@ -6,7 +6,7 @@ use crate::programs::{
     stream, threads, timeouts, urgent, vectors,
 };
 use crate::sock::{Log, Side};
-use crate::waiting::{one_way, polled, polled_full, selected, set_before_connect};
+use crate::waiting::{one_way, polled, polled_ends, polled_full, selected, set_before_connect};
 use crate::{calls, chimes, confined, edges, files, forks, passing, sets, shared_sets, strangers, unseen};
 
 type Program = fn(Side, &mut Log);
@@ -32,6 +32,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("fork_in_the_middle", fork_in_the_middle),
     ("exec_without_the_library", exec_without_the_library),
     ("polled", polled),
+    ("polled_ends", polled_ends),
     ("polled_full", polled_full),
     ("selected", selected),
     ("set_before_connect", set_before_connect),

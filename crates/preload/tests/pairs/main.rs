@@ -248,6 +248,7 @@ pairs! {
     fork_in_the_middle: Rings,
     exec_without_the_library: Rings,
     polled: Rings,
+    polled_ends: Rings,
     polled_full: Rings,
     selected: Rings,
     set_before_connect: Rings,

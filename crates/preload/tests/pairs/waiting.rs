@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send, send_all};
+use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, second, send, send_all};
 
 /// Waits by poll for reading and for writing.
 pub(crate) fn polled(side: Side, log: &mut Log) {
@@ -36,6 +36,25 @@ pub(crate) fn polled(side: Side, log: &mut Log) {
     let (n, events) = ready(libc::POLLIN | libc::POLLRDHUP, -1);
     log.say(format_args!("{n} {events}"));
     log.result("the end", recv(side.fd, &mut [0; 9], 0));
+}
+
+/// Many ends, each told of by a poll that begins while the peer, which has sent a last byte, is about to close.
+pub(crate) fn polled_ends(side: Side, log: &mut Log) {
+    for _ in 0..ENDS {
+        let other = second(&side);
+        other.warm_up();
+        other.rendezvous(1);
+        if !other.server {
+            let stands = ready(other.fd, libc::POLLIN | libc::POLLRDHUP, -1);
+            // The end can be read, and is seen so by the first who asks.
+            let hung_up = if side.tcp { 0 } else { libc::POLLHUP };
+            assert_eq!(stands, (1, libc::POLLIN | libc::POLLRDHUP | hung_up));
+            assert_eq!(recv(other.fd, &mut [0; 9], 0), 0);
+        }
+        close(other.fd);
+    }
+    side.rendezvous(2);
+    log.say("ended");
 }
 
 fn ready(fd: RawFd, events: i16, timeout: i32) -> (i32, i16) {
@@ -177,3 +196,5 @@ pub(crate) fn one_way(side: Side, log: &mut Log) {
     }
     log.say("sent");
 }
+
+const ENDS: usize = 200;
