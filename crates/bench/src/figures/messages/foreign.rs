@@ -1,6 +1,6 @@
 //! The ping-pong programs that come with libfabric and UCX, where they are installed: run as they are, side by side with the rest.
 
-use super::play::Stretch;
+use super::play::{Seats, Stretch};
 use crate::process::Process;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -89,7 +89,12 @@ impl Program {
 
 impl Foreign {
     /// Those of the wanted ones that work where and beside what this process is now, and of each other one why it does not.
-    pub(super) fn present(slice_ns: u64, size: usize, wants: impl Fn(&str) -> bool) -> (Vec<Foreign>, Vec<String>) {
+    pub(super) fn present(
+        seats: &Seats,
+        slice_ns: u64,
+        size: usize,
+        wants: impl Fn(&str) -> bool,
+    ) -> (Vec<Foreign>, Vec<String>) {
         let (mut present, mut absent) = (Vec::new(), Vec::new());
         for program in Program::ALL.into_iter().filter(|program| wants(&program.name())) {
             let (command, package) = program.command();
@@ -98,7 +103,7 @@ impl Foreign {
                 absent.push(format!("{}: {missing} is not installed (Debian: {package})", program.name()));
                 continue;
             }
-            foreign.play(slice_ns, size);
+            foreign.play(seats, slice_ns, size);
             match foreign.failed() {
                 None => present.push(foreign),
                 Some(why) => absent.push(why),
@@ -118,19 +123,19 @@ impl Foreign {
 
     /// Lets both ends play for about so long, unless it failed once. What of their processor time is not for starting and connecting
     /// nobody tells.
-    pub(super) fn play(&mut self, slice_ns: u64, size: usize) -> Stretch {
-        let played = if self.failed.is_some() { Ok(Stretch::default()) } else { self.try_play(slice_ns, size) };
+    pub(super) fn play(&mut self, seats: &Seats, slice_ns: u64, size: usize) -> Stretch {
+        let played = if self.failed.is_some() { Ok(Stretch::default()) } else { self.try_play(seats, slice_ns, size) };
         played.unwrap_or_else(|why| {
             self.failed = Some(format!("{why:#}"));
             Stretch::default()
         })
     }
 
-    fn try_play(&mut self, slice_ns: u64, size: usize) -> Result<Stretch> {
+    fn try_play(&mut self, seats: &Seats, slice_ns: u64, size: usize) -> Result<Stretch> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr())?.port();
         let (name, deadline) = (self.program.command().0, Instant::now() + PATIENCE);
         let ours = |leads| self.program.end(port, self.iterations, size, leads);
-        let mut follower = Running::start(ours(false), name)?;
+        let mut follower = seats.across(|| Running::start(ours(false), name))?;
         let printed = loop {
             let printed = Running::start(ours(true), name)?.printed(deadline)?;
             match printed {
@@ -209,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_told_and_one_that_is_there_plays() {
-        let (present, absent) = Foreign::present(0, 64, |_| true);
+        let (present, absent) = Foreign::present(&super::super::ANYWHERE.take().unwrap(), 0, 64, |_| true);
         assert_eq!(present.len() + absent.len(), Program::ALL.len());
         for program in Program::ALL {
             let (command, package) = program.command();

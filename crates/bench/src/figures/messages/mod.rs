@@ -14,14 +14,11 @@ use super::{
     papers,
     sender::port_options,
 };
-use crate::{
-    measure::{Bar, Ratio, Spread, alternate},
-    process::Process,
-};
+use crate::measure::{Bar, Ratio, Spread, alternate};
 use anyhow::{Context, Result};
 use foreign::Foreign;
 use overside::verbs::CompletionQueue;
-use play::{Match, Pinned, Stretch};
+use play::{Match, Pinned, Seats, Stretch};
 use serde_json::json;
 use std::{ffi::OsString, net::TcpListener, os::unix::net::UnixStream, time::Duration};
 use verbs::{Verbs, Way};
@@ -58,7 +55,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         "Messages of {MESSAGE_BYTES} bytes go back and forth between two processes, one at a time. <i>Bare</i> is what shared memory \
          gives with nothing around it: a ring whose two ends spin, and a word that the kernel hands over (a futex). Index, and header \
          and footer are one-sided and poll memory, as in <i>rdma-sockets</i>; SEND meets a receive and sleeps by itself where polling \
-         brings nothing. Idle: two processors with nothing else to do. One core: both processes pinned to one. Busy: two other \
+         brings nothing. Idle: two processors with nothing else to do, an end pinned to each. One core: both processes pinned to one. Busy: two other \
          programs that never sleep, on the same two processors. Ratios are of paired rounds. libfabric's are of <i>fi_pingpong</i>, UCX's of \
          <i>ucx_perftest</i>, which poll, and start anew for each round: their processor time is not known."
     );
@@ -69,24 +66,27 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Place {
     pub(super) name: &'static str,
-    pub(super) processors: usize,
-    pub(super) busy: usize,
+    processors: usize,
+    busy: usize,
+    /// Each end on a processor of its own.
+    apart: bool,
 }
 
 impl Place {
-    /// Puts this process there, and those that it starts from now on, until both are dropped.
-    pub(super) fn take(&self) -> Result<(Pinned, Vec<(Process, UnixStream)>)> {
-        let pinned = Pinned::to(self.processors)?;
-        let hog = |_| Process::start("busy process", ROLE, &["busy"], None);
-        Ok((pinned, (0..self.busy).map(hog).collect::<Result<_>>()?))
+    /// Puts this process there, and those that it starts from now on, until that is dropped.
+    pub(super) fn take(&self) -> Result<Seats> {
+        Seats::take(self.processors, self.busy, self.apart)
     }
 }
 
 pub(super) const PLACES: [Place; 3] = [
-    Place { name: "two idle cores", processors: 2, busy: 0 },
-    Place { name: "one core", processors: 1, busy: 0 },
-    Place { name: "two busy cores", processors: 2, busy: 2 },
+    Place { name: "two idle cores", processors: 2, busy: 0, apart: true },
+    Place { name: "one core", processors: 1, busy: 0, apart: false },
+    Place { name: "two busy cores", processors: 2, busy: 2, apart: false },
 ];
+
+/// Two processors, and the scheduler says who is on which.
+pub(super) const ANYWHERE: Place = Place { name: "two cores", processors: 2, busy: 0, apart: false };
 
 /// A side's rounds.
 struct Rounds {
@@ -121,9 +121,9 @@ fn placement(
     transports: &[&str],
     absent: &mut Vec<String>,
 ) -> Result<Vec<Rounds>> {
-    let _there = place.take()?;
-    let mut sides = sides(setting, transports)?;
-    let (mut others, why) = Foreign::present(slice_ns(setting), MESSAGE_BYTES, |name| setting.wants(name));
+    let seats = place.take()?;
+    let mut sides = sides(setting, &seats, transports)?;
+    let (mut others, why) = Foreign::present(&seats, slice_ns(setting), MESSAGE_BYTES, |name| setting.wants(name));
     let rounds = setting.rounds();
     let (mut done, all) = (0, sides.len() + others.len());
     let samples = alternate(all, rounds, |side, round| {
@@ -133,7 +133,7 @@ fn placement(
             Some(ours) => ours.play(slice_ns(setting), MESSAGE_BYTES),
             // Most of their time is starting.
             None if round >= OTHERS_ROUNDS => Ok(Stretch::default()),
-            None => Ok(others[side - sides.len()].play(slice_ns(setting), MESSAGE_BYTES)),
+            None => Ok(others[side - sides.len()].play(&seats, slice_ns(setting), MESSAGE_BYTES)),
         }
     })?;
     let why = why.into_iter().chain(others.iter().filter_map(Foreign::failed));
@@ -150,34 +150,34 @@ fn slice_ns(setting: &Setting<'_>) -> u64 {
 }
 
 /// What shared memory gives with nothing around it: the ring and the futex.
-pub(super) fn bare_sides() -> Result<Vec<Match>> {
+pub(super) fn bare_sides(seats: &Seats) -> Result<Vec<Match>> {
     let (spin, memory) = bare::Spin::ours()?;
-    let spin = Match::start(SPIN, &["spin"], Some(memory), |_| Ok(Box::new(spin)))?;
+    let spin = Match::start(seats, SPIN, &["spin"], Some(memory), |_| Ok(Box::new(spin)))?;
     let (futex, memory) = bare::Futex::ours()?;
-    Ok(vec![spin, Match::start(FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?])
+    Ok(vec![spin, Match::start(seats, FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?])
 }
 
 /// Those that are wanted, ready.
-fn sides(setting: &Setting<'_>, transports: &[&str]) -> Result<Vec<Match>> {
-    let mut all = bare_sides()?;
+fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Vec<Match>> {
+    let mut all = bare_sides(seats)?;
     let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
     let unix = sockets::Stream::unix(ours.into());
-    all.push(Match::start(UNIX, &["unix"], Some(theirs.into()), |_| Ok(Box::new(unix)))?);
+    all.push(Match::start(seats, UNIX, &["unix"], Some(theirs.into()), |_| Ok(Box::new(unix)))?);
     let listener = TcpListener::bind("127.0.0.1:0").context("no TCP port of this host is free")?;
     let address = listener.local_addr()?.to_string();
     let tcp = |_: &mut UnixStream| Ok(Box::new(sockets::Stream::accept(&listener)?) as Box<dyn play::Side>);
-    all.push(Match::start(TCP, &["tcp", &address], None, tcp)?);
+    all.push(Match::start(seats, TCP, &["tcp", &address], None, tcp)?);
     all.retain(|side| setting.wants(&side.name));
     for transport in transports {
         for way in Way::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
-            all.push(provided(transport, way)?.0);
+            all.push(provided(seats, transport, way)?.0);
         }
     }
     Ok(all)
 }
 
 /// A side over a provider, and how long an inline message of its may be.
-fn provided(transport: &str, way: Way) -> Result<(Match, usize)> {
+fn provided(seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
     let address = Over::new(transport)?.address()?;
     let (provider, domain) = Verbs::provider(&address)?;
     let mut listener = provider.listen(&domain, address.name())?;
@@ -190,7 +190,7 @@ fn provided(transport: &str, way: Way) -> Result<(Match, usize)> {
         inline_max = side.inline_max;
         Ok(Box::new(side) as Box<dyn play::Side>)
     };
-    let side = Match::start(&name, &["verbs", way.name(), &address.to_string()], None, open)?;
+    let side = Match::start(seats, &name, &["verbs", way.name(), &address.to_string()], None, open)?;
     Ok((side, inline_max))
 }
 

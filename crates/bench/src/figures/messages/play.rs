@@ -97,12 +97,13 @@ impl Match {
     /// Starts the other process, which is to be `kind` with these arguments and has `input` as its standard input; `open` makes this
     /// end of it.
     pub(in crate::figures) fn start(
+        seats: &Seats,
         name: &str,
         arguments: &[&str],
         input: Option<OwnedFd>,
         open: impl FnOnce(&mut UnixStream) -> Result<Box<dyn Side>>,
     ) -> Result<Match> {
-        let (process, mut line) = Process::start("answering process", ROLE, arguments, input)?;
+        let (process, mut line) = seats.across(|| Process::start("answering process", ROLE, arguments, input))?;
         line.set_read_timeout(Some(PATIENCE)).context("a socket refuses a deadline")?;
         let side = open(&mut line).with_context(|| name.to_owned())?;
         Ok(Match { name: name.to_owned(), side, line, _process: process })
@@ -148,12 +149,9 @@ pub(in crate::figures) fn child(arguments: &[OsString]) -> Result<()> {
 pub(in crate::figures) struct Pinned(CpuSet);
 
 impl Pinned {
-    /// To the first `count` of those allowed now.
-    pub(in crate::figures) fn to(count: usize) -> Result<Pinned> {
-        let all = sched_getaffinity(None).context("the kernel does not say which processors this process may use")?;
-        let mut some = CpuSet::new();
-        (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(count).for_each(|cpu| some.set(cpu));
-        sched_setaffinity(None, &some).context("the kernel does not pin this process to a processor")?;
+    fn to(some: &CpuSet) -> Result<Pinned> {
+        let all = allowed()?;
+        sched_setaffinity(None, some).context("the kernel does not pin this process to a processor")?;
         Ok(Pinned(all))
     }
 
@@ -169,9 +167,65 @@ impl Drop for Pinned {
     }
 }
 
+/// Where the ends of a side run: this process where it is pinned to, and what it starts as well, unless it is the other end.
+pub(in crate::figures) struct Seats {
+    other: CpuSet,
+    _pinned: Pinned,
+    _beside: Vec<(Process, UnixStream)>,
+}
+
+impl Seats {
+    /// On the first processors of those allowed now, beside programs that keep them busy. `apart`: each end on one of its own, so that
+    /// it does not depend on the scheduler whether there are two.
+    pub(super) fn take(processors: usize, busy: usize, apart: bool) -> Result<Seats> {
+        let all = allowed()?;
+        let set = |skipped: usize, count: usize| {
+            let mut some = CpuSet::new();
+            let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
+            cpus.skip(skipped).take(count).for_each(|cpu| some.set(cpu));
+            some
+        };
+        let apart = apart && processors == 2 && all.count() >= 2;
+        let (ours, other) = if apart { (set(0, 1), set(1, 1)) } else { (set(0, processors), set(0, processors)) };
+        let pinned = Pinned::to(&ours)?;
+        let hog = |_| Process::start("busy process", ROLE, &["busy"], None);
+        Ok(Seats { other, _pinned: pinned, _beside: (0..busy).map(hog).collect::<Result<_>>()? })
+    }
+
+    /// What `start` starts is the other end.
+    pub(in crate::figures) fn across<T>(&self, start: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _there = Pinned::to(&self.other)?;
+        start()
+    }
+}
+
+fn allowed() -> Result<CpuSet> {
+    sched_getaffinity(None).context("the kernel does not say which processors this process may use")
+}
+
 /// The role under which a process answers.
 pub(in crate::figures) const ROLE: &str = "figure-answer";
 pub(in crate::figures) const WARM_UP: u64 = 32;
 /// Round trips between two looks at the clock.
 const BATCH: u64 = 16;
 pub(in crate::figures) const PATIENCE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_apart_share_no_processor_and_all_is_put_back() {
+        let before = allowed().unwrap();
+        let seats = Seats::take(2, 0, true).unwrap();
+        let ours = allowed().unwrap();
+        let theirs = seats.across(allowed).unwrap();
+        assert_eq!(allowed().unwrap(), ours, "whoever starts the other end stays where it is");
+        if before.count() >= 2 {
+            assert_eq!((ours.count(), theirs.count()), (1, 1));
+            assert!((0..CpuSet::MAX_CPU).all(|cpu| !(ours.is_set(cpu) && theirs.is_set(cpu))));
+        }
+        drop(seats);
+        assert_eq!(allowed().unwrap(), before);
+    }
+}

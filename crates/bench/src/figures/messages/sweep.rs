@@ -33,9 +33,9 @@ struct Place {
 pub(super) fn measure(setting: &Setting<'_>, transports: &[&str], figure: &mut Figure) -> Result<Vec<Gain>> {
     let mut gains = Vec::new();
     for transport in transports {
-        let _pinned = super::Pinned::to(PLACES[0].processors)?;
-        let (plain, inline_max) = provided(transport, Way::Framed)?;
-        let mut sides = [plain, provided(transport, Way::FramedInline)?.0];
+        let seats = PLACES[0].take()?;
+        let (plain, inline_max) = provided(&seats, transport, Way::Framed)?;
+        let mut sides = [plain, provided(&seats, transport, Way::FramedInline)?.0];
         let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| size + FRAME <= inline_max).collect();
         sizes.sort_unstable();
         let mut places = Vec::new();

@@ -11,7 +11,10 @@ mod table;
 use super::{
     Setting,
     figure::Figure,
-    messages::{self, MESSAGE_BYTES, PLACES, Place, play::Match},
+    messages::{
+        self, ANYWHERE, MESSAGE_BYTES, PLACES, Place,
+        play::{Match, Seats},
+    },
 };
 use crate::measure::{Bar, Ratio, alternate};
 use anyhow::{Context, Result};
@@ -87,9 +90,9 @@ fn programs(setting: &Setting<'_>, library: &Path, all: &mut Vec<Series>, figure
 }
 
 /// Plainly and under the library, over both families.
-fn pairs(library: &Path, job: Job) -> Result<Vec<Pair>> {
+fn pairs(seats: &Seats, library: &Path, job: Job) -> Result<Vec<Pair>> {
     let ways = [Family::Tcp, Family::Unix].into_iter().flat_map(|family| [(family, None), (family, Some(library))]);
-    ways.map(|(family, library)| Pair::start(job, family, library)).collect()
+    ways.map(|(family, library)| Pair::start(seats, job, family, library)).collect()
 }
 
 fn echo_name(place: &Place) -> String {
@@ -97,14 +100,14 @@ fn echo_name(place: &Place) -> String {
 }
 
 fn echo(setting: &Setting<'_>, library: &Path, place: Place) -> Result<Series> {
-    let _there = place.take()?;
-    let bare = messages::bare_sides()?;
-    alternately(setting, echo_name(&place), bare, pairs(library, Job::Echo)?)
+    let seats = place.take()?;
+    let bare = messages::bare_sides(&seats)?;
+    alternately(setting, echo_name(&place), bare, pairs(&seats, library, Job::Echo)?)
 }
 
 fn own(setting: &Setting<'_>, library: &Path, job: Job) -> Result<Series> {
-    let _there = PLACES[0].take()?;
-    alternately(setting, job.name().to_owned(), Vec::new(), pairs(library, job)?)
+    let seats = ANYWHERE.take()?;
+    alternately(setting, job.name().to_owned(), Vec::new(), pairs(&seats, library, job)?)
 }
 
 fn alternately(setting: &Setting<'_>, name: String, mut bare: Vec<Match>, mut pairs: Vec<Pair>) -> Result<Series> {
@@ -172,7 +175,7 @@ fn idle(setting: &Setting<'_>, library: &Path, figure: &mut Figure) -> Result<()
     let mut ends = Ends::default();
     for library in [None, Some(library)] {
         setting.progress.say("sockets, idle");
-        let mut pair = Pair::start(Job::Idle, Family::Tcp, library)?;
+        let mut pair = Pair::start(&ANYWHERE.take()?, Job::Idle, Family::Tcp, library)?;
         // What the first one costs is not each one's.
         pair.play(1)?;
         let before = pair.memory()?;

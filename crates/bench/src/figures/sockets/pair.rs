@@ -5,7 +5,7 @@ use super::{
     program::{Family, Job},
 };
 use crate::{
-    figures::messages::play::{PATIENCE, Stretch, WARM_UP},
+    figures::messages::play::{PATIENCE, Seats, Stretch, WARM_UP},
     process::{Process, memory_file, read_word, write_words},
 };
 use anyhow::{Context, Result};
@@ -41,7 +41,7 @@ pub(super) struct Ends {
 
 impl Pair {
     /// Starts both; `library` is what they run under.
-    pub(super) fn start(job: Job, family: Family, library: Option<&Path>) -> Result<Pair> {
+    pub(super) fn start(seats: &Seats, job: Job, family: Family, library: Option<&Path>) -> Result<Pair> {
         let report = memory_file(b"")?;
         let told = OsString::from(format!("/proc/{}/fd/{}", std::process::id(), report.as_raw_fd()));
         let environment: Vec<(&str, &OsStr)> = match library {
@@ -61,7 +61,7 @@ impl Pair {
                 format!("overside-figure-sockets-{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed))
             }
         };
-        let mut server = start("server", &["serve", job.name(), &name])?;
+        let mut server = seats.across(|| start("server", &["serve", job.name(), &name]))?;
         let port = read_word(&mut server.1).context("the server does not listen")?;
         let address = if family == Family::Tcp { format!("127.0.0.1:{port}") } else { name };
         let client = start("client", &["call", job.name(), &address])?;
