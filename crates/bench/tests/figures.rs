@@ -68,6 +68,13 @@ fn what_there_is_not_is_said() {
     assert!(format!("{error:#}").contains("choose one of verbs, transmit"), "{error:#}");
     let error = figures::run(&Options { over: "pigeon".into(), ..options("delta") }).expect_err("no such provider");
     assert!(format!("{error:#}").contains("there is no transport"), "{error:#}");
+    let nowhere = Options { report: Some("/nonexistent/page.html".into()), ..options("delta") };
+    let error = figures::run(&nowhere).expect_err("the report cannot be written");
+    assert!(format!("{error:#}").contains("choose another --report"), "{error:#}");
+    let error = figures::run(&Options { only: Some("TCP".into()), ..options("delta") }).expect_err("no such choice");
+    assert!(format!("{error:#}").contains("--only"), "{error:#}");
+    let error = figures::run(&Options { seed: 1, ..options("delta") }).expect_err("no such choice");
+    assert!(format!("{error:#}").contains("--seed"), "{error:#}");
     let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");
     assert!(format!("{error:#}").contains("sockets library is not beside"), "{error:#}");
 }

@@ -41,7 +41,7 @@ pub enum Error {
     #[error("the key exists already; use upsert to replace its value")]
     Exists,
     /// The arena is full. The tree is as it was before the call.
-    #[error("the arena is full; delete rows, close scans that hold old pages, or give the arena more chunks")]
+    #[error("the arena is full; delete rows, close scans that hold old pages, or give it more memory")]
     Exhausted,
     /// A key longer than `Options::key_max`.
     #[error("the key has {len} bytes, {max} are allowed; use a shorter key or raise Options::key_max")]

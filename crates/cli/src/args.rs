@@ -332,8 +332,8 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 fn scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(scale) if scale > 0.0 && scale <= 100.0 => Ok(scale),
-        _ => Err("a scale factor is a number above 0, at most 100".into()),
+        Ok(scale) if (0.0001..=10.0).contains(&scale) => Ok(scale),
+        _ => Err("a scale factor is a number from 0.0001 to 10".into()),
     }
 }
 
@@ -353,8 +353,9 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 const OVERVIEW: &str = "\
-Your own file, from another process, in three lines:
-  overside serve --listen shm:mine &
+Your own file, from another process: one terminal serves,
+  overside serve --listen shm:mine
+and another, once that says that it listens, loads and scans:
   overside load shm:mine trips trips.parquet --key id
   overside scan shm:mine trips --from 1000 --to 2000 --out part.csv
 
@@ -414,7 +415,9 @@ Serve tables on each address until Ctrl-C or SIGTERM. The first line of the outp
 shm: any process of the same user may connect, read and change every table; over tcp: whoever has the
 key, and without a key, which is for this host alone, anybody on it. Both sides of a connection prove the
 key, and every frame carries a tag made with it, but nothing on the wire is secret. Tables live in
-memory: they are gone when the server ends. It ends with status 1 if a bug keeps it from going on.";
+memory: they are gone when the server ends. It ends with status 1 if a bug keeps it from going on.
+
+Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a second or two.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside serve --listen shm:mine

@@ -33,7 +33,7 @@ pub(super) fn sentences(runs: &[Run], baseline: &[Run], prices: &[Prices]) -> [S
 }
 
 fn chosen(autos: &[&Run]) -> String {
-    let choice = |run: &&Run| {
+    let choice = |run: &Run| {
         let pages = run.chosen.pages().max(1);
         let mut ways: Vec<_> = WAYS.into_iter().zip(run.chosen.parts()).filter(|(_, n)| *n > 0).collect();
         ways.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
@@ -41,9 +41,28 @@ fn chosen(autos: &[&Run]) -> String {
             [(way, _)] => vec![format!("every page as {way}")],
             _ => ways.iter().map(|(way, n)| format!("{:.0} % as {way}", *n as f64 / pages as f64 * 100.0)).collect(),
         };
-        format!("{} for {}", ways.join(" and "), run.workload)
+        ways.join(" and ")
     };
-    format!("Left to choose, auto sent {}.", autos.iter().map(choice).collect::<Vec<_>>().join(", "))
+    // Each choice once, with all the workloads that it was made for.
+    let mut choices: Vec<(String, Vec<&str>)> = Vec::new();
+    for run in autos {
+        let choice = choice(run);
+        match choices.iter_mut().find(|(other, _)| *other == choice) {
+            Some((_, workloads)) => workloads.push(&run.workload),
+            None => choices.push((choice, vec![&run.workload])),
+        }
+    }
+    let choices: Vec<_> =
+        choices.iter().map(|(choice, workloads)| format!("{choice} for {}", listed(workloads))).collect();
+    format!("Left to choose, auto sent {}.", choices.join(", "))
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 fn why(autos: &[&Run], prices: &[Prices]) -> String {
@@ -150,6 +169,14 @@ mod tests {
             "Against packing every page that took 50 % less time and 90 % less server work for full, and 25 % more time \
              and 20 % more server work for hot, 10.0 × the rate of write and read."
         );
+    }
+
+    #[test]
+    fn a_choice_is_said_once() {
+        let runs =
+            ["full", "range", "hot"].map(|name| run(name, "auto", 1, 1, Chosen { gather: 7, ..Chosen::default() }));
+        let [chosen, ..] = sentences(&runs, &[], &[]);
+        assert_eq!(chosen, "Left to choose, auto sent every page as gather for full, range and hot.");
     }
 
     #[test]

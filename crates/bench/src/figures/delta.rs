@@ -174,24 +174,31 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>) {
          without pages would do, gathered or packed first. The limit copies pages of 16 KiB.",
         setting.region_bytes() >> 20
     );
+    for size in SIZES {
+        charts(figure, size);
+    }
+    claims(figure);
+}
+
+/// The charts of one size of deltas.
+fn charts(figure: &mut Figure, size: usize) {
     let mut throughput = Curves::new("throughput (GB/s)", "deltas behind the page", Scale::Linear);
     let mut cpu = Curves::new("CPU of the sender (ns per byte)", "deltas behind the page", Scale::Linear).logarithmic();
-    let list = SIZES.into_iter().flat_map(|size| Way::ALL.into_iter().map(move |way| (way, size)));
-    for (colour, (way, size)) in list.enumerate() {
-        let name = format!("{} {size} B", way.name());
-        throughput.add(Curve::of(&name, colour, figure.curve(&name), |p| p.spread.bytes_per_s, 1e-9));
-        let work = figure.curve(&name).iter().map(|p| (p.x, p.sender_work_ns_per_byte)).collect();
-        cpu.add(Curve::values(&name, colour, work));
+    for (colour, way) in Way::ALL.into_iter().enumerate() {
+        let points = figure.curve(&format!("{} {size} B", way.name()));
+        let work = points.iter().map(|p| (p.x, p.sender_work_ns_per_byte)).collect();
+        throughput.add(Curve::of(way.name(), colour, points, |p| p.spread.bytes_per_s, 1e-9));
+        cpu.add(Curve::values(way.name(), colour, work));
     }
-    throughput.add(Curve::limit("memcpy of pages", 0, &figure.curve("page and deltas 128 B")));
+    throughput.add(Curve::limit("memcpy of pages", 4, &figure.curve(&format!("page and deltas {size} B"))));
     throughput.marks(papers::marks("delta", "throughput"));
-    figure.charts.push((
-        curves(&throughput),
-        "Throughput of a page with its deltas, as figure 6 of <i>To Copy or Not to Copy</i>. Diamonds are the paper's."
-            .into(),
-    ));
-    figure.charts.push((curves(&cpu), "Work of the sender's processor for a byte, without empty polling.".into()));
-    claims(figure);
+    let caption = format!(
+        "Throughput of a page with its deltas of {size} B, as figure 6 of <i>To Copy or Not to Copy</i>. Diamonds are the paper's."
+    );
+    figure.charts.push((curves(&throughput), caption));
+    let caption =
+        format!("Work of the sender's processor for a byte, without empty polling, deltas of {size} B; log axis.");
+    figure.charts.push((curves(&cpu), caption));
 }
 
 fn claims(figure: &mut Figure) {

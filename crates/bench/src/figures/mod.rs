@@ -28,13 +28,15 @@ pub use figure::{Comparison, Figure, Point, PointSpread};
 pub use regret::{PricesApart, prices_apart};
 pub use sender::Sample;
 
-use crate::{progress::Progress, report::Machine};
-use anyhow::{Context, Result};
+use crate::{
+    progress::Progress,
+    report::{self, Machine},
+};
+use anyhow::{Context, Result, ensure};
 use overside::Address;
 use serde::Serialize;
 use std::{
     ffi::OsString,
-    fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
@@ -83,8 +85,8 @@ pub const NAMES: [&str; 9] =
 ///
 /// # Errors
 ///
-/// There is no such figure or provider; a process could not be started or ended early; memory ran out; two ways of sending
-/// delivered different bytes; the page could not be written.
+/// There is no such figure or provider, or no such choice within the figure; the page cannot be written; a process could not be started or ended early; memory ran out; two ways of sending
+/// delivered different bytes.
 pub fn run(options: &Options) -> Result<Figures> {
     let start = Instant::now();
     let names: Vec<&str> = match options.figure.as_str() {
@@ -92,6 +94,18 @@ pub fn run(options: &Options) -> Result<Figures> {
         name => vec![name],
     };
     let over = Over::new(&options.over)?;
+    ensure!(
+        options.only.is_none() || names.iter().any(|name| ["messages", "sockets"].contains(name)),
+        "--only chooses among the series of messages and sockets; {} has no use for it",
+        options.figure
+    );
+    ensure!(
+        options.seed == 0 || names.contains(&"regret"),
+        "--seed chooses the shapes of regret; {} has no use for it",
+        options.figure
+    );
+    let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
+    report::writable(&report)?;
     let progress = Progress::new();
     let library = options.library.as_deref();
     if names.contains(&"sockets") && library.is_none() {
@@ -110,9 +124,7 @@ pub fn run(options: &Options) -> Result<Figures> {
     };
     let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
-    let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
-    fs::write(&report, page::html(&figures, options))
-        .with_context(|| format!("{} could not be written; choose another --report", report.display()))?;
+    report::write(&report, &page::html(&figures, options))?;
     drop(progress);
     match (options.json, &figures.figures[..]) {
         (true, [one]) => println!("{}", serde_json::to_string(one)?),

@@ -88,9 +88,13 @@ fn table(table: &Table) -> String {
 
 fn bars(bars: &[Bar]) -> String {
     let row = |bar: &Bar| {
-        let class = if bar.verdict == Verdict::Missed { "bad" } else { "good" };
+        let class = match bar.verdict {
+            Verdict::Missed => "bad",
+            Verdict::Met => "good",
+            Verdict::WithinNoise | Verdict::NotMeasured => "open",
+        };
         format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td class=\"whole\">{}</td><td class=\"whole {class}\">{}</td></tr>",
             escape(&bar.name),
             bar.wanted,
             shown(bar.ratio),
@@ -99,7 +103,7 @@ fn bars(bars: &[Bar]) -> String {
     };
     let rows: String = bars.iter().map(row).collect();
     format!(
-        "<table class=\"claims\"><thead><tr><th>bar</th><th>at least</th><th>measured</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
+        "<table class=\"claims bars\"><thead><tr><th>bar</th><th>at least</th><th>measured</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
     )
 }
 

@@ -35,6 +35,15 @@ pub(super) fn says(claim: &str) -> &'static str {
     PAPERS.claims.iter().find(|c| c.claim == claim).map_or("", |c| &c.says)
 }
 
+/// The ids of all claims that a figure is to answer, in order.
+#[cfg(test)]
+pub(super) fn claims(figure: &str) -> Vec<&'static str> {
+    let own = PAPERS.claims.iter().filter(|claim| claim.figure == figure);
+    let mut ids: Vec<_> = own.map(|claim| claim.claim.as_str()).collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// The papers' points of a chart.
 pub(super) fn marks(figure: &str, chart: &str) -> Vec<Mark> {
     let own = PAPERS.points.iter().filter(|point| point.figure == figure && point.chart == chart);

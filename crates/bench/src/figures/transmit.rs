@@ -1,6 +1,8 @@
 //! `transmit`: records packed first (copy-out), gathered from where they lie (zero-copy), or as the planner chooses, by
 //! record size and records a send (to-copy figures 3, 4 and 5).
 
+mod claims;
+
 use super::{
     Setting,
     charts::{Curve, Curves, breakdown, curves},
@@ -264,7 +266,7 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, kernel_shares: &[KernelShare
             ),
         ));
     }
-    claims(figure);
+    claims::tell(figure);
 }
 
 fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
@@ -328,50 +330,6 @@ fn breakdown_rows(figure: &Figure, kernel_shares: &[KernelShare], clients: usize
         rows.push((name, vec![work - kernel, kernel, busy - work, (1.0 - busy).max(0.0)]));
     }
     rows
-}
-
-/// The papers' ratios, within this run.
-fn claims(figure: &mut Figure) {
-    let peak = |way, size| figure.peak(&series(way, size, 1), |p| p.bytes_per_s).cloned();
-    let rate = |p: &Point| p.bytes_per_s / 1e9;
-    let mut told = Vec::new();
-    if let (Some(copy), Some(zero)) = (peak(Way::CopyOut, 128), peak(Way::ZeroCopy, 128)) {
-        let ratio = rate(&copy) / rate(&zero);
-        let here =
-            format!("{:.2} and {:.2} GB/s at the peaks: copy-out {:.2} × zero-copy", rate(&copy), rate(&zero), ratio);
-        told.push(("TC-C19", here, ratio > 1.05));
-        let here =
-            format!("zero-copy of 128 B ends at {} bytes a send with {:.2} GB/s", last(figure, 128), rate(&zero));
-        told.push(("TC-C17", here, ratio > 1.05));
-    }
-    if let (Some(small), Some(large)) = (peak(Way::CopyOut, 128), peak(Way::CopyOut, 1024)) {
-        let ratio = rate(&small) / rate(&large);
-        told.push(("TC-C18", format!("copy-out of 128 B reaches {ratio:.2} of copy-out of 1024 B"), ratio > 0.9));
-    }
-    if let (Some(copy), Some(zero)) = (peak(Way::CopyOut, 1024), peak(Way::ZeroCopy, 1024)) {
-        let here = format!("1024 B: {:.2} GB/s copy-out, {:.2} GB/s zero-copy", rate(&copy), rate(&zero));
-        told.push(("TC-C20", here, (0.8..1.1).contains(&(rate(&copy) / rate(&zero)))));
-    }
-    for (claim, size) in [("TC-C29", 1024), ("TC-C30", 128)] {
-        let saving = figure.curve(&series(Way::ZeroCopy, size, 1)).into_iter().filter_map(|zero| {
-            let copy = figure.point(&series(Way::CopyOut, size, 1), zero.x)?;
-            Some((1.0 - zero.sender_work_ns_per_byte / copy.sender_work_ns_per_byte, zero.x))
-        });
-        if let Some((saving, x)) = saving.max_by(|a, b| a.0.total_cmp(&b.0)) {
-            let here = format!(
-                "{size} B: zero-copy saves up to {:.0} % of the sender's work for a byte (at {x} B a send)",
-                saving * 100.0
-            );
-            told.push((claim, here, if size == 1024 { saving > 0.5 } else { saving > 0.0 }));
-        }
-    }
-    for (claim, here, agrees) in told {
-        figure.compare(claim, papers::says(claim), here, agrees);
-    }
-}
-
-fn last(figure: &Figure, size: usize) -> u64 {
-    figure.curve(&series(Way::ZeroCopy, size, 1)).last().map_or(0, |point| point.x)
 }
 
 fn cells(quick: bool) -> Vec<Cell> {

@@ -24,9 +24,9 @@ impl Lineitem {
     ///
     /// # Errors
     ///
-    /// A scale that is not above zero, or beyond what this generator packs into memory.
+    /// A scale at which the standard has no rows, or beyond what this generator packs into memory.
     pub fn generate(scale: f64, threads: usize) -> Result<Lineitem, GenerateError> {
-        if !(scale > 0.0 && scale <= SCALE_MAX) {
+        if !SCALES.contains(&scale) {
             return Err(GenerateError { scale });
         }
         // Not the crate's global pool: that would keep its 300 MB for as long as the process lives.
@@ -83,9 +83,10 @@ impl std::fmt::Display for GenerateError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "scale factor {} cannot be generated: give one above 0 and at most {SCALE_MAX} \
-             (0.1 is 600,572 rows)",
-            self.scale
+            "scale factor {} cannot be generated: give one from {} to {} (0.1 is 600,572 rows)",
+            self.scale,
+            SCALES.start(),
+            SCALES.end()
         )
     }
 }
@@ -126,7 +127,8 @@ fn row<'a>(item: &LineItem<'a>) -> Row<'a> {
 }
 
 const ROWS_AT_ONE: f64 = 6_001_215.0;
-const SCALE_MAX: f64 = 10.0;
+/// The generator of parts wants at least some of them.
+const SCALES: std::ops::RangeInclusive<f64> = 0.0001..=10.0;
 const TEXT_POOL_BYTES: i32 = 300 << 20;
 const THREADS_MAX: usize = 64;
 
@@ -159,9 +161,11 @@ mod tests {
 
     #[test]
     fn a_senseless_scale_is_an_error() {
-        for scale in [0.0, -1.0, f64::NAN, 1e9] {
+        for scale in [0.0, -1.0, f64::NAN, 1e9, 1e-9, 1e-5] {
             let error = Lineitem::generate(scale, 2).unwrap_err();
-            assert!(error.to_string().contains("at most 10"));
+            assert!(error.to_string().contains("from 0.0001 to 10"));
         }
+        let pool = TextPool::new(1 << 20, Distributions::static_default());
+        assert!(!Lineitem::with_texts(*SCALES.start(), 64, &pool).rows().is_empty());
     }
 }

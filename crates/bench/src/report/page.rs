@@ -47,6 +47,7 @@ table{border-collapse:collapse;width:100%;font-size:.83rem;font-variant-numeric:
 border-top:1.6px solid var(--ink);border-bottom:1.6px solid var(--ink);line-height:1.35}
 th{font-weight:600;text-align:right;padding:.3rem .45rem;border-bottom:.8px solid var(--ink);vertical-align:bottom}
 td{padding:.12rem .45rem;text-align:right;white-space:nowrap}
+table.wide th,table.wide td{padding-left:.28rem;padding-right:.28rem}table.wide{font-size:.79rem}
 tr.block td{padding-top:.34rem}
 tbody tr:last-child td{padding-bottom:.34rem}
 th:first-child,td:first-child,.figures:not(.one) th:nth-child(2),.figures:not(.one) td:nth-child(2){text-align:left}
@@ -58,7 +59,8 @@ font:.8rem/1.55 var(--mono);hyphens:none;margin:.6rem 0 1rem}
 code{font:.86em var(--mono);hyphens:none}
 ul{margin:0 0 .8rem;padding-left:1.2rem}li{margin:.15rem 0}
 table.claims td{white-space:normal;text-align:left;vertical-align:top}table.claims td:first-child{white-space:nowrap}
-table.claims th{text-align:left}
+table.claims th{text-align:left}table.claims td.whole{white-space:nowrap}
+table.bars td:first-child{white-space:normal}table.bars th{white-space:nowrap}.open{color:var(--faint);font-weight:600}
 details{margin:.6rem 0 1.4rem;font-size:.9rem}summary{cursor:pointer;color:var(--faint)}
 .bad{color:var(--bad);font-weight:600}.good{color:var(--good);font-weight:600}
 .end{margin-top:2.6rem;border-top:.8px solid var(--rule);padding-top:.7rem;font-size:.84rem;color:var(--faint)}

@@ -55,7 +55,7 @@ pub(super) fn runs(report: &Report) -> String {
         "bytes packed",
         "verified",
     ];
-    table(&head, &rows, "figures")
+    table(&head, &rows, "figures wide")
 }
 
 /// The same workloads while another process updates rows.

@@ -1,7 +1,7 @@
 //! Grouped bars with whiskers.
 
 use super::axis::{Axis, Scale, label};
-use super::canvas::{Anchor, Canvas};
+use super::canvas::{Anchor, Canvas, width};
 
 /// A chart of grouped bars.
 pub struct Bars {
@@ -67,7 +67,7 @@ impl Bars {
         for reference in &self.references {
             // Named beside the legend: a name on the line would run into the bars.
             canvas.text("", (right, 12.0), Anchor::End, &reference.name);
-            right -= reference.name.chars().count() as f64 * 5.6 + 6.0;
+            right -= width(&reference.name) + 6.0;
             canvas.line("reference", (right - 24.0, 8.5), (right, 8.5));
             right -= 40.0;
             let y = frame.y(axis.place(reference.value));

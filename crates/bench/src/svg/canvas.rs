@@ -95,7 +95,7 @@ impl Canvas {
         for (class, name) in entries {
             self.rect(class, (at.0, at.1 - 8.0), (9.0, 9.0), "");
             self.text("", (at.0 + 13.0, at.1), Anchor::Start, name);
-            at.0 += 27.0 + name.chars().count() as f64 * 6.0;
+            at.0 += KEY + width(name);
         }
     }
 
@@ -122,6 +122,26 @@ impl Anchor {
         }
     }
 }
+
+/// How wide a text of the charts' size is at most, in user units: as wide as the widest of the fonts that a page asks for makes
+/// it, so that nothing runs into its neighbour whichever of them there is.
+pub(super) fn width(text: &str) -> f64 {
+    let em = |letter: char| match letter {
+        'i' | 'j' | 'l' | '\'' | '|' => 0.28,
+        ' ' | ',' | '.' | ':' | ';' | '-' | '/' => 0.34,
+        'f' | 'r' | 't' | '(' | ')' | '[' | ']' => 0.41,
+        'm' | 'M' | 'W' | '%' => 0.98,
+        'w' | '+' | '=' | '<' | '>' | '×' => 0.84,
+        letter if letter.is_uppercase() => 0.75,
+        _ => 0.64,
+    };
+    text.chars().map(em).sum::<f64>() * FONT
+}
+
+/// What an entry of a legend takes beside its name: the square before it, and the gap behind it.
+pub(super) const KEY: f64 = 27.0;
+/// The size of the charts' letters, as [`super::STYLE`] sets it.
+const FONT: f64 = 11.0;
 
 /// Text that can stand in markup, between tags and in quoted attributes.
 pub fn escape(text: &str) -> String {

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Scale, label};
 use super::bars::{Bar, Frame};
-use super::canvas::{Anchor, Canvas};
+use super::canvas::{Anchor, Canvas, KEY, width};
 
 /// A chart of curves.
 pub struct Curves {
@@ -100,7 +100,7 @@ impl Curves {
         let (mut x, mut y) = (LEFT, 12.0);
         let mut placed = Vec::new();
         for (class, name) in entries.chain(marks) {
-            let width = 27.0 + name.chars().count() as f64 * 6.0;
+            let width = KEY + width(&name);
             if x + width > self.size.0 && x > LEFT {
                 (x, y) = (LEFT, y + 15.0);
             }
@@ -110,11 +110,16 @@ impl Curves {
         placed
     }
 
-    /// Ticks of the lower axis: places that have points, as many as can be read.
+    /// Ticks of the lower axis: places that have points, as many as can be read, or round numbers where there are many.
     fn places(&self, canvas: &mut Canvas, frame: &Frame, x: &dyn Fn(f64) -> f64) {
         let mut places: Vec<f64> = self.curves.iter().flat_map(|c| c.points.iter().map(|(at, _)| *at)).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
+        if self.place_scale == Scale::Linear && places.len() > PLACES_NAMED_MAX {
+            let (low, high) = self.range();
+            places = Axis::over(Scale::Linear, [high]).ticks().to_vec();
+            places.retain(|place| (low..=high).contains(place));
+        }
         let mut free = f64::NEG_INFINITY;
         for place in places {
             let (at, name) = (x(place), short(place));
@@ -165,6 +170,8 @@ fn short(value: f64) -> String {
     }
 }
 
+/// With more places than these what matters is where about they lie, not each of them.
+const PLACES_NAMED_MAX: usize = 40;
 /// Where the plot begins.
 const LEFT: f64 = 52.0;
 /// Room between the axis and the first and last point.

@@ -30,7 +30,7 @@ svg .reference{stroke:var(--ink);stroke-width:1;stroke-dasharray:5 3;fill:none}
 svg .line{fill:none;stroke-width:1.8}
 svg .dashed{stroke-width:1.2;stroke-dasharray:5 3}
 svg .mark{fill:var(--paper);stroke:var(--ink);stroke-width:1.4}
-svg .marked{fill:var(--faint);font-size:10px}
+svg .marked{fill:var(--faint);font-size:10px;paint-order:stroke;stroke:var(--paper);stroke-width:3px}
 svg .s0{fill:var(--s0)} svg .s1{fill:var(--s1)} svg .s2{fill:var(--s2)}
 svg .s3{fill:var(--s3)} svg .s4{fill:var(--s4)} svg .s5{fill:var(--s5)}
 svg .l0{stroke:var(--s0)} svg .l1{stroke:var(--s1)} svg .l2{stroke:var(--s2)}

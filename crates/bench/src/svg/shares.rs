@@ -1,6 +1,6 @@
 //! Stacked shares of a whole.
 
-use super::canvas::{Anchor, Canvas};
+use super::canvas::{Anchor, Canvas, width};
 
 /// A chart of horizontal bars, each a whole divided into shares.
 pub struct Shares {
@@ -26,9 +26,9 @@ impl Shares {
     /// The chart as SVG.
     pub fn draw(&self) -> String {
         let height = TOP + STEP * self.bars.len() as f64;
-        let longest = self.bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
+        let longest = self.bars.iter().map(|bar| width(&bar.name)).fold(0.0, f64::max);
         let remarks = self.bars.iter().any(|bar| !bar.remark.is_empty());
-        let left = (longest as f64 * 6.2 + 14.0).max(70.0);
+        let left = (longest + 14.0).max(70.0);
         let right = self.width - if remarks { REMARK } else { 4.0 };
         let mut canvas = Canvas::new(self.width, height);
         let entries = self.series.iter().enumerate();

@@ -64,7 +64,10 @@ impl Store {
     fn new_table(&self, name: &str, schema: Schema) -> Result<Table, Fault> {
         let layout = RowLayout::new(&schema);
         let exhausted = |e: &dyn std::fmt::Display| {
-            fault(FaultCode::Exhausted, format!("no memory for table {name:?}: {e}; drop a table or raise the limit"))
+            fault(
+                FaultCode::Exhausted,
+                format!("no memory for table {name:?}: {e}; drop a table or raise the limit (serve --memory)"),
+            )
         };
         let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
             .map_err(|e| exhausted(&e))?;

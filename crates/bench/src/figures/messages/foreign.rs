@@ -52,10 +52,11 @@ impl Program {
         }
     }
 
-    /// One end of it. It ends when the process that started it does.
+    /// One end of it. It ends when the process that started it does, and is asked to: libfabric takes its segment out of `/dev/shm`
+    /// when it is, and leaves it there when it is killed.
     fn end(self, port: u16, iterations: u64, size: usize, leads: bool) -> Command {
         let mut command = Command::new(GUARD);
-        command.args(["--pdeathsig", "KILL", self.command().0]);
+        command.args(["--pdeathsig", "TERM", self.command().0]);
         let (port, iterations, size) = (port.to_string(), iterations.to_string(), size.to_string());
         match self {
             Program::PingPong { provider, endpoint } => {
@@ -148,6 +149,8 @@ impl Foreign {
                 }
             }
         };
+        // Not killed while it takes down what it has put into `/dev/shm`.
+        follower.process.end(PATIENCE);
         let each = self.program.round_trip_ns(&printed).with_context(|| format!("{name} printed {printed:?}"))?;
         let round_trips = self.iterations;
         self.iterations = ((slice_ns as f64 / each) as u64).clamp(ITERATIONS, ITERATIONS_MAX);
