@@ -47,6 +47,21 @@ impl Foreign {
         self.mapped.read(at, out)
     }
 
+    /// As [`read`](Self::read), where `then`, [a place](Self::place) of this memory or another, is read next; null where that is not known.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`]; nothing is copied then.
+    #[inline]
+    pub fn read_ahead(&self, at: u64, out: &mut [u8], then: *const u8) -> Result<(), MemoryError> {
+        self.mapped.read_ahead(at, out, then)
+    }
+
+    /// Where `len` bytes from offset `at` on lie, to be asked for ahead; null when they are not all inside.
+    #[inline]
+    pub fn place(&self, at: u64, len: usize) -> *const u8 {
+        self.mapped.checked(at, len).map_or(std::ptr::null(), |place| place.cast_const())
+    }
+
     /// Packs messages of a shape over the `len` bytes from offset `at` on into the start of `out`; gives their bytes. What the peer
     /// writes meanwhile may be what is packed, and nothing else happens.
     ///
@@ -127,6 +142,11 @@ mod tests {
         foreign.read(8, &mut out).unwrap();
         assert_eq!(out[0], 7);
         assert!(foreign.read(4090, &mut out).is_err());
+        assert!(foreign.read_ahead(4090, &mut out, std::ptr::null()).is_err());
+        assert!(foreign.place(4096, 1).is_null() && foreign.place(u64::MAX, 2).is_null());
+        let mut whole = [1; 4096];
+        foreign.read_ahead(0, &mut whole, foreign.place(0, 4096)).unwrap();
+        assert!(whole[8] == 7 && whole.iter().filter(|byte| **byte != 0).count() == 1);
         assert!(foreign.read(u64::MAX, &mut out).is_err());
         assert!(foreign.load(4).is_err());
         assert!(foreign.load(4096).is_err());

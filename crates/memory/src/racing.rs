@@ -50,6 +50,15 @@ impl Racing {
         Ok(())
     }
 
+    /// The same, where what begins at `then` is read next.
+    #[inline]
+    pub(crate) fn read_ahead(&self, at: u64, out: &mut [u8], then: *const u8) -> Result<(), MemoryError> {
+        let source = self.checked(at, out.len())?;
+        // SAFETY: [foreign] [window] in bounds of the mapping; `out` is ours.
+        unsafe { kernels::copy_racing_ahead(out.as_mut_ptr(), source, out.len(), then) };
+        Ok(())
+    }
+
     /// The aligned word at offset `at`.
     #[inline]
     pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, MemoryError> {

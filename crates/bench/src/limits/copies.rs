@@ -197,6 +197,7 @@ pub fn kernel_name(kernel: kernels::Kernel) -> &'static str {
         kernels::Kernel::RepMovsb => "rep movsb",
         kernels::Kernel::Avx2 => "AVX2",
         kernels::Kernel::Streaming => "AVX2 streaming",
+        kernels::Kernel::Ahead => "rep movsb, asking ahead",
     }
 }
 

@@ -65,7 +65,7 @@ impl Overside {
         let mut touched = Touched::default();
         let mut scan = self.client.scan(&self.table, &ScanOptions::default())?;
         while let Some(block) = scan.next_block()? {
-            for row in block.rows() {
+            touched = block.rows().fold(touched, |mut touched, row| {
                 let (prefix, rest) = (row.prefix(), row.rest());
                 let key = u64::from(prefix[keys[0]]).wrapping_add(u64::from(prefix[keys[1]]));
                 touched.add(Touched {
@@ -73,7 +73,8 @@ impl Overside {
                     bytes: (prefix.len() + rest.len()) as u64,
                     sum: key.wrapping_add(touch(prefix)).wrapping_add(touch(rest)),
                 });
-            }
+                touched
+            });
         }
         Ok(touched)
     }

@@ -1,5 +1,7 @@
 //! Reading the peer's ring: nothing in it is believed before it is copied out and checked.
 
+use overside_memory::kernels::{AHEAD_BYTES, asks_ahead};
+
 use crate::doorbell::PeerRing;
 use crate::fate::Fate;
 use crate::peer_memory::PeerMemory;
@@ -151,11 +153,12 @@ impl Consumer {
                     if len > message.descriptor.len as usize - done || len > room - done {
                         return Err(Trouble::Malformed("a message's fragments are longer than the message"));
                     }
+                    let then = if len >= AHEAD_BYTES { self.after(message, i, memory) } else { std::ptr::null() };
                     let source = memory.find(sge.segment).ok_or(Trouble::Unknown)?;
                     // SAFETY: [shm-posted] done + len <= room.
                     let out = unsafe { std::slice::from_raw_parts_mut(to.add(done), len) };
                     source
-                        .read(sge.offset, out)
+                        .read_ahead(sge.offset, out, then)
                         .map_err(|_| Trouble::Malformed("a fragment lies outside of its segment"))?;
                     done += len;
                 }
@@ -166,6 +169,18 @@ impl Consumer {
                 }
             }
         }
+    }
+
+    /// The next long fragment behind number `i` of the message, or of the message that follows; null when none is known.
+    #[inline]
+    fn after(&self, message: &Message, i: usize, memory: &mut PeerMemory) -> *const u8 {
+        let next = self.ahead.as_ref().filter(|(index, _)| *index == self.next + 1).map(|(_, words)| inside(words));
+        let long = inside(&message.words)
+            .skip(i + 1)
+            .chain(next.into_iter().flatten())
+            .find(|sge| sge.len as usize >= AHEAD_BYTES);
+        let place = long.and_then(|sge| Some(memory.find(sge.segment)?.place(sge.offset, AHEAD_BYTES)));
+        place.unwrap_or(std::ptr::null())
     }
 
     /// The bytes of a long list's fragments lie anywhere: asks for them ahead.
@@ -198,18 +213,24 @@ impl Consumer {
     }
 }
 
+/// The gather list of a message, if it lies in its descriptor.
+#[inline]
+fn inside(words: &[u64; WORDS]) -> impl Iterator<Item = Sge> {
+    let count = match Descriptor::from_words([words[0], words[1]]) {
+        Some(Descriptor { task: Task::Gather(count @ 1..=SGES_INSIDE), .. }) => count,
+        _ => 0,
+    };
+    words[2..].as_chunks::<2>().0.iter().take(count).map(|sge| Sge::from_words(*sge))
+}
+
 /// Asks for the bytes of a message whose gather list lies in its descriptor.
 #[inline]
 fn prefetch_message(words: &[u64; WORDS], memory: &mut PeerMemory) {
-    let Some(Descriptor { task: Task::Gather(count @ 1..=SGES_INSIDE), .. }) =
-        Descriptor::from_words([words[0], words[1]])
-    else {
-        return;
-    };
-    for sge in words[2..].as_chunks::<2>().0.iter().take(count) {
-        let sge = Sge::from_words(*sge);
+    // A copy that asks ahead needs the first lines alone.
+    let bytes_max = if asks_ahead() { 1 } else { PREFETCH_BYTES };
+    for sge in inside(words) {
         let Some(source) = memory.find(sge.segment) else { continue };
-        let end = sge.offset.saturating_add(u64::from(sge.len.min(PREFETCH_BYTES)));
+        let end = sge.offset.saturating_add(u64::from(sge.len.min(bytes_max)));
         let mut at = sge.offset;
         while at < end {
             source.prefetch(at);
