@@ -3,9 +3,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use overside_bench::figures::Sample;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A library that gathers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,10 +183,20 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        // Asked first: libfabric takes its segment out of /dev/shm then, and leaves it there when it is killed.
+        let asked = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let _ = asked.map(|child| kill_process(child, Signal::TERM));
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
+
+/// How long a program may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
