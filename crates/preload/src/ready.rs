@@ -105,9 +105,9 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
     if wanted & READS != 0 {
         let peer = held.peer();
         let waits = if kernel_first {
-            let pending = !held.in_switched && kernel::pending(fd) > 0;
+            let pending = is_before_ring(held, shared) && kernel::pending(fd) > 0;
             shared.far(|far| far.take_in(shared, fd));
-            pending && comes_by_kernel(held, shared)
+            pending && is_before_ring(held, shared)
         } else {
             look.news.head = shared.head(peer).load(Ordering::Acquire);
             held.input.waiting(shared, peer).map_or(true, |bytes| bytes > 0)
@@ -132,8 +132,13 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
 
 /// Whether what is to be read next comes through the kernel.
 fn comes_by_kernel(held: &Held<'_>, shared: &Shared) -> bool {
+    held.in_switched || is_before_ring(held, shared)
+}
+
+/// Whether that is of before the ring, hence no bell: those come behind it.
+fn is_before_ring(held: &Held<'_>, shared: &Shared) -> bool {
     let start = shared.start(held.peer()).load(Ordering::Acquire);
-    start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 || held.in_switched
+    start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1
 }
 
 /// What the kernel's answer to `ask` means for the program.

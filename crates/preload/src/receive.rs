@@ -112,6 +112,7 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
 /// a call that is not covered follows, and bytes of the ring must go before its own.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason) {
     errno::kept(|| {
+        let unread = reason != Reason::Fork && table::hold(fd, connection).is_some_and(|mut held| is_unread(&mut held));
         // Bytes in the ring of a peer on another host come again through the kernel, if it says in time how far it has read: it may itself
         // be about to fork, or to become another program, which has no ring.
         for _ in 0..FAR_TRIES {
@@ -126,7 +127,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
             let Some(mut held) = table::hold(fd, connection) else { return };
             drain::leave(&mut held, fd, reason);
             if held.shared.is_none() || connection.state() != State::Ring {
-                return;
+                break;
             }
             let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
             drain::respond(&mut held, fd);
@@ -134,24 +135,48 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
             // Another host has to say first how its bytes go on.
             let tries = if held.shared.is_some_and(|shared| shared.is_far()) { FAR_TRIES } else { BELL_TRIES };
             if !drain::has_backlog(&held) && (bells_are_gone || attempt > tries) {
-                return;
+                break;
             }
             drop(held);
             kernel::nap();
         }
+        if unread {
+            until_sent_again(fd);
+        }
     });
+}
+
+/// Whether bytes lie in the ring that the program may know of.
+fn is_unread(held: &mut Held<'_>) -> bool {
+    let in_use = held.connection.state() == State::Ring && !held.in_switched;
+    let Some(shared) = held.shared.filter(|_| in_use) else { return false };
+    let direction = held.peer();
+    !shared.is_far() && held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
+}
+
+/// Bytes that the program has been told of lay in a ring that is switched: a call that does not wait must not find nothing, so this does
+/// until the peer has sent them again. One that makes no call for long cannot be waited for.
+fn until_sent_again(fd: c_int) {
+    for _ in 0..AGAIN_TRIES {
+        if kernel::something(fd) {
+            return;
+        }
+        kernel::nap();
+    }
 }
 
 fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
     let mut to = Cursor::new(list);
     let (look, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
-    let mut got = 0usize;
+    let (mut got, mut switched) = (0usize, false);
     loop {
         let Some(mut held) = table::hold(fd, connection) else {
             return Way::Done(errno::fail(libc::EINTR));
         };
         // In the middle of a switch back the library takes bytes out of the kernel itself, but nothing beside them.
         let how = if got == 0 { how } else { How::Bytes };
+        let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
+        let unread = !blocking && is_unread(&mut held);
         let beside = how == How::Ancillary && is_after_ring(&mut held, fd) && kernel::something(fd);
         if connection.state() != State::Ring {
             drop(held);
@@ -162,8 +187,13 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             drain::leave(&mut held, fd, Reason::Call("ancillary data"));
         }
         let step = if beside { Step::Plain } else { once(&mut held, fd, &mut to, look, how) };
+        switched |= unread && held.in_switched;
         drop(held);
-        let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
+        if switched && got == 0 && matches!(step, Step::Nothing | Step::Plain) {
+            switched = false;
+            until_sent_again(fd);
+            continue;
+        }
         match step {
             Step::Bytes(bytes) => {
                 got += bytes;
@@ -444,5 +474,7 @@ pub(crate) const DRY_MASK: u32 = 3;
 /// Milliseconds that a bell may be on its way; that a peer may leave the kernel's buffer full.
 const BELL_TRIES: u32 = 200;
 const BACKLOG_TRIES: u32 = 30_000;
+/// Milliseconds that a peer may take until it sends again what lay in the ring.
+const AGAIN_TRIES: u32 = 1_000;
 /// Milliseconds that a peer on another host may take until its next call.
 const FAR_TRIES: u32 = 5_000;

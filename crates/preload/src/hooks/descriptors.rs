@@ -280,11 +280,10 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
         let taken = held.out.taken(&shared, end).ok()?;
         return (!taken.switched && held.started).then_some((held.out.head - taken.tail) as c_int);
     }
-    let waiting = held.input.waiting(&shared, peer).ok()?;
-    (waiting > 0 && !held.in_switched).then_some(waiting as c_int).or_else(|| {
-        let bells = crate::bells::rung(shared.bell(end)).saturating_sub(held.eaten);
-        Some(crate::kernel::pending(fd).saturating_sub(bells) as c_int)
-    })
+    let in_ring = if held.in_switched { 0 } else { held.input.waiting(&shared, peer).ok()? };
+    // Before those of the ring may lie others, and bells.
+    let bells = crate::bells::rung(shared.bell(end)).saturating_sub(held.eaten);
+    Some((in_ring + crate::kernel::pending(fd).saturating_sub(bells)) as c_int)
 }
 
 #[unsafe(no_mangle)]

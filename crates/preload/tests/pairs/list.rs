@@ -7,7 +7,7 @@ use crate::programs::{
 };
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_ends, polled_full, selected, set_before_connect};
-use crate::{calls, chimes, confined, edges, files, forks, passing, sets, shared_sets, strangers, unseen};
+use crate::{calls, chimes, confined, edges, files, forks, halves, passing, sets, shared_sets, strangers, unseen};
 
 type Program = fn(Side, &mut Log);
 
@@ -110,4 +110,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("left_to_the_child", forks::left_to_the_child),
     ("unread_by_the_parent", forks::unread_by_the_parent),
     ("unread_by_the_program", forks::unread_by_the_program),
+    ("half_close_in_a_flood", halves::half_close_in_a_flood),
+    ("half_close_over_unread", halves::half_close_over_unread),
+    ("half_close_after_poll", halves::half_close_after_poll),
 ];

@@ -12,6 +12,7 @@ mod confined;
 mod edges;
 mod files;
 mod forks;
+mod halves;
 mod list;
 mod passing;
 mod programs;
@@ -327,6 +328,9 @@ pairs! {
     left_to_the_child: Often(500),
     unread_by_the_parent: Rings,
     unread_by_the_program: Rings,
+    half_close_in_a_flood: Rings,
+    half_close_over_unread: Rings,
+    half_close_after_poll: Rings,
 }
 
 /// What this executable is when a test started it.
