@@ -23,13 +23,15 @@ fn ring(fd: c_int) -> Option<&'static Connection> {
 
 /// As `ppoll`: waits until something stands, at most for `limit` (none: for ever).
 pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
+    wait::cancellation_point();
     // What is kept of each is cleared first, and most lists are short.
     if fds.len() <= FEW { poll_among::<FEW>(fds, limit, mask) } else { poll_among::<AT_MOST>(fds, limit, mask) }
 }
 
 #[inline(never)]
 fn poll_among<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
-    let deadline = limit.map(|limit| Instant::now() + limit);
+    // A time that the clock does not reach is for ever.
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut asked = [[NOBODY; N]; 2];
     let mut looks = [Look::default(); N];
     let mut listening = [None; N];

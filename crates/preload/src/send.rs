@@ -141,6 +141,8 @@ fn back(
     if sent == 0 {
         return if connection.state() == State::Counting { begin(fd, connection, list, flags) } else { Way::Kernel };
     }
+    // What went is the result; there is no signal for the rest.
+    let flags = flags | libc::MSG_NOSIGNAL;
     while let Some((at, len)) = from.peek(usize::MAX) {
         let part = [iovec { iov_base: at.cast(), iov_len: len }];
         // SAFETY: [preload-program] the program's bytes.

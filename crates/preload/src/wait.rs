@@ -53,15 +53,12 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
             Ok(())
         }
         Doze::Kernel => {
-            let mut byte = 0u8;
-            // SAFETY: [preload-real] one byte of ours.
-            let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-            let error = errno::get();
+            let slept = sleep(fd);
             connection.sleepers.fetch_sub(1, Ordering::SeqCst);
             leave(connection);
-            let reset = n < 0 && error == libc::ECONNRESET;
+            let reset = slept == Err(libc::ECONNRESET);
             after_sleep(fd, connection, reset);
-            if n < 0 && !reset { Err(error) } else { Ok(()) }
+            if reset { Ok(()) } else { slept }
         }
     }
 }
@@ -84,7 +81,19 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
         }
     };
     leave(connection);
+    if result == Err(libc::ECONNRESET) {
+        after_sleep(fd, connection, true);
+        return Ok(());
+    }
     result
+}
+
+/// Until there is something to receive, in a look at it: interrupted and restarted as the program's own call would be.
+fn sleep(fd: c_int) -> Result<(), c_int> {
+    let mut byte = 0u8;
+    // SAFETY: [preload-real] one byte of ours.
+    let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    if n < 0 { Err(errno::get()) } else { Ok(()) }
 }
 
 /// Waits until the kernel's buffer takes more.
@@ -105,9 +114,14 @@ fn sleep_for_room(fd: c_int) -> Result<(), c_int> {
         kernel::nap();
         return Ok(());
     }
+    let timeout = send_timeout(fd);
+    if timeout < 0 {
+        // The time of a receive, if there is one, is not this call's.
+        return sleep(fd).or_else(|error| if error == libc::EAGAIN { Ok(()) } else { Err(error) });
+    }
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: [preload-real] one pollfd of ours.
-    match unsafe { real::poll(&mut poll, 1, send_timeout(fd)) } {
+    match unsafe { real::poll(&mut poll, 1, timeout) } {
         0 => Err(libc::EAGAIN),
         n if n < 0 => Err(errno::get()),
         _ => Ok(()),
@@ -160,8 +174,7 @@ fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> 
     }
     drop(held);
     let slept = near::sleep(word, armed);
-    // SAFETY: [preload-real] the C library's; a thread that is cancelled unwinds from here, where nothing is held.
-    unsafe { pthread_testcancel() };
+    cancellation_point();
     match slept {
         near::Slept::Woken if shared.gone(end ^ 1).load(Ordering::SeqCst) == 0 => Nap::Woken,
         near::Slept::Interrupted => Nap::Interrupted,
@@ -169,8 +182,14 @@ fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> 
     }
 }
 
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
+/// A thread that was cancelled ends here, where nothing is held: before a call that rings may serve without the kernel, and after a sleep.
+#[inline]
+pub(crate) fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: [preload-real] the C library's; it unwinds through frames of this library that have nothing to drop.
+    unsafe { pthread_testcancel() };
 }
 
 enum Doze {

@@ -50,9 +50,11 @@ pub(crate) fn wait(
     limit: Limit,
     mask: *const sigset_t,
 ) -> c_int {
+    wait::cancellation_point();
     let duration = limit.duration();
     let at_once = duration == Some(Duration::ZERO);
-    let deadline = duration.filter(|_| !at_once).map(|limit| Instant::now() + limit);
+    // A time that the clock does not reach is for ever.
+    let deadline = duration.filter(|_| !at_once).and_then(|limit| Instant::now().checked_add(limit));
     let Some((call, kernel_first)) = begin(set) else { return errno::fail(libc::EINTR) as c_int };
     let mut catch = Catch { set, fd, out, found: 0, call };
     if kernel_first {

@@ -177,7 +177,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to && borrowed_exists(fd) {
+    if fd != to && flags & !libc::O_CLOEXEC == 0 && borrowed_exists(fd) {
         forget(to);
     }
     // SAFETY: [preload-real] the program's arguments.
@@ -201,6 +201,10 @@ fn doubled(fd: c_int, new: c_int) {
     errno::kept(|| {
         if !table::is_ours() {
             give_up(fd, "dup in a vfork child");
+        } else if new <= libc::STDERR_FILENO {
+            // The C library's streams read and write there by calls of their own.
+            give_up(fd, "a standard stream");
+            table::add(new, connection);
         } else if !table::add(new, connection) {
             give_up(fd, "a descriptor above 65535");
         }
@@ -257,6 +261,9 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
     }
     // SAFETY: [preload-real] the program's arguments.
     let result = unsafe { real::ioctl(fd, request, argument) };
+    if request == libc::FIOASYNC && result == 0 {
+        give_up(fd, "FIOASYNC");
+    }
     if request == libc::FIONBIO && result == 0 {
         // SAFETY: [preload-program] the program's int, which the system has read already.
         set_nonblocking(fd, unsafe { (argument as *const c_int).read() } != 0);

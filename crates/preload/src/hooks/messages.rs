@@ -71,6 +71,10 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     give_up(fd, "sendmmsg");
+    for index in 0..if messages.is_null() { 0 } else { (count as usize).min(MESSAGES_MAX) } {
+        // SAFETY: [preload-program] the program's messages.
+        unsafe { give_up_passed(&raw const (*messages.add(index)).msg_hdr) };
+    }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
@@ -112,3 +116,6 @@ unsafe fn give_up_passed(message: *const msghdr) {
         }
     }
 }
+
+/// The kernel looks at no more in one call.
+const MESSAGES_MAX: usize = 1024;

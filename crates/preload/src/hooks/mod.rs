@@ -21,7 +21,7 @@ use libc::iovec;
 use crate::connection::State;
 use crate::diagnosis::Reason;
 use crate::receive::{How, settle};
-use crate::{crowd, end, errno, far, fork, kernel, meeting, receive, report, send, table};
+use crate::{crowd, end, errno, far, fork, kernel, meeting, receive, report, send, table, wait};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -61,6 +61,9 @@ fn receive_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> is
 #[inline]
 fn receive_as(fd: c_int, list: &[iovec], flags: c_int, how: How, real: impl FnOnce() -> isize) -> isize {
     let Some(connection) = table::find(fd) else { return real() };
+    if connection.state() == State::Ring {
+        wait::cancellation_point();
+    }
     receive::run(fd, connection, list, flags, how, real)
 }
 
@@ -68,6 +71,9 @@ fn receive_as(fd: c_int, list: &[iovec], flags: c_int, how: How, real: impl FnOn
 #[inline]
 fn send_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize) -> isize {
     let Some(connection) = table::find(fd) else { return real() };
+    if connection.state() == State::Ring {
+        wait::cancellation_point();
+    }
     send::run(fd, connection, list, flags, real)
 }
 

@@ -31,10 +31,14 @@ unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]
     Some(list)
 }
 
-fn time(limit: *const timespec) -> Option<Duration> {
+/// The program's time, or none, which is for ever. `Err` for one that the kernel is to refuse.
+fn time(limit: *const timespec) -> Result<Option<Duration>, ()> {
     // SAFETY: [preload-program] the program's time, or none.
-    let limit = unsafe { limit.as_ref() }?;
-    Some(Duration::new(u64::try_from(limit.tv_sec).unwrap_or(0), u32::try_from(limit.tv_nsec).unwrap_or(0)))
+    let Some(limit) = (unsafe { limit.as_ref() }) else { return Ok(None) };
+    match (u64::try_from(limit.tv_sec), u32::try_from(limit.tv_nsec)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Ok(Some(Duration::new(seconds, nanos))),
+        _ => Err(()),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -70,9 +74,9 @@ unsafe extern "C-unwind" fn ppoll(
 ) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's arguments.
     unsafe {
-        match polled(fds, count) {
-            Some(list) => rings::poll(list, time(timeout), mask),
-            None => real::ppoll(fds, count, timeout, mask),
+        match (polled(fds, count), time(timeout)) {
+            (Some(list), Ok(limit)) => rings::poll(list, limit, mask),
+            _ => real::ppoll(fds, count, timeout, mask),
         }
     }
 }
@@ -102,11 +106,19 @@ unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: [preload-program] the program's time, or none.
-    let limit = unsafe { timeout.as_ref() }
-        .map(|limit| Duration::new(limit.tv_sec.max(0) as u64, 0) + Duration::from_micros(limit.tv_usec.max(0) as u64));
+    let limit = match unsafe { timeout.as_ref() } {
+        None => Ok(None),
+        Some(limit) => match (u64::try_from(limit.tv_sec), u64::try_from(limit.tv_usec)) {
+            (Ok(seconds), Ok(micros)) => Ok(Some(Duration::from_secs(seconds) + Duration::from_micros(micros))),
+            // The kernel is to refuse it.
+            _ => Err(()),
+        },
+    };
     let begun = Instant::now();
-    // SAFETY: [preload-program] the program's sets.
-    if let Some(result) = unsafe { selected(count, [reads, writes, errors], limit, std::ptr::null()) } {
+    if let Ok(limit) = limit
+        // SAFETY: [preload-program] the program's sets.
+        && let Some(result) = unsafe { selected(count, [reads, writes, errors], limit, std::ptr::null()) }
+    {
         if let Some(limit) = limit {
             let left = limit.saturating_sub(begun.elapsed());
             let left = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) };
@@ -128,8 +140,10 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: [preload-program] the program's sets.
-    if let Some(result) = unsafe { selected(count, [reads, writes, errors], time(timeout), mask) } {
+    if let Ok(limit) = time(timeout)
+        // SAFETY: [preload-program] the program's sets.
+        && let Some(result) = unsafe { selected(count, [reads, writes, errors], limit, mask) }
+    {
         return result;
     }
     // SAFETY: [preload-real] the program's arguments.
@@ -143,7 +157,12 @@ unsafe fn selected(
     limit: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let count = count.clamp(0, libc::FD_SETSIZE as c_int);
+    if count > libc::FD_SETSIZE as c_int {
+        // Sets that are larger than the type says: which of them are asked for is the kernel's to see.
+        table::range(0, count as u32 - 1).for_each(|(fd, _)| give_up(fd, "select of more than its type holds"));
+        return None;
+    }
+    let count = count.max(0);
     let has = |fd: c_int, set: *mut fd_set| {
         // SAFETY: [preload-program] the program's sets of `count` descriptors.
         !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }

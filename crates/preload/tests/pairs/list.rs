@@ -7,7 +7,10 @@ use crate::programs::{
 };
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_ends, polled_full, selected, set_before_connect};
-use crate::{calls, chimes, confined, edges, files, forks, halves, passing, sets, shared_sets, strangers, unseen};
+use crate::{
+    calls, chimes, confined, edges, files, forks, halves, numbers, passing, sets, shared_sets, signals, strangers,
+    unseen,
+};
 
 type Program = fn(Side, &mut Log);
 
@@ -113,4 +116,12 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("half_close_in_a_flood", halves::half_close_in_a_flood),
     ("half_close_over_unread", halves::half_close_over_unread),
     ("half_close_after_poll", halves::half_close_after_poll),
+    ("interruptions", signals::interruptions),
+    ("pipe_signal", signals::pipe_signal),
+    ("cancelled_with_bytes", signals::cancelled_with_bytes),
+    ("long_times", signals::long_times),
+    ("timeout_of_a_sender", signals::timeout_of_a_sender),
+    ("standard_output", numbers::standard_output),
+    ("passed_on", numbers::passed_on),
+    ("asynchronous", numbers::asynchronous),
 ];

@@ -14,10 +14,12 @@ mod files;
 mod forks;
 mod halves;
 mod list;
+mod numbers;
 mod passing;
 mod programs;
 mod sets;
 mod shared_sets;
+mod signals;
 mod sock;
 mod strangers;
 mod unseen;
@@ -331,6 +333,14 @@ pairs! {
     half_close_in_a_flood: Rings,
     half_close_over_unread: Rings,
     half_close_after_poll: Rings,
+    interruptions: Rings,
+    pipe_signal: Rings,
+    cancelled_with_bytes: Rings,
+    long_times: Rings,
+    timeout_of_a_sender: Rings,
+    standard_output: Rings,
+    passed_on: Rings,
+    asynchronous: Rings,
 }
 
 /// What this executable is when a test started it.
