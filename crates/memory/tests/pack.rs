@@ -176,6 +176,20 @@ proptest! {
         }
     }
 
+    /// Those that whole vectors are made of: each number of columns, any part of the rows.
+    #[test]
+    fn dense_columns_of_four_bytes(
+        rows in rows(), cut in 0u64..500, less in prop_oneof![Just(0u64), 0u64..500], skew in 0usize..64,
+    ) {
+        for count in 2..=8 {
+            let shape = Shape::bitmapped(&columns(&vec![(4, 0); count], rows.rows()), &rows, Order::Rows).unwrap();
+            let messages = shape.messages();
+            let from = cut.min(messages.count());
+            let part = messages.slice(from..messages.count().saturating_sub(less).max(from));
+            check(&shape, &part, Layout::Messages, &spelt(part.fragments()), skew);
+        }
+    }
+
     #[test]
     fn stretch_by_stretch_it_is_the_same(
         rows in rows(), widths in proptest::collection::vec((width(), gap()), 1..6), cut in 0u64..500, room in 0usize..6000,

@@ -1,4 +1,4 @@
-//! Rows of a bitmap across columns. Dense columns of 4 bytes are compressed and turned by vectors, if there are such. Of others, first the
+//! Rows of a bitmap across columns. Dense columns of 4 bytes are turned by vectors, if there are such: all rows where many are set, else those that are. Of others, first the
 //! numbers of the set rows, by vectors and without a branch on the bits, then row by row: only what is wanted is read, and
 //! no step waits for another.
 
@@ -55,7 +55,7 @@ pub(super) unsafe fn stretch(
         return None;
     }
     // SAFETY: [pack] the caller's promise.
-    let (words, done) = unsafe { compressed(kernel, base, columns, &taken, to) };
+    let (words, done) = unsafe { turned(kernel, base, columns, &taken, most, to) };
     let mut numbers = [const { MaybeUninit::<u32>::uninit() }; NUMBERS + SLACK];
     let numbers = numbers.as_mut_ptr().cast::<u32>();
     // SAFETY: [pack] the numbers of these words fit with slack; the caller's promise for what they number.
@@ -72,13 +72,37 @@ pub(super) unsafe fn stretch(
 ///
 /// # Safety
 /// As [`stretch`].
-unsafe fn compressed(
+unsafe fn turned(
     kernel: PackKernel,
     base: *const u8,
     columns: &[Column],
     taken: &Words<'_>,
+    most: usize,
     to: *mut u8,
 ) -> (usize, usize) {
+    #[cfg(target_arch = "x86_64")]
+    if kernel >= PackKernel::Avx2
+        && columns.iter().all(|column| (column.width, column.stride) == (4, 4))
+        && taken.ones * DENSE >= taken.words.len() * 64
+    {
+        use super::x86::set_rows4_avx2;
+        let words = &taken.words[..taken.whole];
+        // SAFETY: [pack] row 0 of a trimmed bitmap is set, so each offset is within the memory, and so are all rows of whole words.
+        let at = |k: usize| unsafe { base.add((columns[k].base + taken.row * 4) as usize) };
+        // SAFETY: [pack] as above; the caller's promise for the rest.
+        return unsafe {
+            match columns.len() {
+                2 => set_rows4_avx2::<2>(std::array::from_fn(at), words, most, to),
+                3 => set_rows4_avx2::<3>(std::array::from_fn(at), words, most, to),
+                4 => set_rows4_avx2::<4>(std::array::from_fn(at), words, most, to),
+                5 => set_rows4_avx2::<5>(std::array::from_fn(at), words, most, to),
+                6 => set_rows4_avx2::<6>(std::array::from_fn(at), words, most, to),
+                7 => set_rows4_avx2::<7>(std::array::from_fn(at), words, most, to),
+                8 => set_rows4_avx2::<8>(std::array::from_fn(at), words, most, to),
+                _ => (0, 0),
+            }
+        };
+    }
     #[cfg(target_arch = "x86_64")]
     if kernel == PackKernel::Avx512
         && columns.iter().all(|column| (column.width, column.stride) == (4, 4))
@@ -249,6 +273,8 @@ unsafe fn spread_of<const W: usize>(from: *const u8, stride: usize, numbers: &[u
 const NUMBERS: usize = 1024;
 /// How far ahead of a row its place is asked for, in bytes.
 const AHEAD: usize = 1024;
+/// Rows of which one in so many is set are all written.
+const DENSE: usize = 4;
 /// Rows of which fewer than one in so many are set are not read whole.
 const SPARSE: usize = 16;
 /// What vector kernels may write behind the numbers.

@@ -8,7 +8,7 @@
 //! | contiguous | one copy by vectors |
 //! | strided | one loop a run of the period, by its width; every other value by permutations |
 //! | bitmapped | vector compress by words of 64 rows (widths 1, 2, 4, 8), else value by value |
-//! | several columns of a bitmap, row by row | compressed and turned by vectors (dense, 4 bytes), else numbers of the set rows by vectors, then row after row |
+//! | several columns of a bitmap, row by row | turned by vectors (dense, 4 bytes), else numbers of the set rows by vectors, then row after row |
 //! | such rows to several destinations | dealt out by vectors in one pass ([`Dealer`]) |
 //! | sets, row by row | columns into a block in the first-level cache, the block into rows |
 //! | mapped | row by row, fetched ahead |

@@ -327,15 +327,7 @@ pub(super) unsafe fn rows_of_four_avx2(columns: [*const u8; 4], to: *mut u8, row
     for turn in 0..turns {
         // SAFETY: [pack] 32 bytes a turn of each column, 16 of each row.
         unsafe {
-            let [a, b, c, d] = columns.map(|column| _mm256_loadu_si256(column.add(32 * turn).cast()));
-            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-            let (low_2, high_2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-            let done = [
-                _mm256_unpacklo_epi64(low, low_2),
-                _mm256_unpackhi_epi64(low, low_2),
-                _mm256_unpacklo_epi64(high, high_2),
-                _mm256_unpackhi_epi64(high, high_2),
-            ];
+            let done = quarters(columns.map(|column| _mm256_loadu_si256(column.add(32 * turn).cast())));
             let to = to.add(8 * turn * row_bytes);
             for (i, pair) in done.into_iter().enumerate() {
                 _mm_storeu_si128(to.add(i * row_bytes).cast(), _mm256_castsi256_si128(pair));
@@ -474,6 +466,76 @@ unsafe fn last_rows4_avx512<const R: usize>(columns: *const u8, pitch: usize, to
     }
 }
 
+/// The set rows of `N` dense columns of 4 bytes, 2 to 8 of them: every row is turned and written behind the last set one, over what is not
+/// wanted, so that nothing waits for a bit and the next values are read meanwhile. Gives of how many words, and how many rows that were: a
+/// word whose last row would leave no room for a whole vector behind it is left, and so are those that follow.
+///
+/// # Safety
+/// Each column holds 64 values a word; `to` has room for `most` rows; AVX2, BMI2 and POPCNT were detected.
+#[target_feature(enable = "avx2,bmi2,popcnt")]
+pub(super) unsafe fn set_rows4_avx2<const N: usize>(
+    columns: [*const u8; N],
+    words: &[u64],
+    most: usize,
+    mut to: *mut u8,
+) -> (usize, usize) {
+    let mut done = 0;
+    for (i, word) in words.iter().enumerate() {
+        let after = done + word.count_ones() as usize;
+        if after + ROWS_BEHIND > most {
+            return (i, done);
+        }
+        for turn in 0..8 {
+            let mut values = [_mm256_setzero_si256(); 8];
+            for (value, column) in values.iter_mut().zip(columns) {
+                // SAFETY: [pack] 8 values of a word's 64.
+                unsafe {
+                    let from = column.add(256 * i + 32 * turn);
+                    fetch(from, if turn % 2 == 0 { FETCH_BYTES } else { 0 });
+                    *value = load_256(from);
+                }
+            }
+            let [a, b, c, d, rest @ ..] = values;
+            let (low, high) = (quarters([a, b, c, d]), quarters(rest));
+            // Of each row how many values the set ones before it have, a byte each.
+            let bits = word >> (8 * turn) & 0xFF;
+            let before = _pdep_u64(bits, BYTES).wrapping_mul((BYTES << 8).wrapping_mul(N as u64)).to_le_bytes();
+            for (row, before) in before.into_iter().enumerate() {
+                let (low, high) = (low[row % 4], high[row % 4]);
+                let place = to.wrapping_add(4 * usize::from(before));
+                // SAFETY: [pack] the set rows up to here and two more have room, which are not shorter than a vector.
+                unsafe {
+                    match (N > 4, row < 4) {
+                        (false, true) => _mm_storeu_si128(place.cast(), _mm256_castsi256_si128(low)),
+                        (false, false) => _mm_storeu_si128(place.cast(), _mm256_extracti128_si256::<1>(low)),
+                        (true, true) => _mm256_storeu_si256(place.cast(), _mm256_permute2x128_si256::<0x20>(low, high)),
+                        (true, false) => {
+                            _mm256_storeu_si256(place.cast(), _mm256_permute2x128_si256::<0x31>(low, high))
+                        }
+                    }
+                }
+            }
+            to = to.wrapping_add(bits.count_ones() as usize * 4 * N);
+        }
+        done = after;
+    }
+    (words.len(), done)
+}
+
+/// Of four columns, rows 0 and 4, 1 and 5, 2 and 6, 3 and 7.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn quarters([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let (low_2, high_2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    [
+        _mm256_unpacklo_epi64(low, low_2),
+        _mm256_unpackhi_epi64(low, low_2),
+        _mm256_unpacklo_epi64(high, high_2),
+        _mm256_unpackhi_epi64(high, high_2),
+    ]
+}
+
 /// 16 bytes of what is packed ([`load`](super::load)).
 ///
 /// # Safety
@@ -522,6 +584,10 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     out
 }
 
+/// A number in each byte is its product with this.
+const BYTES: u64 = 0x0101_0101_0101_0101;
+/// Rows that are not shorter than a vector which holds one: two, from 2 columns on.
+const ROWS_BEHIND: usize = 2;
 /// Rows that are compressed before they are turned: together with the rows made of them they stay in the first-level cache.
 const BLOCK_ROWS: usize = 256;
 /// How far ahead of what is read or written a cache line is asked for, in bytes.

@@ -8,6 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::kernel::PackKernel;
+use super::x86::quarters;
 use crate::kernels::{prefetch, prefetch_to_write};
 
 /// 64 rows of `N` columns of 4 bytes: row `r` goes to the destination whose word has bit `r`, one behind the other from `next` of it
@@ -141,20 +142,6 @@ unsafe fn rows<const N: usize>(columns: [*const u8; N], order: &Order, next: &[*
             }
         }
     }
-}
-
-/// Of four columns, rows 0 and 4, 1 and 5, 2 and 6, 3 and 7.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn quarters([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
-    let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    let (low_2, high_2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-    [
-        _mm256_unpacklo_epi64(low, low_2),
-        _mm256_unpackhi_epi64(low, low_2),
-        _mm256_unpacklo_epi64(high, high_2),
-        _mm256_unpackhi_epi64(high, high_2),
-    ]
 }
 
 /// A byte of ones for each bit.
