@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::passing::{recv_with, send_with};
 use crate::sock::{Log, Side, close, recv_exactly, recv_to_end, second, send_all, until};
 
 /// The connection takes the place of the standard output, into which the C library prints.
@@ -57,35 +58,13 @@ pub(crate) fn passed_on(side: Side, log: &mut Log) {
 /// What comes out of a pair of sockets when this goes in.
 fn pass(fd: RawFd, several: bool) -> RawFd {
     let mut pair = [-1; 2];
-    let mut byte = [7u8];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut space = [0u64; 8];
-    // SAFETY: live buffers; the space is large and aligned enough for one descriptor.
-    unsafe {
-        assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pair.as_mut_ptr()), 0);
-        let mut message: libc::msghdr = std::mem::zeroed();
-        (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
-        message.msg_control = space.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(4) as _;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(4) as _;
-        libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd);
-        if several {
-            let mut messages = [libc::mmsghdr { msg_hdr: message, msg_len: 0 }];
-            assert_eq!(libc::sendmmsg(pair[0], messages.as_mut_ptr(), 1, 0), 1);
-        } else {
-            assert_eq!(libc::sendmsg(pair[0], &message, 0), 1);
-        }
-        space = [0; 8];
-        message.msg_control = space.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&space) as _;
-        assert_eq!(libc::recvmsg(pair[1], &mut message, 0), 1);
-        let other = libc::CMSG_DATA(libc::CMSG_FIRSTHDR(&message)).cast::<c_int>().read_unaligned();
-        pair.into_iter().for_each(close);
-        other
-    }
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pair.as_mut_ptr()) }, 0);
+    assert_eq!(send_with(pair[0], &[7], fd, several), 1);
+    let (n, passed, _) = recv_with(pair[1], &mut [0], 0);
+    assert_eq!(n, 1);
+    pair.into_iter().for_each(close);
+    passed.unwrap()
 }
 
 static TOLD: AtomicUsize = AtomicUsize::new(0);

@@ -94,8 +94,8 @@ pub(crate) fn streams(side: Side, log: &mut Log) {
     }
 }
 
-/// Sends `bytes` with a descriptor beside them.
-fn send_with(fd: RawFd, bytes: &[u8], passed: RawFd) -> isize {
+/// Sends `bytes` with a descriptor beside them, as one message or as the only one of `several`.
+pub(crate) fn send_with(fd: RawFd, bytes: &[u8], passed: RawFd, several: bool) -> isize {
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut space = [0u64; 8];
     // SAFETY: the buffers live, and the space is large and aligned enough for one descriptor.
@@ -109,12 +109,16 @@ fn send_with(fd: RawFd, bytes: &[u8], passed: RawFd) -> isize {
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(4) as _;
         libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(passed);
-        libc::sendmsg(fd, &message, 0)
+        if !several {
+            return libc::sendmsg(fd, &message, 0);
+        }
+        let mut messages = [libc::mmsghdr { msg_hdr: message, msg_len: 0 }];
+        if libc::sendmmsg(fd, messages.as_mut_ptr(), 1, 0) < 1 { -1 } else { messages[0].msg_len as isize }
     }
 }
 
 /// Receives bytes, and the descriptor beside them if there is one.
-fn recv_with(fd: RawFd, bytes: &mut [u8], flags: c_int) -> (isize, Option<RawFd>, c_int) {
+pub(crate) fn recv_with(fd: RawFd, bytes: &mut [u8], flags: c_int) -> (isize, Option<RawFd>, c_int) {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut space = [0u64; 8];
     // SAFETY: the buffers live; what came beside is read within the length that the call has written.
@@ -164,7 +168,7 @@ pub(crate) fn rights(side: Side, log: &mut Log) {
     nap(100);
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"in the file").unwrap();
-    log.result("sent", send_with(side.fd, b"hello", file.as_raw_fd()));
+    log.result("sent", send_with(side.fd, b"hello", file.as_raw_fd(), false));
     let (bytes, end) = recv_to_end(side.fd);
     // How much went is not for this test to say.
     assert!(bytes == pattern_of(bytes.len()), "{} bytes", bytes.len());
