@@ -91,8 +91,7 @@ impl Fan {
         terms: &Terms,
     ) -> Result<Vec<ViewPlan>, Error> {
         if shapes.len() != self.pairs.len() {
-            let (value, max) = (shapes.len() as u64, self.pairs.len() as u64);
-            return Err(VerbsError::Limit { what: "a number of shapes", value, max }.into());
+            return Err(Error::Shapes { shapes: shapes.len(), destinations: self.pairs.len() });
         }
         let to = |(id, (pair, shape)): (usize, (&QueuePair, &Arc<Shape>))| Destination {
             queue_pair: *pair,

@@ -50,6 +50,14 @@ pub enum Error {
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),
+    /// A fan was given more or fewer shapes than it has destinations.
+    #[error("shapes: {shapes} for {destinations} destinations; give one for each, in the order of their addresses")]
+    Shapes {
+        /// How many were given.
+        shapes: usize,
+        /// How many there must be.
+        destinations: usize,
+    },
     /// A region cannot be sent as asked.
     #[error(transparent)]
     Plan(#[from] planner::PlanError),

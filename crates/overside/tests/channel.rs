@@ -122,6 +122,8 @@ fn a_fan_brings_each_destination_its_rows() {
     let twice = [shapes[0].clone(), shapes[1].clone(), shapes[0].clone()];
     let error = fan.send(&memory, &twice).unwrap_err().to_string();
     assert!(error.starts_with("destinations 0 and 2 overlap"), "{error}");
+    let error = fan.send(&memory, &shapes[..2]).unwrap_err().to_string();
+    assert!(error.starts_with("shapes: 2 for 3 destinations; give one for each"), "{error}");
     assert!(there[0].receive(Duration::ZERO).is_err(), "nothing was sent");
 }
 

@@ -23,7 +23,11 @@ impl Packing {
 }
 
 impl Planner {
-    pub(crate) fn packing(&self, shape: &Shape, tally: &Tally, ground: &Ground) -> Packing {
+    /// `pieces_ns`, where it is known: packing them one by one, which is what is done where there is no kernel.
+    pub(crate) fn packing(&self, shape: &Shape, tally: &Tally, ground: &Ground, pieces_ns: Option<f64>) -> Packing {
+        if let Some(move_ns) = pieces_ns.filter(|_| !ground.regular) {
+            return Packing { pass_ns: 0.0, move_ns };
+        }
         if let Kind::Bitmapped { columns, rows } = shape.kind() {
             let (mut pass, mut run, mut known) = (0.0, 0.0, true);
             for column in columns {

@@ -60,12 +60,15 @@ impl Planner {
     /// For a message longer than a request, and a forced way that cannot carry the shape.
     #[inline]
     pub fn plan(&self, shape: &Shape, terms: &Terms) -> Result<ViewPlan, PlanError> {
-        self.prices(shape, terms)?.0.choose(terms.force)
+        let mut plan = ViewPlan::default();
+        self.prices(shape, terms, &mut plan)?;
+        plan.choose(terms.force)?;
+        Ok(plan)
     }
 
-    /// A plan in which nothing is chosen yet, and what packing all costs.
+    /// Fills in a plan in which nothing is chosen yet, in place: it is too long to be moved for nothing. Returns what packing all costs.
     #[inline]
-    pub(crate) fn prices(&self, shape: &Shape, terms: &Terms) -> Result<(ViewPlan, Packing), PlanError> {
+    pub(crate) fn prices(&self, shape: &Shape, terms: &Terms, plan: &mut ViewPlan) -> Result<Packing, PlanError> {
         let messages = shape.messages();
         let bytes_max = terms.request_bytes_max.min(self.capabilities.message_max);
         let longest = match messages.uniform_bytes() {
@@ -101,29 +104,20 @@ impl Planner {
             sge_max: self.capabilities.sge_max as f64,
             warm: terms.warm,
         };
-        let mut plan = ViewPlan {
-            way: Way::Copy,
-            gather_from: u64::MAX,
-            prices: [None; Way::ALL.len()],
-            mixture_from: u64::MAX,
-            all_gathered: false,
-            messages: count,
-            fragments: all.pieces as u64,
-            bytes: shape.bytes(),
-            bundle_bytes: terms.bundle_bytes,
-        };
+        (plan.messages, plan.fragments) = (count, all.pieces as u64);
+        (plan.bytes, plan.bundle_bytes) = (shape.bytes(), terms.bundle_bytes);
         let gathered = Part { gathered: all.pieces, ends: std::mem::take(&mut all.ends), ..Part::default() };
         plan.prices[Way::Gather as usize] = self.priced(&load, &gathered, terms.goal, f64::INFINITY);
-        let packing = self.packing(shape, &tally, &ground);
+        let packing = self.packing(shape, &tally, &ground, Some(all.pack_ns));
         let part = Part { bytes: load.bytes, runs: 1.0, pack_ns: packing.ns(), ..all };
         plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
-        self.price_thresholds(tally.ranges(), &moved, &load, all, terms, &mut plan);
-        self.price_inline(shape, packing.ns(), &load, terms, &mut plan);
-        self.price_declared(shape, &tally, &load, terms, &mut plan);
+        self.price_thresholds(tally.ranges(), &moved, &load, all, terms, plan);
+        self.price_inline(shape, packing.ns(), &load, terms, plan);
+        self.price_declared(shape, &tally, &load, terms, plan);
         if terms.gaps_on_wire {
-            self.price_boxes(shape, &load, terms, &mut plan);
+            self.price_boxes(shape, &load, terms, plan);
         }
-        Ok((plan, packing))
+        Ok(packing)
     }
 
     /// Every threshold between gathering everything and packing everything, which `part` does at first.
@@ -185,7 +179,7 @@ impl Planner {
         let (profile, words) = (&self.profile, description as f64 * self.profile.pack_byte_ns);
         let sender = profile.send_request_ns + profile.pack_request_ns + words;
         // Whatever is in the sender's cache, the other end has caches of its own.
-        let packing = self.packing(shape, tally, &Ground::of(shape, tally, false)).ns();
+        let packing = self.packing(shape, tally, &Ground::of(shape, tally, false), None).ns();
         // The description is a request more, and is read twice: to be copied out, and to be checked.
         let receiver = (sends + 1.0) * profile.receive_request_ns + 2.0 * words + packing;
         plan.prices[Way::Declared as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));

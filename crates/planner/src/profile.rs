@@ -216,8 +216,11 @@ impl Distance {
 
     /// By so many bytes on average.
     pub fn of_gap(bytes: f64) -> Distance {
+        if !(GAP_NEAR..GAP_FAR).contains(&bytes) {
+            return Distance(if bytes < GAP_NEAR { 0.0 } else { 1.0 });
+        }
         let (near, far) = (GAP_NEAR.log2(), GAP_FAR.log2());
-        Distance(((bytes.max(1.0).log2() - near) / (far - near)).clamp(0.0, 1.0))
+        Distance((bytes.log2() - near) / (far - near))
     }
 
     /// From 0, near, to 1, far.

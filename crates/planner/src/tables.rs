@@ -53,7 +53,7 @@ impl Ends {
 pub(crate) struct Ground {
     distance: Distance,
     /// There is a kernel for its kind.
-    regular: bool,
+    pub(crate) regular: bool,
     /// Nothing says where the next piece lies.
     anywhere: bool,
     warm: bool,

@@ -15,8 +15,10 @@ pub(crate) struct Tally {
 struct Counts {
     /// Of each range: fragments above [`COUNT_BIT`], their bytes below.
     sums: [u64; RANGES],
-    /// `opens[r]`: packed runs that appear, less those that vanish, when range `r` is packed as well.
-    opens: [i16; RANGES + 1],
+    /// Packed runs that appear when a range is packed as well, and those that vanish: apart, for one count that is written twice
+    /// in a row waits for itself.
+    opens: [u16; RANGES + 1],
+    closes: [u16; RANGES + 1],
     occupied: [u64; 2],
     /// The first fragment's range: it begins a run when packed, whatever is before it.
     start: usize,
@@ -43,7 +45,13 @@ impl Tally {
 
     /// As [`of`](Self::of), in place: it is too long to be moved for nothing.
     pub(crate) fn fill(&mut self, shape: &Shape) {
-        let mut counts = Counts { sums: [0; RANGES], opens: [0; RANGES + 1], occupied: [0; 2], start: RANGES };
+        let mut counts = Counts {
+            sums: [0; RANGES],
+            opens: [0; RANGES + 1],
+            closes: [0; RANGES + 1],
+            occupied: [0; 2],
+            start: RANGES,
+        };
         let seen = counts.count(shape);
         // What was counted stands for so many times as much.
         let scale = if seen < shape.bytes() { shape.bytes() as f64 / seen.max(1) as f64 } else { 1.0 };
@@ -151,8 +159,7 @@ impl Counts {
     #[inline]
     fn add(&mut self, range: usize, mut lens: impl Iterator<Item = u64>) -> (u64, usize) {
         let Some(first) = lens.next() else { return (0, range) };
-        let mut magnitude = self::magnitude(first);
-        let mut last = place_of(magnitude);
+        let (mut low, mut width, mut last) = span_of(first);
         if self.start == RANGES {
             // Nothing shorter begins a run before it; what a period before does not end begins here once.
             self.start = if last >= range || range == RANGES { last } else { NOWHERE };
@@ -162,16 +169,15 @@ impl Counts {
         }
         let (mut alike, mut bytes, mut total) = (1, first, 0);
         for len in lens {
-            // As long as lengths stay in one range, no memory is touched.
-            let next = self::magnitude(len);
-            if next == magnitude {
+            // As long as lengths stay in one range, no memory is touched and no range is worked out.
+            if len.wrapping_sub(low) < width {
                 (alike, bytes) = (alike + 1, bytes + len);
                 continue;
             }
             self.note(last, alike, bytes);
             total += bytes;
             let before = last;
-            (magnitude, last) = (next, place_of(next));
+            (low, width, last) = span_of(len);
             self.open(last, before);
             (alike, bytes) = (1, len);
         }
@@ -184,7 +190,7 @@ impl Counts {
     #[inline]
     fn open(&mut self, range: usize, before: usize) {
         self.opens[range.min(before)] += 1;
-        self.opens[before] -= 1;
+        self.closes[before] += 1;
     }
 
     #[inline]
@@ -200,7 +206,8 @@ impl Counts {
             while left != 0 {
                 let index = (word * 64 + left.trailing_zeros() as usize).min(RANGES - 1);
                 left &= left - 1;
-                let opened: i32 = self.opens[from..=index].iter().map(|opens| i32::from(*opens)).sum();
+                let sum = |counts: &[u16]| counts[from..=index].iter().map(|count| i32::from(*count)).sum::<i32>();
+                let opened = sum(&self.opens) - sum(&self.closes);
                 let begins = u8::from((from..=index).contains(&self.start));
                 from = index + 1;
                 let sum = self.sums[index];
@@ -223,10 +230,18 @@ pub(crate) fn range_of(len: u64) -> usize {
     place_of(magnitude(len))
 }
 
+/// The first length of a length's range, how many it has, and the range.
+#[inline]
+fn span_of(len: u64) -> (u64, u64, usize) {
+    let shift = (len | 4).ilog2() - 2;
+    let digits = len >> shift;
+    (digits << shift, 1 << shift, place_of(magnitude(len)))
+}
+
 /// The exponent and the two highest digits behind the point, which a processor finds out faster by making a float than by counting bits.
 #[inline]
 fn magnitude(len: u64) -> u64 {
-    (len as i64 as f64).to_bits() >> (f64::MANTISSA_DIGITS - 3)
+    (len as i64 as f64).to_bits() >> DIGITS_LEFT_OUT
 }
 
 #[inline]
@@ -274,6 +289,8 @@ fn is_of_equal_rows(shape: &Shape, columns: &[Column]) -> bool {
 /// Ranges of lengths, four to a power of two (below 4, where there are not as many lengths, some are empty); the last has everything
 /// from 16 MiB.
 pub(crate) const RANGES: usize = 97;
+/// Of a float, the binary digits that no range goes by.
+const DIGITS_LEFT_OUT: u32 = f64::MANTISSA_DIGITS - 3;
 /// The magnitude of 1.
 const OF_ONE: u64 = 1023 * 4;
 /// A message hardly ever has fragments of more.

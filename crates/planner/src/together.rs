@@ -23,19 +23,22 @@ impl Planner {
         let dealt = self.dealt(shapes);
         for (index, shape) in shapes.iter().enumerate() {
             let named = |error| (index, error);
-            let (plan, packing) = self.prices(shape, terms).map_err(named)?;
+            let mut plan = ViewPlan::default();
+            let packing = self.prices(shape, terms, &mut plan).map_err(named)?;
             let (mut shared, mut spared) = (plan.clone(), plan.clone());
             self.charge(
                 &mut shared,
                 terms.goal,
                 dealt.map_or(packing.pass_ns * (PASS_AGAIN - 1.0), |share| share - packing.ns()),
             );
-            alone.push(plan.choose(terms.force).map_err(named)?);
-            together.push(shared.choose(terms.force).map_err(named)?);
+            plan.choose(terms.force).map_err(named)?;
+            alone.push(plan);
+            shared.choose(terms.force).map_err(named)?;
+            together.push(shared);
             passes.push(packing);
             // Receivers are many and work at once; what is chosen for each alone leaves too much to the one sender.
             self.weigh_again(&mut spared, Goal::SenderCpu);
-            let mut spared = spared.choose(terms.force).map_err(named)?;
+            spared.choose(terms.force).map_err(named)?;
             self.weigh_again(&mut spared, terms.goal);
             apart.push(spared);
         }

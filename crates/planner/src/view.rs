@@ -95,6 +95,23 @@ impl Way {
     pub const ALL: [Way; 6] = [Way::Inline, Way::Copy, Way::Gather, Way::Mixture, Way::Boxes, Way::Declared];
 }
 
+/// Of nothing, and nothing priced.
+impl Default for ViewPlan {
+    fn default() -> Self {
+        Self {
+            way: Way::Copy,
+            gather_from: u64::MAX,
+            prices: [None; Way::ALL.len()],
+            mixture_from: u64::MAX,
+            all_gathered: false,
+            messages: 0,
+            fragments: 0,
+            bytes: 0,
+            bundle_bytes: 0,
+        }
+    }
+}
+
 impl Default for Terms {
     fn default() -> Self {
         Self {
@@ -147,7 +164,7 @@ impl ViewPlan {
 
 impl ViewPlan {
     /// The cheapest way, or the forced one.
-    pub(crate) fn choose(mut self, force: Option<Force>) -> Result<Self, PlanError> {
+    pub(crate) fn choose(&mut self, force: Option<Force>) -> Result<(), PlanError> {
         let way = match force {
             Some(Force::Way(way)) => Some(way),
             // A threshold below or above all fragments is one of the plain ways; so is one that no request can hold.
@@ -169,7 +186,7 @@ impl ViewPlan {
             Way::Gather | Way::Boxes => 0,
             Way::Mixture => self.mixture_from,
         };
-        Ok(self)
+        Ok(())
     }
 }
 
