@@ -5,8 +5,8 @@
 //! kernel's stream are bells, and nobody rings again before it wishes again. That is what makes switching back to the kernel
 //! possible without asking the peer.
 //!
-//! Who expects bytes soon sleeps on the word itself (`NEAR`): that is woken by a futex and puts nothing into the stream. Who sleeps in
-//! a set or in poll wishes to be woken by a chime, where there is one.
+//! Who expects bytes soon, or room, sleeps on the word itself: that is woken by a futex and puts nothing into the stream. Who sleeps in a
+//! set or in poll wishes to be woken by a chime, where there is one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,13 +15,16 @@ pub(crate) const DATA: u64 = 1;
 /// Wakes when there is room to send.
 pub(crate) const ROOM: u64 = 2;
 /// Sleeps on the word, for bytes.
-const NEAR: u64 = 4;
+const NEAR_DATA: u64 = 4;
 /// The wishes for bells, moved by so many bits, are those for chimes.
 const CHIMED: u32 = 3;
 const CHIMES: u64 = (DATA | ROOM) << CHIMED;
+/// Sleeps on the word, for room.
+const NEAR_ROOM: u64 = 32;
+const NEAR: u64 = NEAR_DATA | NEAR_ROOM;
 pub(crate) const WISHES: u64 = DATA | ROOM | NEAR | CHIMES;
 /// One bell, in the word.
-pub(crate) const ONE: u64 = 32;
+pub(crate) const ONE: u64 = 64;
 
 /// How the other end is to be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,9 +49,14 @@ pub(crate) fn arm(word: &AtomicU64, wish: u64) {
     word.fetch_or(wish, Ordering::SeqCst);
 }
 
+/// The same wish, of one who sleeps on the word itself.
+fn nearby(wish: u64) -> u64 {
+    (if wish & DATA != 0 { NEAR_DATA } else { 0 }) | if wish & ROOM != 0 { NEAR_ROOM } else { 0 }
+}
+
 /// Asks to be woken by the word itself. Returns what it is while the wish stands.
-pub(crate) fn arm_near(word: &AtomicU64) -> u64 {
-    word.fetch_or(NEAR, Ordering::SeqCst) | NEAR
+pub(crate) fn arm_near(word: &AtomicU64, wish: u64) -> u64 {
+    word.fetch_or(nearby(wish), Ordering::SeqCst) | nearby(wish)
 }
 
 /// Takes all wishes back. Returns how many bells were rung, ever: no more come until the next wish.
@@ -81,7 +89,7 @@ pub(crate) fn rung(word: &AtomicU64) -> u64 {
 pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> Wake {
     // What was published before must be visible before the wish is looked at: the sleeper does it the other way round.
     std::sync::atomic::fence(Ordering::SeqCst);
-    let wishes = by_chime(wishes) | if wishes & DATA != 0 { wishes | NEAR } else { wishes };
+    let wishes = by_chime(wishes) | nearby(wishes) | wishes;
     let mut now = word.load(Ordering::Relaxed);
     while now & wishes != 0 {
         // All wishes end, so whoever had one is woken.
@@ -117,14 +125,17 @@ mod tests {
     #[test]
     fn who_sleeps_on_the_word_gets_no_bell_unless_another_wants_one() {
         let word = AtomicU64::new(0);
-        assert_eq!(arm_near(&word), NEAR);
+        assert_eq!(arm_near(&word, DATA), NEAR_DATA);
         assert_eq!(claim(&word, ROOM), Wake::default());
         assert_eq!(claim(&word, DATA), Wake { near: true, ..Wake::default() });
         assert_eq!((claim(&word, DATA), rung(&word)), (Wake::default(), 0));
-        arm(&word, NEAR);
+        assert_eq!(arm_near(&word, ROOM), NEAR_ROOM);
+        assert_eq!(claim(&word, DATA), Wake::default(), "it sleeps for room");
+        assert_eq!(claim(&word, ROOM), Wake { near: true, ..Wake::default() });
+        arm_near(&word, DATA);
         arm(&word, ROOM);
         assert_eq!(claim(&word, ROOM), Wake { bell: true, near: true, chime: false }, "a wish that ends is answered");
-        arm(&word, NEAR);
+        arm_near(&word, DATA);
         assert_eq!((disarm(&word), claim(&word, DATA)), (1, Wake::default()));
     }
 

@@ -119,6 +119,8 @@ pub(crate) struct Inner {
     pub(crate) reason: Reason,
     /// The program wants Nagle's algorithm; bells must not wait for it.
     pub(crate) nagle: bool,
+    /// It has put the cork in, which means nothing in the rings.
+    pub(crate) cork: bool,
     /// A Unix socket: the kernel makes no reset of bytes that lie in a ring.
     pub(crate) unix: bool,
     /// An error that one of our own calls has taken from the socket, and that is the program's.
@@ -285,6 +287,7 @@ impl Inner {
             patience: 0,
             reason: Reason::Short,
             nagle: false,
+            cork: false,
             unix: false,
             error: 0,
             tally: Tally { bytes_out: 0, messages_out: 0, bytes_in: 0, messages_in: 0 },

@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use crate::again;
 use crate::bells;
@@ -59,6 +60,10 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int) {
         let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
         let rings = held.started;
         end_out(held, word, rings);
+        // Another thread may wait in poll for room, of which nobody would tell it any more.
+        if held.connection.listeners.load(Ordering::SeqCst) > 0 {
+            chime::pass_on(held.connection);
+        }
     }
     // The peer may sleep, and has our unread bytes to send again.
     ring(held, fd, &shared, bells::DATA | bells::ROOM);
@@ -174,6 +179,26 @@ pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), E
         }
     }
     Ok(())
+}
+
+/// The same where the kernel's buffer, which the program has made small, is full of what nobody reads: it is made large enough meanwhile.
+pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
+    let backlog = usize::try_from(held.out.head - held.resend).unwrap_or(0) + held.owed as usize;
+    let Ok(before) = sockopt::socket_send_buffer_size(kernel::borrowed(fd)) else { return };
+    // The kernel tells twice of what it was given.
+    let _ = sockopt::set_socket_send_buffer_size(kernel::borrowed(fd), before / 2 + backlog);
+    let _ = push(held, fd, shared);
+    let _ = sockopt::set_socket_send_buffer_size(kernel::borrowed(fd), before / 2);
+}
+
+/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a bell unread: it had taken all of our bytes.
+pub(crate) fn is_of_a_bell(held: &mut Inner, shared: &Shared) -> bool {
+    let (end, peer) = (held.end, held.peer());
+    let in_rings = held.started && !held.out_switched && !held.in_switched && held.error == 0;
+    in_rings
+        && !shared.is_far()
+        && shared.reset(peer).load(Ordering::Acquire) == 0
+        && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
 }
 
 /// Whether what the kernel calls a reset is one. It says so of a bell, too, that a killed peer had not read. Told once.

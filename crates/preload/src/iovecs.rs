@@ -2,6 +2,22 @@
 
 use libc::iovec;
 
+/// Whether no program's memory can be there, as at null: the kernel is to refuse it. Other addresses where nothing is are not told apart.
+#[inline]
+pub(crate) fn is_outside(part: &iovec) -> bool {
+    let (at, end) = (part.iov_base as isize, (part.iov_base as isize).wrapping_add_unsigned(part.iov_len));
+    part.iov_len > 0 && (at < LOWEST || end < at)
+}
+
+/// Whether a structure of the program's may lie there.
+#[inline]
+pub(crate) fn is_inside<T>(at: *const T) -> bool {
+    at as isize >= LOWEST
+}
+
+/// The first page is never the program's, and addresses above the middle are the kernel's.
+const LOWEST: isize = 4096;
+
 /// A place in a list of buffers.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {

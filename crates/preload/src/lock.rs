@@ -49,20 +49,20 @@ impl Lock {
         }
     }
 
-    /// In a forked child, whose other threads are gone: whoever held it will not give it back.
+    /// Given back by who holds it over a fork, and has let its guard go; and in the child, whose other threads are gone, for any who held it.
+    #[inline]
     pub(crate) fn reset(&self) {
         self.owner.store(0, Ordering::Relaxed);
-        self.state.store(FREE, Ordering::Release);
+        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+        }
     }
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.owner.store(0, Ordering::Relaxed);
-        if self.0.state.swap(FREE, Ordering::Release) == CONTENDED {
-            let _ = futex::wake(&self.0.state, futex::Flags::PRIVATE, 1);
-        }
+        self.0.reset();
     }
 }
 
@@ -94,5 +94,21 @@ mod tests {
             }
         });
         assert_eq!(count.load(Ordering::Relaxed), 8000);
+    }
+
+    #[test]
+    fn a_lock_that_was_held_over_a_fork_wakes_who_waited_for_it() {
+        let lock = Lock::new();
+        std::mem::forget(lock.lock().unwrap());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| drop(lock.lock().unwrap()));
+            while lock.state.load(Ordering::Relaxed) != CONTENDED {
+                std::thread::yield_now();
+            }
+            // Time to fall asleep: without it the wake is not needed, and nothing is tested.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            lock.reset();
+            waiter.join().unwrap();
+        });
     }
 }

@@ -28,6 +28,7 @@ use crate::far;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
+use crate::real;
 use crate::table;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
@@ -289,6 +290,9 @@ pub(crate) fn restore(held: &mut Inner, fd: c_int) {
     if std::mem::take(&mut held.nagle) {
         let _ = sockopt::set_tcp_nodelay(borrowed(fd), false);
     }
+    if std::mem::take(&mut held.cork) {
+        let _ = sockopt::set_tcp_cork(borrowed(fd), true);
+    }
 }
 
 /// Bytes that the program has sent and received over TCP, as the kernel counts them. The caller knows that nobody receives; what the peer
@@ -309,7 +313,7 @@ fn kernel_stream(fd: c_int) -> Option<(u64, u64)> {
     let mut info = [0u8; 256];
     let mut len = info.len() as libc::socklen_t;
     // SAFETY: [preload-real] a buffer of ours and its length.
-    let done = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
+    let done = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
     if done != 0 || (len as usize) < TCPI_BYTES_RETRANS + 8 {
         return None;
     }
@@ -323,7 +327,7 @@ fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: [preload-real] a buffer of ours and its length.
-    let done = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+    let done = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
     (done == 0).then_some(value)
 }
 
@@ -389,7 +393,7 @@ static SOON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(
 static BARRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Kind, version and size of what is left at the other end.
-const GREETING: [u8; 16] = *b"overside-sock-04";
+const GREETING: [u8; 16] = *b"overside-sock-05";
 /// Calls after which the other end will not come any more.
 const GIVE_UP: u32 = 200;
 /// Calls between two looks whether other processes still have the connection open.

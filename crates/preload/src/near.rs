@@ -24,9 +24,10 @@ pub(crate) fn is_possible() -> bool {
     !IMPOSSIBLE.load(Ordering::Relaxed)
 }
 
-/// Sleeps as long as the word has this value, some milliseconds at most. Restarted after a signal as `recv` would be.
-pub(crate) fn sleep(word: &AtomicU64, value: u64) -> Slept {
-    sleep_for(word, value, AT_MOST_NS)
+/// Sleeps as long as the word has this value, some milliseconds at most, and no longer than `limit_ns`. Restarted after a signal as `recv`
+/// would be.
+pub(crate) fn sleep(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept {
+    sleep_for(word, value, limit_ns.min(AT_MOST_NS))
 }
 
 /// Wakes all that sleep on it.

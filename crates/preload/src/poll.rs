@@ -62,8 +62,11 @@ fn poll_among<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask:
             Some(Duration::ZERO)
         } else if stand.brief {
             Some(left.map_or(BRIEF, |left| left.min(BRIEF)))
-        } else {
+        } else if stand.chimes {
             left
+        } else {
+            // Nobody tells one who sleeps for a bell alone that another thread has taken the connection back.
+            Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
         };
         count_sleepers(fds, &looks, sleeping, 1);
         let many = if sleeping && stand.chimes { asked.len() } else { fds.len() };
@@ -230,3 +233,4 @@ const FEW: usize = 16;
 const ASK_KERNEL: u8 = 8;
 const WATCHED: usize = 8;
 const BRIEF: Duration = Duration::from_millis(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -165,13 +165,13 @@ pub(crate) fn translate_held(
     got: i16,
     told: Option<Told>,
 ) -> Look {
+    let shared = held.shared.filter(|_| held.connection.state() == State::Ring);
+    let got = shared.map_or(got, |shared| without_bell(held, &shared, wanted, got));
     let mut events = got & (POLLERR | POLLHUP | POLLNVAL | wanted & (POLLPRI | POLLRDHUP));
     if ask & WRITES != 0 {
         events |= got & wanted & WRITES;
     }
-    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else {
-        return Look { ready: events, plain: true, ..Look::default() };
-    };
+    let Some(shared) = shared else { return Look { ready: events, plain: true, ..Look::default() } };
     let mut look = standing(held, fd, &shared, wanted);
     if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 {
         if look.ready & READS == 0 {
@@ -203,6 +203,17 @@ pub(crate) fn translate_held(
     }
     look.ready |= events;
     look
+}
+
+/// What the kernel would say of the end of a peer without the bell that it had not read when it was killed.
+fn without_bell(held: &mut Held<'_>, shared: &Shared, wanted: i16, got: i16) -> i16 {
+    // The other end of a Unix socket that is gone hangs up anyway.
+    let of_resets = if held.unix { POLLERR } else { POLLERR | POLLHUP };
+    if got & of_resets != 0 && got & !of_resets & wanted != 0 && drain::is_of_a_bell(held, shared) {
+        got & !of_resets
+    } else {
+        got
+    }
 }
 
 /// Whether there is anything new for somebody who spins. Without the lock: `Watch` keeps the memory mapped.

@@ -112,6 +112,18 @@ real! {
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
     fn closefrom(first: c_int) -> ();
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn aio_read(block: *mut libc::aiocb) -> c_int;
+    fn aio_read64(block: *mut libc::aiocb) -> c_int;
+    fn aio_write(block: *mut libc::aiocb) -> c_int;
+    fn aio_write64(block: *mut libc::aiocb) -> c_int;
+    fn lio_listio(mode: c_int, blocks: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int;
+    fn lio_listio64(mode: c_int, blocks: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int;
+    fn _exit(status: c_int) -> ();
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;

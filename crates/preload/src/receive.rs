@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::connection::{Connection, Held, State};
 use crate::diagnosis::Reason;
 use crate::far::Fate;
-use crate::iovecs::Cursor;
+use crate::iovecs::{self, Cursor};
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Took;
 use crate::{bells, drain, errno, kernel, meeting, real, table, wait};
@@ -70,6 +70,10 @@ pub(crate) fn run(
 #[inline]
 fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
     match connection.state() {
+        State::Ring if list.iter().any(iovecs::is_outside) => {
+            settle(fd, connection, Reason::Call("a buffer outside of memory"));
+            Way::Kernel
+        }
         State::Ring if is_understood(flags) => from_ring(fd, connection, list, flags, how),
         State::Counting if is_understood(flags) => {
             let Some(mut held) = table::hold(fd, connection) else {
@@ -131,6 +135,9 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
             }
             let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
             drain::respond(&mut held, fd);
+            if let Some(shared) = held.shared.filter(|_| drain::has_backlog(&held)) {
+                drain::push_all(&mut held, fd, &shared);
+            }
             let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_));
             // Another host has to say first how its bytes go on.
             let tries = if held.shared.is_some_and(|shared| shared.is_far()) { FAR_TRIES } else { BELL_TRIES };

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::connection::{Connection, Held, State};
 use crate::diagnosis::Reason;
-use crate::iovecs::Cursor;
+use crate::iovecs::{self, Cursor};
 use crate::layout::{SWITCHED, Shared};
 use crate::receive::{Way, settle};
 use crate::{bells, chime, drain, errno, kernel, meeting, real, table, wait};
@@ -51,6 +51,10 @@ pub(crate) fn run(
 #[inline]
 fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
     match connection.state() {
+        State::Ring if list.iter().any(iovecs::is_outside) => {
+            settle(fd, connection, Reason::Call("a buffer outside of memory"));
+            Way::Kernel
+        }
         State::Ring if flags & !UNDERSTOOD == 0 => into_ring(fd, connection, list, flags),
         State::Counting if flags & !UNDERSTOOD == 0 => {
             let Some(mut held) = table::hold(fd, connection) else {

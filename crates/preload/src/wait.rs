@@ -1,8 +1,9 @@
 //! Waiting: watch the ring for as long as it pays (`pace`), then sleep in the kernel.
 //!
-//! Whoever sleeps does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
-//! cancellation and the peer's death are then the kernel's business. No lock is held, nothing must be destroyed, so a
-//! `siglongjmp` out of it leaves no more than a count that is too high.
+//! Whoever sleeps for bytes does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
+//! cancellation and the peer's death are then the kernel's business. Who waits for room sleeps on a word of the shared memory, some
+//! milliseconds at a time: what ends that wait, another thread's fork or shutdown among it, puts nothing into the socket. No lock is held,
+//! nothing must be destroyed, so a `siglongjmp` out of it leaves no more than a count that is too high.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -36,7 +37,7 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
         leave(connection);
         return Ok(());
     }
-    match nap(fd, connection, stirring) {
+    match nap(fd, connection, bells::DATA, u64::MAX, stirring) {
         Nap::Woken => {
             leave(connection);
             return Ok(());
@@ -72,13 +73,17 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
         leave(connection);
         return Ok(());
     }
-    let result = match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
-        Doze::Awake => Ok(()),
-        Doze::Kernel => {
-            let result = sleep_for_room(fd);
-            connection.sleepers.fetch_sub(1, Ordering::SeqCst);
-            result
+    let result = if !near::is_possible() || scene.shared.is_far() {
+        match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
+            Doze::Awake => Ok(()),
+            Doze::Kernel => {
+                let result = sleep_for_room(fd);
+                connection.sleepers.fetch_sub(1, Ordering::SeqCst);
+                result
+            }
         }
+    } else {
+        nap_for_room(fd, connection, stirring)
     };
     leave(connection);
     if result == Err(libc::ECONNRESET) {
@@ -86,6 +91,24 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
         return Ok(());
     }
     result
+}
+
+/// Until there may be room, the peer has gone, or the time of a send is over.
+fn nap_for_room(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> bool) -> Result<(), c_int> {
+    let begun = pace::now_ns();
+    let limit_ns = u64::try_from(send_timeout(fd)).map_or(u64::MAX, |ms| ms.saturating_mul(1_000_000));
+    loop {
+        let left_ns = limit_ns.saturating_sub(pace::now_ns().saturating_sub(begun));
+        if left_ns == 0 {
+            return Err(libc::EAGAIN);
+        }
+        match nap(fd, connection, bells::ROOM, left_ns, &stirring) {
+            Nap::Woken => return Ok(()),
+            Nap::Interrupted => return Err(libc::EINTR),
+            Nap::Kernel if !near::is_possible() || kernel::is_over(fd) => return Ok(()),
+            Nap::Kernel => {}
+        }
+    }
 }
 
 /// Until there is something to receive, in a look at it: interrupted and restarted as the program's own call would be.
@@ -144,10 +167,11 @@ enum Nap {
     Kernel,
 }
 
-/// A short sleep on the word that the peer wakes: cheaper than a bell for both. Only while nothing but the ring's bytes is expected;
-/// whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep soon ends in one there.
-fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> bool) -> Nap {
-    if !near::is_possible() || connection.timed.load(Ordering::Relaxed) {
+/// A short sleep on the word that the peer wakes: cheaper than a bell for both. Only while nothing but the ring's bytes, or room there, is
+/// expected; whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep is soon followed by a look there.
+fn nap(fd: c_int, connection: &'static Connection, wish: u64, limit_ns: u64, stirring: impl Fn(&Scene) -> bool) -> Nap {
+    let for_room = wish == bells::ROOM;
+    if !near::is_possible() || connection.timed.load(Ordering::Relaxed) && !for_room {
         return Nap::Kernel;
     }
     let Some(mut held) = table::hold(fd, connection).filter(|_| connection.state() == State::Ring) else {
@@ -161,19 +185,27 @@ fn nap(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> 
     let (shared, end) = (scene.shared, held.end);
     let start = shared.start(held.peer()).load(Ordering::SeqCst);
     let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1;
-    if held.in_switched || held.out_switched || !in_ring || drain::has_backlog(&held) {
+    if for_room && (held.out_switched || drain::has_backlog(&held)) {
+        return Nap::Woken;
+    }
+    if !for_room && (held.in_switched || held.out_switched || !in_ring || drain::has_backlog(&held)) {
         return Nap::Kernel;
     }
     let word = shared.bell(end);
-    let armed = bells::arm_near(word);
+    let armed = bells::arm_near(word, wish);
     if stirring(&scene) || shared.tail(end).load(Ordering::SeqCst) & SWITCHED != 0 {
         return Nap::Woken;
     }
     if shared.gone(end ^ 1).load(Ordering::SeqCst) != 0 {
+        drop(held);
+        if for_room {
+            // Its end of the stream is on its way.
+            kernel::nap();
+        }
         return Nap::Kernel;
     }
     drop(held);
-    let slept = near::sleep(word, armed);
+    let slept = near::sleep(word, armed, limit_ns);
     cancellation_point();
     match slept {
         near::Slept::Woken if shared.gone(end ^ 1).load(Ordering::SeqCst) == 0 => Nap::Woken,

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{iovec, sockaddr, socklen_t, ssize_t};
 
 use super::{receive_by, send_by};
-use crate::{real, table};
+use crate::{iovecs, real, table};
 
 fn one(at: *const c_void, len: usize) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len }]
@@ -13,7 +13,7 @@ fn one(at: *const c_void, len: usize) -> [iovec; 1] {
 
 /// The program's own list of buffers; an absurd count is the kernel's to refuse.
 unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= 1024 && !iov.is_null())?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= 1024 && iovecs::is_inside(iov))?;
     // SAFETY: [preload-program] the program's promise to readv or writev.
     Some(unsafe { std::slice::from_raw_parts(iov, count) })
 }

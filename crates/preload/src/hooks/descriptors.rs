@@ -1,6 +1,6 @@
 //! Where connections come from and go: connect, accept, close, dup, settings.
 
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
@@ -293,52 +293,4 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
     Some((in_ring + crate::kernel::pending(fd).saturating_sub(bells)) as c_int)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> c_int {
-    if let Some(connection) = table::find(fd)
-        && matches!(connection.state(), State::Counting | State::Ring)
-    {
-        match (level, name) {
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if connection.state() == State::Ring => {
-                return ring_option(fd, connection, name, value, len);
-            }
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
-                connection.timed.store(true, Ordering::Relaxed);
-            }
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_OOBINLINE | libc::SO_PASSCRED | libc::SO_PEEK_OFF)
-            | (
-                libc::SOL_SOCKET,
-                libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | libc::SO_ZEROCOPY,
-            )
-            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => give_up(fd, "a socket option"),
-            _ => {}
-        }
-    }
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
-}
-
-/// Bells must not wait for one another; what the program wants takes effect when the connection is the kernel's again.
-fn ring_option(fd: c_int, connection: &'static Connection, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-    if (len as usize) < size_of::<c_int>() || value.is_null() {
-        return errno::fail(libc::EINVAL) as c_int;
-    }
-    // SAFETY: [preload-program] the program's int.
-    let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-    if name == libc::TCP_NODELAY
-        && let Some(mut held) = table::hold(fd, connection)
-    {
-        held.nagle = !on;
-    }
-    0
-}
-
-/// With a time of 64 bits on every machine.
-const SO_RCVTIMEO_NEW: c_int = 66;
 const CLOSE_RANGE_CLOEXEC: c_int = 4;

@@ -6,13 +6,13 @@ use libc::{cmsghdr, iovec, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::{give_up, receive_as, send_by};
 use crate::receive::How;
-use crate::{epoll, real, table};
+use crate::{epoll, iovecs, real, table};
 
 /// The buffers of a message, when its header can be read at all.
 unsafe fn buffers<'a>(message: *const msghdr) -> Option<(&'a msghdr, &'a [iovec])> {
     // SAFETY: [preload-program] the program's promise to sendmsg or recvmsg.
-    let header = unsafe { message.as_ref() }?;
-    if header.msg_iov.is_null() || header.msg_iovlen > 1024 {
+    let header = unsafe { message.as_ref() }.filter(|_| iovecs::is_inside(message))?;
+    if !iovecs::is_inside(header.msg_iov) || header.msg_iovlen > 1024 {
         return None;
     }
     // SAFETY: [preload-program] as above.
@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn recvmmsg(
 /// Connections whose descriptors travel with a message: whoever gets them may not have the library.
 unsafe fn give_up_passed(message: *const msghdr) {
     // SAFETY: [preload-program] the program's message.
-    let Some(header) = (unsafe { message.as_ref() }) else { return };
+    let Some(header) = (unsafe { message.as_ref() }).filter(|_| iovecs::is_inside(message)) else { return };
     if header.msg_control.is_null() || header.msg_controllen < size_of::<cmsghdr>() {
         return;
     }

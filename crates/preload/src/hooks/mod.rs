@@ -8,6 +8,7 @@ mod data;
 mod descriptors;
 mod files;
 mod messages;
+mod options;
 mod processes;
 mod sets;
 mod unnoticed;

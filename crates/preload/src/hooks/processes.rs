@@ -107,6 +107,23 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
     unsafe { real::popen(command, mode) }
 }
 
+/// The end without what `exit` does: this library's part of that is not the program's to leave out.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    super::fini();
+    loop {
+        // SAFETY: [preload-real] the program's argument.
+        unsafe { real::_exit(status) };
+    }
+}
+
+/// The same under another name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    // SAFETY: [preload-real] the program's argument.
+    unsafe { _exit(status) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {

@@ -43,6 +43,8 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
         | libc::SYS_sendto
         | libc::SYS_recvmsg
         | libc::SYS_sendmsg
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
         | libc::SYS_recvmmsg
         | libc::SYS_sendmmsg
         | libc::SYS_shutdown

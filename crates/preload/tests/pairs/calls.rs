@@ -235,7 +235,7 @@ pub(crate) fn jumps(side: Side, log: &mut Log) {
     let set = Set::new();
     set.add(side.fd, libc::EPOLLIN, 1);
     for round in 0..8u8 {
-        log.say(format_args!("{round}: {}", jump::out_of(round % 4, side.fd, set.0)));
+        log.say(format_args!("{round}: {}", jump::out_of(round % 4, side.fd, set.0, 100_000)));
         log.result("nothing there", recv(side.fd, &mut [0; 1], libc::MSG_DONTWAIT));
         send_all(side.fd, &[round]);
         assert_eq!(set.wait(20_000), [(libc::EPOLLIN as u32, 1)]);
@@ -246,8 +246,12 @@ pub(crate) fn jumps(side: Side, log: &mut Log) {
 
 /// What `sigsetjmp` and `siglongjmp` do, in a form that returns once.
 #[cfg(target_arch = "x86_64")]
-mod jump {
+pub(crate) mod jump {
     use super::*;
+
+    /// What is jumped out of beside a receive, poll, epoll and select.
+    pub(crate) const SEND: u8 = 4;
+    pub(crate) const EXCHANGE: u8 = 5;
 
     /// Where the frame of `call` is; nothing before there is one.
     static PLACE: AtomicU64 = AtomicU64::new(0);
@@ -313,17 +317,27 @@ mod jump {
                     let mut event = libc::epoll_event { events: 0, u64: 0 };
                     i64::from(libc::epoll_wait(set, &mut event, 1, -1))
                 }
-                _ => {
+                3 => {
                     let mut reads: libc::fd_set = std::mem::zeroed();
                     libc::FD_SET(fd, &mut reads);
                     let (w, e, t) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
                     i64::from(libc::select(fd + 1, &mut reads, w, e, t))
                 }
+                4 => {
+                    let much = crate::leaving::much();
+                    libc::send(fd, much.as_ptr().cast(), much.len(), 0) as i64
+                }
+                _ => loop {
+                    let mut bytes = [7u8; 100];
+                    libc::send(fd, bytes.as_ptr().cast(), 100, 0);
+                    libc::recv(fd, bytes.as_mut_ptr().cast(), 100, 0);
+                },
             }
         }
     }
 
-    pub(super) fn out_of(kind: u8, fd: RawFd, set: RawFd) -> i64 {
+    /// What a call of this kind returns that is interrupted after so many microseconds: -77 if the handler has jumped out of it.
+    pub(crate) fn out_of(kind: u8, fd: RawFd, set: RawFd, micros: u64) -> i64 {
         let enough = AtomicBool::new(false);
         PLACE.store(0, Ordering::SeqCst);
         // SAFETY: the handler jumps into a frame that is there; nothing between has anything to drop.
@@ -338,7 +352,7 @@ mod jump {
                         nap(1);
                     }
                     // Once is enough where the call blocks before; it does, or the test hangs and is ended.
-                    nap(100);
+                    std::thread::sleep(Duration::from_micros(micros));
                     libc::pthread_kill(me, libc::SIGUSR2);
                     enough.store(true, Ordering::SeqCst);
                 });
@@ -356,8 +370,14 @@ mod jump {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-mod jump {
-    pub(super) fn out_of(_: u8, _: i32, _: i32) -> i64 {
+pub(crate) mod jump {
+    pub(crate) const SEND: u8 = 4;
+    pub(crate) const EXCHANGE: u8 = 5;
+
+    pub(crate) fn out_of(kind: u8, fd: i32, _: i32, _: u64) -> i64 {
+        if kind == SEND {
+            crate::sock::send_all(fd, &[5]);
+        }
         -77
     }
 }

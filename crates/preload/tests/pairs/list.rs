@@ -8,8 +8,8 @@ use crate::programs::{
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_ends, polled_full, selected, set_before_connect};
 use crate::{
-    calls, chimes, confined, edges, files, forks, halves, numbers, passing, sets, shared_sets, signals, strangers,
-    unseen,
+    calls, chimes, confined, edges, files, forks, halves, leaving, numbers, options, passing, sets, shared_sets,
+    signals, started, strangers, unseen, urgency,
 };
 
 type Program = fn(Side, &mut Log);
@@ -124,4 +124,19 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("standard_output", numbers::standard_output),
     ("passed_on", numbers::passed_on),
     ("asynchronous", numbers::asynchronous),
+    ("shut_down_beside", leaving::shut_down_beside),
+    ("shut_down_in_a_send", leaving::shut_down_in_a_send),
+    ("fork_beside_a_sender", leaving::fork_beside_a_sender),
+    ("killed_connector", leaving::killed_connector),
+    ("cancelled_senders", leaving::cancelled_senders),
+    ("jumps_out_of_a_send", leaving::jumps_out_of_a_send),
+    ("jumps_out_of_anything", leaving::jumps_out_of_anything),
+    ("exec_with_the_library", started::exec_with_the_library),
+    ("vfork_and_exec", started::vfork_and_exec),
+    ("inherited_by_spawn", started::inherited_by_spawn),
+    ("closed_from", started::closed_from),
+    ("bad_buffers", options::bad_buffers),
+    ("delays", options::delays),
+    ("at_positions", options::at_positions),
+    ("urgent_polled", urgency::urgent_polled),
 ];

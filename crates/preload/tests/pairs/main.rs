@@ -13,16 +13,20 @@ mod edges;
 mod files;
 mod forks;
 mod halves;
+mod leaving;
 mod list;
 mod numbers;
+mod options;
 mod passing;
 mod programs;
 mod sets;
 mod shared_sets;
 mod signals;
 mod sock;
+mod started;
 mod strangers;
 mod unseen;
+mod urgency;
 mod waiting;
 
 use std::path::{Path, PathBuf};
@@ -102,6 +106,7 @@ fn start(role: &str, program: &str, folder: &Path, address: &str, way: Way) -> C
     command.args(["--exact", "as_a_program", "--nocapture"]).stdout(Stdio::null());
     command.env("PAIR", program).env("ROLE", role).env("ADDRESS", address).env("FOLDER", folder);
     command.env_remove("LD_PRELOAD").env_remove("OVERSIDE_SOCKETS_REPORT").env_remove("OVERSIDE_SOCKETS_SOON");
+    command.env_remove(started::INHERITED);
     if way != Way::Plain {
         command.env("LD_PRELOAD", library()).env("OVERSIDE_SOCKETS_REPORT", folder.join("report"));
     }
@@ -341,6 +346,21 @@ pairs! {
     standard_output: Rings,
     passed_on: Rings,
     asynchronous: Rings,
+    shut_down_beside: Rings,
+    shut_down_in_a_send: Rings,
+    fork_beside_a_sender: Rings,
+    killed_connector: Rings,
+    cancelled_senders: Rings,
+    jumps_out_of_a_send: Rings,
+    jumps_out_of_anything: Rings,
+    exec_with_the_library: Rings,
+    vfork_and_exec: Rings,
+    inherited_by_spawn: Rings,
+    closed_from: Rings,
+    bad_buffers: Rings,
+    delays: Rings,
+    at_positions: Rings,
+    urgent_polled: Rings,
 }
 
 /// What this executable is when a test started it.
@@ -354,7 +374,10 @@ fn as_a_program() {
     if name == "vfork_first" {
         sock::vfork_child();
     }
-    let side = sock::meet(&role, &address, &folder);
+    let side = match std::env::var(started::INHERITED) {
+        Ok(fd) => sock::Side { fd: fd.parse().unwrap(), server: role == "server", tcp: !address.starts_with('/') },
+        Err(_) => sock::meet(&role, &address, &folder),
+    };
     program(side, &mut log);
     log.say("done");
 }

@@ -1,0 +1,110 @@
+//! Options of sockets: some mean nothing in the rings, and read back as the program has set them.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::socklen_t;
+
+use super::give_up;
+use crate::connection::{Connection, State};
+use crate::{drain, iovecs, real, table};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if let Some(connection) = table::find(fd)
+        && matches!(connection.state(), State::Counting | State::Ring)
+    {
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => {
+                // SAFETY: [preload-program] the program's arguments.
+                if let Some(result) = unsafe { set_in_ring(fd, connection, name, value, len) } {
+                    return result;
+                }
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+                connection.timed.store(true, Ordering::Relaxed);
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_OOBINLINE | libc::SO_PASSCRED | libc::SO_PEEK_OFF)
+            | (
+                libc::SOL_SOCKET,
+                libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | libc::SO_ZEROCOPY,
+            )
+            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => give_up(fd, "a socket option"),
+            _ => {}
+        }
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Bells must not wait for one another; what the program wants takes effect when the connection is the kernel's again. None when the kernel
+/// is to be asked, or is to say what is wrong.
+///
+/// # Safety
+/// The value is the program's, of that length.
+unsafe fn set_in_ring(
+    fd: c_int,
+    connection: &'static Connection,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Option<c_int> {
+    let mut held = table::hold(fd, connection).filter(|held| connection.state() == State::Ring && !held.unix)?;
+    if (len as usize) < size_of::<c_int>() || !iovecs::is_inside(value) {
+        return None;
+    }
+    // SAFETY: [preload-program] the program's int.
+    let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+    if name == libc::TCP_NODELAY {
+        held.nagle = !on;
+    } else {
+        held.cork = on;
+    }
+    Some(0)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: [preload-real] the program's arguments.
+    let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if result == 0
+        && let Some(connection) = table::find(fd)
+        && connection.state() == State::Ring
+        && let Some(told) = told(fd, connection, level, name)
+    {
+        // SAFETY: [preload-program] the program's place for so many bytes, into which the system has written as many.
+        unsafe {
+            let bytes = told.to_ne_bytes();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), bytes.len().min(*len as usize));
+        }
+    }
+    result
+}
+
+/// What the program is to be told in place of what the kernel says.
+fn told(fd: c_int, connection: &'static Connection, level: c_int, name: c_int) -> Option<c_int> {
+    let mut held = table::hold(fd, connection)?;
+    let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c_int::from(!held.nagle)),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(c_int::from(held.cork)),
+        // A bell that the peer had not read when it was killed is no error.
+        (libc::SOL_SOCKET, libc::SO_ERROR) if drain::is_of_a_bell(&mut held, &shared) => Some(0),
+        _ => None,
+    }
+}
+
+/// With a time of 64 bits on every machine.
+const SO_RCVTIMEO_NEW: c_int = 66;
