@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use crate::sets::{LONG, Set};
 use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, second, send, send_all, until};
 
 /// Much in both directions at once, by poll, as netcat does it; the end that has sent all says so and reads on.
@@ -89,6 +90,58 @@ pub(crate) fn half_close_over_unread(side: Side, log: &mut Log) {
     }
     assert!(got == [&pattern(0, 3500)[..], b"last"].concat(), "{} bytes", got.len());
     log.say("all of it");
+}
+
+/// Bytes of before the rings lie unread, and such of the ring behind them: whoever waits is told of both, and of nothing when all is read.
+pub(crate) fn polled_over_unread(side: Side, log: &mut Log) {
+    for round in 0..3u8 {
+        let one = second(&side);
+        if !side.server {
+            send_all(one.fd, &pattern(0, 3000));
+            for round in 0..30u8 {
+                assert_eq!(recv_exactly(one.fd, 50), [round; 50]);
+            }
+            send_all(one.fd, &pattern(3000, 500));
+            side.rendezvous(round);
+            side.rendezvous(round);
+            close(one.fd);
+            continue;
+        }
+        for round in 0..30u8 {
+            send_all(one.fd, &[round; 50]);
+            nap(1);
+        }
+        side.rendezvous(round);
+        let set = Set::new();
+        set.add(one.fd, libc::EPOLLIN, 7);
+        let told = |wait: i32| {
+            let mut poll = libc::pollfd { fd: one.fd, events: libc::POLLIN, revents: 0 };
+            if round == 1 {
+                return format!("{:x?}", set.wait(wait));
+            }
+            let limit = libc::timespec { tv_sec: i64::from(wait / 1000), tv_nsec: i64::from(wait % 1000) * 1_000_000 };
+            // SAFETY: one pollfd, a set of one descriptor, a time.
+            unsafe {
+                if round == 0 {
+                    return format!("{} {:x}", libc::poll(&mut poll, 1, wait), poll.revents);
+                }
+                let mut reads: libc::fd_set = std::mem::zeroed();
+                libc::FD_SET(one.fd, &mut reads);
+                let none = std::ptr::null_mut;
+                format!("{}", libc::pselect(one.fd + 1, &mut reads, none(), none(), &limit, std::ptr::null()))
+            }
+        };
+        let mut at = 0;
+        for part in [1000, 1999, 1, 1, 400, 99] {
+            log.say(format_args!("{} {} of {}", told(LONG), told(0), unread(one.fd)));
+            assert!(recv_exactly(one.fd, part) == pattern(at, part));
+            at += part;
+        }
+        log.say(format_args!("{} and {}", told(20), unread(one.fd)));
+        side.rendezvous(round);
+        close(set.0);
+        close(one.fd);
+    }
 }
 
 /// Somebody has just been told of bytes in a ring when the connection goes back: a receive that does not wait finds them.

@@ -116,6 +116,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("half_close_in_a_flood", halves::half_close_in_a_flood),
     ("half_close_over_unread", halves::half_close_over_unread),
     ("half_close_after_poll", halves::half_close_after_poll),
+    ("polled_over_unread", halves::polled_over_unread),
     ("interruptions", signals::interruptions),
     ("pipe_signal", signals::pipe_signal),
     ("cancelled_with_bytes", signals::cancelled_with_bytes),

@@ -338,6 +338,7 @@ pairs! {
     half_close_in_a_flood: Rings,
     half_close_over_unread: Rings,
     half_close_after_poll: Rings,
+    polled_over_unread: Rings,
     interruptions: Rings,
     pipe_signal: Rings,
     cancelled_with_bytes: Rings,
