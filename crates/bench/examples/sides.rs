@@ -214,6 +214,9 @@ fn compare(arguments: &[String]) -> Result<()> {
     let generated = Lineitem::generate(0.1, 1)?;
     let mut chunks = Chunks::lay_out(generated.rows(), 16 << 10, 1 << 20)?;
     drop(generated);
+    let mut kernels = Kernel::available();
+    kernels.sort_by_cached_key(|kernel| (0..5).map(|_| chunks.chunked(*kernel, 1) as u64).max());
+    let fastest = *kernels.last().context("there is a kernel")?;
     for what in ["full", "range"] {
         let mut limit = Vec::new();
         sides.iter_mut().for_each(|side| side.samples.clear());
@@ -221,7 +224,7 @@ fn compare(arguments: &[String]) -> Result<()> {
             for at in rotation(sides.len() + 1, round) {
                 match sides.get_mut(at) {
                     Some(side) => side.run(what)?,
-                    None => limit.push(chunks.chunked(Kernel::RepMovsb, 1)),
+                    None => limit.push(chunks.chunked(fastest, 1)),
                 }
             }
         }

@@ -102,16 +102,25 @@ pub fn asks_ahead() -> bool {
 
 /// Copies piece by piece, and asks for the lines of the piece that comes [`AHEAD_BYTES`] later; behind the end for those at `then`.
 ///
+/// It asks for each line twice, the first time into a cache that is not the nearest, [`FAR_BYTES`] earlier but no more than `len`, for
+/// what is at `then` may be no longer than this: the processor's own prefetcher, which brings more lines at once than there may be
+/// asked for, begins anew with every range that does not lie right behind the one before.
+///
 /// # Safety
 /// As [`copy_racing`].
 unsafe fn pieces(to: *mut u8, from: *const u8, len: usize, then: *const u8) {
     let mut done = 0;
     while done < len {
         let piece = (len - done).min(PIECE_BYTES);
-        let ahead = done + AHEAD_BYTES;
-        let place = if ahead < len { from.wrapping_add(ahead) } else { then.wrapping_add(ahead - len) };
-        if ahead < len || !then.is_null() {
-            (0..piece).step_by(LINE_BYTES).for_each(|line| prefetch(place.wrapping_add(line)));
+        let place = |ahead: usize| match ahead.checked_sub(len) {
+            None => from.wrapping_add(ahead),
+            Some(_) if then.is_null() => from,
+            Some(behind) => then.wrapping_add(behind),
+        };
+        let (near, far) = (place(done + AHEAD_BYTES), place(done + len.min(FAR_BYTES)));
+        for line in (0..piece).step_by(LINE_BYTES) {
+            prefetch_far(far.wrapping_add(line));
+            prefetch(near.wrapping_add(line));
         }
         // SAFETY: [kernel] `done + piece <= len`.
         unsafe { rep_movsb(to.add(done), from.add(done), piece) };
@@ -126,6 +135,18 @@ pub fn prefetch(address: *const u8) {
     // SAFETY: [kernel] a prefetch never faults.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// As [`prefetch`], into the second-level cache.
+#[inline]
+fn prefetch_far(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: [kernel] a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T2 }>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
@@ -287,6 +308,8 @@ const REP_BYTES: usize = 2048;
 const PIECE_BYTES: usize = 1024;
 /// How far ahead it asks. 4 to 8 KiB come to the same.
 pub const AHEAD_BYTES: usize = 4096;
+/// How far ahead it asks for the first time.
+const FAR_BYTES: usize = 16 << 10;
 const LINE_BYTES: usize = 64;
 
 #[cfg(test)]
