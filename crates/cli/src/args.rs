@@ -417,7 +417,8 @@ key, and without a key, which is for this host alone, anybody on it. Both sides 
 key, and every frame carries a tag made with it, but nothing on the wire is secret. Tables live in
 memory: they are gone when the server ends. It ends with status 1 if a bug keeps it from going on.
 
-Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a second or two.";
+Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a second or two, and more
+on a busy machine. It says so on standard error meanwhile.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside serve --listen shm:mine

@@ -10,10 +10,15 @@ mod signals;
 mod values;
 
 use clap::Parser;
-use std::io::ErrorKind;
+use overside::memory::Heap;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: Heap = Heap::new(out_of_memory);
+
 fn main() -> ExitCode {
+    signals::ignore_file_size();
     let cli = args::Cli::parse();
     let Err(error) = commands::run(cli.command) else {
         return ExitCode::SUCCESS;
@@ -27,4 +32,18 @@ fn main() -> ExitCode {
     eprintln!("overside: {one_line}");
     let interrupted = error.downcast_ref::<signals::Interrupted>().is_some();
     ExitCode::from(if interrupted { 130 } else { 1 })
+}
+
+/// An error like any other: one line, and exit status 1.
+fn out_of_memory(bytes: usize) {
+    let mut line = [0; 200];
+    let mut room = &mut line[..];
+    let _ = writeln!(
+        room,
+        "overside: out of memory: {bytes} bytes could not be allocated; free memory, or raise the limit (ulimit -v, or the control \
+         group's)"
+    );
+    let left = room.len();
+    let _ = std::io::stderr().write_all(&line[..line.len() - left]);
+    signal_hook::low_level::exit(1);
 }

@@ -4,6 +4,7 @@
 //! client that takes nothing for ten seconds. So rows are taken from the server as they come and
 //! wait here, up to [`WAITING_BYTES_MAX`], for their reader.
 
+use crate::output::refused;
 use std::io::{self, ErrorKind, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -54,7 +55,9 @@ impl Outlet {
     fn end(&mut self) -> io::Result<()> {
         self.chunks = None;
         let ended = self.writer.take().map(JoinHandle::join);
-        ended.map_or(Ok(()), |ended| ended.unwrap_or_else(|_| Err(io::Error::other("the output thread failed"))))
+        ended.map_or(Ok(()), |ended| {
+            ended.unwrap_or_else(|_| Err(io::Error::other("the output thread failed"))).map_err(refused)
+        })
     }
 }
 

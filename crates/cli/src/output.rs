@@ -21,8 +21,13 @@ pub fn line(line: &str) -> Result<()> {
 /// Standard output is closed.
 pub fn text(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)?;
+    Ok(())
+}
+
+/// An error of standard output, said to be one.
+pub fn refused(error: std::io::Error) -> std::io::Error {
+    std::io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))
 }
 
 /// A number with commas between thousands.
@@ -146,6 +151,21 @@ impl Progress {
         let style = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} %  {msg}, {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(what);
+        Progress(bar)
+    }
+
+    /// Says what is waited for: with the time that has passed on a terminal, else as a line.
+    pub fn waiting(what: &'static str) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            // Nobody may be listening there.
+            let _ = writeln!(std::io::stderr(), "{what}");
+            return Progress::none();
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_message(what);
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
         Progress(bar)
     }
 

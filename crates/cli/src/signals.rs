@@ -1,11 +1,17 @@
 //! Ctrl-C and SIGTERM: noticed between two steps of a command, so that each ends cleanly.
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A file beyond `ulimit -f` is an error of its writer then, and no signal that ends the process.
+pub fn ignore_file_size() {
+    // Should the system refuse, the signal ends the process as ever.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
 
 /// A command that was interrupted: nothing failed, and exit status 130 says so.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,5 @@
-//! How much memory may still be taken: what the machine has, and what the control groups of this process leave of it.
+//! How much memory may still be taken: what the machine has, and what this process' control groups and its limit of address
+//! space leave of it.
 
 use std::path::Path;
 
@@ -6,11 +7,20 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 
 /// Bytes that can be allocated without pushing others out or being killed: what the kernel says of the machine
-/// (`MemAvailable`), or less where a control group of this process, of either version, has a limit. None where neither says.
+/// (`MemAvailable`), or less where a control group of this process, of either version, or the process itself (`ulimit -v`) has a
+/// limit. None where nobody says.
 pub fn available_bytes() -> Option<u64> {
     let groups = read(Path::new("/proc/self/cgroup"))
         .and_then(|own| left_by_groups(&String::from_utf8_lossy(&own), Path::new("/sys/fs/cgroup")));
-    [machine_bytes(), groups].into_iter().flatten().min()
+    [machine_bytes(), groups, address_space_left()].into_iter().flatten().min()
+}
+
+/// What the limit of this process' address space (`ulimit -v`) leaves; none where there is no limit.
+pub fn address_space_left() -> Option<u64> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let text = read(Path::new("/proc/self/statm"))?;
+    let pages = number(text.split(|byte| *byte == b' ').next()?)?;
+    Some(limit.saturating_sub(pages.saturating_mul(rustix::param::page_size() as u64)))
 }
 
 /// Bytes that the machine has for anybody, whatever this process may use of them.

@@ -18,6 +18,7 @@
 mod available;
 mod buffer;
 mod foreign;
+mod heap;
 mod hold;
 mod huge;
 pub mod kernels;
@@ -30,9 +31,10 @@ mod sys;
 mod view;
 mod window;
 
-pub use available::available_bytes;
+pub use available::{address_space_left, available_bytes};
 pub use buffer::Buffer;
 pub use foreign::Foreign;
+pub use heap::Heap;
 pub use hold::Hold;
 pub use pool::Pool;
 pub use reservation::Reservation;
@@ -45,7 +47,7 @@ pub use window::Window;
 pub enum MemoryError {
     /// The system has no memory left for a segment.
     #[error(
-        "out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit of the control group"
+        "out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit (ulimit -v, or the control group's)"
     )]
     Exhausted {
         /// What was asked for, in bytes.

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod atomic_file;
 pub mod calibrate;
 mod channel;
 mod declared;
@@ -26,6 +27,7 @@ pub use overside_table as table;
 pub use overside_verbs as verbs;
 
 pub use address::{Address, AddressError, Network};
+pub use atomic_file::AtomicFile;
 pub use channel::{Batch, Channel, Gate, Message, RECEIVE_BYTES};
 pub use declared::Declared;
 pub use fan::Fan;

@@ -5,7 +5,7 @@
 //! quickly instead, and the profile's `source` says why.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use overside_planner::Profile;
 use overside_verbs::Provider;
 
 use crate::calibrate::{Doubt, Effort, calibrate};
-use crate::{Address, Error, Network};
+use crate::{Address, AtomicFile, Error, Network};
 
 /// Where a user's profiles lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,18 +84,15 @@ impl Store {
     /// When the file cannot be written; the one before stays.
     pub fn save(&self, transport: &str, profile: &Profile) -> Result<PathBuf, StoreError> {
         let path = self.path(transport);
-        let beside = path.with_extension(format!("{}.part", std::process::id()));
-        let write = |directory: &Path| {
-            fs::create_dir_all(directory)?;
-            fs::write(&beside, profile.to_string())?;
-            fs::rename(&beside, &path)
+        let write = || {
+            fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
+            let file = AtomicFile::create(&path)?;
+            file.file().write_all(profile.to_string().as_bytes())?;
+            file.publish()
         };
-        match write(path.parent().unwrap_or(&self.directory)) {
-            Ok(()) => Ok(path),
-            Err(reason) => {
-                let _ = fs::remove_file(&beside);
-                Err(StoreError::File { path, reason })
-            }
+        match write() {
+            Ok(_) => Ok(path),
+            Err(reason) => Err(StoreError::File { path, reason }),
         }
     }
 }
@@ -132,6 +129,11 @@ pub(crate) fn of(label: &'static str, provider: &Arc<dyn Provider>) -> Result<Pr
 /// What the prices of what goes over `address` are stored as.
 pub fn label(address: &Address, network: &Network) -> &'static str {
     address.label(network)
+}
+
+/// Whether prices of what goes over `address` are stored; else who serves or sends there measures some first.
+pub fn is_stored(address: &Address, network: &Network) -> bool {
+    Store::of_user().and_then(|store| store.load(label(address, network))).is_ok_and(|profile| profile.is_some())
 }
 
 /// As the library prices what goes over `address`; measured with care where nothing is stored, once in this process, which

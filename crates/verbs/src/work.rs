@@ -196,6 +196,8 @@ pub enum Status {
     RemoteAccess,
     /// The peer broke the provider's protocol; the connection is closed.
     Malformed,
+    /// This process has no memory, or no room in its address space, for what the peer shares with it; the connection is closed.
+    Exhausted,
 }
 
 /// The end of a request.

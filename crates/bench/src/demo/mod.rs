@@ -33,6 +33,7 @@ use expected::Expected;
 use overside::{Address, memory::available_bytes};
 use stage::{Checked, Stage};
 use std::{
+    io::Write,
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::PathBuf,
 };
@@ -82,10 +83,10 @@ pub fn run(options: &Options) -> Result<Report> {
     let (needed, there) = (memory_needed(options.scale), available_bytes());
     ensure!(
         there.is_none_or(|there| needed <= there),
-        "scale factor {} takes about {} GiB of memory in all processes, and {} GiB are available; give a smaller --scale",
+        "scale factor {} takes about {} MiB of memory in all processes, and {} MiB are available; give a smaller --scale",
         options.scale,
-        needed.div_ceil(1 << 30),
-        there.unwrap_or_default() >> 30
+        needed >> 20,
+        there.unwrap_or_default() >> 20
     );
     let progress = Progress::new();
     progress.say("generating lineitem");
@@ -94,13 +95,18 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut report = measure(options, &generated, &progress)?;
     report.took_s = (now_ns() - start) as f64 / 1e9;
     progress.say("writing the report");
-    report::write(&options.report, &report::html(&report))?;
+    let written = report::write(&options.report, &report::html(&report));
     drop(progress);
+    // A page that could not be written takes nothing else with it.
+    let mut out = std::io::stdout().lock();
     if options.json {
-        println!("{}", serde_json::to_string(&report)?);
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
-        print!("{}", report::text(&report));
-        println!("\nThe report is {}: open it in a browser.", options.report.display());
+        write!(out, "{}", report::text(&report))?;
+    }
+    written?;
+    if !options.json {
+        writeln!(out, "\nThe report is {}: open it in a browser.", options.report.display())?;
     }
     Ok(report)
 }

@@ -37,6 +37,7 @@ use overside::Address;
 use serde::Serialize;
 use std::{
     ffi::OsString,
+    io::Write,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
@@ -124,15 +125,18 @@ pub fn run(options: &Options) -> Result<Figures> {
     };
     let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
-    report::write(&report, &page::html(&figures, options))?;
+    let written = report::write(&report, &page::html(&figures, options));
     drop(progress);
+    // A page that could not be written takes nothing else with it.
+    let mut out = std::io::stdout().lock();
     match (options.json, &figures.figures[..]) {
-        (true, [one]) => println!("{}", serde_json::to_string(one)?),
-        (true, _) => println!("{}", serde_json::to_string(&figures)?),
-        (false, _) => {
-            print!("{}", text::text(&figures));
-            println!("The report is {}: open it in a browser.", report.display());
-        }
+        (true, [one]) => writeln!(out, "{}", serde_json::to_string(one)?)?,
+        (true, _) => writeln!(out, "{}", serde_json::to_string(&figures)?)?,
+        (false, _) => write!(out, "{}", text::text(&figures))?,
+    }
+    written?;
+    if !options.json {
+        writeln!(out, "The report is {}: open it in a browser.", report.display())?;
     }
     Ok(figures)
 }

@@ -1,24 +1,22 @@
-//! Whether the page can be written, asked before minutes are spent on what it is to say.
+//! Where the page is written; whether it can be is asked before minutes are spent on what it is to say.
 
 use anyhow::{Context, Result};
-use std::{
-    fs::{self, OpenOptions},
-    path::Path,
-};
+use overside::AtomicFile;
+use std::{io::Write, path::Path};
 
 /// An error if no file can be written there. Nothing is left that was not there before, and what was there stays as it is.
 pub fn writable(page: &Path) -> Result<()> {
-    let new = !page.exists();
-    OpenOptions::new().append(true).create(true).open(page).with_context(|| refused(page))?;
-    if new {
-        fs::remove_file(page).with_context(|| refused(page))?;
-    }
-    Ok(())
+    AtomicFile::create(page).map(drop).with_context(|| refused(page))
 }
 
-/// Writes the page.
+/// Writes the page, whole or not at all: a page that was there stays until then.
 pub fn write(page: &Path, html: &str) -> Result<()> {
-    fs::write(page, html).with_context(|| refused(page))
+    let write = || {
+        let file = AtomicFile::create(page)?;
+        file.file().write_all(html.as_bytes())?;
+        file.publish()
+    };
+    write().map(drop).with_context(|| refused(page))
 }
 
 fn refused(page: &Path) -> String {
@@ -28,6 +26,7 @@ fn refused(page: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn what_is_there_stays_and_nothing_else_is_left() {

@@ -1,10 +1,11 @@
 //! `overside serve`
 
 use crate::args::Serve;
-use crate::output;
+use crate::output::{self, Progress};
 use crate::signals::Doorbell;
 use anyhow::{Result, bail};
 use overside::table::server::{Notices, OnFailure, ServerOptions};
+use overside::{Address, Network, profiles};
 use serde_json::json;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +34,10 @@ pub fn run(args: &Serve) -> Result<()> {
     let failure = Failure::default();
     options.on_failure = Some(failure.watch(&doorbell)?);
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
-    let server = overside::serve_over(&addresses, options, &args.network.network())?;
+    let network = args.network.network();
+    let measuring = measuring(&addresses, &network);
+    let server = overside::serve_over(&addresses, options, &network)?;
+    drop(measuring);
     if args.json {
         output::line(&json!({ "listening": addresses, "pid": std::process::id() }).to_string())?;
     } else {
@@ -48,6 +52,17 @@ pub fn run(args: &Serve) -> Result<()> {
         output::line("ended; the tables are gone")?;
     }
     Ok(())
+}
+
+/// Says that prices are to be measured before anything is served, if that is so: it takes a second or two, and more on a busy machine.
+fn measuring(addresses: &[&str], network: &Network) -> Progress {
+    let unknown =
+        |address: &&str| address.parse().is_ok_and(|address: Address| !profiles::is_stored(&address, network));
+    if !addresses.iter().any(unknown) {
+        return Progress::none();
+    }
+    let what = "measuring what transfers cost before listening; `overside calibrate` would store that";
+    Progress::waiting(what)
 }
 
 /// Why the server could not go on, if it could not.

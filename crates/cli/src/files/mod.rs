@@ -1,8 +1,8 @@
 //! Tables in files: Parquet, CSV and Arrow, read and written as record batches.
 //!
 //! Everything here takes bytes from outside: sizes and offsets are checked before they are used,
-//! and an error names the file, the place in it and what to do. [`create`] writes under a
-//! temporary name, so that a failed export leaves nothing half-visible.
+//! and an error names the file, the place in it and what to do. [`create`] gives a
+//! file its name when it is whole, so that a failed export leaves nothing half-visible.
 //!
 //! Arrow's own crates for these formats (arrow-ipc, arrow-cast, arrow-select) cost minutes of
 //! build time; what a table needs of the formats is small enough to be read directly.
@@ -13,7 +13,6 @@ mod csv;
 mod format;
 mod guard;
 mod ipc;
-mod output;
 mod parquet;
 #[cfg(test)]
 mod samples;
@@ -31,7 +30,7 @@ use anyhow::{Context, Result};
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, SchemaRef};
 use format::Format;
-use output::Output;
+use overside::AtomicFile;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -111,8 +110,8 @@ pub fn create(path: &Path, schema: SchemaRef) -> Result<FileWriter> {
     let created = || -> Result<FileWriter> {
         let format = Format::of(path)?;
         types::check_schema(&schema)?;
-        let output = Output::create(path)?;
-        let file = output.file()?;
+        let output = AtomicFile::create(path)?;
+        let file = output.file().try_clone()?;
         let sink: Box<dyn Sink> = match format {
             Format::Parquet => Box::new(parquet::ParquetWriter::begin(file, schema)?),
             Format::Csv => Box::new(csv::CsvWriter::begin(file, schema)?),
@@ -126,7 +125,7 @@ pub fn create(path: &Path, schema: SchemaRef) -> Result<FileWriter> {
 /// A file being written. Dropped without [`FileWriter::finish`] it leaves nothing behind.
 pub struct FileWriter {
     path: PathBuf,
-    output: Output,
+    output: AtomicFile,
     sink: Box<dyn Sink>,
 }
 
@@ -145,7 +144,7 @@ impl FileWriter {
     /// As for [`Self::write`]; nothing stands under the name then.
     pub fn finish(self) -> Result<u64> {
         let FileWriter { path, output, mut sink } = self;
-        sink.finish().and_then(|()| output.publish()).with_context(|| format!("{}", path.display()))
+        sink.finish().and_then(|()| Ok(output.publish()?)).with_context(|| format!("{}", path.display()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bad input: a clear error to the one who caused it, and nobody else disturbed.
 
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use super::server::{Server, fixture, numbered, overside, told};
@@ -66,8 +66,12 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
 #[test]
 fn an_address_that_is_taken() {
     let server = with_table();
-    let told = server.fails(&["serve", "--listen", "@"]);
-    assert!(told.contains(&server.address), "{told}");
+    // It may say before that it measures.
+    let output = server.command(&["serve", "--listen", "@"]).output().unwrap();
+    let told = told(&output);
+    let last = told.lines().last().unwrap_or_default();
+    assert!(last.starts_with("overside: ") && last.contains(&server.address), "{told}");
+    assert_eq!(output.status.code(), Some(1));
     undisturbed(&server);
 }
 
@@ -184,6 +188,68 @@ fn exhausted_memory_is_said_and_other_tables_go_on() {
     undisturbed(&server);
     let kept = server.json(&["scan", "@", "big", "--columns", "id"])["row_count"].as_u64().unwrap();
     assert!((1..2000).contains(&kept), "{kept}");
+}
+
+/// A command of `server`'s under a limit of the shell's.
+fn limited(server: &Server, limit: &str, arguments: &[&str]) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_overside")]);
+    shell.args(arguments.iter().map(|&a| if a == "@" { &server.address } else { a })).output().unwrap()
+}
+
+#[test]
+fn a_process_without_memory_ends_with_an_error_and_no_file() {
+    let server = Server::start();
+    let path = server.file("t.csv", numbered(150_000));
+    server.ok(&["load", "@", "t", &path]);
+    let out = server.path("out.parquet");
+    let (mut kib, mut refused, mut heap) = (10_000, 0, 0);
+    loop {
+        assert!(kib < 8 << 20, "it has no memory for 150,000 rows");
+        let limit = format!("-v {kib}");
+        kib += kib / 16;
+        // Less than it takes to start at all says nothing of this command.
+        if !limited(&server, &limit, &["--version"]).status.success() {
+            continue;
+        }
+        std::fs::write(&out, "before").unwrap();
+        let output = limited(&server, &limit, &["scan", "@", "t", "--out", &out]);
+        if output.status.success() {
+            break;
+        }
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{limit}: {told}");
+        assert!(
+            told.starts_with("overside: ") && told.contains("memory") && told.lines().count() == 1,
+            "{limit}: {told}"
+        );
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "before");
+        assert!(!server.part());
+        refused += 1;
+        heap += u32::from(told.contains("overside: out of memory: "));
+    }
+    assert!(heap > 0, "{refused} were refused, none for want of heap");
+}
+
+#[test]
+fn a_full_disk_leaves_the_file_that_was_there() {
+    let server = Server::start();
+    let path = server.file("t.csv", numbered(150_000));
+    server.ok(&["load", "@", "t", &path]);
+    for name in ["out.arrow", "out.csv"] {
+        let out = server.file(name, "before");
+        // Blocks of 512 bytes or of 1 KiB, by shell. The client's buffers are shorter, and the files longer.
+        let output = limited(&server, "-f 2000", &["scan", "@", "t", "--out", &out]);
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(name) && told.contains("too large") && told.lines().count() == 1, "{told}");
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "before");
+        assert!(!server.part());
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = server.command(&["get", "@", "t", "1", "--json"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).starts_with("overside: standard output cannot be written: "), "{}", told(&output));
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn a_stopped_client_holds_nobody_up_and_is_told_why_it_was_left() {
     let server = with_rows(200_000);
     let mut stopped = server.command(&["scan", "@", "t", "--out", &server.path("out.csv")]);
     let stopped = stopped.stderr(Stdio::piped()).spawn().unwrap();
-    while !server.part() {}
+    while !server.exports(&stopped) {}
     send(&stopped, Signal::STOP);
     let start = Instant::now();
     server.ok(&["load", "@", "u", &server.path("t.csv")]);
@@ -148,7 +148,7 @@ fn an_interrupted_export_leaves_no_file() {
     let out = server.path("out.csv");
     let mut scan = server.command(&["scan", "@", "t", "--out", &out]);
     let mut scan = scan.stderr(Stdio::piped()).spawn().unwrap();
-    while !server.part() && scan.try_wait().unwrap().is_none() {}
+    while !server.exports(&scan) && scan.try_wait().unwrap().is_none() {}
     send(&scan, Signal::INT);
     let output = scan.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", told(&output));
@@ -156,11 +156,27 @@ fn an_interrupted_export_leaves_no_file() {
 }
 
 #[test]
+fn an_export_that_is_killed_leaves_no_file_and_the_one_before_as_it_was() {
+    let server = with_rows(200_000);
+    let out = server.path("out.csv");
+    std::fs::write(&out, "before").unwrap();
+    let mut scan = server.command(&["scan", "@", "t", "--out", &out]).spawn().unwrap();
+    while !server.exports(&scan) {}
+    scan.kill().unwrap();
+    scan.wait().unwrap();
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "before");
+    // Where files without names are unknown, one lies there until the next export.
+    server.ok(&["scan", "@", "t", "--out", &out]);
+    assert!(!server.part());
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), numbered(200_000));
+}
+
+#[test]
 fn a_server_that_is_killed_in_mid_scan_is_an_error_within_a_second() {
     let mut server = with_rows(200_000);
     let mut scan = server.command(&["scan", "@", "t", "--out", &server.path("out.csv")]);
     let scan = scan.stderr(Stdio::piped()).spawn().unwrap();
-    while !server.part() {}
+    while !server.exports(&scan) {}
     // Stopped, so that it is in mid-scan for certain when the server dies.
     send(&scan, Signal::STOP);
     server.child.kill().unwrap();

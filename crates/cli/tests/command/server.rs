@@ -81,10 +81,20 @@ impl Server {
         self.folder.path().join(name).to_str().unwrap().to_string()
     }
 
-    /// Whether a file is being written in the test's folder.
+    /// Whether a file in the test's folder lies there half written under any name.
     pub fn part(&self) -> bool {
         let mut names = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.any(|name| name.to_string_lossy().ends_with(".part"))
+    }
+
+    /// Whether a process has a file open in the test's folder that has no name yet, or one that says so.
+    pub fn exports(&self, process: &Child) -> bool {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", process.id())).into_iter().flatten().flatten();
+        let mut files = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        files.any(|file| {
+            let text = file.to_string_lossy();
+            file.starts_with(self.folder.path()) && (text.ends_with(" (deleted)") || text.ends_with(".part"))
+        })
     }
 
     /// What the server has said on standard error.

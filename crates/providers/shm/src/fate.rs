@@ -1,6 +1,8 @@
 //! How a connection ends.
 
+use overside_memory::MemoryError;
 use overside_verbs::Status;
+use rustix::io::Errno;
 
 /// Why a queue pair is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +15,27 @@ pub(crate) enum Fate {
     TooLong,
     /// The peer wrote what no peer of ours writes.
     Malformed(&'static str),
+    /// What the peer shares cannot be mapped for want of memory.
+    Exhausted,
 }
 
 impl Fate {
+    /// Why what the peer passed is not mapped; `otherwise` where neither it nor want of memory is to blame.
+    pub(crate) fn unmapped(error: MemoryError, otherwise: &'static str) -> Self {
+        match error {
+            MemoryError::Untrusted(what) => Fate::Malformed(what),
+            MemoryError::Exhausted { source: Errno::NOMEM | Errno::AGAIN, .. } => Fate::Exhausted,
+            _ => Fate::Malformed(otherwise),
+        }
+    }
+
     /// How what is pending ends.
     pub(crate) fn pending(self) -> Status {
         match self {
             Fate::Closed | Fate::TooLong => Status::Flushed,
             Fate::PeerDied => Status::PeerDied,
             Fate::Malformed(_) => Status::Malformed,
+            Fate::Exhausted => Status::Exhausted,
         }
     }
 
@@ -39,13 +53,14 @@ impl Fate {
             Fate::PeerDied => "the peer's process is gone",
             Fate::TooLong => "a message was longer than the receive it met",
             Fate::Malformed(what) => what,
+            Fate::Exhausted => "there is no memory, or room in the address space, for what the peer shares",
         }
     }
 
     /// What our `closed` word says.
     pub(crate) fn word(self) -> u64 {
         match self {
-            Fate::Closed | Fate::PeerDied => 1,
+            Fate::Closed | Fate::PeerDied | Fate::Exhausted => 1,
             Fate::TooLong => 2,
             Fate::Malformed(_) => 3,
         }

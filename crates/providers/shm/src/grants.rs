@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use overside_memory::{Foreign, Window};
 use overside_verbs::{Access, RemoteToken};
 
+use crate::fate::Fate;
 use crate::peer_memory::Limits;
 
 /// The peer's remotely accessible regions.
@@ -35,21 +36,11 @@ impl Grants {
         Self { regions: HashMap::new(), bytes: 0, limits }
     }
 
-    pub(crate) fn add(
-        &mut self,
-        rkey: u128,
-        access: u8,
-        window: bool,
-        len: u64,
-        fd: OwnedFd,
-    ) -> Result<(), &'static str> {
+    pub(crate) fn add(&mut self, rkey: u128, access: u8, window: bool, len: u64, fd: OwnedFd) -> Result<(), Fate> {
         if self.regions.len() >= self.limits.segments || self.bytes.saturating_add(len) > self.limits.bytes {
-            return Err("the peer grants more memory than this process allows");
+            return Err(Fate::Malformed("the peer grants more memory than this process allows"));
         }
-        let unmappable = |error| match error {
-            overside_memory::MemoryError::Untrusted(what) => what,
-            _ => "the peer's memory cannot be mapped",
-        };
+        let unmappable = |error| Fate::unmapped(error, "the peer's memory cannot be mapped");
         let memory = if window {
             Reach::Write(Window::map(fd, len).map_err(unmappable)?)
         } else {
@@ -57,7 +48,7 @@ impl Grants {
         };
         let granted = Granted { access: Access::from_bits(access), memory };
         if self.regions.insert(rkey, granted).is_some() {
-            return Err("the peer grants one key twice");
+            return Err(Fate::Malformed("the peer grants one key twice"));
         }
         self.bytes += len;
         Ok(())

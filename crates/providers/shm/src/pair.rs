@@ -330,12 +330,10 @@ impl Pair {
     }
 
     fn take(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), Fate> {
-        let taken = match (message, fd) {
+        match (message, fd) {
             (Message::Bell, _) => Ok(()),
-            (Message::Bye, _) => return Err(self.ended(Fate::Closed)),
-            (Message::Attach(geometry), Some(fd)) if self.link.is_none() => {
-                return self.attach(geometry, fd);
-            }
+            (Message::Bye, _) => Err(self.ended(Fate::Closed)),
+            (Message::Attach(geometry), Some(fd)) if self.link.is_none() => self.attach(geometry, fd),
             (Message::Segment { id, len }, Some(fd)) => self.memory.add(id, len, fd),
             (Message::Grant { rkey, access, window, len }, Some(fd)) => self.grants.add(rkey, access, window, len, fd),
             (Message::Revoke { rkey }, _) => {
@@ -346,14 +344,16 @@ impl Pair {
                 ids.into_iter().for_each(|id| self.memory.forget(id));
                 Ok(())
             }
-            _ => Err("a message on the socket is out of place"),
-        };
-        taken.map_err(Fate::Malformed)
+            _ => Err(Fate::Malformed("a message on the socket is out of place")),
+        }
     }
 
     fn attach(&mut self, geometry: Geometry, fd: OwnedFd) -> Result<(), Fate> {
-        let control = PeerControl::map(fd, geometry)
-            .map_err(|_| Fate::Malformed("the peer's control memory is not a sealed, allocated memfd"))?;
+        let wrong = "the peer's control memory is not a sealed, allocated memfd";
+        let control = PeerControl::map(fd, geometry).map_err(|error| match Fate::unmapped(error, wrong) {
+            Fate::Malformed(_) => Fate::Malformed(wrong),
+            fate => fate,
+        })?;
         // What was published before the peer's words could be read may have found it asleep.
         let ring = self.bell.wanted(&self.own, &control, News::All);
         self.ring(ring);

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 
 use overside_memory::Foreign;
 
+use crate::fate::Fate;
+
 /// How much a peer may make us map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -40,18 +42,16 @@ impl PeerMemory {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn add(&mut self, id: u32, len: u64, fd: OwnedFd) -> Result<(), &'static str> {
+    pub(crate) fn add(&mut self, id: u32, len: u64, fd: OwnedFd) -> Result<(), Fate> {
         if id == 0 {
-            return Err("the peer's segment has no name");
+            return Err(Fate::Malformed("the peer's segment has no name"));
         }
         self.forget(id);
         if self.index.len() >= self.limits.segments || self.bytes.saturating_add(len) > self.limits.bytes {
-            return Err("the peer shares more memory than this process allows");
+            return Err(Fate::Malformed("the peer shares more memory than this process allows"));
         }
-        let foreign = Foreign::map(fd, len).map_err(|error| match error {
-            overside_memory::MemoryError::Untrusted(what) => what,
-            _ => "the peer's memory cannot be mapped",
-        })?;
+        let mapped = Foreign::map(fd, len);
+        let foreign = mapped.map_err(|error| Fate::unmapped(error, "the peer's memory cannot be mapped"))?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32

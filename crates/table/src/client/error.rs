@@ -28,7 +28,7 @@ pub enum ClientError {
         text: String,
     },
     /// The connection ended.
-    #[error("the connection to the server ended ({0:?}); is it still running?")]
+    #[error("the connection to the server ended: {}", ended(*.0))]
     Disconnected(Status),
     /// A batch was cut short: what was acknowledged is applied, of the rest some rows may be.
     #[error(
@@ -77,5 +77,18 @@ impl ClientError {
             Reply::Fault(fault) => ClientError::Refused { code: fault.code, text: fault.text.clone() },
             other => ClientError::Unexpected(format!("{other:.60?}")),
         }
+    }
+}
+
+/// Why a connection ended, and what to do.
+fn ended(status: Status) -> &'static str {
+    match status {
+        Status::PeerDied => "its process is gone; start it again",
+        Status::Exhausted => {
+            "this process has no memory, or room in its address space, for what the server shares; free memory, or raise the limit \
+             (ulimit -v, or the control group's)"
+        }
+        Status::Malformed => "one of the two broke the protocol; are both of the same version?",
+        _ => "the server closed it; it may have ended, or waited too long for this client to take what it sent",
     }
 }

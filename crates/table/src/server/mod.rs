@@ -51,7 +51,7 @@ pub struct ServerOptions {
     /// Threads that serve connections. Default: half of the processors.
     pub workers: usize,
     /// Bytes of memory that all tables together may commit. Default: 3/4 of what is available now, or 64 GiB where the system does
-    /// not say.
+    /// not say; at most a quarter of what a limit of the address space leaves, of which each table reserves twice as much and more.
     pub memory_max: usize,
     /// Connections at once; who comes when there are so many is told so. Default: 4,096.
     pub connections_max: usize,
@@ -77,10 +77,12 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
+        let memory = overside_memory::available_bytes().map_or(64 << 30, |bytes| bytes / 4 * 3);
+        let addresses = overside_memory::address_space_left().map_or(u64::MAX, |bytes| bytes / 4);
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             workers: (processors / 2).max(1),
-            memory_max: overside_memory::available_bytes().map_or(64 << 30, |bytes| (bytes / 4 * 3) as usize),
+            memory_max: memory.min(addresses) as usize,
             connections_max: 4096,
             segment_bytes: 8 << 20,
             window: 256,

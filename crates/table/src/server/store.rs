@@ -70,7 +70,11 @@ impl Store {
             )
         };
         let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
-            .map_err(|e| exhausted(&e))?;
+            .map_err(|e| {
+                let meant = "raise the limit of the server's address space (ulimit -v), or lower its --memory, which each table \
+                             reserves addresses for";
+                fault(FaultCode::Exhausted, format!("no addresses for table {name:?}: {e}; {meant}"))
+            })?;
         let options = Options { prefix_len: layout.prefix_len(), ..Options::default() };
         Ok(Table {
             id: self.next.fetch_add(1, Ordering::Relaxed),

@@ -164,6 +164,7 @@ fn data_type(name: &str, field: &Table) -> Result<DataType> {
     };
     Ok(match kind {
         1 => DataType::Null,
+        2 if ty.i32(0, 0)? == 128 => return unsupported("a 128-bit integer", "convert it to int64 or decimal128"),
         2 => integer(&ty)?,
         3 => match ty.i16(0, 0)? {
             0 => DataType::Float16,

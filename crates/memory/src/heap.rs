@@ -1,0 +1,82 @@
+//! The heap of a program that says so when it has no memory left.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+/// The system's allocator for `#[global_allocator]`, which tells a function of the program's own when there is nothing left, before
+/// it fails as ever: without one a program can only abort, whatever it says of its exit status.
+///
+/// The function is given the bytes that were asked for, may run on any thread, and ends the process. It must not allocate, for then it
+/// is called again. A program for which going on without an allocation matters (`try_reserve`) uses another allocator: this one does
+/// not know that it would.
+#[derive(Debug)]
+pub struct Heap {
+    exhausted: fn(usize),
+}
+
+impl Heap {
+    /// A heap that calls `exhausted` when the system has no memory.
+    pub const fn new(exhausted: fn(usize)) -> Heap {
+        Heap { exhausted }
+    }
+
+    #[inline]
+    fn checked(&self, given: *mut u8, bytes: usize) -> *mut u8 {
+        if given.is_null() {
+            self.out_of_memory(bytes);
+        }
+        given
+    }
+
+    #[cold]
+    fn out_of_memory(&self, bytes: usize) {
+        (self.exhausted)(bytes);
+    }
+}
+
+// SAFETY: [heap] every call is `System`'s own, and so is every answer.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: [heap] the caller's promises are those that `System` asks for.
+        self.checked(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: [heap] the caller's promises are those that `System` asks for.
+        self.checked(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn dealloc(&self, given: *mut u8, layout: Layout) {
+        // SAFETY: [heap] the caller's promises are those that `System` asks for.
+        unsafe { System.dealloc(given, layout) };
+    }
+
+    unsafe fn realloc(&self, given: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: [heap] the caller's promises are those that `System` asks for.
+        self.checked(unsafe { System.realloc(given, layout, bytes) }, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn what_the_system_refuses_is_told_and_the_rest_is_the_systems() {
+        static TOLD: AtomicUsize = AtomicUsize::new(0);
+        let heap = Heap::new(|bytes| TOLD.store(bytes, Ordering::Relaxed));
+        let (small, absurd) = (Layout::new::<u64>(), isize::MAX as usize / 2);
+        let huge = Layout::from_size_align(absurd, 8).unwrap();
+        // SAFETY: [heap] layouts are not empty, and what is given back was given with the layout named.
+        unsafe {
+            let given = heap.alloc_zeroed(small);
+            assert_eq!(given.cast::<u64>().read(), 0);
+            assert!(heap.alloc(huge).is_null());
+            assert_eq!(TOLD.swap(0, Ordering::Relaxed), absurd);
+            assert!(heap.realloc(given, small, absurd).is_null());
+            assert_eq!(TOLD.swap(0, Ordering::Relaxed), absurd);
+            heap.dealloc(given, small);
+        }
+        assert_eq!(TOLD.load(Ordering::Relaxed), 0);
+    }
+}
