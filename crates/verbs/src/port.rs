@@ -31,7 +31,8 @@
 //! - **fence**: a fenced request takes effect after all earlier READs and atomics of its queue pair.
 //! - **atomic**: FETCH_ADD and CMP_SWAP are atomic within `Capabilities::atomics` and report the old value.
 //! - **keys**: a remote range outside of the region, a wrong key or a missing right completes with `RemoteAccess` and changes nothing.
-//! - **progress**: where `Capabilities::progress_by_itself` is set, one-sided operations complete though the target never calls in.
+//! - **progress**: where `Capabilities::progress_by_itself` is set, one-sided operations complete though the target never calls in, and
+//!   what `post` accepted goes out though its poster never calls in again.
 //! - **shared**: receives of the shared receive queue serve any queue pair of the port, each once.
 //! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends; and
 //!   the last of the unsignalled requests that succeeded since the last report, so that nobody waits for what has ended.

@@ -345,8 +345,16 @@ pub(super) fn progress(harness: &dyn Harness) -> Result<(), Stop> {
     window.read(0, &mut there)?;
     owes!(there == pattern(91, 4096)[..64], "a WRITE completed without its target did not arrive");
     owes!(sink.read(0, 4096)? == pattern(90, 4096), "a READ completed without its target brought something else");
-
-    Ok(())
+    // And the other way round: who posts and never calls in again.
+    let to = pair.b.area(4096)?;
+    let arriving = (0..4).map(|i| pair.b.receive(Some(QP), to.piece(i * 64, 64)?)).collect::<Result<Vec<_>, _>>()?;
+    pair.quiet();
+    for _ in &arriving {
+        pair.a.send(QP, Data::Gather(vec![from.piece(0, 64)?]), None)?;
+    }
+    let all = |b: &mut End| arriving.iter().all(|slot| b.has(*slot));
+    pair.b.until("messages arrive whose sender never calls in again", all)?;
+    arriving.iter().try_for_each(|slot| pair.b.success(*slot).map(drop))
 }
 
 /// FETCH_ADDs of each adder.

@@ -32,6 +32,10 @@ pub(crate) struct Conn {
     pub(crate) outbound: Outbound,
     /// Epoll tells when there is room to send.
     pub(crate) wants_room: bool,
+    /// What was posted last waits for company.
+    pub(crate) held: bool,
+    /// Why the system gave the connection up, as it told a send: it tells only once, and a read learns of no reason any more.
+    lost: Option<Errno>,
     /// There is more to take than the last turn did.
     pub(crate) more: bool,
     /// The peer's goodbye was heard: ours needs no answer.
@@ -83,6 +87,8 @@ impl Conn {
             credits: Credits::default(),
             outbound: Outbound::new(Seal::new(wire.keys.map(|keys| keys.out)), prices, zero_copy),
             wants_room: false,
+            held: false,
+            lost: None,
             more: true,
             heard_bye: false,
             inbound: Inbound::new(Seal::new(wire.keys.map(|keys| keys.into))),
@@ -100,10 +106,14 @@ impl Conn {
         self.more = false;
         self.hear();
         self.requests.report(self.index, cx.done);
+        if self.held {
+            // What came before an end is taken first: the same end shows below.
+            let _ = self.flush();
+        }
         let taken = self.take_frames(cx);
         let moved = self.inbound.taken != before;
         // What came before an end counts.
-        taken?;
+        taken.map_err(|fate| self.known(fate))?;
         self.pump();
         if self.owes_ack(!moved) && !self.target.has_answers() {
             self.say(Op::Ack);
@@ -445,6 +455,7 @@ impl Conn {
 
     /// Sends what the system takes now.
     pub(crate) fn flush(&mut self) -> Result<(), Fate> {
+        self.held = false;
         loop {
             let flushed = self.outbound.flush(&self.socket);
             if self.outbound.is_lent() {
@@ -454,11 +465,20 @@ impl Conn {
                 // There may be more than the queue was allowed to hold.
                 Ok(true) => self.pump(),
                 Ok(false) => return Ok(()),
-                Err(errno) => return Err(if errno == Errno::PIPE { Fate::Died } else { Fate::Lost(errno) }),
+                Err(Errno::PIPE) => return Err(self.known(Fate::Died)),
+                Err(errno) => return Err(Fate::Lost(*self.lost.insert(errno))),
             }
             if self.outbound.waiting() == 0 {
                 return Ok(());
             }
+        }
+    }
+
+    /// An end, with the reason that the system told before.
+    fn known(&self, fate: Fate) -> Fate {
+        match (fate, self.lost) {
+            (Fate::Died, Some(errno)) => Fate::Lost(errno),
+            _ => fate,
         }
     }
 

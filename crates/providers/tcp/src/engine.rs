@@ -36,10 +36,14 @@ pub(crate) struct Engine {
     depth: usize,
     sources_max: usize,
     /// By index; none where there was no queue pair or it has ended.
-    conns: Vec<Option<Box<Conn>>>,
+    pub(crate) conns: Vec<Option<Box<Conn>>>,
     /// Indexes of those that are there.
-    live: Vec<u32>,
+    pub(crate) live: Vec<u32>,
     pool: Pool,
+    /// Messages may wait for company: somebody sends them soon, whoever else calls in.
+    pub(crate) may_hold: bool,
+    /// Perhaps some wait.
+    pub(crate) holds: bool,
     pub(crate) done: VecDeque<RawCompletion>,
     pub(crate) events: VecDeque<PortEvent>,
     known: Known,
@@ -85,6 +89,8 @@ impl Engine {
             conns: Vec::new(),
             live: Vec::new(),
             pool: Pool::new(options.shared_receives),
+            may_hold: false,
+            holds: false,
             done: VecDeque::new(),
             events: VecDeque::new(),
             known: Known::default(),
@@ -174,20 +180,6 @@ impl Engine {
     /// Before a batch: what was deregistered is forgotten.
     pub(crate) fn refresh(&mut self) {
         self.known.refresh(&self.shared.registry);
-    }
-
-    /// After a batch: what may go, goes.
-    pub(crate) fn push_out(&mut self, qp: QpIndex) {
-        let Ok(conn) = open(&mut self.conns, qp) else { return };
-        conn.pump();
-        if let Err(fate) = conn.flush() {
-            // What had come before the end is taken first: the next poll finds it.
-            if fate.is_ours() {
-                self.end(qp.0, fate, true);
-            } else {
-                conn.more = true;
-            }
-        }
     }
 
     pub(crate) fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
@@ -364,6 +356,10 @@ impl Engine {
     /// Ends a queue pair. What is pending on it is reported by later polls.
     pub(crate) fn end(&mut self, index: u32, fate: Fate, announced: bool) {
         let Some(mut conn) = self.conns.get_mut(index as usize).and_then(Option::take) else { return };
+        if fate.is_ours() && conn.held {
+            // It was posted before: a goodbye goes behind it. What the system has against it, the goodbye meets as well.
+            let _ = conn.flush();
+        }
         self.watch.remove(&conn.socket);
         let (perhaps, not) = conn.end(fate, &mut self.pool, &mut self.done);
         self.live.retain(|live| *live != index);
@@ -457,7 +453,7 @@ impl Leaving {
     }
 }
 
-fn open(conns: &mut [Option<Box<Conn>>], qp: QpIndex) -> Result<&mut Conn, VerbsError> {
+pub(crate) fn open(conns: &mut [Option<Box<Conn>>], qp: QpIndex) -> Result<&mut Conn, VerbsError> {
     conns.get_mut(qp.0 as usize).and_then(|conn| conn.as_deref_mut()).ok_or(VerbsError::Closed)
 }
 

@@ -6,7 +6,7 @@
 //! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
 //!
 //! In the order in which a request meets them: `handshake`, `listener` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
-//! pairs), `conn` (one of them), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
+//! pairs), `conn` (one of them), `holding` (who waits for company), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
 //! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls).
 //!
 //! **What the key gives, and what it does not.** Both sides prove that they hold the same key before anything else, and every frame
@@ -23,6 +23,7 @@ mod engine;
 mod fate;
 mod frame;
 mod handshake;
+mod holding;
 mod inbound;
 mod listener;
 mod options;

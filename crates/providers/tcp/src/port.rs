@@ -113,6 +113,7 @@ unsafe impl Port for TcpPort {
         if engine.done.len() < out.len() {
             engine.turn(out.len());
         }
+        engine.release();
         let count = engine.done.len().min(out.len());
         for (place, done) in out.iter_mut().zip(engine.done.drain(..count)) {
             *place = done;

@@ -1,7 +1,7 @@
 //! A port's thread: carries out what peers ask while the port's owner is away, and sleeps otherwise.
 //!
-//! While the owner calls in, the thread looks once every few milliseconds whether it still does. When it no longer does, the thread
-//! waits at the sockets itself. So an active port has a few wake-ups a second, an idle one none, and a target that never
+//! While the owner calls in, the thread looks once every few milliseconds whether it still does, and sends what was posted since and
+//! still waits for company (`holding`). When it no longer does, the thread waits at the sockets itself, and nothing waits for company. So an active port has a few wake-ups a second, an idle one none, and a target that never
 //! calls in answers all the same.
 
 use std::os::fd::AsFd;
@@ -26,6 +26,7 @@ fn run(inner: &Inner) {
     let calls = || inner.calls.load(Ordering::Relaxed);
     while !ended() {
         let seen = calls();
+        inner.lock().watch_over();
         wait_readable(&[inner.bell.as_fd()], Some(TICK));
         if calls() != seen {
             continue;
@@ -41,6 +42,7 @@ fn stand_in(inner: &Inner, seen: u64) {
     while away() {
         let (quiet, timed) = {
             let mut engine = inner.lock();
+            engine.may_hold = false;
             engine.settle();
             engine.ring();
             (!engine.has_more(), engine.is_timed())

@@ -79,6 +79,13 @@ impl TcpProvider {
     }
 }
 
+#[cfg(test)]
+impl TcpProvider {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
 impl Provider for TcpProvider {
     fn capabilities(&self) -> Capabilities {
         Capabilities {

@@ -139,6 +139,11 @@ impl Requests {
         self.entries.get(self.next)
     }
 
+    /// Whether the peer has not said of one under way that it has carried it out.
+    pub(crate) fn are_under_way(&mut self) -> bool {
+        matches!(self.first_open(), Some(Entry { state: State::Queued(..), .. }))
+    }
+
     /// How many wait.
     pub(crate) fn waiting_count(&self) -> usize {
         self.entries.len() - self.next

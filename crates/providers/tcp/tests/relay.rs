@@ -96,10 +96,10 @@ fn a_reset_in_mid_stream_fails_what_was_pending_and_says_what_may_have_come() {
         client.run(|client| client.ended.is_some());
         let (status, reason) = client.ended.clone().unwrap();
         assert_eq!(status, Status::PeerDied, "{reason}");
-        assert!(reason.contains("may have taken effect"), "{reason}");
+        assert!(reason.contains("lost") && reason.contains("may have taken effect"), "{reason}");
         client.accounts_for_all(&server, Status::PeerDied);
-        // Who was sending when it came hears of it first, and the reader then finds an end.
-        server.ended(Status::PeerDied, "");
+        // Whether a send or a read hears of it.
+        server.ended(Status::PeerDied, "lost");
         relay.ends();
         bystander.goes_on();
     }
