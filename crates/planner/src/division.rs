@@ -19,7 +19,7 @@ impl Planner {
             sender += requests * profile.pack_begin(load.warm);
             sender += if part.gathered > 0.0 { requests * profile.bends.mixture_ns } else { 0.0 };
             // The entries that packed pieces make cost something as well.
-            if self.reaches(sender, receiver, load.bytes, goal, known) {
+            if self.weighed(sender, receiver, load.bytes, goal).ns >= known {
                 return None;
             }
             let runs = (part.runs + requests - 1.0).min(part.pieces.max(requests));
@@ -30,23 +30,13 @@ impl Planner {
                 receiver += ends.receive.at(runs, part.bytes);
             }
         }
-        (!self.reaches(sender, receiver, load.bytes, goal, known))
-            .then(|| self.weighed(sender, receiver, load.bytes, goal))
-    }
-
-    /// Whether the price would be `known` or more. Most are, and for a stream that is known without the root.
-    #[inline]
-    fn reaches(&self, sender_ns: f64, receiver_ns: f64, wire_bytes: f64, goal: Goal, known: f64) -> bool {
-        if goal == Goal::Throughput {
-            let wire_ns = wire_bytes * self.profile().wire_byte_ns;
-            return sender_ns * sender_ns + receiver_ns * receiver_ns >= known * known || wire_ns >= known;
-        }
-        self.weighed(sender_ns, receiver_ns, wire_bytes, goal).ns >= known
+        Some(self.weighed(sender, receiver, load.bytes, goal)).filter(|price| price.ns < known)
     }
 
     #[inline]
     pub(crate) fn weighed(&self, sender_ns: f64, receiver_ns: f64, wire_bytes: f64, goal: Goal) -> Price {
-        weigh_stream(goal, sender_ns, receiver_ns, wire_bytes * self.profile().wire_byte_ns)
+        let profile = self.profile();
+        weigh_stream(goal, sender_ns, receiver_ns, wire_bytes * profile.wire_byte_ns, profile.bends.both_busy)
     }
 }
 

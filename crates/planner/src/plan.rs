@@ -105,13 +105,20 @@ pub(crate) fn weigh(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) 
 
 /// As [`weigh`], for a stream between two ends with little room between them, which often share a cache or a core as well: where both
 /// are busy nearly all the time each waits for the other now and then, and the stream takes longer than the slower one by itself.
-/// That is what the root of the squares says, and choosing by it came nearer to the best than choosing by the slower end
-/// (docs/trials.md, regret).
+///
+/// `both_busy` is how many times as long work takes while the other end works as well. While the faster end does so, both are slower by
+/// it, and the slower end does the rest alone. Where that is not known, the root of the squares: choosing by it came nearer to the best
+/// than choosing by the slower end on processors that are two threads of one core, and as near as by the slower and half of the
+/// faster end (docs/trials.md, regret).
 #[inline]
-pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) -> Price {
+pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64, both_busy: f64) -> Price {
     if goal == Goal::Throughput {
-        let ns = (sender_ns * sender_ns + receiver_ns * receiver_ns).sqrt().max(wire_ns);
-        return Price { ns, sender_ns, receiver_ns };
+        let ns = if both_busy > 0.0 {
+            sender_ns.max(receiver_ns) + sender_ns.min(receiver_ns) * (both_busy - 1.0).clamp(TIE_SHARE, SHARED_CORE)
+        } else {
+            (sender_ns * sender_ns + receiver_ns * receiver_ns).sqrt()
+        };
+        return Price { ns: ns.max(wire_ns), sender_ns, receiver_ns };
     }
     weigh(goal, sender_ns, receiver_ns, wire_ns)
 }
@@ -119,6 +126,8 @@ pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns
 /// Share of the summed processor time that counts beside the slower end's: a saving at the faster end
 /// is worth something, for its core has other work, and less than the same saving at the slower one.
 const TIE_SHARE: f64 = 1.0 / 32.0;
+/// What the faster end's time adds at most: prices are of ends that wait by polling, which slows two threads of one core as well.
+const SHARED_CORE: f64 = 0.5;
 
 #[cfg(test)]
 mod tests {
@@ -165,6 +174,15 @@ mod tests {
         assert_eq!(large.chosen, 1);
         assert_eq!(large.runner_up().map(|r| r.0), Some(0));
         assert!(large.price().ns < large.runner_up().unwrap().1.ns);
+    }
+
+    #[test]
+    fn a_stream_takes_as_long_as_both_ends_slow_each_other() {
+        let ns = |both_busy| weigh_stream(Goal::Throughput, 80.0, 100.0, 0.0, both_busy).ns;
+        for (both_busy, expected) in [(0.0, 128.06), (1.0, 102.5), (1.3, 124.0), (2.0, 140.0)] {
+            assert!((ns(both_busy) - expected).abs() < 0.01, "{both_busy}: {}", ns(both_busy));
+        }
+        assert_eq!(weigh_stream(Goal::Throughput, 80.0, 100.0, 500.0, 1.3).ns, 500.0);
     }
 
     #[test]

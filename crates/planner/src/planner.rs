@@ -326,7 +326,8 @@ pub(crate) mod tests {
             receiver += each.at(count, bytes);
         }
         let wire = lens.iter().sum::<u64>() as f64 * profile.wire_byte_ns;
-        (entries <= planner.capabilities().sge_max).then(|| weigh_stream(goal, sender, receiver, wire).ns)
+        (entries <= planner.capabilities().sge_max)
+            .then(|| weigh_stream(goal, sender, receiver, wire, profile.bends.both_busy).ns)
     }
 
     fn lengths() -> impl Strategy<Value = Vec<u64>> {
@@ -340,8 +341,11 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn no_threshold_is_cheaper(lens in lengths(), sge_max in 1usize..12, goal in goals()) {
-            let planner = planner(sge_max, Profile::clone);
+        fn no_threshold_is_cheaper(
+            lens in lengths(), sge_max in 1usize..12, goal in goals(), both_busy in prop_oneof![Just(0.0), 1.0..2.0],
+        ) {
+            let bends = |profile: &Profile| Bends { both_busy, ..profile.bends.clone() };
+            let planner = planner(sge_max, |profile| Profile { bends: bends(profile), ..profile.clone() });
             let shape = listed(&lens);
             let plan = planner.plan(&shape, &Terms { goal, ..Terms::default() }).unwrap();
             let by_threshold = |from: u64| {

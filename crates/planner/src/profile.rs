@@ -88,6 +88,9 @@ pub struct Bends {
     /// Bytes up to which a provider that may copy pieces of a list together itself, on their way, does better to copy one than to
     /// name it to the device. 0 where it was not measured.
     pub copied_bytes: f64,
+    /// How many times as long work at one end takes while the other end works as well: 1 on cores of their own, up to 2 where they are
+    /// two threads of one core. 0 where it was not measured.
+    pub both_busy: f64,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
     /// Likewise of one whose elements are far from each other.

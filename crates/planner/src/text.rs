@@ -47,6 +47,7 @@ impl fmt::Display for Profile {
             self.bends.mixture_ns,
             self.bends.deal_value_ns,
             self.bends.copied_bytes,
+            self.bends.both_busy,
         ]) {
             writeln!(f, "{key} = {ns}")?;
         }
@@ -85,8 +86,13 @@ impl FromStr for Profile {
         };
         // What profiles of earlier builds did not have yet.
         let bends = &mut profile.bends;
-        let single =
-            [&mut bends.pack_begin_ns, &mut bends.mixture_ns, &mut bends.deal_value_ns, &mut bends.copied_bytes];
+        let single = [
+            &mut bends.pack_begin_ns,
+            &mut bends.mixture_ns,
+            &mut bends.deal_value_ns,
+            &mut bends.copied_bytes,
+            &mut bends.both_busy,
+        ];
         for (key, place) in SINGLE.into_iter().zip(single) {
             *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
         }
@@ -203,7 +209,7 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
 const VERSION_KEY: &str = "overside profile";
 const VERSION: &str = "3";
 /// What is no curve.
-const SINGLE: [&str; 4] = ["pack_begin_ns", "mixture_ns", "deal_value_ns", "copied_bytes"];
+const SINGLE: [&str; 5] = ["pack_begin_ns", "mixture_ns", "deal_value_ns", "copied_bytes", "both_busy"];
 const CURVES: [&str; 18] = [
     "send_ns",
     "send_near_ns",

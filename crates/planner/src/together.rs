@@ -3,7 +3,7 @@
 use overside_shape::{OneTable, Shape};
 
 use crate::packing::Packing;
-use crate::plan::{Goal, Price, weigh_stream};
+use crate::plan::{Goal, Price};
 use crate::planner::Planner;
 use crate::view::{PlanError, Terms, ViewPlan, Way};
 
@@ -51,9 +51,9 @@ impl Planner {
     }
 
     fn weigh_again(&self, plan: &mut ViewPlan, goal: Goal) {
-        let wire_ns = plan.bytes as f64 * self.profile().wire_byte_ns;
+        let bytes = plan.bytes as f64;
         for price in plan.prices.iter_mut().flatten() {
-            *price = weigh_stream(goal, price.sender_ns, price.receiver_ns, wire_ns);
+            *price = self.weighed(price.sender_ns, price.receiver_ns, bytes, goal);
         }
     }
 
@@ -77,9 +77,9 @@ impl Planner {
 
     /// So many nanoseconds more for the sender where it packs.
     fn charge(&self, plan: &mut ViewPlan, goal: Goal, ns: f64) {
-        let wire_ns = plan.bytes as f64 * self.profile().wire_byte_ns;
+        let bytes = plan.bytes as f64;
         if let Some(price) = &mut plan.prices[Way::Copy as usize] {
-            *price = weigh_stream(goal, (price.sender_ns + ns).max(0.0), price.receiver_ns, wire_ns);
+            *price = self.weighed((price.sender_ns + ns).max(0.0), price.receiver_ns, bytes, goal);
         }
     }
 
@@ -93,7 +93,7 @@ impl Planner {
             Goal::TotalCpu | Goal::SenderCpu => receivers.sum(),
         };
         let bytes: u64 = plans.iter().map(|plan| plan.bytes).sum();
-        weigh_stream(goal, sender_ns, receiver_ns, bytes as f64 * self.profile().wire_byte_ns)
+        self.weighed(sender_ns, receiver_ns, bytes as f64, goal)
     }
 }
 

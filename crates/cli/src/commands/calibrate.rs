@@ -89,6 +89,14 @@ fn shown(
         "  a request {:.0} ns sent, {:.0} ns received; with a transmit buffer {:.0} ns more",
         profile.send_request_ns, profile.receive_request_ns, profile.pack_request_ns
     ))?;
+    if let Some(at) = &found.processors {
+        let (ns, part) = (at.round_trip_ns, at.part * 100.0);
+        output::line(&format!(
+            "  between processors that a cache line crosses and comes back in {ns:.0} ns, as {part:.0} % of the samples were"
+        ))?;
+    }
+    let busy = profile.bends.both_busy;
+    output::line(&format!("  work at one end takes {busy:.2} times as long while the other works as well"))?;
     output::text(&by_length(profile).render())?;
     if let Some(bitmaps) = by_width(profile) {
         output::text(&bitmaps.render())?;
@@ -174,6 +182,7 @@ fn described(label: &str, found: &Calibration, path: Option<PathBuf>, apart: Opt
         "fitted": misses(&found.fitted),
         "held_out": found.held_out.as_ref().map(misses),
         "halves": misses(&found.halves),
+        "processors": found.processors.map(|at| json!({"round_trip_ns": at.round_trip_ns, "part": at.part})),
         "doubt": found.doubt().map(|doubt| doubt.to_string()),
         "against": apart,
         "points": points,

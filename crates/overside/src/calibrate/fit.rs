@@ -433,6 +433,7 @@ mod tests {
                 mixture_ns: 120.0,
                 deal_value_ns: 0.7,
                 copied_bytes: 1024.0,
+                both_busy: 1.3,
                 pack_near: line(1.0, 0.06),
                 pack_far: line(6.0, 0.09),
                 bitmap_row: line(0.4, 0.01),
@@ -453,7 +454,8 @@ mod tests {
             let shape: Arc<_> = point.shapes(64 << 20, 1).pop()?;
             let price = planner.plan(&shape, &super::super::terms(&point)).ok()?.chosen();
             let (sender_ns, receiver_ns) = (price.sender_ns, price.receiver_ns);
-            let cost = Cost { sender_ns, receiver_ns, wall_ns: sender_ns.max(receiver_ns), undisturbed: true };
+            let wall_ns = sender_ns.max(receiver_ns);
+            let cost = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true, round_trip_ns: 100.0 };
             Some(Seen { point, cost, halves: [cost; 2], predicted: Cost::default(), samples: (1, 1), shape })
         };
         points.into_iter().filter_map(one).collect()

@@ -5,10 +5,12 @@
 //! point; [`Profile`] is the curves through them. Some points are held out: how well the planner predicts them is the
 //! calibration's error.
 
+mod apart;
 mod fit;
 mod points;
 mod rig;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,7 @@ use overside_shape::Shape;
 use overside_verbs::Provider;
 
 use crate::Error;
+pub use apart::Processors;
 pub use points::{Case, Point};
 pub use rig::Cost;
 use rig::{Rig, Stream};
@@ -43,6 +46,8 @@ pub struct Calibration {
     pub held_out: Option<Misses>,
     /// How far apart prices are that come of the first half of the time and of the second.
     pub halves: Misses,
+    /// Where both threads ran; none when that is not known.
+    pub processors: Option<Processors>,
     /// How long it took.
     pub took: Duration,
 }
@@ -117,30 +122,42 @@ pub fn calibrate(
     let copied_bytes = if budget.quick { 0.0 } else { copied_bytes(&mut rig, provider, &budget)? };
     let (measured, dealt) = measure(&mut rig, &capabilities, &budget, watch)?;
     drop(rig);
-    let mut seen: Vec<Seen> = measured.into_iter().map(Measured::into_seen).collect();
+    let both_busy = apart::both_busy();
+    let undisturbed = measured.iter().flat_map(|one| &one.samples).filter(|sample| sample.undisturbed);
+    let (alike, processors) = apart::alike(undisturbed.map(|sample| sample.round_trip_ns)).unzip();
+    let mut seen: Vec<Seen> = measured.into_iter().map(|one| one.into_seen(alike.as_ref())).collect();
     let source = match effort {
         Effort::Quick => "measured quickly on this machine",
         Effort::Full => "measured on this machine",
     };
     let mut profile = fit::fit(&seen, |one| one.cost, provider.profile(), source);
-    profile.bends.copied_bytes = copied_bytes;
+    (profile.bends.copied_bytes, profile.bends.both_busy) = (copied_bytes, both_busy);
     if !dealt.is_empty() {
         profile.bends.deal_value_ns = Cost::calm(&dealt).sender_ns;
     }
-    let early = fit::fit(&seen, |one| one.halves[0], provider.profile(), source);
-    let late = fit::fit(&seen, |one| one.halves[1], provider.profile(), source);
+    let mut early = fit::fit(&seen, |one| one.halves[0], provider.profile(), source);
+    let mut late = fit::fit(&seen, |one| one.halves[1], provider.profile(), source);
+    (early.bends.both_busy, late.bends.both_busy) = (both_busy, both_busy);
     let halves = apart(&seen, &Planner::new(capabilities.clone(), early), &Planner::new(capabilities.clone(), late))?;
     let planner = Planner::new(capabilities, profile.clone());
     for one in &mut seen {
         let price = planner.plan(&one.shape, &terms(&one.point))?.chosen();
         let (sender_ns, receiver_ns) = (price.sender_ns, price.receiver_ns);
         let wall_ns = sender_ns.max(receiver_ns);
-        one.predicted = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true };
+        one.predicted = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true, ..one.cost };
     }
     let [fitted, held_out] = [false, true].map(|held_out| {
         Misses::of(seen.iter().filter(|one| one.point.held_out == held_out).map(Seen::missed).collect())
     });
-    Ok(Calibration { profile, seen, fitted: fitted.unwrap_or_default(), held_out, halves, took: begun.elapsed() })
+    Ok(Calibration {
+        profile,
+        seen,
+        fitted: fitted.unwrap_or_default(),
+        held_out,
+        halves,
+        processors,
+        took: begun.elapsed(),
+    })
 }
 
 /// How far apart the prices of two planners are for what was measured.
@@ -289,11 +306,16 @@ impl Measured {
         self.samples.iter().filter(|sample| sample.undisturbed).count()
     }
 
-    fn into_seen(self) -> Seen {
+    /// Made of the samples in which the processors were as far apart as the prices are made for, if there are any.
+    fn into_seen(mut self, alike: Option<&Range<f64>>) -> Seen {
+        let samples = (self.samples.len(), self.undisturbed());
+        let is_alike = |sample: &Cost| alike.is_none_or(|alike| alike.contains(&sample.round_trip_ns));
+        if self.samples.iter().any(|sample| sample.undisturbed && is_alike(sample)) {
+            self.samples.retain(|sample| !sample.undisturbed || is_alike(sample));
+        }
         let (early, late) = self.samples.split_at(self.samples.len() / 2);
         let (cost, shape) = (Cost::calm(&self.samples), self.shapes[0].clone());
         let halves = [early, late].map(|half| if half.is_empty() { cost } else { Cost::calm(half) });
-        let samples = (self.samples.len(), self.undisturbed());
         Seen { point: self.point, cost, halves, predicted: Cost::default(), samples, shape }
     }
 }
@@ -318,6 +340,7 @@ impl Cost {
             receiver_ns: of(|cost| cost.receiver_ns),
             wall_ns: of(|cost| cost.wall_ns),
             undisturbed: undisturbed > 1,
+            round_trip_ns: of(|cost| cost.round_trip_ns),
         }
     }
 }
@@ -413,6 +436,7 @@ mod tests {
             }
             let vectors = overside_memory::pack::PackKernel::best() >= overside_memory::pack::PackKernel::Avx2;
             assert_eq!(bends.deal_value_ns > 0.0, vectors, "{transport}");
+            assert!(bends.both_busy >= 1.0, "{transport}: {}", bends.both_busy);
             assert!(found.profile.send_request_ns > 0.0 && found.profile.receive_request_ns > 0.0);
             assert!(found.seen.iter().all(|seen| seen.cost.sender_ns > 0.0 && seen.predicted.sender_ns > 0.0));
         }
@@ -420,7 +444,10 @@ mod tests {
 
     #[test]
     fn neither_what_is_far_off_nor_slow_stretches_nor_what_was_disturbed_counts() {
-        let cost = |ns: f64, undisturbed| Cost { sender_ns: ns, receiver_ns: 2.0 * ns, wall_ns: ns, undisturbed };
+        let cost = |ns: f64, undisturbed| {
+            let (sender_ns, receiver_ns, wall_ns, round_trip_ns) = (ns, 2.0 * ns, ns, 100.0);
+            Cost { sender_ns, receiver_ns, wall_ns, undisturbed, round_trip_ns }
+        };
         let mut samples: Vec<Cost> = (0..8).map(|at| cost(100.0 + f64::from(at), true)).collect();
         samples.extend([cost(1e6, true), cost(1.0, true), cost(5e6, false), cost(6e6, false)]);
         let calm = Cost::calm(&samples);

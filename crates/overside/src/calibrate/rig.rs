@@ -22,6 +22,7 @@ use overside_verbs::{
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::apart::Echo;
 use super::points::Random;
 use crate::{Address, Error};
 
@@ -36,6 +37,8 @@ pub struct Cost {
     pub wall_ns: f64,
     /// Neither side had to share its processor.
     pub undisturbed: bool,
+    /// How long a cache line took to the other side's processor and back, before the stretch; infinite where that is not known.
+    pub round_trip_ns: f64,
 }
 
 /// What is sent: shapes in turn, all by one plan.
@@ -68,6 +71,8 @@ pub(super) struct Rig {
     regions: Vec<MemoryRegion>,
     planner: Planner,
     reports: Receiver<Report>,
+    echo: Arc<Echo>,
+    stretches: u64,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -125,13 +130,26 @@ impl Rig {
         }
         let (report, reports) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let far = Far { queue: far, rings: receives, report, stop: stop.clone() };
+        let echo = Arc::new(Echo::default());
+        let far = Far { queue: far, rings: receives, report, echo: echo.clone(), stretches: 0, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("overside-calibrate".into()).spawn(move || far.run());
         let thread = thread.map_err(|e| VerbsError::System { what: "starting a thread", reason: e.to_string() })?;
         let planner = Planner::new(provider.capabilities(), provider.profile());
         let provider = provider.clone();
         let memory = Arc::new(memory);
-        Ok(Rig { provider, queue, lanes, memory, regions, planner, reports, stop, thread: Some(thread) })
+        Ok(Rig {
+            provider,
+            queue,
+            lanes,
+            memory,
+            regions,
+            planner,
+            reports,
+            echo,
+            stretches: 0,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// Bytes of the memory that is sent from.
@@ -153,6 +171,8 @@ impl Rig {
         self.mark(pair, BEGIN)?;
         self.drain(pair, &mut idle)?;
         self.report()?;
+        self.stretches += 1;
+        let round_trip_ns = self.echo.ask(self.stretches);
         let bytes_max = self.lanes[lane].bytes as u64;
         idle = Duration::ZERO;
         let (start, clock, mut messages) = (Instant::now(), Clock::start(), 0u64);
@@ -193,6 +213,7 @@ impl Rig {
                 let own = 2 * process.saturating_sub(ours.cpu + report.ran.cpu);
                 ours.had_all(own) && report.ran.had_all(own)
             },
+            round_trip_ns,
         })
     }
 
@@ -236,7 +257,7 @@ impl Rig {
         let took = start.elapsed().as_nanos() as f64 / (dealt * DEALT_COLUMNS).max(1) as f64;
         let undisturbed = clock.ran().had_all(Duration::ZERO);
         back(buffers);
-        Some(Cost { sender_ns: took, receiver_ns: 0.0, wall_ns: took, undisturbed })
+        Some(Cost { sender_ns: took, receiver_ns: 0.0, wall_ns: took, undisturbed, round_trip_ns: f64::INFINITY })
     }
 
     /// What the receiving side says next; everything sent has arrived there.
@@ -305,6 +326,8 @@ struct Far {
     queue: CompletionQueue,
     rings: Vec<Ring>,
     report: Sender<Report>,
+    echo: Arc<Echo>,
+    stretches: u64,
     stop: Arc<AtomicBool>,
 }
 
@@ -352,8 +375,10 @@ impl Far {
         match mark {
             Some(END) => drop(self.report.send(tally.report())),
             Some(_) => {
+                drop(self.report.send(Tally::start().report()));
+                self.stretches += 1;
+                self.echo.answer(self.stretches);
                 *tally = Tally::start();
-                drop(self.report.send(tally.report()));
             }
             None => tally.messages += 1,
         }

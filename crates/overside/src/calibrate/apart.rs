@@ -1,0 +1,216 @@
+//! How far apart two processors are: how long a cache line takes to the other and back.
+//!
+//! Processors that share a cache exchange a line in some tens of nanoseconds, those that do not in some hundreds, and a virtual
+//! machine's processors are moved from the one to the other every few seconds (docs/trials.md, calibration). Whoever packs pays for that,
+//! whoever gathers hardly does, so prices of both together are the prices of neither.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where the two threads of a calibration ran.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Processors {
+    /// From one processor to the other and back, in nanoseconds: the median of the samples that the prices are made of.
+    pub round_trip_ns: f64,
+    /// Of 1, the part of the samples in which they were as far apart.
+    pub part: f64,
+}
+
+/// Which round trips are of the processors that prices are made for, and what to say of them; none where no round trip is known.
+///
+/// Where there are two kinds, the near one, unless hardly anything was measured there: it is the one that schedulers strive for.
+pub(super) fn alike(round_trips: impl Iterator<Item = f64>) -> Option<(Range<f64>, Processors)> {
+    let mut all: Vec<f64> = round_trips.filter(|ns| *ns < KNOWN_NS).collect();
+    all.sort_by(f64::total_cmp);
+    let at = |part: f64| all.get((all.len().saturating_sub(1) as f64 * part).round() as usize).copied();
+    let (low, high) = (at(0.05)?, at(0.95)?);
+    let border = if high < low * TWO_KINDS { f64::INFINITY } else { (low * high).sqrt() };
+    let near = all.partition_point(|ns| *ns < border);
+    let (range, of) =
+        if near * NEAR_PART >= all.len() { (0.0..border, 0..near) } else { (border..f64::INFINITY, near..all.len()) };
+    let part = of.len() as f64 / all.len() as f64;
+    Some((range, Processors { round_trip_ns: all[of.start + of.len() / 2], part }))
+}
+
+/// A line that two threads write in turns.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Echo {
+    turn: AtomicU64,
+    /// So often in a row nobody answered.
+    silence: AtomicU64,
+}
+
+impl Echo {
+    /// The least time of a line there and back, in nanoseconds, while the other thread [answers](Self::answer) for the `time`th time;
+    /// infinite when it does not.
+    pub(super) fn ask(&self, time: u64) -> f64 {
+        if self.is_given_up() {
+            return f64::INFINITY;
+        }
+        let (mut turn, mut least) = (time * EACH, f64::INFINITY);
+        for _ in 0..GROUPS {
+            let begun = Instant::now();
+            for _ in 0..TURNS {
+                self.turn.store(turn + 1, Ordering::Release);
+                turn += 2;
+                if !self.until(turn) {
+                    self.silence.fetch_add(u64::from(least == f64::INFINITY), Ordering::Relaxed);
+                    return least;
+                }
+            }
+            least = least.min(begun.elapsed().as_nanos() as f64 / TURNS as f64);
+        }
+        self.silence.store(0, Ordering::Relaxed);
+        least
+    }
+
+    /// Answers all that [`ask`](Self::ask) asks the `time`th time, unless the other thread stops asking.
+    pub(super) fn answer(&self, time: u64) {
+        if self.is_given_up() {
+            return;
+        }
+        for turn in (0..GROUPS * TURNS).map(|turn| time * EACH + 2 * turn) {
+            if !self.until(turn + 1) {
+                return;
+            }
+            self.turn.store(turn + 2, Ordering::Release);
+        }
+    }
+
+    /// Where both have one processor no answer ever comes in time.
+    fn is_given_up(&self) -> bool {
+        self.silence.load(Ordering::Relaxed) >= SILENCE_MAX
+    }
+
+    fn until(&self, value: u64) -> bool {
+        let mut begun = None;
+        loop {
+            for _ in 0..LOOKS {
+                if self.turn.load(Ordering::Acquire) == value {
+                    return true;
+                }
+            }
+            if begun.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return false;
+            }
+        }
+    }
+}
+
+/// How many times as long one thread's copying takes while another copies as well, 1 at least.
+pub(super) fn both_busy() -> f64 {
+    let (doing, done) = (AtomicU64::new(RESTS), AtomicU64::new(0));
+    let (mut alone, mut both) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut place = Place::new();
+            loop {
+                match doing.load(Ordering::Acquire) {
+                    WORKS => place.copy(1),
+                    RESTS => std::thread::sleep(REST),
+                    _ => return,
+                }
+                done.fetch_add(1, Ordering::Release);
+            }
+        });
+        let mut place = Place::new();
+        for round in 0..2 * BUSY_ROUNDS {
+            let (does, times) = if round % 2 == 0 { (RESTS, &mut alone) } else { (WORKS, &mut both) };
+            doing.store(does, Ordering::Release);
+            // Until it does, and what it did before is over.
+            let (seen, begun) = (done.load(Ordering::Acquire), Instant::now());
+            while done.load(Ordering::Acquire) < seen + 2 && begun.elapsed() < BUSY_PATIENCE {
+                std::thread::yield_now();
+            }
+            let begun = Instant::now();
+            place.copy(COPIES);
+            times.push(begun.elapsed().as_nanos() as f64);
+        }
+        doing.store(ENDS, Ordering::Release);
+    });
+    let median = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    (median(both) / median(alone).max(1.0)).max(1.0)
+}
+
+/// What is copied there and back, and stays in the nearest cache.
+struct Place([u8; PLACE_BYTES], [u8; PLACE_BYTES]);
+
+impl Place {
+    fn new() -> Place {
+        Place([1; PLACE_BYTES], [2; PLACE_BYTES])
+    }
+
+    fn copy(&mut self, times: usize) {
+        for _ in 0..times {
+            self.0.copy_from_slice(&self.1);
+            self.1.copy_from_slice(std::hint::black_box(&self.0));
+        }
+    }
+}
+
+const RESTS: u64 = 0;
+const WORKS: u64 = 1;
+const ENDS: u64 = 2;
+const REST: Duration = Duration::from_micros(20);
+const BUSY_ROUNDS: usize = 15;
+const BUSY_PATIENCE: Duration = Duration::from_millis(2);
+const PLACE_BYTES: usize = 8 << 10;
+const COPIES: usize = 400;
+const GROUPS: u64 = 4;
+const TURNS: u64 = 8;
+/// No two times have a value in common, so that a late answer is none to the next question.
+const EACH: u64 = 2 * GROUPS * TURNS + 1;
+const LOOKS: usize = 256;
+/// Whoever has no processor for so long is not answering.
+const PATIENCE: Duration = Duration::from_micros(200);
+const SILENCE_MAX: u64 = 32;
+/// No two processors are further apart; a thread without a processor is.
+const KNOWN_NS: f64 = 5_000.0;
+/// By so many times do the round trips of two kinds differ at least; those of one kind, by a third.
+const TWO_KINDS: f64 = 2.0;
+/// One sample in so many is enough.
+const NEAR_PART: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_made_of_one_kind_of_distance() {
+        let times = |near: usize, far: usize| {
+            let near = (0..near).map(|at| 90.0 + (at % 20) as f64);
+            near.chain((0..far).map(|at| 400.0 + (at % 60) as f64)).chain([f64::INFINITY, 80_000.0])
+        };
+        for (near, far, inside, outside, round_trip, part) in [
+            (75, 25, 109.0, 400.0, 100.0, 0.75),
+            (25, 75, 109.0, 400.0, 100.0, 0.25),
+            (10, 90, 400.0, 109.0, 430.0, 0.9),
+            (100, 0, 250.0, -1.0, 100.0, 1.0),
+        ] {
+            let (range, found) = alike(times(near, far)).unwrap();
+            assert!(range.contains(&inside) && !range.contains(&outside), "{near} {far}: {range:?}");
+            assert!((found.round_trip_ns - round_trip).abs() < 20.0 && found.part == part, "{found:?}");
+        }
+        assert_eq!(alike([f64::INFINITY; 3].into_iter()), None, "one processor for both");
+    }
+
+    #[test]
+    fn a_line_comes_back_and_nobody_is_waited_for_in_vain() {
+        let echo = Echo::default();
+        let known = std::thread::scope(|scope| {
+            scope.spawn(|| (0..200).for_each(|time| echo.answer(time)));
+            (0..200).map(|time| echo.ask(time)).filter(|ns| ns.is_finite()).all(|ns| ns > 0.0)
+        });
+        assert!(known);
+        let alone = Echo::default();
+        let begun = Instant::now();
+        assert!((0..100_000).all(|time| alone.ask(time) == f64::INFINITY));
+        // Each time would have been a patience.
+        assert!(alone.is_given_up() && begun.elapsed() < PATIENCE * 50_000);
+    }
+}
