@@ -97,6 +97,9 @@ pub(crate) struct Inner {
     pub(crate) dialled: bool,
     /// It was in the rings, a fork has brought it back, and it may come again.
     pub(crate) resting: bool,
+    /// There was a fork before all of the rings had been brought back: what is left is its user's to do, and who that is, parent or child,
+    /// is not known here. Whoever closes it leaves the stream alone.
+    pub(crate) forked: bool,
     /// Our sending direction is in the ring.
     pub(crate) started: bool,
     pub(crate) out: Sender,
@@ -219,6 +222,11 @@ impl Connection {
         self.lock.lock().map(|guard| Held { connection: self, _guard: guard })
     }
 
+    /// Its place is free for another: a lock that this thread has left behind is given back.
+    pub(crate) fn abandon(&self) {
+        self.lock.abandon();
+    }
+
     /// As good as new, for its first descriptor. The caller holds the lock.
     pub(crate) fn renew(&self) {
         self.descriptors.store(1, Ordering::Relaxed);
@@ -246,7 +254,7 @@ impl Connection {
 
     /// In a forked child, which has one thread.
     pub(crate) fn forget_other_threads(&self) {
-        self.lock.reset();
+        self.lock.renew();
         self.watchers.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.listeners.store(0, Ordering::Relaxed);
@@ -273,6 +281,7 @@ impl Inner {
             nonce_of_peer: [0; 16],
             dialled: false,
             resting: false,
+            forked: false,
             started: false,
             out: Sender::NEW,
             input: Receiver::NEW,

@@ -35,6 +35,8 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
 fn finish(held: &mut Held<'_>, fd: c_int) {
     report::write(held, fd);
     match held.connection.state() {
+        // A bell, or a byte taken for one, is to be had once.
+        State::Ring if held.forked => {}
         State::Ring => ring_ends(held, fd),
         // A relative goes on with it, and may still come into the rings again.
         State::Counting if held.resting && !held.is_ours_alone() => {}

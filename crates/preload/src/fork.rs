@@ -36,7 +36,10 @@ pub(crate) extern "C" fn prepare() {
             match (connection.state(), held.shared) {
                 (State::Counting, _) => share(&mut held, fd),
                 // Something is left of the rings: parent and child would each do it in its own way, and once is all they may.
-                (State::Ring, Some(shared)) => again::end(&shared),
+                (State::Ring, Some(shared)) => {
+                    again::end(&shared);
+                    held.forked = true;
+                }
                 _ => {}
             }
         }

@@ -7,10 +7,15 @@ use rustix::thread::futex;
 use crate::errno;
 
 /// Held for the time of a copy, never while sleeping.
+///
+/// It is taken and given back in one step that names the owner: a handler that comes, or jumps away, between two would leave a lock that is
+/// held by nobody.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    state: AtomicU32,
     owner: AtomicUsize,
+    /// Threads that sleep for it, or are about to, and what they sleep on.
+    waiters: AtomicU32,
+    turn: AtomicU32,
 }
 
 /// The lock is held as long as this lives.
@@ -19,42 +24,67 @@ pub(crate) struct Guard<'a>(&'a Lock);
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Self { state: AtomicU32::new(FREE), owner: AtomicUsize::new(0) }
+        Self { owner: AtomicUsize::new(FREE), waiters: AtomicU32::new(0), turn: AtomicU32::new(0) }
     }
 
     /// None when this very thread holds it: a signal handler interrupted the holder.
     #[inline]
     pub(crate) fn lock(&self) -> Option<Guard<'_>> {
         let me = errno::thread();
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            if self.owner.load(Ordering::Relaxed) == me {
-                return None;
-            }
-            self.contend();
+        match self.take(me) {
+            Ok(_) => {}
+            Err(owner) if owner == me => return None,
+            Err(_) => self.contend(me),
         }
-        self.owner.store(me, Ordering::Relaxed);
         Some(Guard(self))
     }
 
+    #[inline]
+    fn take(&self, me: usize) -> Result<usize, usize> {
+        self.owner.compare_exchange(FREE, me, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
     #[cold]
-    fn contend(&self) {
+    fn contend(&self, me: usize) {
         for _ in 0..SPINS {
-            if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if self.take(me).is_ok() {
                 return;
             }
             std::hint::spin_loop();
         }
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, CONTENDED, None);
+        // Seen by whoever gives the lock back after the next try has failed.
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let turn = self.turn.load(Ordering::SeqCst);
+            if self.take(me).is_ok() {
+                break;
+            }
+            let _ = futex::wait(&self.turn, futex::Flags::PRIVATE, turn, None);
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// In a forked child, whose other threads are gone, whether they held it or waited for it.
+    pub(crate) fn renew(&self) {
+        self.waiters.store(0, Ordering::Relaxed);
+        self.reset();
+    }
+
+    /// Given back by who holds it over a fork, and has let its guard go.
+    #[inline]
+    pub(crate) fn reset(&self) {
+        self.owner.swap(FREE, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.turn.fetch_add(1, Ordering::SeqCst);
+            // All of them: a handler may make the first one jump out of its sleep.
+            let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 
-    /// Given back by who holds it over a fork, and has let its guard go; and in the child, whose other threads are gone, for any who held it.
-    #[inline]
-    pub(crate) fn reset(&self) {
-        self.owner.store(0, Ordering::Relaxed);
-        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+    /// Given back if it is this thread's, which has jumped out of a handler while it held it and will not come again.
+    pub(crate) fn abandon(&self) {
+        if self.owner.load(Ordering::Relaxed) == errno::thread() {
+            self.reset();
         }
     }
 }
@@ -66,9 +96,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+/// No thread's.
+const FREE: usize = 0;
 const SPINS: u32 = 100;
 
 #[cfg(test)]
@@ -102,7 +131,7 @@ mod tests {
         std::mem::forget(lock.lock().unwrap());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| drop(lock.lock().unwrap()));
-            while lock.state.load(Ordering::Relaxed) != CONTENDED {
+            while lock.waiters.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
             // Time to fall asleep: without it the wake is not needed, and nothing is tested.
@@ -110,5 +139,16 @@ mod tests {
             lock.reset();
             waiter.join().unwrap();
         });
+    }
+
+    #[test]
+    fn a_lock_that_its_thread_has_jumped_out_of_is_refused_to_it_until_it_is_abandoned() {
+        let lock = Lock::new();
+        std::mem::forget(lock.lock().unwrap());
+        assert!(lock.lock().is_none());
+        std::thread::scope(|scope| drop(scope.spawn(|| lock.abandon())));
+        assert!(lock.lock().is_none(), "another's");
+        lock.abandon();
+        drop(lock.lock().unwrap());
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn is_ours() -> bool {
 /// At start-up and in a forked child: now it is ours. Never at another moment, which could be a vfork child's.
 pub(crate) fn adopt() {
     OWNER.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
-    SLAB.reset();
+    SLAB.renew();
 }
 
 /// Notes whether an unknown set of epoll has this descriptor, whatever it is so far.
@@ -125,6 +125,7 @@ pub(crate) fn all() -> impl Iterator<Item = (c_int, &'static Connection)> {
 
 /// The connection is over; its place is used again. Its shared memory is gone already.
 pub(crate) fn give_back(connection: &'static Connection) {
+    connection.abandon();
     connection.set_state(State::Free);
     let Some(_guard) = SLAB.lock() else { return };
     FREE.give_back(connection);

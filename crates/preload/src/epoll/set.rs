@@ -186,10 +186,10 @@ pub(crate) fn adopt() {
 
 /// After it, in the child: the sets are the parent's, and what comes out of them may be as well.
 pub(crate) fn in_child() {
-    LISTS.reset();
+    LISTS.renew();
     for (_, set) in all() {
-        set.lock.reset();
-        set.scan.reset();
+        set.lock.renew();
+        set.scan.renew();
         set.sleepers.store(0, Ordering::Relaxed);
         set.foreign.store(true, Ordering::SeqCst);
     }
