@@ -2,7 +2,8 @@
 //!
 //! A span belongs to one size class while any of its slots is used and to nobody otherwise. All bookkeeping is private
 //! memory: nothing of it lies in the chunks. Taking the lowest free slot draws the tree's pages together at the low end as
-//! they are rewritten, so that after mass deletion the high chunks fall empty and go back to the arena.
+//! they are rewritten, so that after mass deletion the high chunks fall empty and go back to the arena. While little of what is
+//! committed is used, a lower chunk's free span comes before a higher one's free slot, too.
 
 mod chunk;
 mod class;
@@ -117,6 +118,11 @@ impl Allocator {
 
     fn take_slot(&self, class: usize) -> Result<Extent, Exhausted> {
         loop {
+            if self.used() < self.committed().0 / SPARSE
+                && let Some(extent) = self.sink(class)
+            {
+                return Ok(extent);
+            }
             let from = self.lowest[class].load(Ordering::SeqCst);
             if let Some((chunk, at)) = self.find(from, |c| c.take_slot(class, &self.classes)) {
                 if chunk != from {
@@ -135,6 +141,20 @@ impl Allocator {
             }
             self.commit_another()?;
         }
+    }
+
+    /// If a chunk could be given back besides the one kept empty: a slot in the lowest chunk that has one or a free span. Who always
+    /// takes free slots of opened spans first never leaves a high chunk that holds one span of the class, however often its
+    /// pages are rewritten.
+    #[cold]
+    fn sink(&self, class: usize) -> Option<Extent> {
+        if self.free_spans() <= self.classes.spans() + self.reserved_spans {
+            return None;
+        }
+        let opened = |c: &Chunk| c.open_span(class, &self.classes);
+        let (chunk, at) = self.find(0, |c| c.take_slot(class, &self.classes).or_else(|| opened(c)))?;
+        self.lowest[class].fetch_min(chunk, Ordering::SeqCst);
+        Some(self.slot(chunk, at, class))
     }
 
     fn free_spans(&self) -> usize {
@@ -231,6 +251,9 @@ impl Allocator {
         }
     }
 }
+
+/// With less than this share of what is committed in use, pages are drawn down.
+const SPARSE: u64 = 2;
 
 /// Places tried before the arena counts as full.
 const COMMIT_TRIES: usize = 8;
