@@ -52,14 +52,16 @@ fn flood(side: &Side, log: &mut Log, [out, input]: [usize; 2]) {
 
 /// Bytes of before the rings lie unread when one end says that it has sent all; behind them is what woke it, and bytes of the ring.
 pub(crate) fn half_close_over_unread(side: Side, log: &mut Log) {
+    let other = second(&side);
     if !side.server {
         send_all(side.fd, &pattern(0, 3000));
         for round in 0..30u8 {
             assert_eq!(recv_exactly(side.fd, 50), [round; 50]);
+            other.rendezvous(round);
         }
         for part in 0..4 {
             nap(30);
-            assert!(recv_exactly(side.fd, 250_000) == pattern(part * 250_000, 250_000));
+            assert!(recv_exactly(side.fd, 300_000) == pattern(part * 300_000, 300_000));
         }
         send_all(side.fd, &pattern(3000, 500));
         assert_eq!(recv_exactly(side.fd, 1), [1]);
@@ -69,10 +71,10 @@ pub(crate) fn half_close_over_unread(side: Side, log: &mut Log) {
     for round in 0..30u8 {
         send_all(side.fd, &[round; 50]);
         // One after the other, so that the other end has as many calls.
-        nap(2);
+        other.rendezvous(round);
     }
     // More than goes: whoever waits for room asks to be woken.
-    send_all(side.fd, &pattern(0, 1_000_000));
+    send_all(side.fd, &pattern(0, 1_200_000));
     until(|| (unread(side.fd) >= 3500).then_some(()));
     send_all(side.fd, &[1]);
     // SAFETY: a descriptor of ours.
@@ -100,6 +102,7 @@ pub(crate) fn polled_over_unread(side: Side, log: &mut Log) {
             send_all(one.fd, &pattern(0, 3000));
             for round in 0..30u8 {
                 assert_eq!(recv_exactly(one.fd, 50), [round; 50]);
+                side.rendezvous(round);
             }
             send_all(one.fd, &pattern(3000, 500));
             side.rendezvous(round);
@@ -109,7 +112,7 @@ pub(crate) fn polled_over_unread(side: Side, log: &mut Log) {
         }
         for round in 0..30u8 {
             send_all(one.fd, &[round; 50]);
-            nap(1);
+            side.rendezvous(round);
         }
         side.rendezvous(round);
         let set = Set::new();

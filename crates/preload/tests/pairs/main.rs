@@ -336,7 +336,7 @@ pairs! {
     unread_by_the_parent: Rings,
     unread_by_the_program: Rings,
     half_close_in_a_flood: Rings,
-    half_close_over_unread: Rings,
+    half_close_over_unread: ManyBytes,
     half_close_after_poll: Rings,
     polled_over_unread: Rings,
     interruptions: Rings,

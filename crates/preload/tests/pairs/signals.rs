@@ -256,6 +256,7 @@ pub(crate) fn timeout_of_a_sender(side: Side, log: &mut Log) {
     if side.server {
         for round in 0..20u8 {
             assert_eq!(recv_exactly(one.fd, 100), [round; 100]);
+            side.rendezvous(round);
         }
         side.rendezvous(1);
         side.rendezvous(2);
@@ -263,7 +264,7 @@ pub(crate) fn timeout_of_a_sender(side: Side, log: &mut Log) {
     }
     for round in 0..20u8 {
         send_all(one.fd, &[round; 100]);
-        nap(2);
+        side.rendezvous(round);
     }
     side.rendezvous(1);
     let limit = libc::timeval { tv_sec: 0, tv_usec: 120_000 };
