@@ -1,11 +1,12 @@
 //! What the tree does alone: millions of operations a second, in the columns that the peers' comparison has.
 //!
 //! `cargo run --release -p overside-bwtree --example throughput -- [KEYS] [THREADS] [COLUMN…]`
-//! Columns: insert read c b a e scan delete; all of them by default. `baseline` measures a `RwLock<BTreeMap<u64, u64>>` too.
+//! Columns: insert read c b a e scan delete; all of them by default. `scanned` deletes beside a thread that scans all the time;
+//! `baseline` measures a `RwLock<BTreeMap<u64, u64>>` too.
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use overside_bwtree::{Direction, HeapArena, Options, Run, Tree};
@@ -260,21 +261,32 @@ fn main() {
             report("slices", f64::from(rows) / start.elapsed().as_secs_f64() / 1e6);
         }
     }
-    if wanted("delete") {
+    if wanted("delete") || columns.contains(&"scanned") {
         let peak = tree.stats().committed_bytes;
-        let rate = timed(threads, n, |_, part| {
-            for i in part {
-                if i % 100 != 0 {
-                    tree.delete(&key(i)).expect("room");
-                }
+        let (done, scanned) = (AtomicBool::new(false), columns.contains(&"scanned"));
+        let scan = || tree.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward).count();
+        let reader = || {
+            while !done.load(Ordering::Relaxed) {
+                std::hint::black_box(scan());
             }
+        };
+        std::thread::scope(|s| {
+            let _ = scanned.then(|| s.spawn(reader));
+            let rate = timed(threads, n, |_, part| {
+                for i in part {
+                    if i % 100 != 0 {
+                        tree.delete(&key(i)).expect("room");
+                    }
+                }
+            });
+            report("delete", rate);
+            tree.reclaim();
+            let stats = tree.stats();
+            println!(
+                "        committed {:.2} % of the peak; {stats:?}",
+                stats.committed_bytes as f64 * 100.0 / peak as f64
+            );
+            done.store(true, Ordering::Relaxed);
         });
-        report("delete", rate);
-        tree.reclaim();
-        let stats = tree.stats();
-        println!(
-            "        committed {:.2} % of the peak; {stats:?}",
-            stats.committed_bytes as f64 * 100.0 / peak as f64
-        );
     }
 }

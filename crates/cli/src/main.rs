@@ -28,8 +28,7 @@ fn main() -> ExitCode {
     if io.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let one_line = format!("{error:#}").replace('\n', " ");
-    eprintln!("overside: {one_line}");
+    eprintln!("overside: {}", output::reason(&error).replace('\n', " "));
     let interrupted = error.downcast_ref::<signals::Interrupted>().is_some();
     ExitCode::from(if interrupted { 130 } else { 1 })
 }

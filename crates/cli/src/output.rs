@@ -30,6 +30,22 @@ pub fn refused(error: std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))
 }
 
+/// An error and its causes, none said twice: many an error's text has its cause's in it.
+pub fn reason(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    let mut causes = error.chain().map(ToString::to_string).peekable();
+    while let Some(cause) = causes.next() {
+        // What the Parquet library calls an error that is not its own.
+        let foreign = causes.peek().is_some_and(|inner| cause.strip_suffix(inner.as_str()) == Some("External: "));
+        if foreign || text.contains(&cause) {
+            continue;
+        }
+        let separator = if text.is_empty() { "" } else { ": " };
+        text = text + separator + &cause;
+    }
+    text
+}
+
 /// A number with commas between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -209,6 +225,16 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let full = || std::io::Error::other("the disk is full");
+        let error = anyhow::Error::new(parquet::errors::ParquetError::External(Box::new(full()))).context("column `a`");
+        assert_eq!(reason(&error), "column `a`: the disk is full");
+        let error = anyhow::Error::new(full()).context("a.csv: the disk is full; free some of it").context("load");
+        assert_eq!(reason(&error), "load: a.csv: the disk is full; free some of it");
+        assert_eq!(reason(&anyhow::Error::new(full()).context("a.csv")), "a.csv: the disk is full");
+    }
 
     #[test]
     fn thousands_are_grouped() {

@@ -46,9 +46,7 @@ pub use window::Window;
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The system has no memory left for a segment.
-    #[error(
-        "out of memory: {bytes} bytes could not be allocated ({source}); free memory, or raise the limit (ulimit -v, or the control group's)"
-    )]
+    #[error("out of memory: {bytes} bytes could not be allocated ({source}); {}", remedy(*.source))]
     Exhausted {
         /// What was asked for, in bytes.
         bytes: usize,
@@ -89,4 +87,12 @@ pub enum MemoryError {
         /// What the system said.
         source: rustix::io::Errno,
     },
+}
+
+/// What helps where memory could not be had.
+fn remedy(source: rustix::io::Errno) -> &'static str {
+    match source {
+        rustix::io::Errno::FBIG => "what processes share counts as a file: raise the limit of their size (ulimit -f)",
+        _ => "free memory, or raise the limit (ulimit -v, or the control group's)",
+    }
 }

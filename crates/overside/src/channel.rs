@@ -211,7 +211,7 @@ impl Channel {
     /// The next message.
     ///
     /// # Errors
-    /// [`VerbsError::TimedOut`], or [`VerbsError::Closed`] when the connection has ended or the peer does not keep to
+    /// [`VerbsError::TimedOut`], or [`VerbsError::Ended`] when the connection has ended or the peer does not keep to
     /// the format of [declared messages](overside_verbs::declared::bundle).
     pub fn receive(&mut self, timeout: Duration) -> Result<Message, Error> {
         loop {
@@ -292,7 +292,7 @@ impl Channel {
                 if Bundle::new(batch.bytes(), batch.immediate).is_err() {
                     self.endpoint.queue.close(self.queue_pair);
                     self.endpoint.ended = Some(Status::Malformed);
-                    return Err(VerbsError::Closed.into());
+                    return Err(VerbsError::Ended(Status::Malformed).into());
                 }
                 self.arrived.push_back(Arrived::Whole(batch));
             }

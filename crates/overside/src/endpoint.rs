@@ -111,8 +111,8 @@ impl Endpoint {
 
     /// Takes in what completed; waits for something until `timeout`.
     pub(crate) fn progress(&mut self, timeout: Duration) -> Result<(), Error> {
-        if self.ended.is_some() {
-            return Err(VerbsError::Closed.into());
+        if let Some(status) = self.ended {
+            return Err(VerbsError::Ended(status).into());
         }
         self.queue.poll_wait(&mut self.done, Some(timeout))?;
         for done in self.done.drain(..) {

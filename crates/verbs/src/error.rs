@@ -30,6 +30,9 @@ pub enum VerbsError {
     /// The queue pair is closed, or was never there.
     #[error("the connection is closed")]
     Closed,
+    /// The connection has ended, and why.
+    #[error("the connection ended: {0}")]
+    Ended(crate::Status),
     /// The provider cannot do this at all.
     #[error("this provider does not support {0}")]
     Unsupported(&'static str),
@@ -66,4 +69,13 @@ pub enum VerbsError {
         /// What the system said.
         reason: String,
     },
+}
+
+impl VerbsError {
+    /// A thread could not be started: it counts as a process, and its stack takes room in the address space.
+    pub fn no_thread(reason: &std::io::Error) -> Self {
+        let help =
+            "free memory, or raise the limit of memory or of processes (ulimit -v, ulimit -u, or the control group's)";
+        Self::System { what: "starting a thread", reason: format!("{reason}; {help}") }
+    }
 }

@@ -200,6 +200,24 @@ pub enum Status {
     Exhausted,
 }
 
+impl std::fmt::Display for Status {
+    /// Of what came to an end in this way: why, and what helps.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Status::Success => "all was done",
+            Status::Flushed => "it was closed",
+            Status::PeerDied => "the peer's process is gone",
+            Status::TooLong => "a message did not fit into the receive it met",
+            Status::RemoteAccess => "a remote range, key or right did not allow what was asked",
+            Status::Malformed => "one of the two broke the protocol; are both of the same version?",
+            Status::Exhausted => {
+                "this process has no memory, or room in its address space, for what the peer shares; free memory, or raise the \
+                 limit (ulimit -v, or the control group's)"
+            }
+        })
+    }
+}
+
 /// The end of a request.
 #[derive(Debug)]
 pub struct WorkCompletion {

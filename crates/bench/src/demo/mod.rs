@@ -197,7 +197,7 @@ fn assemble<'a>(rows: &'a PackedRows, over: &str, progress: &Progress) -> Result
     let address = Address::here(over, &format!("overside-demo-{}", std::process::id()))?.to_string();
     progress.say("starting the server");
     let (mut server, server_line) = Process::start("server", SERVER, &[&address], None)?;
-    let mut table = Table::create(&address)?;
+    let mut table = Table::create(&address, &mut server)?;
     table.load(rows, |done| progress.part("loading", done, rows.len()))?;
     server.alive()?;
     let (baseline_process, baseline, updater) = companions(rows, &address, progress)?;

@@ -4,6 +4,7 @@ use crate::{
     limits::{Touched, touch},
     lineitem::{PackedRows, Row, schema},
     measure::{Cpu, Split, elapsed_ns, now_ns},
+    process::Process,
     report::{Chosen, Sample},
     verify::{Scan as Scanned, Seen, Shown},
 };
@@ -52,15 +53,15 @@ pub(super) struct Page {
 
 impl Table {
     /// Creates the table at a server that was just started, waiting for it to listen.
-    pub(super) fn create(address: &str) -> Result<Table> {
-        let mut client = connect(address)?;
+    pub(super) fn create(address: &str, server: &mut Process) -> Result<Table> {
+        let mut client = connect(address, || server.alive())?;
         let table = client.create_table(TABLE, &schema()?)?;
         Ok(Table { client, table })
     }
 
     /// Opens the table.
     pub(super) fn open(address: &str) -> Result<Table> {
-        let mut client = connect(address)?;
+        let mut client = connect(address, || Ok(()))?;
         let table = client.table(TABLE)?;
         Ok(Table { client, table })
     }
@@ -307,13 +308,16 @@ fn add(all: &mut ScanSummary, one: &ScanSummary) {
     all.server.bytes_sent += one.server.bytes_sent;
 }
 
-fn connect(address: &str) -> Result<Client> {
+/// Waits for a server that was started a moment ago, as long as it is `alive`.
+fn connect(address: &str, mut alive: impl FnMut() -> Result<()>) -> Result<Client> {
     let start = Instant::now();
     loop {
         match overside::connect_with(address, ClientOptions::default()) {
             Ok(client) => return Ok(client),
-            // The server was started a moment ago.
-            Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) if start.elapsed() < PATIENCE => {
+                alive()?;
+                std::thread::sleep(Duration::from_millis(5));
+            }
             Err(error) => return Err(error).with_context(|| format!("the server at {address} does not answer")),
         }
     }

@@ -4,7 +4,7 @@ use super::connect;
 use crate::args::Load;
 use crate::files::types::parse_columns;
 use crate::files::{self, FileReader};
-use crate::output::{self, Progress, grouped};
+use crate::output::{self, Progress, grouped, reason};
 use crate::signals::Signals;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use arrow_array::RecordBatch;
@@ -179,7 +179,7 @@ impl Loader {
         };
         match error.downcast::<crate::signals::Interrupted>() {
             Ok(interrupted) => Error::new(interrupted).context(kept),
-            Err(error) => anyhow!("{error:#}; {kept}"),
+            Err(error) => anyhow!("{}; {kept}", reason(&error)),
         }
     }
 

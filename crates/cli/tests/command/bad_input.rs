@@ -190,11 +190,16 @@ fn exhausted_memory_is_said_and_other_tables_go_on() {
     assert!((1..2000).contains(&kept), "{kept}");
 }
 
-/// A command of `server`'s under a limit of the shell's.
-fn limited(server: &Server, limit: &str, arguments: &[&str]) -> Output {
+/// The command under a limit of the shell's.
+fn under(limit: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_overside")]);
-    shell.args(arguments.iter().map(|&a| if a == "@" { &server.address } else { a })).output().unwrap()
+    shell
+}
+
+/// A command of `server`'s under a limit of the shell's.
+fn limited(server: &Server, limit: &str, arguments: &[&str]) -> Output {
+    under(limit).args(arguments.iter().map(|&a| if a == "@" { &server.address } else { a })).output().unwrap()
 }
 
 #[test]
@@ -232,17 +237,54 @@ fn a_process_without_memory_ends_with_an_error_and_no_file() {
 }
 
 #[test]
+fn a_server_without_memory_says_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("shm:cli-test-lacks-{}", std::process::id());
+    // No prices are stored there, so they are measured first, which takes memory of its own. What it said; none: it listens.
+    let refused = |limit: &str| {
+        let mut command = under(limit);
+        command.args(["serve", "--listen", &address]).env("XDG_DATA_HOME", folder.path()).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let listens = child.stdout.take().unwrap().read(&mut [0]).unwrap() > 0;
+        if listens {
+            child.kill().unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(listens || output.status.code() == Some(1), "{limit}: {}", told(&output));
+        (!listens).then(|| told(&output).lines().last().unwrap_or_default().to_string())
+    };
+    let mut kib = 20_000;
+    loop {
+        assert!(kib < 8 << 20, "it has no memory to listen");
+        let limit = format!("-v {kib}");
+        kib += kib / 8;
+        if !under(&limit).arg("--version").output().unwrap().status.success() {
+            continue;
+        }
+        let Some(said) = refused(&limit) else { break };
+        assert!(said.starts_with("overside: ") && said.contains("memory"), "{limit}: {said}");
+    }
+    let said = refused("-f 20").unwrap();
+    assert!(said.contains("(ulimit -f)") && said.matches("File too large").count() == 1, "{said}");
+    // Whoever started it says so as well, and does not wait for it.
+    let demo = under("-f 20").args(["demo", "--scale", "0.001", "--json"]).output().unwrap();
+    let said = told(&demo);
+    assert!(said.contains("(ulimit -f)") && said.contains("the server ended early (exit status: 1)"), "{said}");
+}
+
+#[test]
 fn a_full_disk_leaves_the_file_that_was_there() {
     let server = Server::start();
     let path = server.file("t.csv", numbered(150_000));
     server.ok(&["load", "@", "t", &path]);
-    for name in ["out.arrow", "out.csv"] {
+    // Blocks of 512 bytes or of 1 KiB, by shell. The client's buffers are shorter, and the files longer.
+    for (name, limit) in [("out.arrow", "-f 2000"), ("out.csv", "-f 2000"), ("out.parquet", "-f 800")] {
         let out = server.file(name, "before");
-        // Blocks of 512 bytes or of 1 KiB, by shell. The client's buffers are shorter, and the files longer.
-        let output = limited(&server, "-f 2000", &["scan", "@", "t", "--out", &out]);
+        let output = limited(&server, limit, &["scan", "@", "t", "--out", &out]);
         let told = told(&output);
         assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains(name) && told.contains("too large") && told.lines().count() == 1, "{told}");
+        assert!(told.contains(name) && told.lines().count() == 1, "{told}");
+        assert!(told.matches("too large").count() == 1 && !told.contains("External"), "{told}");
         assert_eq!(std::fs::read_to_string(&out).unwrap(), "before");
         assert!(!server.part());
     }

@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use overside_verbs::VerbsError;
+
 /// Where the two threads of a calibration ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processors {
@@ -100,21 +102,26 @@ impl Echo {
 }
 
 /// How many times as long one thread's copying takes while another copies as well, 1 at least.
-pub(super) fn both_busy() -> f64 {
+///
+/// # Errors
+/// There is no other thread to be had.
+pub(super) fn both_busy() -> Result<f64, VerbsError> {
     let (doing, done) = (AtomicU64::new(RESTS), AtomicU64::new(0));
     let (mut alone, mut both) = (Vec::new(), Vec::new());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut place = Place::new();
-            loop {
-                match doing.load(Ordering::Acquire) {
-                    WORKS => place.copy(1),
-                    RESTS => std::thread::sleep(REST),
-                    _ => return,
-                }
-                done.fetch_add(1, Ordering::Release);
+    let beside = || {
+        let mut place = Place::new();
+        loop {
+            match doing.load(Ordering::Acquire) {
+                WORKS => place.copy(1),
+                RESTS => std::thread::sleep(REST),
+                _ => return,
             }
-        });
+            done.fetch_add(1, Ordering::Release);
+        }
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("overside-beside".into()).spawn_scoped(scope, beside);
+        thread.map_err(|e| VerbsError::no_thread(&e))?;
         let mut place = Place::new();
         for round in 0..2 * BUSY_ROUNDS {
             let (does, times) = if round % 2 == 0 { (RESTS, &mut alone) } else { (WORKS, &mut both) };
@@ -129,12 +136,13 @@ pub(super) fn both_busy() -> f64 {
             times.push(begun.elapsed().as_nanos() as f64);
         }
         doing.store(ENDS, Ordering::Release);
-    });
+        Ok::<(), VerbsError>(())
+    })?;
     let median = |mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
-    (median(both) / median(alone).max(1.0)).max(1.0)
+    Ok((median(both) / median(alone).max(1.0)).max(1.0))
 }
 
 /// What is copied there and back, and stays in the nearest cache.

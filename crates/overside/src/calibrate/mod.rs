@@ -122,7 +122,7 @@ pub fn calibrate(
     let copied_bytes = if budget.quick { 0.0 } else { copied_bytes(&mut rig, provider, &budget)? };
     let (measured, dealt) = measure(&mut rig, &capabilities, &budget, watch)?;
     drop(rig);
-    let both_busy = apart::both_busy();
+    let both_busy = apart::both_busy()?;
     let undisturbed = measured.iter().flat_map(|one| &one.samples).filter(|sample| sample.undisturbed);
     let (alike, processors) = apart::alike(undisturbed.map(|sample| sample.round_trip_ns)).unzip();
     let mut seen: Vec<Seen> = measured.into_iter().map(|one| one.into_seen(alike.as_ref())).collect();

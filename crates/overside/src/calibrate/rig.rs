@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ pub(super) struct Rig {
     memory: Arc<Buffer>,
     regions: Vec<MemoryRegion>,
     planner: Planner,
-    reports: Receiver<Report>,
+    reports: Receiver<Result<Report, VerbsError>>,
     echo: Arc<Echo>,
     stretches: u64,
     stop: Arc<AtomicBool>,
@@ -133,7 +133,7 @@ impl Rig {
         let echo = Arc::new(Echo::default());
         let far = Far { queue: far, rings: receives, report, echo: echo.clone(), stretches: 0, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("overside-calibrate".into()).spawn(move || far.run());
-        let thread = thread.map_err(|e| VerbsError::System { what: "starting a thread", reason: e.to_string() })?;
+        let thread = thread.map_err(|e| VerbsError::no_thread(&e))?;
         let planner = Planner::new(provider.capabilities(), provider.profile());
         let provider = provider.clone();
         let memory = Arc::new(memory);
@@ -164,6 +164,10 @@ impl Rig {
 
     /// Sends a stream for `slice`; `next`, the shape whose turn it is, goes on from call to call.
     pub(super) fn stretch(&mut self, stream: &Stream<'_>, next: &mut usize, slice: Duration) -> Result<Cost, Error> {
+        self.send_all(stream, next, slice).map_err(|error| self.known(error))
+    }
+
+    fn send_all(&mut self, stream: &Stream<'_>, next: &mut usize, slice: Duration) -> Result<Cost, Error> {
         let lane = self.lanes.iter().position(|lane| lane.bytes >= stream.bytes);
         let lane = lane.ok_or(VerbsError::Unsupported("the calibration's message"))?;
         let (pair, pool) = (self.lanes[lane].pair, self.lanes[lane].pool.clone());
@@ -262,7 +266,20 @@ impl Rig {
 
     /// What the receiving side says next; everything sent has arrived there.
     fn report(&self) -> Result<Report, Error> {
-        Ok(self.reports.recv_timeout(PATIENCE).map_err(|_| VerbsError::TimedOut(PATIENCE))?)
+        match self.reports.recv_timeout(PATIENCE) {
+            Ok(report) => Ok(report?),
+            Err(RecvTimeoutError::Disconnected) => Err(VerbsError::Closed.into()),
+            Err(RecvTimeoutError::Timeout) => Err(VerbsError::TimedOut(PATIENCE).into()),
+        }
+    }
+
+    /// What the receiving side says of an end that this side saw nothing but: it says so before it goes.
+    fn known(&self, error: Error) -> Error {
+        let blind =
+            matches!(error, Error::Verbs(VerbsError::Closed | VerbsError::Ended(Status::Flushed | Status::PeerDied)));
+        let mut said = std::iter::from_fn(|| self.reports.recv_timeout(PATIENCE).ok());
+        let told = if blind { said.find_map(Result::err) } else { None };
+        told.map_or(error, Error::from)
     }
 
     /// Until everything sent has arrived.
@@ -296,9 +313,9 @@ impl Rig {
             }
             if found > 0 {
                 *idle += before - begun;
-                let failed = done.iter().any(|done| done.status != Status::Success);
+                let failed = done.iter().map(|done| done.status).find(|status| *status != Status::Success);
                 done.clear();
-                return if failed { Err(VerbsError::Closed.into()) } else { Ok(()) };
+                return failed.map_or(Ok(()), |status| Err(VerbsError::Ended(status).into()));
             }
             if before - begun > PATIENCE {
                 return Err(VerbsError::TimedOut(PATIENCE).into());
@@ -325,7 +342,8 @@ impl Drop for Rig {
 struct Far {
     queue: CompletionQueue,
     rings: Vec<Ring>,
-    report: Sender<Report>,
+    /// Of stretches, and at last why the receiving side ended if it did.
+    report: Sender<Result<Report, VerbsError>>,
     echo: Arc<Echo>,
     stretches: u64,
     stop: Arc<AtomicBool>,
@@ -341,6 +359,13 @@ struct Ring {
 
 impl Far {
     fn run(mut self) {
+        if let Err(error) = self.take_all() {
+            let _ = self.report.send(Err(error));
+        }
+    }
+
+    /// Until it is told to stop.
+    fn take_all(&mut self) -> Result<(), VerbsError> {
         let (mut done, mut looks) = (Vec::new(), 0u32);
         let mut tally = Tally::start();
         let mut idle_since: Option<Instant> = None;
@@ -350,8 +375,8 @@ impl Far {
                 idle_since = idle_since.or(Some(before));
                 looks += 1;
                 // Between two stretches nobody burns a processor.
-                if looks > LOOKS && self.queue.poll_wait(&mut done, Some(LOOK)).is_err() {
-                    return;
+                if looks > LOOKS {
+                    self.queue.poll_wait(&mut done, Some(LOOK))?;
                 }
                 if done.is_empty() {
                     continue;
@@ -360,22 +385,25 @@ impl Far {
             tally.idle += idle_since.take().map_or(Duration::ZERO, |since| before - since);
             looks = 0;
             for completion in done.drain(..) {
-                if completion.status != Status::Success || self.take(completion, &mut tally).is_none() {
-                    return;
-                }
+                self.take(completion, &mut tally)?;
             }
         }
+        Ok(())
     }
 
-    /// Counts what arrived and posts its buffer again; none when the connection has ended.
-    fn take(&mut self, completion: WorkCompletion, tally: &mut Tally) -> Option<()> {
-        let (ring, buffer) = (self.rings.get_mut(completion.id as usize)?, completion.buffer?);
+    /// Counts what arrived and posts its buffer again.
+    fn take(&mut self, completion: WorkCompletion, tally: &mut Tally) -> Result<(), VerbsError> {
+        if completion.status != Status::Success {
+            return Err(VerbsError::Ended(completion.status));
+        }
+        let ring = self.rings.get_mut(completion.id as usize);
+        let (Some(ring), Some(buffer)) = (ring, completion.buffer) else { return Ok(()) };
         ring.free.push((completion.id, buffer));
         let mark = completion.immediate.filter(|immediate| matches!(*immediate, BEGIN | END));
         match mark {
-            Some(END) => drop(self.report.send(tally.report())),
+            Some(END) => drop(self.report.send(Ok(tally.report()))),
             Some(_) => {
-                drop(self.report.send(Tally::start().report()));
+                drop(self.report.send(Ok(Tally::start().report())));
                 self.stretches += 1;
                 self.echo.answer(self.stretches);
                 *tally = Tally::start();
@@ -383,9 +411,9 @@ impl Far {
             None => tally.messages += 1,
         }
         if ring.free.len() >= ring.repost || mark.is_some() {
-            self.queue.post_receive(Some(ring.pair), &mut ring.free).ok()?;
+            self.queue.post_receive(Some(ring.pair), &mut ring.free)?;
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -479,7 +507,9 @@ fn connections(
     // One after another, or a listener that lets half-open ones progress side by side might mix them up.
     let one = |_| {
         std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| provider.connect(domain, address.name(), PATIENCE));
+            let connect = || provider.connect(domain, address.name(), PATIENCE);
+            let thread = std::thread::Builder::new().name("overside-connect".into()).spawn_scoped(scope, connect);
+            let connecting = thread.map_err(|e| VerbsError::no_thread(&e))?;
             let begun = Instant::now();
             let mut accepted = None;
             while accepted.is_none() && begun.elapsed() < PATIENCE {

@@ -11,14 +11,13 @@ use std::time::Duration;
 
 use overside_verbs::VerbsError;
 
-use crate::handshake::system;
 use crate::port::Inner;
 use crate::watch::wait_readable;
 
 /// Starts the thread of a port.
 pub(crate) fn start(inner: Arc<Inner>) -> Result<(), VerbsError> {
     let thread = std::thread::Builder::new().name("overside-tcp".to_owned()).stack_size(STACK_BYTES);
-    thread.spawn(move || run(&inner)).map(drop).map_err(|e| system("starting the port's thread", &e))
+    thread.spawn(move || run(&inner)).map(drop).map_err(|e| VerbsError::no_thread(&e))
 }
 
 fn run(inner: &Inner) {

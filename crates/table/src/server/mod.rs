@@ -176,8 +176,7 @@ impl Server {
 
     fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), VerbsError> {
         let thread = std::thread::Builder::new().name(name).spawn(run);
-        let thread = thread.map_err(|e| VerbsError::System { what: "starting a thread", reason: e.to_string() })?;
-        self.threads.push(thread);
+        self.threads.push(thread.map_err(|e| VerbsError::no_thread(&e))?);
         Ok(())
     }
 
