@@ -59,7 +59,7 @@ pub(crate) struct Connection {
     pub(crate) polls: AtomicU8,
     /// Whether watching has paid lately.
     pub(crate) pace: Pace,
-    next_free: AtomicPtr<Connection>,
+    pub(crate) next_free: AtomicPtr<Connection>,
     inner: UnsafeCell<Inner>,
 }
 
@@ -163,13 +163,27 @@ impl std::ops::DerefMut for Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Held<'_> {
+    /// The lock stays held, over a fork.
+    pub(crate) fn keep(mut self) {
+        self.tell();
+        self.connection.lock.mark_kept();
+        std::mem::forget(self);
+    }
+
     /// What is new is told to another host before anybody else, or the program, goes on.
     #[inline]
-    fn drop(&mut self) {
+    fn tell(&mut self) {
         if let Some(shared) = self.shared.filter(Shared::is_far) {
             crate::errno::kept(|| shared.far(|far| far.tell(&shared, far::PATIENCE_NS)));
         }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.tell();
     }
 }
 
@@ -222,6 +236,11 @@ impl Connection {
         self.lock.lock().map(|guard| Held { connection: self, _guard: guard })
     }
 
+    /// The same for who holds others.
+    pub(crate) fn hold_soon(&self) -> Option<Held<'_>> {
+        self.lock.lock_soon().map(|guard| Held { connection: self, _guard: guard })
+    }
+
     /// Its place is free for another: a lock that this thread has left behind is given back.
     pub(crate) fn abandon(&self) {
         self.lock.abandon();
@@ -250,6 +269,16 @@ impl Connection {
     /// One set more or less.
     pub(crate) fn count_tagged(&self, by: i32) {
         let _ = self.tagged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_add_signed(by));
+    }
+
+    /// After a fork, in the parent: its lock was held.
+    pub(crate) fn let_go(&self) {
+        self.lock.let_go();
+    }
+
+    /// Whether who forked held its lock.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.lock.is_kept()
     }
 
     /// In a forked child, which has one thread.
@@ -331,6 +360,11 @@ impl Inner {
     /// Whether every bell that was rung has been read.
     pub(crate) fn eaten_all(&self, shared: &Shared) -> bool {
         self.eaten >= crate::bells::rung(shared.bell(self.end))
+    }
+
+    /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.
+    pub(crate) fn forsake(&mut self) {
+        (self.shared, self.common, self.offer, self.chimes) = (None, std::ptr::null(), -1, [chime::NONE; 2]);
     }
 
     /// Whether no other process can have it open, and none has moved bytes of it uncounted.

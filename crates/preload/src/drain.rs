@@ -5,6 +5,7 @@
 //! anybody. Bells that are in the kernel's stream are counted (`bells`), so exactly those are dropped.
 
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -21,6 +22,7 @@ use crate::kernel;
 use crate::layout::{SWITCHED, Shared};
 use crate::meeting;
 use crate::near;
+use crate::real;
 
 /// Ends acceleration of this connection. What of our own bytes the peer has not taken goes through the kernel now, as far as
 /// it fits; the rest before the next byte that is sent.
@@ -184,12 +186,35 @@ pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), E
 /// The same where the kernel's buffer, which the program has made small, is full of what nobody reads: it is made large enough meanwhile.
 pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
     let backlog = usize::try_from(held.out.head - held.resend).unwrap_or(0) + held.owed as usize;
-    let Ok(before) = sockopt::socket_send_buffer_size(kernel::borrowed(fd)) else { return };
-    // The kernel tells twice of what it was given.
-    let _ = sockopt::set_socket_send_buffer_size(kernel::borrowed(fd), before / 2 + backlog);
-    let _ = push(held, fd, shared);
-    let _ = sockopt::set_socket_send_buffer_size(kernel::borrowed(fd), before / 2);
+    with_buffer_for(fd, backlog, || {
+        let _ = push(held, fd, shared);
+    });
 }
+
+/// Does it while the kernel's buffer takes so many bytes more, if it can be made to, and leaves that as it was.
+fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
+    let fd = kernel::borrowed(fd);
+    // The kernel tells twice of what it is given.
+    let before = sockopt::socket_send_buffer_size(fd).unwrap_or(usize::MAX) / 2;
+    let wanted = before.saturating_add(bytes).min(MOST_BUFFER);
+    if wanted <= before {
+        // One that has grown by itself; setting it would make it smaller.
+        return f();
+    }
+    let locked = meeting::option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+    let _ = sockopt::set_socket_send_buffer_size(fd, wanted);
+    f();
+    let _ = sockopt::set_socket_send_buffer_size(fd, before);
+    // One whose size is set never grows by itself again, unless the kernel, since 5.15, is told that it may.
+    if let Some(locked) = locked {
+        let (at, len) = ((&raw const locked).cast(), size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: [preload-real] an int of ours and its size.
+        let _ = unsafe { real::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, at, len) };
+    }
+}
+
+/// What a program may ask for where nobody has changed net.core.wmem_max.
+const MOST_BUFFER: usize = 212_992;
 
 /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a bell unread: it had taken all of our bytes.
 pub(crate) fn is_of_a_bell(held: &mut Inner, shared: &Shared) -> bool {
@@ -305,6 +330,22 @@ pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
     held.started
 }
 
+/// Whether the peer may sleep, and cannot be told yet that its bytes are to be sent again: somebody is in the kernel with bytes of before our
+/// first bell, which nobody would know for one.
+pub(crate) fn is_unheard(held: &Inner, shared: &Shared) -> bool {
+    held.out_switched && !held.started && held.sending > 0 && shared.present(held.peer()).load(Ordering::Acquire) == 1
+}
+
+/// Nobody is in the kernel any more: what could not be told meanwhile is told.
+pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
+    if held.sending > 0 || held.started || !held.out_switched || held.connection.state() != State::Ring {
+        return;
+    }
+    let Some(shared) = held.shared else { return };
+    ring(held, fd, &shared, bells::DATA | bells::ROOM);
+    finish(held, fd);
+}
+
 /// The kernel's, once nothing of the rings is left: for good, or until the ends come together again.
 pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     let Some(shared) = held.shared else { return true };
@@ -312,7 +353,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     let before_ring = held.counts().received.load(Ordering::Relaxed) < start.saturating_sub(1);
     let done = held.in_switched && held.out_switched && held.eaten >= held.bells_last;
     let reset = held.error != 0 || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
-    if !done || before_ring || has_backlog(held) || reset {
+    if !done || before_ring || has_backlog(held) || reset || is_unheard(held, &shared) {
         return false;
     }
     meeting::restore(held, fd);
@@ -332,5 +373,31 @@ pub(crate) fn release(held: &mut Held<'_>) {
     {
         // SAFETY: [preload-shared] the lock is held and there are no watchers; new ones need the lock and `shared`.
         unsafe { shared.unmap() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_buffer_is_larger_for_the_moment_and_then_what_it_was() {
+        let (unix, _other) = UnixStream::pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let small = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sockopt::set_socket_send_buffer_size(&small, 5000).unwrap();
+        for socket in [unix.as_fd(), tcp.as_fd(), small.as_fd()] {
+            let size = || sockopt::socket_send_buffer_size(socket).unwrap();
+            let lock = || meeting::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+            let before = (size(), lock());
+            let mut during = 0;
+            with_buffer_for(socket.as_raw_fd(), 50_000, || during = size());
+            assert!(during > before.0 || before.0 / 2 >= MOST_BUFFER, "{before:?} {during}");
+            assert!(during >= before.0, "{before:?} {during}");
+            assert_eq!((size(), lock()), before);
+        }
     }
 }

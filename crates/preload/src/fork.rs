@@ -4,13 +4,17 @@
 //! without this library, and is counted again. All that are counted keep their counts in a page that both sides share from
 //! then on, and the ends may meet, or come into the rings again, once only one process has it open: a server that forks after
 //! `accept` closes the parent's copy; a child that writes a snapshot ends.
+//!
+//! Other threads go on meanwhile. So none comes into the rings from then on, and all locks are held over the fork itself: the child finds
+//! each connection whole, and none of which it might think that it is its own. One that a signal handler finds held by the code that it has
+//! interrupted, or whose holder waits in a handler for one that is held here, is the parent's alone.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::connection::{Held, State};
+use crate::connection::{Held, State, Tally};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
@@ -19,6 +23,7 @@ use crate::{again, chime, drain, epoll, errno, meeting, receive, report, table};
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
     errno::kept(|| {
+        UNDER_WAY.fetch_add(1, Ordering::SeqCst);
         // First all of those to other hosts, which answer meanwhile.
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
@@ -29,35 +34,46 @@ pub(crate) extern "C" fn prepare() {
             }
         }
         for (fd, connection) in table::all() {
-            if connection.state() == State::Ring {
+            // With the lock: one that is coming into the rings is there, or does not come.
+            if table::hold(fd, connection).is_some_and(|held| held.connection.state() == State::Ring) {
                 receive::settle(fd, connection, Reason::Fork);
-            }
-            let Some(mut held) = table::hold(fd, connection) else { continue };
-            match (connection.state(), held.shared) {
-                (State::Counting, _) => share(&mut held, fd),
-                // Something is left of the rings: parent and child would each do it in its own way, and once is all they may.
-                (State::Ring, Some(shared)) => {
-                    again::end(&shared);
-                    held.forked = true;
-                }
-                _ => {}
             }
         }
         PARENT.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
-        epoll::prepare();
-        // Held over the fork, so that the child finds the list whole; given back by `parent`, made anew by the child.
-        if let Some(guard) = table::SLAB.lock() {
-            std::mem::forget(guard);
+        // In the order in which locks are taken.
+        if table::keep(put_in_order) {
+            epoll::prepare();
+            chime::prepare();
         }
-        chime::prepare();
     });
+}
+
+/// No connection comes into the rings now.
+pub(crate) fn is_under_way() -> bool {
+    UNDER_WAY.load(Ordering::SeqCst) > 0
+}
+
+/// The last thing before the fork: the connection is not in the rings any more, or not all of it.
+fn put_in_order(fd: c_int, held: &mut Held<'_>) {
+    match (held.connection.state(), held.shared) {
+        (State::Counting, _) => share(held, fd),
+        // Something is left of the rings: parent and child would each do it in its own way, and once is all they may.
+        (State::Ring, Some(shared)) => {
+            again::end(&shared);
+            held.forked = true;
+        }
+        _ => {}
+    }
 }
 
 /// After it, in the parent.
 pub(crate) extern "C" fn parent() {
-    table::SLAB.reset();
-    chime::adopt();
-    epoll::adopt();
+    if !table::was_nested() {
+        chime::adopt();
+        epoll::adopt();
+        table::let_go();
+    }
+    let _ = UNDER_WAY.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
 /// After the C library's `fork`, in the parent: which child it has made, if any.
@@ -74,8 +90,17 @@ pub(crate) fn made(child: i32) {
 
 /// After it, in the child, which has one thread.
 pub(crate) extern "C" fn child() {
+    for (fd, connection) in table::all().filter(|(_, connection)| !table::is_whole(connection)) {
+        connection.forget_other_threads();
+        if let Some(mut held) = table::hold(fd, connection) {
+            held.forsake();
+            connection.chime.store(chime::NONE, Ordering::Relaxed);
+            connection.set_state(State::Plain);
+        }
+    }
+    UNDER_WAY.store(0, Ordering::Relaxed);
     table::adopt();
-    chime::adopt();
+    chime::in_child();
     // Who cannot see the parent (it has ended, or has another view of processes) cannot tell whether it still lives.
     let sees_parent =
         rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()) == PARENT.load(Ordering::Relaxed);
@@ -87,8 +112,9 @@ pub(crate) extern "C" fn child() {
             held.shared = None;
             connection.set_state(State::Plain);
         }
-        // The other threads' calls are the parent's.
+        // The other threads' calls are the parent's, and what has gone so far is for the parent to tell.
         (held.sending, held.receiving) = (0, 0);
+        held.tally = Tally::default();
         if !held.common.is_null() && is_first(fd, &held) {
             held.counts().be_born();
             if !sees_parent {
@@ -177,3 +203,5 @@ const PAGE_BYTES: usize = 4096;
 
 /// Who is forking.
 static PARENT: AtomicI32 = AtomicI32::new(0);
+/// Forks that have begun and not ended.
+static UNDER_WAY: AtomicU32 = AtomicU32::new(0);

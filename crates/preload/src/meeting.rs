@@ -25,6 +25,7 @@ use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::far;
+use crate::fork;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
@@ -33,7 +34,7 @@ use crate::table;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
 pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
-    if held.connection.state() != State::Counting || held.operations < held.next_try {
+    if held.connection.state() != State::Counting || held.operations < held.next_try || fork::is_under_way() {
         return;
     }
     if held.resting && !come_again(held) {
@@ -323,7 +324,7 @@ fn kernel_stream(fd: c_int) -> Option<(u64, u64)> {
     Some((sent, long(TCPI_BYTES_RECEIVED)?))
 }
 
-fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: [preload-real] a buffer of ours and its length.

@@ -138,7 +138,8 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason)
             if let Some(shared) = held.shared.filter(|_| drain::has_backlog(&held)) {
                 drain::push_all(&mut held, fd, &shared);
             }
-            let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_));
+            let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
+                && !held.shared.is_some_and(|shared| drain::is_unheard(&held, &shared));
             // Another host has to say first how its bytes go on.
             let tries = if held.shared.is_some_and(|shared| shared.is_far()) { FAR_TRIES } else { BELL_TRIES };
             if !drain::has_backlog(&held) && (bells_are_gone || attempt > tries) {

@@ -88,6 +88,7 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize) {
             held.counts().sent.fetch_add(result as u64, Ordering::Relaxed);
             held.operations += 1;
         }
+        drain::announce(&mut held, fd);
         meeting::advance(&mut held, fd);
     });
 }

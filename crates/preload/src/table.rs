@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::errno;
@@ -16,8 +16,12 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 /// Descriptors that were put into a set of epoll of which nothing is known: such a one never becomes a connection here.
 static IN_SET: [AtomicBool; DESCRIPTORS] = [const { AtomicBool::new(false) }; DESCRIPTORS];
 static FREE: Slab<Connection> = Slab::new();
-/// Guards the free list; held over a fork.
-pub(crate) static SLAB: Lock = Lock::new();
+/// Guards the free list, and what comes into the table; held over a fork.
+static SLAB: Lock = Lock::new();
+/// The connections whose locks are held over a fork, chained as free ones are: meanwhile none becomes free.
+static KEPT: AtomicPtr<Connection> = AtomicPtr::new(null_mut());
+/// Forks of a signal handler that has interrupted the holder of `SLAB`: a fork, maybe. They hold nothing.
+static NESTED: AtomicU32 = AtomicU32::new(0);
 /// The process that the table belongs to. A vfork child runs in its parent's memory and must leave it alone.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
@@ -54,6 +58,52 @@ pub(crate) fn is_ours() -> bool {
 pub(crate) fn adopt() {
     OWNER.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     SLAB.renew();
+    KEPT.store(null_mut(), Ordering::Relaxed);
+    NESTED.store(0, Ordering::Relaxed);
+}
+
+/// Before a fork: no connection comes or goes, and no other thread is in the midst of a change to one, until `let_go` or in the child
+/// `adopt`. `each` has the last word on every one. False when this very thread was in the midst of such a thing, or of a fork.
+///
+/// A connection that is not given back soon is left out.
+pub(crate) fn keep(mut each: impl FnMut(c_int, &mut Held<'static>)) -> bool {
+    let Some(guard) = SLAB.lock() else {
+        NESTED.fetch_add(1, Ordering::Relaxed);
+        return false;
+    };
+    SLAB.mark_kept();
+    std::mem::forget(guard);
+    for (fd, connection) in all() {
+        // Of two descriptors of one, the first.
+        let held = connection.hold_soon().filter(|_| find(fd).is_some_and(|now| std::ptr::eq(now, connection)));
+        let Some(mut held) = held else { continue };
+        each(fd, &mut held);
+        held.keep();
+        let this = std::ptr::from_ref(connection).cast_mut();
+        connection.next_free.store(KEPT.swap(this, Ordering::Relaxed), Ordering::Relaxed);
+    }
+    true
+}
+
+/// Whether nobody can have been in the midst of a change to it. In the child, before `adopt`.
+pub(crate) fn is_whole(connection: &Connection) -> bool {
+    NESTED.load(Ordering::Relaxed) == 0 && connection.is_kept()
+}
+
+/// After a fork, in the parent: whether it was one of those for which `keep` does nothing.
+pub(crate) fn was_nested() -> bool {
+    NESTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
+}
+
+/// After any other, in the parent.
+pub(crate) fn let_go() {
+    let mut next = KEPT.swap(null_mut(), Ordering::Relaxed);
+    // SAFETY: [preload-slab] connections are never unmapped.
+    while let Some(connection) = unsafe { next.as_ref() } {
+        next = connection.next_free.load(Ordering::Relaxed);
+        connection.let_go();
+    }
+    SLAB.let_go();
 }
 
 /// Notes whether an unknown set of epoll has this descriptor, whatever it is so far.
@@ -91,6 +141,8 @@ pub(crate) fn insert(fd: c_int, end: usize, distant: bool) -> Option<&'static Co
         connection.set_state(State::Counting);
     }
     raise_top(fd);
+    // Not beside a fork, which would know nothing of it.
+    let _guard = SLAB.lock()?;
     slot.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Release);
     Some(connection)
 }
@@ -131,14 +183,51 @@ pub(crate) fn give_back(connection: &'static Connection) {
     FREE.give_back(connection);
 }
 
-fn raise_top(fd: c_int) {
-    TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
-}
-
 fn take_free() -> Option<&'static Connection> {
     let _guard = SLAB.lock()?;
     FREE.take()
 }
 
+fn raise_top(fd: c_int) {
+    TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
+}
+
 /// Descriptors above are the kernel's alone.
 pub(crate) const DESCRIPTORS: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_holds_every_connection_but_one_whose_holder_waits_for_another() {
+        let [first, second] = [60_000, 60_001].map(|fd| insert(fd, 0, false).unwrap());
+        assert!(add(60_002, first));
+        let (mut seen, gate) = (Vec::new(), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                // Within this, a signal handler.
+                let held = second.hold().unwrap();
+                gate.wait();
+                while !first.is_kept() {
+                    std::thread::yield_now();
+                }
+                drop(first.hold().unwrap());
+                drop(held);
+            });
+            gate.wait();
+            assert!(keep(|fd, _| seen.push(fd)));
+            assert!(is_whole(first) && !is_whole(second));
+            // A handler forks now.
+            assert!(!keep(|_, _| unreachable!()) && !is_whole(first) && was_nested());
+            assert!(!was_nested() && is_whole(first) && !other.is_finished());
+            let_go();
+        });
+        assert_eq!(seen, [60_000]);
+        assert!(keep(|fd, _| seen.push(fd)));
+        assert!(is_whole(first) && is_whole(second));
+        let_go();
+        assert_eq!(seen, [60_000, 60_000, 60_001]);
+        assert!(first.hold().is_some() && second.hold().is_some());
+    }
+}

@@ -144,14 +144,17 @@ pub(crate) fn closing(first: u32, last: u32) {
 
 /// Before a fork: the limit is to be as the program knows it.
 pub(crate) fn prepare() {
-    if let Some(guard) = LIMIT.lock() {
-        std::mem::forget(guard);
-    }
+    LIMIT.keep();
 }
 
-/// After it.
+/// After it, in the parent.
 pub(crate) fn adopt() {
-    LIMIT.reset();
+    LIMIT.let_go();
+}
+
+/// After it, in the child.
+pub(crate) fn in_child() {
+    LIMIT.renew();
 }
 
 fn strike(fd: c_int) {

@@ -174,14 +174,12 @@ pub(super) fn give_up(fd: c_int, reason: &'static str) {
 
 /// Before a fork: the child is to find the lists whole.
 pub(crate) fn prepare() {
-    if let Some(guard) = LISTS.lock() {
-        std::mem::forget(guard);
-    }
+    LISTS.keep();
 }
 
 /// After it, in the parent.
 pub(crate) fn adopt() {
-    LISTS.reset();
+    LISTS.let_go();
 }
 
 /// After it, in the child: the sets are the parent's, and what comes out of them may be as well.

@@ -27,6 +27,12 @@ unsafe extern "C-unwind" fn setsockopt(
                     return result;
                 }
             }
+            (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+                // Not while it is another for a moment.
+                let _held = table::hold(fd, connection);
+                // SAFETY: [preload-real] the program's arguments.
+                return unsafe { real::setsockopt(fd, level, name, value, len) };
+            }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
                 connection.timed.store(true, Ordering::Relaxed);
             }

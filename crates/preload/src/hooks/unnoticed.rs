@@ -39,7 +39,7 @@ unsafe extern "C-unwind" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-    give_up(fd, "preadvv2");
+    give_up(fd, "preadv2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::preadv64v2(fd, iov, count, at, flags) }
 }
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
     at: off_t,
     flags: c_int,
 ) -> ssize_t {
-    give_up(fd, "pwritevv2");
+    give_up(fd, "pwritev2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::pwritev64v2(fd, iov, count, at, flags) }
 }

@@ -3,7 +3,7 @@
 use libc::EPOLLIN;
 
 use crate::sets::{LONG, Set};
-use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, send_all};
+use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, second, send_all};
 
 /// A child that does this and ends without a word to anybody.
 fn child(f: impl FnOnce()) -> libc::pid_t {
@@ -143,6 +143,28 @@ pub(crate) fn forks_on_both_ends(side: Side, log: &mut Log) {
     });
     log.say("all of it");
     side.exchange(300);
+    side.rendezvous(1);
+}
+
+/// One thread makes connections and uses them while another forks: a child may find one of whose coming the fork was told nothing, and must
+/// leave it alone when it ends.
+pub(crate) fn made_beside_a_fork(side: Side, log: &mut Log) {
+    side.warm_up();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..150 {
+                let one = second(&side);
+                one.exchange(30);
+                close(one.fd);
+            }
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        while side.server && !done.load(std::sync::atomic::Ordering::SeqCst) {
+            assert_eq!(wait(child(|| ())), 0);
+        }
+    });
+    log.say("all of them");
     side.rendezvous(1);
 }
 

@@ -125,6 +125,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("standard_output", numbers::standard_output),
     ("passed_on", numbers::passed_on),
     ("asynchronous", numbers::asynchronous),
+    ("made_beside_a_fork", forks::made_beside_a_fork),
     ("shut_down_beside", leaving::shut_down_beside),
     ("shut_down_in_a_send", leaving::shut_down_in_a_send),
     ("fork_beside_a_sender", leaving::fork_beside_a_sender),

@@ -347,6 +347,7 @@ pairs! {
     standard_output: Rings,
     passed_on: Rings,
     asynchronous: Rings,
+    made_beside_a_fork: Rings,
     shut_down_beside: Rings,
     shut_down_in_a_send: Rings,
     fork_beside_a_sender: Rings,

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, send, send_all};
+use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, recv_to_end, second, send, send_all};
 
 pub(crate) fn echo(side: Side, log: &mut Log) {
     side.warm_up();
@@ -218,9 +218,10 @@ pub(crate) fn killed_peer(side: Side, log: &mut Log) {
 
 pub(crate) fn timeouts(side: Side, log: &mut Log) {
     side.warm_up();
+    let other = second(&side);
     if side.server {
-        side.rendezvous(1);
-        nap(300);
+        other.rendezvous(1);
+        other.rendezvous(2);
         let (bytes, end) = recv_to_end(side.fd);
         assert!(bytes.iter().all(|byte| *byte == 5) && end == 0);
         return;
@@ -234,13 +235,14 @@ pub(crate) fn timeouts(side: Side, log: &mut Log) {
     let begun = Instant::now();
     log.result("recv", recv(side.fd, &mut [0; 9], 0));
     assert!(begun.elapsed().as_millis() >= 110, "too early: {:?}", begun.elapsed());
-    side.rendezvous(1);
-    // The other does not read for a while: a send stops in the middle, and then at once.
+    other.rendezvous(1);
+    // The other does not read until it is told to: a send stops in the middle.
     let much = vec![5; 20_000_000];
     let begun = Instant::now();
     let sent = send(side.fd, &much, 0);
     assert!(sent > 0 && sent < much.len() as isize, "{sent}");
     assert!(begun.elapsed().as_millis() >= 110, "too early: {:?}", begun.elapsed());
+    other.rendezvous(2);
 }
 
 pub(crate) fn nonblocking(side: Side, log: &mut Log) {
