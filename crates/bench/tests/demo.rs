@@ -74,7 +74,8 @@ fn nothing_outlives_a_demo_that_is_stopped(signal: Signal) {
         thread::sleep(Duration::from_millis(after));
         let children = children_of(demo.id());
         stop(&mut demo, signal);
-        let deadline = Instant::now() + Duration::from_secs(1);
+        // At once; a busy machine takes its time.
+        let deadline = Instant::now() + Duration::from_secs(10);
         for child in children {
             while alive(child) {
                 assert!(Instant::now() < deadline, "process {child} outlives a demo stopped after {after} ms");
@@ -82,8 +83,10 @@ fn nothing_outlives_a_demo_that_is_stopped(signal: Signal) {
             }
         }
         let name = format!("overside-demo-{}", demo.id());
-        let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        assert!(!sockets.contains(&name), "a socket named {name} is left");
+        while fs::read_to_string("/proc/net/unix").unwrap_or_default().contains(&name) {
+            assert!(Instant::now() < deadline, "a socket named {name} is left");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
     let _ = fs::remove_file(options("killed").report);
 }

@@ -326,4 +326,5 @@ fn connect(address: &str, mut alive: impl FnMut() -> Result<()>) -> Result<Clien
 /// The projection's columns: the key's two, and the price.
 pub(super) const PROJECTED: [usize; 3] = [0, 3, 5];
 const BATCH_BYTES: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// It measures prices before it listens, which beside many other programs takes many times what it does alone.
+const PATIENCE: Duration = Duration::from_secs(120);

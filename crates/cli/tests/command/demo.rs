@@ -63,7 +63,8 @@ fn an_interrupted_demo_leaves_no_process() {
     assert!(!ended.success(), "it had ended before it was interrupted: {ended}");
     let start = Instant::now();
     while companions(demo.id()) > 0 {
-        assert!(start.elapsed() < Duration::from_secs(1), "a process outlives the demo");
+        assert!(start.elapsed() < Duration::from_secs(10), "a process outlives the demo");
+        std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -522,7 +522,7 @@ fn silent_and_babbling_connections_hold_up_nobody() {
     let mut client = End::new();
     let start = Instant::now();
     client.connect(&name);
-    assert!(start.elapsed() < Duration::from_secs(1), "held up for {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(5), "held up for {:?}", start.elapsed());
     accepting.join().unwrap();
     drop((silent, babbling, wrong_version));
 }
