@@ -24,10 +24,19 @@ pub(crate) fn is_possible() -> bool {
     !IMPOSSIBLE.load(Ordering::Relaxed)
 }
 
-/// Sleeps as long as the word has this value, some milliseconds at most, and no longer than `limit_ns`. Restarted after a signal as `recv`
-/// would be.
-pub(crate) fn sleep(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept {
-    sleep_for(word, value, limit_ns.min(AT_MOST_NS))
+/// Sleeps as long as the word has this value, some milliseconds at most. Restarted after a signal as `recv` would be.
+pub(crate) fn sleep(word: &AtomicU64, value: u64) -> Slept {
+    sleep_for(word, value, AT_MOST_NS)
+}
+
+/// The same, for no longer than that, and ended by every signal that is handled: the kernel restarts no call that has a limit.
+pub(crate) fn sleep_within(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept {
+    let limit = Timespec { tv_sec: 0, tv_nsec: limit_ns.min(AT_MOST_NS) as i64 };
+    match futex::wait(half(word), futex::Flags::empty(), value as u32, Some(&limit)) {
+        Ok(()) | Err(Errno::AGAIN) => Slept::Woken,
+        Err(Errno::INTR) => Slept::Interrupted,
+        Err(_) => Slept::InVain,
+    }
 }
 
 /// Wakes all that sleep on it.
@@ -94,6 +103,7 @@ mod tests {
         let word = AtomicU64::new(7);
         assert_eq!(sleep_for(&word, 8, LONG_NS), Slept::Woken, "it has changed already");
         assert_eq!(sleep_for(&word, 7, 1), Slept::InVain);
+        assert_eq!((sleep_within(&word, 8, LONG_NS), sleep_within(&word, 7, 1)), (Slept::Woken, Slept::InVain));
         for (flags, wanted) in [(libc::SA_RESTART, Slept::Woken), (0, Slept::Interrupted)] {
             handle(flags);
             std::thread::scope(|scope| {

@@ -37,7 +37,7 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
         leave(connection);
         return Ok(());
     }
-    match nap(fd, connection, bells::DATA, u64::MAX, stirring) {
+    match nap(fd, connection, bells::DATA, None, stirring) {
         Nap::Woken => {
             leave(connection);
             return Ok(());
@@ -96,10 +96,10 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
 /// Until there may be room, the peer has gone, or the time of a send is over.
 fn nap_for_room(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> bool) -> Result<(), c_int> {
     let begun = pace::now_ns();
-    let limit_ns = u64::try_from(send_timeout(fd)).map_or(u64::MAX, |ms| ms.saturating_mul(1_000_000));
+    let limit_ns = u64::try_from(send_timeout(fd)).ok().map(|ms| ms.saturating_mul(1_000_000));
     loop {
-        let left_ns = limit_ns.saturating_sub(pace::now_ns().saturating_sub(begun));
-        if left_ns == 0 {
+        let left_ns = limit_ns.map(|limit| limit.saturating_sub(pace::now_ns().saturating_sub(begun)));
+        if left_ns == Some(0) {
             return Err(libc::EAGAIN);
         }
         match nap(fd, connection, bells::ROOM, left_ns, &stirring) {
@@ -169,7 +169,13 @@ enum Nap {
 
 /// A short sleep on the word that the peer wakes: cheaper than a bell for both. Only while nothing but the ring's bytes, or room there, is
 /// expected; whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep is soon followed by a look there.
-fn nap(fd: c_int, connection: &'static Connection, wish: u64, limit_ns: u64, stirring: impl Fn(&Scene) -> bool) -> Nap {
+fn nap(
+    fd: c_int,
+    connection: &'static Connection,
+    wish: u64,
+    limit_ns: Option<u64>,
+    stirring: impl Fn(&Scene) -> bool,
+) -> Nap {
     let for_room = wish == bells::ROOM;
     if !near::is_possible() || connection.timed.load(Ordering::Relaxed) && !for_room {
         return Nap::Kernel;
@@ -205,7 +211,10 @@ fn nap(fd: c_int, connection: &'static Connection, wish: u64, limit_ns: u64, sti
         return Nap::Kernel;
     }
     drop(held);
-    let slept = near::sleep(word, armed, limit_ns);
+    let slept = match limit_ns {
+        None => near::sleep(word, armed),
+        Some(limit) => near::sleep_within(word, armed, limit),
+    };
     cancellation_point();
     match slept {
         near::Slept::Woken if shared.gone(end ^ 1).load(Ordering::SeqCst) == 0 => Nap::Woken,

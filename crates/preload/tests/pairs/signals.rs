@@ -86,9 +86,21 @@ pub(crate) fn interruptions(side: Side, log: &mut Log) {
         log.say(format_args!("recv: {:?}", interrupted(goes_on, &side, 1, || recv(one.fd, &mut [0; 9], 0))));
     }
     handle(libc::SIGUSR2, 0);
-    while send(one.fd, &[5; 1000], libc::MSG_DONTWAIT) > 0 {}
-    log.say(format_args!("send: {:?}", interrupted(false, &side, 0, || send(one.fd, &[5; 1000], 0))));
+    // What is under way may still make room when the kernel says that there is none.
+    let until_it_fails = || {
+        while send(one.fd, &[5; 1000], 0) > 0 {}
+        -1
+    };
+    log.say(format_args!("send: {:?}", interrupted(false, &side, 0, until_it_fails)));
     handle(libc::SIGUSR2, libc::SA_RESTART);
+    // Whatever the handler wants, a call that has a limit does not go on.
+    let limit = |tv_sec| {
+        let limit = libc::timeval { tv_sec, tv_usec: 0 };
+        set_option(one.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &limit);
+    };
+    limit(60);
+    log.say(format_args!("send within a minute: {:?}", interrupted(false, &side, 0, until_it_fails)));
+    limit(0);
     while send(one.fd, &[5], libc::MSG_DONTWAIT) > 0 {}
     log.say(format_args!("send: {:?}", interrupted(true, &side, 2, || send(one.fd, &[5], 0))));
     side.rendezvous(3);
