@@ -1,6 +1,7 @@
 //! The user's side: owns everything in flight.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -124,10 +125,10 @@ impl CompletionQueue {
         let raw = [raw_request(slot, reported, request)];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] the view and buffers rest in `slots` and leave by completion only.
-        let (done, error) = unsafe { port.post(index, &raw) };
-        if done == 0 {
+        let posted = unsafe { port.post(index, &raw) };
+        if posted.0 == 0 {
             batch.extend(self.slots.take_back(slot));
-            return error.map_or(Ok(0), Err);
+            return posted.1.map_or(Ok(0), Err);
         }
         state.sent.push_back(slot);
         (state.quiet, state.quiet_entries) = if reported { (0, 0) } else { (state.quiet + 1, entries) };
@@ -157,10 +158,11 @@ impl CompletionQueue {
         let raw = [RawRequest { slot, work, signalled: reported, fence: false }];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] inline bytes are not read after `post` returns.
-        let (done, error) = unsafe { port.post(index, &raw) };
-        if done == 0 {
+        let posted = unsafe { port.post(index, &raw) };
+        // Only now: to move an error that is not there takes as long as to write it.
+        if posted.0 == 0 {
             self.slots.take_back(slot);
-            return error.map_or(Ok(false), Err);
+            return posted.1.map_or(Ok(false), Err);
         }
         state.sent.push_back(slot);
         state.quiet = if reported { 0 } else { state.quiet + 1 };
@@ -495,26 +497,27 @@ impl std::fmt::Debug for CompletionQueue {
 
 #[inline]
 fn complete_receive(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
-    let Some(receiving) = slots.take_receive(raw.slot) else { return };
+    let Some(posted_on) = slots.receive(raw.slot).map(|receiving| receiving.qp) else { return };
     let mut arrived_on = None;
     if let Some(index) = raw.qp
         && let Some(state) = pairs.by_index(index)
     {
         arrived_on = Some(state.name);
-        if receiving.qp == arrived_on {
+        if posted_on == arrived_on {
             state.receives = state.receives.saturating_sub(1);
             if state.closed {
                 pairs.retire(index);
             }
         }
     }
-    if receiving.qp != arrived_on
-        && let Some((index, state)) = receiving.qp.and_then(|name| pairs.by_name(name))
+    if posted_on != arrived_on
+        && let Some((index, state)) = posted_on.and_then(|name| pairs.by_name(name))
     {
         state.receives = state.receives.saturating_sub(1);
         pairs.retire(index);
     }
-    out.push(receiving.complete(raw, arrived_on));
+    // Made where it lies, once there is room for it.
+    out.extend(iter::once_with(|| slots.complete_receive(posted_on.or(arrived_on), raw)));
 }
 
 /// Unsignalled requests posted before one that completed have completed too (**order**).

@@ -64,11 +64,13 @@ impl<T> Slab<T> {
 
     #[inline]
     fn take(&mut self, slot: u32) -> Option<T> {
-        let taken = self.slots.get_mut(slot as usize)?.take();
-        if taken.is_some() {
+        let place = self.slots.get_mut(slot as usize)?;
+        // In this order nothing can fail while it is on its way, so that it goes straight to where its taker has it: parts of a copy on
+        // the stack that are read at once, and in other widths than they were written in, make the processor wait for its own stores.
+        if place.is_some() {
             self.free.push(slot);
         }
-        taken
+        place.take()
     }
 
     /// Ends what is there.
@@ -126,6 +128,25 @@ impl Slots {
     /// Takes back a send-side request that was not accepted.
     pub(crate) fn take_back(&mut self, slot: u32) -> Option<WorkRequest> {
         self.sends.take(slot).filter(|sending| sending.holds).and_then(|_| self.held[slot as usize].take())
+    }
+
+    /// The receive of a receive's number.
+    #[inline]
+    pub(crate) fn receive(&self, slot: u32) -> Option<&Receiving> {
+        self.receives.slots.get((slot & !RECEIVE) as usize)?.as_ref()
+    }
+
+    /// Ends a receive that is there: what the user gets.
+    #[inline]
+    pub(crate) fn complete_receive(&mut self, queue_pair: Option<QueuePair>, raw: &RawCompletion) -> WorkCompletion {
+        let opcode = match raw.opcode {
+            Opcode::ReceiveImmediate => Opcode::ReceiveImmediate,
+            _ => Opcode::Receive,
+        };
+        match self.receives.take(raw.slot & !RECEIVE) {
+            Some(receiving) => completion(queue_pair, receiving.id, opcode, Some(receiving.buffer), raw),
+            None => completion(queue_pair, 0, opcode, None, raw),
+        }
     }
 
     /// The receive of that number; none for the number of anything else.
@@ -261,18 +282,6 @@ impl QueuePairs {
 
     pub(crate) fn open(&self) -> impl Iterator<Item = QueuePair> + '_ {
         self.states.iter().flatten().filter(|s| !s.closed).map(|s| s.name)
-    }
-}
-
-impl Receiving {
-    /// What the user gets of it.
-    #[inline]
-    pub(crate) fn complete(self, raw: &RawCompletion, arrived_on: Option<QueuePair>) -> WorkCompletion {
-        let opcode = match raw.opcode {
-            Opcode::ReceiveImmediate => Opcode::ReceiveImmediate,
-            _ => Opcode::Receive,
-        };
-        completion(self.qp.or(arrived_on), self.id, opcode, Some(self.buffer), raw)
     }
 }
 

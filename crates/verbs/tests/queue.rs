@@ -36,6 +36,7 @@ unsafe impl Port for Doing {
 
     // SAFETY: [test] as above.
     unsafe fn post_receive(&mut self, _: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
+        self.ends.lock().unwrap().extend(batch.iter().map(|receive| (receive.slot, Opcode::Receive, 1)));
         Ok(batch.len())
     }
 
@@ -43,7 +44,9 @@ unsafe impl Port for Doing {
         let mut ends = self.ends.lock().unwrap();
         let count = ends.len().min(out.len());
         for (place, (slot, opcode, bytes)) in out.iter_mut().zip(ends.drain(..count)) {
-            let (qp, status) = (Some(QpIndex(0)), Status::Success);
+            // As of a queue pair that is closed by now.
+            let qp = (opcode != Opcode::Receive).then_some(QpIndex(0));
+            let status = Status::Success;
             *place = RawCompletion { slot, qp, opcode, status, bytes, immediate: None, value: 0 };
         }
         count
@@ -114,6 +117,18 @@ fn the_buffer_of_a_silent_read_says_what_was_read() {
     let mut done = Vec::new();
     assert_eq!(queue.poll(&mut done), 2);
     assert_eq!((done[0].id, done[0].bytes, done[0].buffer.as_ref().map(|b| b.len())), (1, 100, Some(4096)));
+}
+
+/// Whatever its port knows of where it ends, a receive names the queue pair it was posted on, comes back with its buffer, and counts no longer.
+#[test]
+fn a_receive_comes_back_in_the_name_of_where_it_was_posted() {
+    let (mut queue, queue_pair) = queue();
+    let buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+    queue.post_receive(Some(queue_pair), &mut vec![(3, buffer)]).unwrap();
+    let mut done = Vec::new();
+    assert_eq!((queue.in_flight(), queue.poll(&mut done), queue.in_flight()), (1, 1, 0));
+    assert_eq!((done[0].queue_pair, done[0].id, done[0].opcode), (Some(queue_pair), 3, Opcode::Receive));
+    assert_eq!((done[0].bytes, done[0].buffer.as_ref().map(|b| b.len())), (1, Some(4096)));
 }
 
 /// A few requests of many gather entries fill a queue as many small ones do: somebody must hear of their end.

@@ -4,13 +4,15 @@
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
-
 use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Segment};
 use overside_shm::ShmProvider;
 use overside_verbs::*;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+/// In cache lines of its own, as its heap is by being made in a thread of its own: the other end is another process as a rule.
+#[repr(align(128))]
 struct End {
     queue: CompletionQueue,
     pair: QueuePair,
@@ -38,11 +40,12 @@ impl End {
         while self.done.is_empty() {
             self.queue.poll(&mut self.done);
         }
-        while let Some(done) = self.done.pop() {
+        // Looked at where they lie, as they were written just now.
+        for done in &mut self.done {
             assert_eq!((done.status, done.bytes), (Status::Success, bytes as u64));
-            let Some(buffer) = done.buffer else { continue };
-            self.free.push((0, buffer));
+            self.free.extend(done.buffer.take().map(|buffer| (0, buffer)));
         }
+        self.done.clear();
     }
 }
 
@@ -53,16 +56,18 @@ fn main() {
     let domains = [a.allocate_domain().unwrap(), b.allocate_domain().unwrap()];
     let name = format!("round-trip-{}", std::process::id());
     let mut listener = a.listen(&domains[0], &name).unwrap();
-    let connecting = std::thread::spawn({
-        let (b, domain) = (b.clone(), domains[1].clone());
-        move || b.connect(&domain, &name, Duration::from_secs(5)).unwrap()
-    });
-    let accepted = listener.accept(Duration::from_secs(5)).unwrap().unwrap();
-    let open = |provider: &ShmProvider, domain| {
+    let open = |provider: &ShmProvider, domain: &ProtectionDomain| {
         CompletionQueue::new(provider.open_port(domain, PortOptions::default()).unwrap())
     };
-    let mut ends =
-        [End::new(open(&a, &domains[0]), accepted), End::new(open(&b, &domains[1]), connecting.join().unwrap())];
+    let connecting = std::thread::spawn({
+        let (b, domain) = (b.clone(), domains[1].clone());
+        move || {
+            let link = b.connect(&domain, &name, Duration::from_secs(5)).unwrap();
+            End::new(open(&b, &domain), link)
+        }
+    });
+    let accepted = listener.accept(Duration::from_secs(5)).unwrap().unwrap();
+    let mut ends = [End::new(open(&a, &domains[0]), accepted), connecting.join().unwrap()];
     for _ in 0..1000 {
         measured(&mut ends, bytes, 2);
     }
@@ -70,9 +75,11 @@ fn main() {
     measured(&mut ends, bytes, messages);
     println!("{bytes} B: {:.1} ns a message", start.elapsed().as_nanos() as f64 / messages as f64);
     let ring = Ring::default();
+    let processors = processors();
     let rounds = number(3, 0);
-    let pairs: Vec<[f64; 2]> =
-        (0..rounds).map(|_| [ring.apart(bytes, messages), apart(&mut ends, bytes, messages)]).collect();
+    let pairs: Vec<[f64; 2]> = (0..rounds)
+        .map(|_| [ring.apart(processors, bytes, messages), apart(processors, &mut ends, bytes, messages)])
+        .collect();
     let quarter = |side: usize| {
         let mut all: Vec<f64> = pairs.iter().map(|pair| pair[side]).collect();
         all.sort_by(f64::total_cmp);
@@ -85,16 +92,42 @@ fn main() {
     }
 }
 
-/// Nanoseconds a message, one end a thread of its own.
-fn apart([a, b]: &mut [End; 2], bytes: usize, messages: usize) -> f64 {
+/// The first and the last of the processors that there are.
+fn processors() -> [CpuSet; 2] {
+    let all = sched_getaffinity(None).unwrap();
+    let only = |cpu| {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        set
+    };
+    let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
+    let first = allowed.next().unwrap();
+    [only(first), only(allowed.next_back().unwrap_or(first))]
+}
+
+/// Takes a processor, and waits until the other end has its own.
+fn sit(on: &CpuSet, seated: &AtomicU64) {
+    sched_setaffinity(None, on).unwrap();
+    seated.fetch_add(1, Ordering::SeqCst);
+    // Without a sleep, whose end would count.
+    while seated.load(Ordering::SeqCst) < 2 {
+        std::thread::yield_now();
+    }
+}
+
+/// Nanoseconds a message, one end a thread of its own, each on a processor of its own.
+fn apart(on: [CpuSet; 2], [a, b]: &mut [End; 2], bytes: usize, messages: usize) -> f64 {
     let message = vec![7; bytes];
+    let seated = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            sit(&on[1], &seated);
             for _ in 0..messages / 2 {
                 b.receive(bytes);
                 b.send(&message);
             }
         });
+        sit(&on[0], &seated);
         let start = Instant::now();
         for _ in 0..messages / 2 {
             a.send(&message);
@@ -125,7 +158,7 @@ impl Default for Ring {
 }
 
 impl Ring {
-    fn apart(&self, bytes: usize, messages: usize) -> f64 {
+    fn apart(&self, on: [CpuSet; 2], bytes: usize, messages: usize) -> f64 {
         let words = (bytes / 8).min(16);
         let send = |way: usize, number: u64| {
             let slot = &self.0[way][number as usize % 32];
@@ -140,13 +173,16 @@ impl Ring {
             assert!(slot.words[..words].iter().all(|word| word.load(Ordering::Relaxed) == number));
         };
         self.0.iter().flatten().for_each(|slot| slot.number.0.store(0, Ordering::Relaxed));
+        let seated = AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                sit(&on[1], &seated);
                 for number in 1..=messages as u64 / 2 {
                     receive(0, number);
                     send(1, number);
                 }
             });
+            sit(&on[0], &seated);
             let start = Instant::now();
             for number in 1..=messages as u64 / 2 {
                 send(0, number);

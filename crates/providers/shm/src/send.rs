@@ -19,8 +19,7 @@ use crate::ring::{Descriptor, INLINE_MAX, MESSAGE_MAX, SGE_MAX, Sge, Task};
 /// Requests in the order of posting, and the ring they go through.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    entries: VecDeque<Entry>,
-    depth: usize,
+    entries: Entries,
     /// Entries whose end will be reported.
     reports: usize,
     /// A request found no room since the peer consumed something.
@@ -71,8 +70,7 @@ pub(crate) struct Sources<'a> {
 impl SendQueue {
     pub(crate) fn new(own: &OwnControl) -> Self {
         Self {
-            entries: VecDeque::new(),
-            depth: own.geometry().depth() as usize,
+            entries: Entries::new(own.geometry().depth()),
             reports: 0,
             refused: false,
             wants_room: false,
@@ -88,13 +86,14 @@ impl SendQueue {
     /// Whether another request may be posted.
     #[inline]
     pub(crate) fn full(&self) -> bool {
-        self.entries.len() >= self.depth
+        self.entries.full()
     }
 
+    /// Takes in a request; there must be room.
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry) {
         self.reports += usize::from(entry.reports());
-        self.entries.push_back(entry);
+        self.entries.push(entry);
     }
 
     /// Writes a SEND into the ring: how far it is, or none for now when there is no room.
@@ -293,7 +292,7 @@ impl SendQueue {
 
     #[inline]
     fn front_ready(&self) -> bool {
-        self.ripe > 0 || matches!(self.entries.front(), Some(Entry { progress: Progress::Done { .. }, .. }))
+        self.ripe > 0 || matches!(self.entries.first(), Some(Entry { progress: Progress::Done { .. }, .. }))
     }
 
     /// Takes in the peer's consumed index.
@@ -315,7 +314,7 @@ impl SendQueue {
     pub(crate) fn complete(&mut self, qp: QpIndex, out: &mut [RawCompletion]) -> usize {
         let mut count = 0;
         while count < out.len() && self.front_ready() {
-            let Some(entry) = self.entries.front().copied() else { break };
+            let Some(entry) = self.entries.first().copied() else { break };
             let (status, value) = match entry.progress {
                 Progress::Done { status, value } => (status, value),
                 Progress::Ring { cells, bounced } => {
@@ -328,7 +327,7 @@ impl SendQueue {
                     (Status::Success, 0)
                 }
             };
-            self.entries.pop_front();
+            self.entries.pop();
             self.reports -= usize::from(entry.reports());
             if entry.signalled || status != Status::Success {
                 out[count] = entry.completion(qp, status, value);
@@ -358,7 +357,7 @@ impl SendQueue {
         // The first message that the peer did not consume is the one it refused.
         let mut refused = by_peer && fate == Fate::TooLong;
         self.reports = 0;
-        while let Some(entry) = self.entries.pop_front() {
+        while let Some(entry) = self.entries.pop() {
             let (mut status, mut result) = (fate.pending(), 0);
             match entry.progress {
                 Progress::Done { status: ended, value } => (status, result) = (ended, value),
@@ -374,6 +373,50 @@ impl SendQueue {
         }
         // Nothing after it will tell that it has ended.
         out.extend(self.silent.take().map(|silent| silent.completion(qp, Status::Success, 0)));
+    }
+}
+
+/// As many requests as a ring has descriptors. Each is written where it lies: what goes there by way of the stack is read again before
+/// it is written, behind the stores into the ring that wait for the peer's cache.
+#[derive(Debug)]
+struct Entries {
+    places: Box<[Entry]>,
+    first: usize,
+    next: usize,
+}
+
+impl Entries {
+    /// For a power of two.
+    fn new(depth: u32) -> Self {
+        Self { places: vec![NO_ENTRY; depth as usize].into(), first: 0, next: 0 }
+    }
+
+    #[inline]
+    fn full(&self) -> bool {
+        self.next.wrapping_sub(self.first) >= self.places.len()
+    }
+
+    #[inline]
+    fn push(&mut self, entry: Entry) {
+        debug_assert!(!self.full());
+        let at = self.next & (self.places.len() - 1);
+        if let Some(place) = self.places.get_mut(at) {
+            *place = entry;
+            self.next = self.next.wrapping_add(1);
+        }
+    }
+
+    #[inline]
+    fn first(&self) -> Option<&Entry> {
+        let at = self.first & (self.places.len() - 1);
+        if self.first == self.next { None } else { self.places.get(at) }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.first().copied()?;
+        self.first = self.first.wrapping_add(1);
+        Some(entry)
     }
 }
 
@@ -396,6 +439,41 @@ impl Entry {
     }
 }
 
+const NO_ENTRY: Entry = Entry {
+    slot: u32::MAX,
+    opcode: Opcode::Send,
+    signalled: false,
+    bytes: 0,
+    progress: Progress::Done { status: Status::Flushed, value: 0 },
+};
+
 pub(crate) fn limit(what: &'static str, value: u64, max: u64) -> Result<(), VerbsError> {
     if value > max { Err(VerbsError::Limit { what, value, max }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lap after lap, full or nearly empty: as many as there are places, in order, and across the end of the numbers.
+    #[test]
+    fn entries_leave_in_the_order_in_which_they_came() {
+        let mut entries = Entries::new(4);
+        (entries.first, entries.next) = (usize::MAX - 9, usize::MAX - 9);
+        let (mut came, mut left) = (0, 0);
+        for most in [4, 1, 3, 4, 2, 4] {
+            while came - left < most {
+                assert!(!entries.full());
+                entries.push(Entry { slot: came, ..NO_ENTRY });
+                came += 1;
+            }
+            assert_eq!(entries.full(), most == 4);
+            while left < came {
+                assert_eq!(entries.first().map(|entry| entry.slot), Some(left));
+                assert_eq!(entries.pop().map(|entry| entry.slot), Some(left));
+                left += 1;
+            }
+            assert!(entries.first().is_none() && entries.pop().is_none());
+        }
+    }
 }
