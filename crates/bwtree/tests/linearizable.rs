@@ -1,11 +1,12 @@
 //! Recorded concurrent histories are linearizable, key by key (Wing and Gong's search with Lowe's memory of what was tried).
 
 use std::collections::HashSet;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use overside_bwtree::{Error, HeapArena, Options, Tree};
+use overside_bwtree::{Arena, Error, Exhausted, HeapArena, Options, Tree};
 
 #[derive(Debug, Clone, Copy)]
 enum Call {
@@ -96,13 +97,47 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
+/// An arena whose users lose their processor now and then, in the midst of a call: where pieces are given back, which each
+/// consolidation, each split and each lost race does. A machine that runs one thread at a time would hardly ever stop one there.
+struct Restless {
+    arena: HeapArena,
+    asked: AtomicU64,
+}
+
+// SAFETY: [bwtree-arena] all is the heap arena's own.
+unsafe impl Arena for Restless {
+    fn base(&self) -> NonNull<u8> {
+        self.arena.base()
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(128) {
+            std::thread::yield_now();
+        }
+        self.arena.chunk_bytes()
+    }
+
+    fn chunks_max(&self) -> usize {
+        self.arena.chunks_max()
+    }
+
+    fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
+        self.arena.commit(chunk)
+    }
+
+    unsafe fn decommit(&self, chunk: usize) {
+        // SAFETY: [bwtree-arena] as the caller promises.
+        unsafe { self.arena.decommit(chunk) }
+    }
+}
+
 const KEYS: usize = 40;
 const THREADS: u64 = 3;
 const CALLS: usize = 20;
 
 /// One short burst of all threads on few keys that share few pages with many that come and go.
 fn round(seed: u64) -> Vec<Vec<Event>> {
-    let arena = Arc::new(HeapArena::new(64 << 20).unwrap());
+    let arena = Arc::new(Restless { arena: HeapArena::new(64 << 20).unwrap(), asked: AtomicU64::new(seed) });
     let options = Options { page_bytes: 256, prefix_len: 8, chain_max: 2, fan_out: 4, ..Options::default() };
     let tree = Tree::new(arena, options).unwrap();
     let clock = AtomicU64::new(1);
@@ -137,9 +172,6 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
                         let answer = perform(tree, &key, call);
                         let ended = clock.fetch_add(1, Ordering::SeqCst);
                         events[at].push(Event { call, answer, began, ended });
-                        if random(&mut rng).is_multiple_of(64) {
-                            std::thread::yield_now();
-                        }
                     }
                     events
                 })
