@@ -380,7 +380,9 @@ impl SendQueue {
 /// it is written, behind the stores into the ring that wait for the peer's cache.
 #[derive(Debug)]
 struct Entries {
+    /// As many as were ever in use at once, rounded up: an idle peer shall not cost what a busy one does.
     places: Box<[Entry]>,
+    depth: usize,
     first: usize,
     next: usize,
 }
@@ -388,17 +390,37 @@ struct Entries {
 impl Entries {
     /// For a power of two.
     fn new(depth: u32) -> Self {
-        Self { places: vec![NO_ENTRY; depth as usize].into(), first: 0, next: 0 }
+        let depth = depth as usize;
+        Self { places: vec![NO_ENTRY; depth.min(PLACES_FIRST)].into(), depth, first: 0, next: 0 }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.next.wrapping_sub(self.first)
     }
 
     #[inline]
     fn full(&self) -> bool {
-        self.next.wrapping_sub(self.first) >= self.places.len()
+        self.len() >= self.depth
+    }
+
+    /// Twice as many places.
+    #[cold]
+    fn grow(&mut self) {
+        let mut places = vec![NO_ENTRY; 2 * self.places.len()];
+        let (old, new) = (self.places.len() - 1, places.len() - 1);
+        for at in (0..self.len()).map(|i| self.first.wrapping_add(i)) {
+            places[at & new] = self.places[at & old];
+        }
+        self.places = places.into();
     }
 
     #[inline]
     fn push(&mut self, entry: Entry) {
         debug_assert!(!self.full());
+        if self.len() == self.places.len() {
+            self.grow();
+        }
         let at = self.next & (self.places.len() - 1);
         if let Some(place) = self.places.get_mut(at) {
             *place = entry;
@@ -439,6 +461,8 @@ impl Entry {
     }
 }
 
+/// Places there are before a request needs more; a power of two.
+const PLACES_FIRST: usize = 8;
 const NO_ENTRY: Entry = Entry {
     slot: u32::MAX,
     opcode: Opcode::Send,
@@ -458,16 +482,16 @@ mod tests {
     /// Lap after lap, full or nearly empty: as many as there are places, in order, and across the end of the numbers.
     #[test]
     fn entries_leave_in_the_order_in_which_they_came() {
-        let mut entries = Entries::new(4);
-        (entries.first, entries.next) = (usize::MAX - 9, usize::MAX - 9);
+        let mut entries = Entries::new(32);
+        (entries.first, entries.next) = (usize::MAX - 20, usize::MAX - 20);
         let (mut came, mut left) = (0, 0);
-        for most in [4, 1, 3, 4, 2, 4] {
+        for most in [4, 8, 3, 9, 32, 7, 32, 1, 32] {
             while came - left < most {
                 assert!(!entries.full());
                 entries.push(Entry { slot: came, ..NO_ENTRY });
                 came += 1;
             }
-            assert_eq!(entries.full(), most == 4);
+            assert_eq!(entries.full(), most == 32);
             while left < came {
                 assert_eq!(entries.first().map(|entry| entry.slot), Some(left));
                 assert_eq!(entries.pop().map(|entry| entry.slot), Some(left));
