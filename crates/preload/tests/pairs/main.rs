@@ -240,7 +240,7 @@ pairs! {
     echo: Rings,
     sizes: Rings,
     stream: Rings,
-    one_way: Rings,
+    one_way: ManyBytes,
     flags: Rings,
     vectors: Rings,
     half_close: Rings,

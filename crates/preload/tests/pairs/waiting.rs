@@ -177,9 +177,11 @@ pub(crate) fn set_before_connect(side: Side, log: &mut Log) {
     }
 }
 
-/// The client only ever sends, the server only ever receives, in small pieces so that the ends meet on the way.
+/// The client only ever sends, the server only ever receives. With the first pieces neither is ahead, else one gives the other up.
 pub(crate) fn one_way(side: Side, log: &mut Log) {
-    let total = 20_000_000;
+    // The other way round, for here even the name of where it listens goes one way.
+    let other = second(&Side { server: !side.server, ..side });
+    let (piece, total) = (8000, 20_000_000);
     if side.server {
         let mut part = vec![0; 10_000];
         let mut at = 0;
@@ -191,12 +193,20 @@ pub(crate) fn one_way(side: Side, log: &mut Log) {
             }
             assert!(part[..n as usize] == pattern(at, n as usize), "at {at}");
             at += n as usize;
+            if at % piece == 0 && at <= TOGETHER * piece {
+                other.rendezvous(7);
+            }
         }
     }
-    for at in (0..total).step_by(8000) {
-        send_all(side.fd, &pattern(at, 8000));
+    for at in (0..total).step_by(piece) {
+        send_all(side.fd, &pattern(at, piece));
+        if at < TOGETHER * piece {
+            other.rendezvous(7);
+        }
     }
     log.say("sent");
 }
 
 const ENDS: usize = 200;
+/// Pieces that are taken before the next is sent.
+const TOGETHER: usize = 60;
