@@ -307,5 +307,31 @@ pub(super) fn shared(harness: &dyn Harness) -> Result<(), Stop> {
     })?;
     let done = hub.success(left)?;
     owes!(done.qp == Some(names[1]), "closing one queue pair took a shared receive with it: {done:?}");
+    first_receive(harness)
+}
+
+/// A receiver that posts its first receive, to the shared queue, when the sender has a silent request behind it.
+fn first_receive(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);
+    from.write(0, &pattern(73, 4096))?;
+    if pair.a.capabilities.one_sided {
+        let (window, writable) = pair.b.window(4096, Access::REMOTE_WRITE)?;
+        let data = Data::Gather(vec![from.piece(0, 64)?]);
+        pair.a.post(QP, Act::Write(data, part(writable, 0, 64), None), false, false)?;
+        let mut there = [0; 64];
+        pair.until("a WRITE arrives before the first receive is posted", |_| {
+            window.read(0, &mut there).is_ok() && there[..] == pattern(73, 64)
+        })?;
+    }
+    let got = pair.b.receive(None, to.piece(0, 64)?)?;
+    let sent = pair.a.send(QP, Data::Gather(vec![from.piece(64, 64)?]), None)?;
+    pair.finish(&[sent], &[got])?;
+    pair.a.success(sent)?;
+    pair.b.success(got)?;
+    owes!(
+        to.read(0, 64)? == pattern(73, 4096)[64..128],
+        "the first of the shared receives has other bytes than were sent"
+    );
     Ok(())
 }

@@ -7,7 +7,7 @@ use overside_verbs::probe::{Act, Area, Data};
 use overside_verbs::{Access, Memory, PortOptions};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ends::{End, Pair, QP, WAIT, owes, part};
+use crate::ends::{End, Pair, QP, WAIT, owes, part, pattern};
 use crate::{Harness, Stop};
 
 /// Polls until there is nothing, then arms; polls again as long as arming says so.
@@ -177,6 +177,39 @@ pub(super) fn forget(harness: &dyn Harness) -> Result<(), Stop> {
         // Whoever keeps nothing needs no poll.
         owes!(woken || gone(), "a registration ended and the armed descriptor did not become readable");
         end.until("the memory of a registration that has ended is let go", |_| gone())?;
+    }
+    named_in_flight(harness)
+}
+
+/// A request that was posted before the registration of its memory ended is carried out.
+fn named_in_flight(harness: &dyn Harness) -> Result<(), Stop> {
+    for sender in [true, false] {
+        let mut pair = Pair::new(harness)?;
+        let (from, to) = (pair.a.area(8192)?, pair.b.area(8192)?);
+        from.write(0, &pattern(60, 8192))?;
+        pair.message(from.piece(0, 64)?, to.piece(0, 64)?)?;
+        let (mut got, mut sent) = (0, 0);
+        for sends in [sender, !sender] {
+            if sends {
+                sent = pair.a.send(QP, Data::Gather(vec![from.piece(1000, 2000)?]), None)?;
+            } else {
+                got = pair.b.receive(Some(QP), to.piece(1000, 2000)?)?;
+            }
+            if sends == sender {
+                // On its way, as far as it goes.
+                pair.quiet();
+                if sender {
+                    pair.a.deregister_last()?
+                } else {
+                    pair.b.deregister_last()?
+                }
+                pair.quiet();
+            }
+        }
+        pair.finish(&[sent], &[got])?;
+        pair.a.success(sent)?;
+        pair.b.success(got)?;
+        owes!(to.read(1000, 2000)? == pattern(60, 8192)[1000..3000], "what was in flight brought other bytes");
     }
     Ok(())
 }

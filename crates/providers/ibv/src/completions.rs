@@ -5,11 +5,13 @@ use std::os::fd::BorrowedFd;
 use overside_verbs::VerbsError;
 
 use crate::ffi::{
-    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, ibv_async_event, ibv_qp,
-    ibv_wc,
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
+    IBV_EVENT_SRQ_ERR, ibv_async_event, ibv_qp, ibv_wc,
 };
 use crate::objects::{Cq, refused};
 use crate::provider::Shared;
+use crate::registry::Failed;
+use crate::status;
 
 /// Polled, or announced on a descriptor once it has been armed.
 #[derive(Debug)]
@@ -22,10 +24,16 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn new(shared: &Shared, entries: usize) -> Result<Self, VerbsError> {
-        let entries = entries.min(shared.limits.completions_max);
+    /// With room for `needed` requests whatever connections come, and for `more` of these before it grows.
+    pub(crate) fn new(shared: &Shared, needed: usize, more: usize) -> Result<Self, VerbsError> {
+        let entries = (needed + more).min(shared.limits.completions_max);
         let cq = Cq::new(&shared.device.context, entries as u32)?;
-        Ok(Self { cq, entries, needed: 0, entries_max: shared.limits.completions_max })
+        Ok(Self { cq, entries, needed, entries_max: shared.limits.completions_max })
+    }
+
+    /// Whether the device's queue is the one that lies there.
+    pub(crate) fn is(&self, address: usize) -> bool {
+        self.cq.raw.addr().get() == address
     }
 
     pub(crate) fn queue(&self) -> &Cq {
@@ -100,15 +108,16 @@ impl Completions {
         let mut event = ibv_async_event { element: std::ptr::null_mut(), event_type: 0 };
         // SAFETY: [ibv-object] the context lives and does not block.
         while unsafe { (context.library.ibv_get_async_event)(context.raw.as_ptr(), &mut event) } == 0 {
-            let of_pair = [IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR];
-            if of_pair.contains(&event.event_type) {
+            let failed = match event.event_type {
                 // SAFETY: [ibv-object] until it is acknowledged, the queue pair that an event names is not freed.
-                let number = unsafe { (*event.element.cast::<ibv_qp>()).qp_num };
-                shared.registry.announce(Some(number));
-            }
-            if event.event_type == IBV_EVENT_DEVICE_FATAL {
-                shared.registry.announce(None);
-            }
+                kind @ (IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR) => unsafe {
+                    Some(Failed::Pair((*event.element.cast::<ibv_qp>()).qp_num, status::event(kind)))
+                },
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Some(Failed::Queue(event.element.addr())),
+                IBV_EVENT_DEVICE_FATAL => Some(Failed::Device),
+                _ => None,
+            };
+            failed.into_iter().for_each(|failed| shared.registry.announce(failed));
             // SAFETY: [ibv-object] once for each event.
             unsafe { (context.library.ibv_ack_async_event)(&mut event) };
         }

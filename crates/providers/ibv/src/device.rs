@@ -114,16 +114,25 @@ pub(crate) fn open(wanted: Option<&str>) -> Result<Opened, VerbsError> {
                 continue;
             }
         };
-        let attributes = context.attributes()?;
-        for number in 1..=attributes.phys_port_cnt {
-            let port = context.port(number)?;
-            if port.state == IBV_PORT_ACTIVE {
-                return Ok(Opened { context, name, attributes, number, port });
-            }
+        match active_port(&context) {
+            Ok(Some((attributes, number, port))) => return Ok(Opened { context, name, attributes, number, port }),
+            Ok(None) => reasons.push(format!("{name}: {NO_PORT}")),
+            Err(error) => reasons.push(format!("{name}: {error}")),
         }
-        reasons.push(format!("{name}: no port of it is active; bring its network interface up"));
     }
     Err(missing(reasons.join("; ")))
+}
+
+/// The first port that is active, with what it and the device say of themselves.
+fn active_port(context: &Context) -> Result<Option<(ibv_device_attr, u8, ibv_port_attr)>, VerbsError> {
+    let attributes = context.attributes()?;
+    for number in 1..=attributes.phys_port_cnt {
+        let port = context.port(number)?;
+        if port.state == IBV_PORT_ACTIVE {
+            return Ok(Some((attributes, number, port)));
+        }
+    }
+    Ok(None)
 }
 
 /// The system's list of devices.
@@ -185,8 +194,7 @@ fn described(name: &str, context: &Context) -> Result<Device, String> {
             gids,
         });
     }
-    let idle = "no port of it is active; bring its network interface up";
-    let unusable = (!ports.iter().any(|port| port.active)).then(|| idle.to_owned());
+    let unusable = (!ports.iter().any(|port| port.active)).then(|| NO_PORT.to_owned());
     Ok(Device {
         name: name.to_owned(),
         ports,
@@ -243,6 +251,8 @@ pub(crate) fn gigabits(port: &ibv_port_attr) -> u32 {
     };
     (lanes * lane / 10).max(1)
 }
+
+const NO_PORT: &str = "no port of it is active; bring its network interface up";
 
 fn gid_text(gid: &[u8; 16]) -> String {
     core::net::Ipv6Addr::from(*gid).to_string()

@@ -6,7 +6,7 @@ use overside_verbs::VerbsError;
 use rustix::fs::{Mode, OFlags};
 
 use crate::device::Opened;
-use crate::ffi::{IBV_QPT_RC, IBV_WR_RDMA_WRITE, ibv_qp_cap, ibv_qp_init_attr};
+use crate::ffi::{IBV_ATOMIC_NONE, IBV_QPT_RC, IBV_WR_RDMA_WRITE, ibv_qp_cap, ibv_qp_init_attr};
 use crate::objects::{Context, Cq, Domain, Qp};
 
 /// Limits of a queue pair, and of the queues around it.
@@ -20,6 +20,7 @@ pub(crate) struct Limits {
     pub(crate) reads: [u8; 2],
     pub(crate) shared_receives_max: usize,
     pub(crate) completions_max: usize,
+    pub(crate) atomics: bool,
     /// Whether a WRITE's bytes become visible in the order of their addresses.
     pub(crate) in_order: bool,
 }
@@ -65,6 +66,7 @@ impl Limits {
                             reads: [few(attributes.max_qp_init_rd_atom), few(attributes.max_qp_rd_atom)],
                             shared_receives_max: positive(attributes.max_srq_wr),
                             completions_max: positive(attributes.max_cqe),
+                            atomics: attributes.atomic_cap != IBV_ATOMIC_NONE,
                             in_order: in_order(&device.context, &qp),
                         });
                     }

@@ -41,6 +41,7 @@ pub(crate) struct Pair {
     place: Place,
     gid: (u8, [u8; 16]),
     reads: [u8; 2],
+    atomics: bool,
     /// Whether this end may ever take from the shared queue.
     shares: bool,
     /// What the peer has said.
@@ -93,6 +94,7 @@ pub(crate) struct Parts {
     pub(crate) place: Place,
     pub(crate) gid: (u8, [u8; 16]),
     pub(crate) reads: [u8; 2],
+    pub(crate) atomics: bool,
     pub(crate) shares: bool,
     pub(crate) mode: Mode,
     pub(crate) process: Option<Process>,
@@ -125,6 +127,7 @@ impl Pair {
             place: parts.place,
             gid: parts.gid,
             reads: parts.reads,
+            atomics: parts.atomics,
             shares: parts.shares,
             said: Said::nothing(),
             up: [false; 2],
@@ -281,10 +284,14 @@ impl Pair {
         }
         chain.sges.clear();
         chain.wrs.clear();
-        for request in &chain.requests {
+        // A peer that has a shared queue may change to where its receives are at any time, and the other queue pair is used once this
+        // one's last request is known to have ended.
+        let may_change = self.said.shares();
+        let last = chain.requests.len() - 1;
+        for (i, request) in chain.requests.iter().enumerate() {
             self.quiet += 1;
             let mut flags = request.flags;
-            if request.signalled || self.quiet >= self.depth / 2 {
+            if request.signalled || self.quiet >= self.depth / 2 || (may_change && i == last) {
                 flags |= IBV_SEND_SIGNALED;
                 self.quiet = 0;
             }
@@ -406,10 +413,12 @@ impl Pair {
     }
 
     fn initialise(&self, qp: &Qp) -> Result<(), VerbsError> {
+        // A device without them may refuse a queue pair that grants them.
+        let atomics = if self.atomics { IBV_ACCESS_REMOTE_ATOMIC } else { 0 };
         let attributes = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
             port_num: self.place.port,
-            qp_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+            qp_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | atomics,
             ..blank()
         };
         modify(qp, attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)

@@ -21,7 +21,7 @@ use crate::pair::{Chain, OWN, Pair, Parts, SHARED, parts_of};
 use crate::process::Ended;
 use crate::provider::Shared;
 use crate::receives::{self, Receives};
-use crate::registry::{Letters, Mail};
+use crate::registry::{Failed, Letters, Mail};
 use crate::segments::Segments;
 use crate::status::{self, Fate};
 use crate::translate::Translator;
@@ -66,8 +66,7 @@ impl IbvPort {
         let (hardware, mail) = shared.registry.open_port(domain.id())?;
         let depth = options.depth.clamp(2, shared.limits.depth_max);
         let receives = Receives::new(&hardware, options.shared_receives.min(shared.limits.shared_receives_max))?;
-        let entries = receives.shared_max() + PAIRS_AT_FIRST * 2 * depth;
-        let completions = Completions::new(&shared, entries)?;
+        let completions = Completions::new(&shared, receives.shared_max(), PAIRS_AT_FIRST * 2 * depth)?;
         let watch = Watch::new()?;
         watch.add(completions.fd(), COMPLETIONS)?;
         watch.add(shared.device.context.events(), DEVICE)?;
@@ -310,20 +309,28 @@ impl IbvPort {
     }
 
     fn read_mail(&mut self) {
-        let Some(Letters { gone, failed, device_failed }) = self.mail.take() else { return };
+        let Some(Letters { gone, failed }) = self.mail.take() else { return };
         gone.into_iter().for_each(|id| self.segments.end(id, self.sends));
-        for number in failed {
-            if let Some(index) = self.by_number.get(&number).copied() {
-                // The device's own report says more, where there is one.
-                while self.gather() == BATCH {}
-                self.settle();
-                self.end(index, Fate::RemoteAccess, true);
+        for failed in failed {
+            match failed {
+                Failed::Pair(number, fate) => {
+                    let Some(index) = self.by_number.get(&number).copied() else { continue };
+                    // The device's own report says more, where there is one.
+                    while self.gather() == BATCH {}
+                    self.settle();
+                    self.end(index, fate, true);
+                }
+                Failed::Queue(queue) if self.receives.is(queue) || self.completions.is(queue) => {
+                    self.end_all(Fate::Malformed("the device has given up a queue that all connections share"), true);
+                }
+                Failed::Queue(_) => {}
+                Failed::Device => self.end_all(Fate::Malformed("the device has failed"), true),
             }
         }
-        if device_failed {
-            (0..self.pairs.len() as u32)
-                .for_each(|index| self.end(index, Fate::Malformed("the device has failed"), true));
-        }
+    }
+
+    fn end_all(&mut self, fate: Fate, announced: bool) {
+        (0..self.pairs.len() as u32).for_each(|index| self.end(index, fate, announced));
     }
 
     /// One request; false when there is no room for it now.
@@ -344,8 +351,9 @@ impl IbvPort {
             Translator { limits: &shared.limits, registry: &shared.registry, segments, bounce, domain: *domain };
         // SAFETY: [ibv-posted] the caller's promise.
         let Some(request) = (unsafe { translator.translate(raw) })? else { return Ok(false) };
-        *sends += 1;
+        // Counted from 0, so that those accepted before now are those below `sends`.
         pair.park(request, *sends);
+        *sends += 1;
         Ok(true)
     }
 
@@ -397,6 +405,7 @@ unsafe impl Port for IbvPort {
             place: self.shared.place.clone(),
             gid: self.shared.place.gid(here),
             reads: limits.reads,
+            atomics: limits.atomics,
             shares,
             mode: if self.receives.any() { Mode::Shared } else { Mode::Undecided },
             process: self.shared.ours.process,
@@ -438,7 +447,8 @@ unsafe impl Port for IbvPort {
         let Self { pairs, receives, segments, shared, domain, depth, .. } = self;
         let mut find = |receive: &RawReceive| {
             let buffer = &receive.buffer;
-            let len = buffer.len.min(u32::MAX as usize);
+            // No message is longer; and of a length beyond that a device may take some bits only.
+            let len = buffer.len.min(usize::try_from(shared.limits.message_max).unwrap_or(usize::MAX));
             segments.find((buffer.segment, buffer.address.cast_const(), len), &shared.registry, *domain)
         };
         let Some(qp) = qp else {
@@ -538,7 +548,7 @@ impl Drop for IbvPort {
     /// Peers learn of it; the device's objects end in the order of the fields.
     fn drop(&mut self) {
         if !self.shared.forked() {
-            (0..self.pairs.len() as u32).for_each(|index| self.end(index, Fate::Closed, false));
+            self.end_all(Fate::Closed, false);
         }
     }
 }

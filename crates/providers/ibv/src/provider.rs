@@ -12,7 +12,6 @@ use overside_verbs::{
 
 use crate::device::{self, Opened, gigabits};
 use crate::endpoint::Endpoint;
-use crate::ffi::IBV_ATOMIC_NONE;
 use crate::limits::{Limits, Place};
 use crate::port::IbvPort;
 use crate::registry::Registry;
@@ -98,7 +97,6 @@ impl IbvProvider {
 impl Provider for IbvProvider {
     fn capabilities(&self) -> Capabilities {
         let limits = &self.shared.limits;
-        let atomics = self.shared.device.attributes.atomic_cap != IBV_ATOMIC_NONE;
         Capabilities {
             sge_max: limits.sge_max,
             inline_max: limits.inline_max,
@@ -107,7 +105,7 @@ impl Provider for IbvProvider {
             progress_by_itself: true,
             one_sided: true,
             // Never with the processor's, whatever a device says.
-            atomics: if atomics { AtomicScope::Device } else { AtomicScope::None },
+            atomics: if limits.atomics { AtomicScope::Device } else { AtomicScope::None },
             last_byte_last: limits.in_order,
             region_bytes_max: 0,
             foreign: ForeignMemory::Pushed,

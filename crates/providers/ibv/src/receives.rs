@@ -35,6 +35,11 @@ impl Receives {
         Ok(Self { queue, shared_max, shared: ByNumber::default(), posted_ever: false })
     }
 
+    /// Whether the shared queue is the one that lies there.
+    pub(crate) fn is(&self, address: usize) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.raw.addr().get() == address)
+    }
+
     /// How many fit into the shared queue.
     pub(crate) fn shared_max(&self) -> usize {
         self.shared_max
@@ -81,8 +86,11 @@ impl Receives {
                 let post = (*(*raw).context).ops.post_srq_recv;
                 with_list(receive_id(0, receive.slot), sge, |wr, bad| post.map_or(-1, |post| post(raw, wr, bad)))
             };
-            if failed != 0 {
-                return Ok(i);
+            match failed {
+                0 => {}
+                _ if i > 0 => return Ok(i),
+                ENOMEM => return Ok(0),
+                errno => return Err(refused("ibv_post_srq_recv", errno)),
             }
             self.shared.insert(receive.slot, segment);
             self.posted_ever = true;

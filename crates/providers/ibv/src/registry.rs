@@ -12,6 +12,7 @@ use rustix::event::EventfdFlags;
 
 use crate::ffi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE};
 use crate::objects::{Context, Domain, Region};
+use crate::status::Fate;
 use crate::token;
 
 /// All domains of a provider.
@@ -48,13 +49,22 @@ pub(crate) struct Mail {
     bell: OwnedFd,
 }
 
-/// Segments that are no longer registered, and queue pairs that the device says have failed.
+/// Segments that are no longer registered, and what the device says has failed.
 #[derive(Debug, Default)]
 pub(crate) struct Letters {
     pub(crate) gone: Vec<SegmentId>,
-    pub(crate) failed: Vec<u32>,
-    /// The device itself has.
-    pub(crate) device_failed: bool,
+    pub(crate) failed: Vec<Failed>,
+}
+
+/// What the device says has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The queue pair of this number, and why.
+    Pair(u32, Fate),
+    /// The completion queue or shared receive queue that lies there.
+    Queue(usize),
+    /// Itself.
+    Device,
 }
 
 impl Mail {
@@ -154,13 +164,10 @@ impl Registry {
     }
 
     /// Tells every port of what the device said.
-    pub(crate) fn announce(&self, failed: Option<u32>) {
+    pub(crate) fn announce(&self, failed: Failed) {
         let state = self.lock();
         for mail in state.domains.iter().flat_map(|place| &place.ports).filter_map(Weak::upgrade) {
-            mail.put(|letters| match failed {
-                Some(number) => letters.failed.push(number),
-                None => letters.device_failed = true,
-            });
+            mail.put(|letters| letters.failed.push(failed));
         }
     }
 

@@ -88,6 +88,15 @@ pub(crate) fn sent(status: u32, message: bool) -> Option<(Status, Option<Fate>)>
     })
 }
 
+/// Why a queue pair is over of which the device says so by an event.
+pub(crate) fn event(kind: u32) -> Fate {
+    match kind {
+        // What the peer asked of it.
+        IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => Fate::RemoteAccess,
+        _ => Fate::Malformed("the device has given the queue pair up (fatal error); the system's log may say more"),
+    }
+}
+
 /// How a receive ended, and with it its queue pair; none for success.
 pub(crate) fn received(status: u32) -> Option<(Status, Option<Fate>)> {
     Some(match status {

@@ -238,7 +238,7 @@ impl Request {
 }
 
 /// A word whose first four bytes in memory are the key.
-fn leading(rkey: u32) -> u64 {
+pub(crate) fn leading(rkey: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&rkey.to_ne_bytes());
     u64::from_ne_bytes(bytes)

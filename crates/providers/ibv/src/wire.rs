@@ -21,6 +21,7 @@ use crate::ffi::{
 use crate::limits::{Limits, Place};
 use crate::objects::{Context, Domain, Qp, made};
 use crate::pair::{self, Other, blank, modify};
+use crate::translate::leading;
 
 /// An opened device. Only the process that opened it may use it, or what was made of it.
 #[derive(Debug)]
@@ -270,7 +271,7 @@ impl Wire {
             bind_mw: [0; 6],
         };
         // The union's member for reads and writes has its key where the one for atomics has an operand.
-        request.wr.compare_add = u64::from(key);
+        request.wr.compare_add = leading(key);
         // SAFETY: [ibv-object] [ibv-wire] the queue pair lives; the request is read during the call only, and its memory is registered.
         let failed = unsafe {
             let mut bad = std::ptr::null_mut();
