@@ -73,6 +73,8 @@ fn what_there_is_not_is_said() {
     assert!(format!("{error:#}").contains("choose another --report"), "{error:#}");
     let error = figures::run(&Options { only: Some("TCP".into()), ..options("delta") }).expect_err("no such choice");
     assert!(format!("{error:#}").contains("--only"), "{error:#}");
+    let error = figures::run(&Options { only: Some("SEMD".into()), ..options("messages") }).expect_err("no such side");
+    assert!(format!("{error:#}").contains("shm: SEND"), "{error:#}");
     let error = figures::run(&Options { seed: 1, ..options("delta") }).expect_err("no such choice");
     assert!(format!("{error:#}").contains("--seed"), "{error:#}");
     let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");

@@ -100,7 +100,7 @@ pub struct Bench {
     #[arg(long)]
     pub json: bool,
     /// Of `sockets`: only the series with this in their names (echo, stream, pgbench, redis, "1 client"). Of `messages`: only the
-    /// sides (TCP, "shm: SEND").
+    /// sides ("shm: SEND", UCX), and always those that they are compared with.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Of `regret`: another grid of shapes than the usual one, which is that of 0.

@@ -113,6 +113,11 @@ impl Foreign {
         (present, absent)
     }
 
+    /// All that there may be.
+    pub(super) fn names() -> impl Iterator<Item = String> {
+        Program::ALL.into_iter().map(Program::name)
+    }
+
     /// Its name and why, once it has failed.
     pub(super) fn failed(&self) -> Option<String> {
         self.failed.as_ref().map(|why| format!("{}: {why}", self.name()))

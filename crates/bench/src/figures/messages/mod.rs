@@ -15,7 +15,7 @@ use super::{
     sender::port_options,
 };
 use crate::measure::{Bar, Ratio, Spread, alternate};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use foreign::Foreign;
 use overside::verbs::CompletionQueue;
 use play::{Match, Pinned, Seats, Stretch};
@@ -33,6 +33,14 @@ pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("messages", "every provider present", "Round trips of small messages");
     let transports = transports();
+    let ours = transports.iter().flat_map(|transport| Way::ALL.map(|way| side_name(transport, way)));
+    let names: Vec<String> = ours.chain(BASELINES.map(str::to_owned)).chain(Foreign::names()).collect();
+    // Of all figures it may choose among those of another.
+    ensure!(
+        !setting.installed || names.iter().any(|name| setting.wants(name)),
+        "no side of messages has that in its name; --only chooses among {}",
+        names.join(", ")
+    );
     let mut absent = Vec::new();
     let mut measured = Vec::new();
     for place in PLACES {
@@ -157,7 +165,7 @@ pub(super) fn bare_sides(seats: &Seats) -> Result<Vec<Match>> {
     Ok(vec![spin, Match::start(seats, FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?])
 }
 
-/// Those that are wanted, ready.
+/// Those that are wanted, ready; the four that all others are compared with always are.
 fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Vec<Match>> {
     let mut all = bare_sides(seats)?;
     let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
@@ -167,7 +175,6 @@ fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Ve
     let address = listener.local_addr()?.to_string();
     let tcp = |_: &mut UnixStream| Ok(Box::new(sockets::Stream::accept(&listener)?) as Box<dyn play::Side>);
     all.push(Match::start(seats, TCP, &["tcp", &address], None, tcp)?);
-    all.retain(|side| setting.wants(&side.name));
     for transport in transports {
         for way in Way::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
             all.push(provided(seats, transport, way)?.0);
@@ -283,6 +290,7 @@ pub(super) const SPIN: &str = "bare spin ring";
 pub(super) const FUTEX: &str = "bare futex";
 const UNIX: &str = "Unix socket";
 const TCP: &str = "TCP";
+const BASELINES: [&str; 4] = [SPIN, FUTEX, UNIX, TCP];
 pub(super) const MESSAGE_BYTES: usize = 64;
 /// In so many of the first rounds other libraries' programs play.
 const OTHERS_ROUNDS: usize = 3;
