@@ -140,6 +140,7 @@ fn renew(held: &Inner, shared: &Shared) {
         shared.start(direction).store(0, Ordering::SeqCst);
         shared.present(direction).store(0, Ordering::SeqCst);
         shared.reset(direction).store(0, Ordering::SeqCst);
+        shared.left(direction).store(0, Ordering::SeqCst);
         shared.tail(direction).store(head, Ordering::SeqCst);
         // Whoever sleeps already, in a call that began before, is woken by the first byte.
         bells::arm(shared.bell(direction), bells::DATA | bells::ROOM);

@@ -84,13 +84,12 @@ pub(crate) fn rung(word: &AtomicU64) -> u64 {
     word.load(Ordering::SeqCst) / ONE
 }
 
-/// Whether and how the other end is to be woken for one of these.
+/// Whether and how the other end is to be woken for one of these. What there is for it must have been published by a sequentially
+/// consistent operation, for that must be visible before the wish is looked at: the sleeper does it the other way round.
 #[inline]
 pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> Wake {
-    // What was published before must be visible before the wish is looked at: the sleeper does it the other way round.
-    std::sync::atomic::fence(Ordering::SeqCst);
     let wishes = by_chime(wishes) | nearby(wishes) | wishes;
-    let mut now = word.load(Ordering::Relaxed);
+    let mut now = word.load(Ordering::SeqCst);
     while now & wishes != 0 {
         // All wishes end, so whoever had one is woken.
         let wake = Wake { bell: now & (DATA | ROOM) != 0, near: now & NEAR != 0, chime: now & CHIMES != 0 };

@@ -117,6 +117,8 @@ pub(crate) struct Inner {
     /// Consecutive receives that found nothing, sends that found unread bytes.
     pub(crate) dry: u32,
     pub(crate) unread: u32,
+    /// Bytes have come out of the ring since the last send.
+    pub(crate) answered: bool,
     /// Naps taken for the sake of other sleepers.
     pub(crate) patience: u8,
     pub(crate) reason: Reason,
@@ -322,6 +324,7 @@ impl Inner {
             eaten: 0,
             dry: 0,
             unread: 0,
+            answered: false,
             patience: 0,
             reason: Reason::Short,
             nagle: false,

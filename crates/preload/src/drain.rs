@@ -77,6 +77,7 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int) {
 pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
     if !held.in_switched {
         shared.tail(held.peer()).fetch_or(SWITCHED, Ordering::SeqCst);
+        shared.left(held.end).store(1, Ordering::SeqCst);
         held.in_switched = true;
         held.bells_last = bells::disarm(shared.bell(held.end));
         if shared.is_far() {

@@ -170,6 +170,13 @@ impl Shared {
         self.word(end, GONE)
     }
 
+    /// 1 once this end has switched the direction in which it receives. The tail word says so for good; this lies beside words that hardly
+    /// ever change, where a sender looks at every message.
+    #[inline]
+    pub(crate) fn left(&self, end: usize) -> &AtomicU64 {
+        self.word(end, LEFT)
+    }
+
     /// 1 as long as this end can ring the other's chime.
     #[inline]
     pub(crate) fn chimes(&self, end: usize) -> &AtomicU64 {
@@ -250,6 +257,7 @@ const PROCESSOR: usize = 264;
 const RESET: usize = 272;
 const GONE: usize = 280;
 const CHIMES: usize = 288;
+const LEFT: usize = 296;
 const PACT: usize = 320;
 const NEXT_FRAME: usize = 384;
 const COPIES: usize = 392;

@@ -117,6 +117,7 @@ pub(crate) fn call_off(held: &mut Held<'_>) {
         shared.far(|far| far.end(&shared, far::END, false));
         shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
+        shared.left(held.end).store(1, Ordering::SeqCst);
         bells::disarm(shared.bell(held.end));
         crate::drain::release(held);
     }

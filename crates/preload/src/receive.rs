@@ -278,6 +278,7 @@ fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: Ho
         Ok(Took::Bytes(bytes)) => {
             held.dry = 0;
             if !look {
+                held.answered = true;
                 held.tally.bytes_in += bytes;
                 held.tally.messages_in += 1;
                 drain::ring(held, fd, &shared, bells::ROOM);

@@ -228,7 +228,7 @@ impl Receiver {
                 return Ok(Took::Switched);
             }
         } else {
-            match word.compare_exchange(self.tail, at, Ordering::AcqRel, Ordering::Acquire) {
+            match word.compare_exchange(self.tail, at, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => self.tail = at,
                 Err(now) if now == self.tail | SWITCHED => return Ok(Took::Switched),
                 Err(_) => return Err(Corrupt),
@@ -238,12 +238,18 @@ impl Receiver {
         Ok(Took::Bytes(bytes))
     }
 
+    /// Where the next byte will lie.
+    #[inline]
+    pub(crate) fn next(&self, shared: &Shared, direction: usize) -> *const u8 {
+        shared.place(direction, self.tail, self.large_from).0
+    }
+
     /// Whether there is something to do: bytes, or the switch. For waiting, without any check.
     #[inline]
     pub(crate) fn is_stirring(shared: &Shared, direction: usize, tail: u64) -> bool {
-        shared.head(direction).load(Ordering::Acquire) != tail
+        shared.head(direction).load(Ordering::SeqCst) != tail
             || shared.is_new()
-            || shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0
+            || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED != 0
     }
 }
 

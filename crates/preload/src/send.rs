@@ -1,7 +1,7 @@
 //! Sending: through the kernel until this direction starts, into the ring, and through the kernel again.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
@@ -179,7 +179,7 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
         }
         return Step::NotStarted;
     }
-    if !held.out_switched {
+    if !held.out_switched && is_to_look(held, &shared, from.left()) {
         match held.out.taken(&shared, direction) {
             Err(_) => {
                 held.reason = Reason::Corrupt;
@@ -203,10 +203,13 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     if bytes == 0 {
         return Step::Full;
     }
+    held.answered = false;
     held.tally.bytes_out += bytes;
     held.tally.messages_out += 1;
+    // The head alone was stored so that it goes out together with the bytes.
+    fence(Ordering::SeqCst);
     drain::ring(held, fd, &shared, bells::DATA);
-    if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+    if shared.left(held.peer()).load(Ordering::SeqCst) != 0 {
         drain::respond(held, fd);
     }
     Step::Bytes(bytes as usize)
@@ -226,6 +229,17 @@ fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
         bytes += held.out.write(shared, direction, from);
     }
     bytes
+}
+
+/// Whether to look how far the receiver has come. Its word is just being written by it, so a look takes both of them as long as a message
+/// does to get there: not while it answers, and there is room.
+#[inline]
+fn is_to_look(held: &Held<'_>, shared: &Shared, bytes: usize) -> bool {
+    let peer = held.peer();
+    !held.answered
+        || shared.is_far()
+        || held.out.room() < bytes as u64
+        || shared.left(peer).load(Ordering::SeqCst) | shared.gone(peer).load(Ordering::Relaxed) != 0
 }
 
 /// Starts the ring in our direction, once the peer expects it.

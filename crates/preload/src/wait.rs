@@ -8,6 +8,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use overside_memory::kernels;
 use rustix::io::Errno;
 
 use crate::bells;
@@ -26,6 +27,8 @@ struct Scene {
     /// Our positions: bytes that we have taken, bytes of ours that the peer has.
     tail: u64,
     taken: u64,
+    /// Where the next byte will lie.
+    next: *const u8,
     pace: &'static Pace,
 }
 
@@ -33,7 +36,12 @@ struct Scene {
 pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
     let stirring = |scene: &Scene| Receiver::is_stirring(&scene.shared, scene.end ^ 1, scene.tail);
-    if spin(&scene, true, stirring) {
+    let watched = |scene: &Scene| {
+        // The bytes come over together with the word that tells of them, not only once that is here.
+        kernels::prefetch(scene.next);
+        stirring(scene)
+    };
+    if spin(&scene, true, watched) {
         leave(connection);
         return Ok(());
     }
@@ -338,7 +346,8 @@ fn scene_of(connection: &'static Connection, held: &Held<'_>) -> Option<Scene> {
     let shared = held.shared?;
     // What was known when there was no room: anything newer is worth a look.
     let taken = held.out.seen();
-    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, pace: &connection.pace })
+    let next = held.input.next(&shared, held.peer());
+    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, next, pace: &connection.pace })
 }
 
 fn leave(connection: &'static Connection) {

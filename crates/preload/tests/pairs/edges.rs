@@ -324,3 +324,23 @@ pub(crate) fn waitall(side: Side, log: &mut Log) {
 }
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+/// One end goes back to the kernel right after an answer. What it is sent then arrives, though its sender does no more for that connection.
+pub(crate) fn sent_after_a_switch(side: Side, log: &mut Log) {
+    side.warm_up();
+    for round in 0..5u8 {
+        let one = second(&side);
+        one.exchange(30);
+        if side.server {
+            // A flag that no ring knows.
+            log.result("nothing yet", recv(one.fd, &mut [0; 9], libc::MSG_TRUNC | libc::MSG_DONTWAIT));
+            side.rendezvous(round);
+            assert_eq!(recv_exactly(one.fd, 5), b"after");
+        } else {
+            side.rendezvous(round);
+            send_all(one.fd, b"after");
+        }
+        side.rendezvous(round);
+        close(one.fd);
+    }
+}

@@ -21,6 +21,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("one_way", one_way),
     ("flags", flags),
     ("vectors", vectors),
+    ("sent_after_a_switch", edges::sent_after_a_switch),
     ("scattered", calls::scattered),
     ("half_close", half_close),
     ("close_with_unread", close_with_unread),

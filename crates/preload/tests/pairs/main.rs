@@ -362,6 +362,7 @@ pairs! {
     bad_buffers: Rings,
     delays: Rings,
     at_positions: Rings,
+    sent_after_a_switch: Rings,
     urgent_polled: Rings,
 }
 
