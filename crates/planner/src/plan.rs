@@ -176,6 +176,19 @@ mod tests {
         assert!(large.price().ns < large.runner_up().unwrap().1.ns);
     }
 
+    /// Where the sender's processor moves the bytes, what it has just packed costs it less than what no cache holds.
+    #[test]
+    fn what_was_just_packed_is_sent_from_the_cache() {
+        let mut profile = Profile { pack_byte_ns: 0.1, ..connectx3() };
+        let all = Work { bytes: 10_000.0, packed_bytes: 10_000.0, ..Work::default() };
+        let sender_ns = |profile: &Profile, work: Work| profile.sender_ns(&work);
+        assert!((sender_ns(&profile, all) - (1000.0 + 10_000.0 / 5.8)).abs() < 0.01, "nothing is known of the cache");
+        profile.bends.send_packed = crate::Curve::new([(1 << 12, 300.0), (1 << 14, 1638.4)]).unwrap();
+        assert!((sender_ns(&profile, all) - 2000.0).abs() < 0.01);
+        let beside = Work { bytes: 15_800.0, ..all };
+        assert!((sender_ns(&profile, beside) - 3000.0).abs() < 0.01, "what was not packed lies where it lay");
+    }
+
     #[test]
     fn a_stream_takes_as_long_as_both_ends_slow_each_other() {
         let ns = |both_busy| weigh_stream(Goal::Throughput, 80.0, 100.0, 0.0, both_busy).ns;

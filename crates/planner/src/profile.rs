@@ -114,15 +114,23 @@ pub struct Bends {
 }
 
 impl Profile {
-    /// Nanoseconds of the sender's processor, by straight lines.
+    /// Nanoseconds of the sender's processor, by straight lines. Bytes that are packed and then sent are sent from its cache.
     pub fn sender_ns(&self, work: &Work) -> f64 {
+        let from_cache = work.bytes.min(work.packed_bytes);
         work.requests * self.send_request_ns
             + work.fragments * self.send_fragment_ns
-            + work.bytes * self.send_byte_ns
+            + (work.bytes - from_cache) * self.send_byte_ns
+            + from_cache * self.send_packed_byte_ns()
             + work.packed_bytes * self.pack_byte_ns
             + work.packed_pieces * self.pack_piece_ns
             + work.rows * self.row_ns
             + work.other_ns
+    }
+
+    /// Sending a byte that is in the cache, of an entry as long as messages of a few pages are.
+    fn send_packed_byte_ns(&self) -> f64 {
+        let line = self.bends.send_packed.line(PACKED_BYTES);
+        line.map_or(self.send_byte_ns, |line| line.at(1.0, PACKED_BYTES as f64).max(0.0) / PACKED_BYTES as f64)
     }
 
     /// Nanoseconds of the receiver's processor, by straight lines.
@@ -236,3 +244,5 @@ impl Distance {
 const GAP_NEAR: f64 = 16.0;
 /// From here on each piece is met anew.
 const GAP_FAR: f64 = 1024.0;
+/// Bytes of an entry by which what was packed is priced where nobody says how long it is: a page of a table.
+const PACKED_BYTES: u64 = 16 << 10;

@@ -118,8 +118,8 @@ impl Ways {
         });
         let ways = [copy, gather, delta];
         let plan = plan(terms.profile, terms.goal, &ways)?;
-        let beyond_ns = ways[plan.chosen].as_ref().map_or(0.0, |way| way.sender.other_ns);
-        Some(Priced { device_ns: plan.price().sender_ns - beyond_ns, plan })
+        let prepared_ns = ways[plan.chosen].as_ref().map_or(0.0, |way| terms.profile.sender_ns(&prepared(&way.sender)));
+        Some(Priced { prepared_ns, plan })
     }
 
     /// Sees to it that the page in hand is in the draft of a way.
@@ -211,6 +211,11 @@ fn copy_work<'a>(state: &PageState<'_>, projection: &Projection, bytes: usize, r
     Alternative { name: Mode::Copy.name(), sender, receiver, wire_bytes: bytes as f64 }
 }
 
+/// The part of a sender's work that is done when a message is made, before it is posted.
+fn prepared(work: &Work) -> Work {
+    Work { requests: 0.0, fragments: 0.0, bytes: 0.0, other_ns: 0.0, ..*work }
+}
+
 /// Sending from where it lies: a gather entry for each fragment, at both ends. A delta answer leaves
 /// the merging to the receiver.
 fn in_place_work<'a>(way: Mode, state: &PageState<'_>, page: Size, requests: f64) -> Alternative<'a> {
@@ -232,4 +237,34 @@ fn gap_bytes_max(profile: &Profile) -> u64 {
 /// Where a way stands in arrays by mode.
 pub(crate) fn index(way: Mode) -> usize {
     MODES.iter().position(|m| *m == way).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overside_planner::Bends;
+
+    /// Or what the meter finds would take the kernel's part of sending off a price again, and ways that send more would look cheaper.
+    #[test]
+    fn of_a_price_only_what_is_done_before_posting_is_held_against_the_clock() {
+        let profile = Profile {
+            send_request_ns: 900.0,
+            send_fragment_ns: 30.0,
+            send_byte_ns: 0.25,
+            pack_byte_ns: 0.5,
+            pack_piece_ns: 8.0,
+            pack_request_ns: 0.0,
+            row_ns: 4.0,
+            receive_request_ns: 400.0,
+            receive_fragment_ns: 10.0,
+            receive_byte_ns: 0.25,
+            wire_byte_ns: 0.0,
+            bends: Bends::default(),
+            source: "made up".into(),
+        };
+        let gathered = Work { requests: 1.0, fragments: 2.0, bytes: 10_000.0, other_ns: 70.0, ..Work::default() };
+        assert_eq!(profile.sender_ns(&prepared(&gathered)), 0.0);
+        let copied = Work { packed_bytes: 4000.0, packed_pieces: 80.0, ..gathered };
+        assert_eq!(profile.sender_ns(&prepared(&copied)), 4000.0 * 0.5 + 80.0 * 8.0);
+    }
 }

@@ -1,8 +1,9 @@
 //! Prices held against what pages really took.
 //!
 //! A profile knows the device: requests, fragments, bytes. It does not know what this store does for a page
-//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So every seventeenth message's
-//! time is taken, and what its pages took beyond their price is added to the price of its way from then on. A way
+//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So the time that making every seventeenth
+//! message takes is taken, and what its pages took beyond the price of that is added to the price of its way from then on. Posting it is
+//! no part of either: where the sender's processor moves the bytes, it does so there, or later. A way
 //! that has not been taken yet is priced with what the others have in common, and so is one that was not taken for long: what it
 //! took once, perhaps in a bad minute, would else keep `auto` from it for good.
 
@@ -50,14 +51,14 @@ impl Meter {
         alternative
     }
 
-    /// Takes note of `pages` pages that take the sender `device_ns` by the profile alone.
-    pub(crate) fn note(&self, way: Mode, device_ns: f64, pages: u32, stopwatch: Stopwatch) {
+    /// Takes note of a message of `pages` pages, making which takes `prepared_ns` by the profile alone.
+    pub(crate) fn note(&self, way: Mode, prepared_ns: f64, pages: u32, stopwatch: Stopwatch) {
         let (Some(start), Some(_)) = (stopwatch.0, pages.checked_sub(1)) else { return };
         let took = start.elapsed().as_nanos() as i64;
         if took > INTERRUPTED_NS {
             return;
         }
-        let beyond = took / i64::from(pages) - (device_ns / f64::from(pages)) as i64;
+        let beyond = took / i64::from(pages) - (prepared_ns / f64::from(pages)) as i64;
         let index = answer::index(way);
         let mean = match self.known(index) {
             None => beyond,

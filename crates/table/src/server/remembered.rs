@@ -13,8 +13,8 @@ use crate::wire::{MODES, Mode};
 #[derive(Clone, Debug)]
 pub(crate) struct Priced {
     pub(crate) plan: Plan<3>,
-    /// What the chosen way takes the sender by the device's profile alone.
-    pub(crate) device_ns: f64,
+    /// What making a message of it takes in the chosen way by the device's profile alone; posting it is not part of that.
+    pub(crate) prepared_ns: f64,
 }
 
 /// The latest prices of each kind of page.
@@ -88,7 +88,7 @@ mod tests {
     use overside_planner::Price;
 
     fn priced(chosen: usize) -> Priced {
-        Priced { plan: Plan { chosen, prices: [Some(Price::default()); 3] }, device_ns: 1.0 }
+        Priced { plan: Plan { chosen, prices: [Some(Price::default()); 3] }, prepared_ns: 1.0 }
     }
 
     /// Of `pages` pages of one kind, which were priced.

@@ -57,11 +57,11 @@ pub(super) struct Choice {
     over_budget: bool,
 }
 
-/// The pages of a message that travel as planned: how many, and what they take the sender by the device's profile.
+/// The pages of a message that travel as planned: how many, and what making it of them takes by the device's profile.
 #[derive(Clone, Copy, Default)]
 struct Planned {
     pages: u32,
-    device_ns: f64,
+    prepared_ns: f64,
 }
 
 /// What a turn brought.
@@ -161,7 +161,7 @@ impl ActiveScan {
             Turn::Long(bytes) => bytes.len() as u64,
             Turn::Wait | Turn::End | Turn::Broken => return turn,
         };
-        terms.meter.note(way, self.planned.device_ns, self.planned.pages, stopwatch);
+        terms.meter.note(way, self.planned.prepared_ns, self.planned.pages, stopwatch);
         self.sequence += 1;
         self.reply.messages += 1;
         turn
@@ -212,13 +212,13 @@ impl ActiveScan {
         }
         self.reply.chosen[answer::index(way)] += 1;
         self.reply.over_budget += u64::from(choice.over_budget);
-        if let Some(Priced { plan, device_ns }) = &choice.priced {
+        if let Some(Priced { plan, prepared_ns }) = &choice.priced {
             for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {
                 *sum += price.map_or(0, |p| p.ns as u64);
             }
             if MODES[plan.chosen] == way {
                 self.planned.pages += 1;
-                self.planned.device_ns += device_ns;
+                self.planned.prepared_ns += prepared_ns;
             }
         }
     }
