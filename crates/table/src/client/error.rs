@@ -28,8 +28,13 @@ pub enum ClientError {
         text: String,
     },
     /// The connection ended.
-    #[error("the connection to the server ended: {}", ended(*.0))]
-    Disconnected(Status),
+    #[error("the connection to the server ended: {reason}{}", advice(*.status))]
+    Disconnected {
+        /// Why, as a status.
+        status: Status,
+        /// Why, in the provider's words, and what is known of the effect of what was under way.
+        reason: String,
+    },
     /// A batch was cut short: what was acknowledged is applied, of the rest some rows may be.
     #[error(
         "the connection ended in the middle of a batch: {acknowledged} of {rows} rows are applied for certain; put the others again with upsert"
@@ -80,15 +85,12 @@ impl ClientError {
     }
 }
 
-/// Why a connection ended, and what to do.
-fn ended(status: Status) -> &'static str {
+/// What to do.
+fn advice(status: Status) -> &'static str {
     match status {
-        Status::PeerDied => "its process is gone; start it again",
-        Status::Exhausted => {
-            "this process has no memory, or room in its address space, for what the server shares; free memory, or raise the limit \
-             (ulimit -v, or the control group's)"
-        }
-        Status::Malformed => "one of the two broke the protocol; are both of the same version?",
-        _ => "the server closed it; it may have ended, or waited too long for this client to take what it sent",
+        Status::PeerDied => "; see whether the server runs, and the network between",
+        Status::Exhausted => "; free memory, or raise the limit (ulimit -v, or the control group's)",
+        Status::Malformed => "; are both of the same version?",
+        _ => "; it may have ended, or waited too long for this client to take what it sent",
     }
 }

@@ -36,7 +36,8 @@ pub(crate) struct Link {
     number: u32,
     timeout: Duration,
     server_pid: u32,
-    ended: Option<Status>,
+    /// How it ended, and why.
+    ended: Option<(Status, String)>,
 }
 
 impl Link {
@@ -100,9 +101,10 @@ impl Link {
         let mut batch = VecDeque::from([WorkRequest::send(0, view)]);
         let mut patience = Patience::default();
         loop {
-            self.queue
-                .post(self.queue_pair, &mut batch)
-                .map_err(|e| self.ended.map_or(e.into(), ClientError::Disconnected))?;
+            if let Err(error) = self.queue.post(self.queue_pair, &mut batch) {
+                // Who was told only now that it has ended has not heard why.
+                return Err(self.heard_end().unwrap_or(error.into()));
+            }
             if batch.is_empty() {
                 return Ok(self.number);
             }
@@ -174,6 +176,7 @@ impl Link {
             let left = self.timeout.saturating_sub(patience.waited());
             found = self.queue.poll_wait(&mut self.done, Some(left.min(LOOK)))?;
         }
+        let mut failed = None;
         for completion in self.done.drain(..) {
             let (Opcode::Receive | Opcode::ReceiveImmediate, Some(buffer)) = (completion.opcode, completion.buffer)
             else {
@@ -184,24 +187,34 @@ impl Link {
                 Status::Success => self.arrived.push_back(self.ring.received(buffer, completion.bytes as usize)),
                 status => {
                     drop(self.ring.received(buffer, 0));
-                    self.ended.get_or_insert(status);
+                    failed = Some(status);
                 }
             }
+        }
+        if let Some(status) = failed
+            && self.heard_end().is_none()
+        {
+            self.ended = Some((status, "what was to be received was not".into()));
         }
         // While messages come, nothing else is news.
         if found > 0 || !self.arrived.is_empty() {
             return Ok(());
         }
-        while let Some(PortEvent::Disconnected { status, .. }) = self.queue.next_event() {
-            self.ended.get_or_insert(status);
-        }
-        if let Some(status) = self.ended {
-            return Err(ClientError::Disconnected(status));
+        if let Some(end) = self.heard_end() {
+            return Err(end);
         }
         if patience.waited() >= self.timeout {
             return Err(if self.posted == 0 { ClientError::BlocksHeld } else { ClientError::TimedOut(self.timeout) });
         }
         Ok(())
+    }
+
+    /// That the connection has ended, and why, if that is known by now.
+    fn heard_end(&mut self) -> Option<ClientError> {
+        while let Some(PortEvent::Disconnected { status, reason, .. }) = self.queue.next_event() {
+            self.ended.get_or_insert((status, reason));
+        }
+        self.ended.clone().map(|(status, reason)| ClientError::Disconnected { status, reason })
     }
 
     /// Posts what came back last first: it is still in the cache.
@@ -274,7 +287,7 @@ fn add(total: &mut Applied, part: Applied, first: u64) {
 
 fn partly(error: ClientError, total: &Applied, batch: &RowBatch) -> ClientError {
     match error {
-        ClientError::Disconnected(_) if total.rows > 0 => {
+        ClientError::Disconnected { .. } if total.rows > 0 => {
             ClientError::Partly { acknowledged: u64::from(total.rows), rows: batch.len() as u64 }
         }
         other => other,
