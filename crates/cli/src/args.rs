@@ -127,12 +127,16 @@ pub struct Wire {
     /// No tag on every frame: whoever can write to the wire may change what travels on it (tcp: and rdma:, on both sides).
     #[arg(long)]
     pub no_mac: bool,
+    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port (rdma:).
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
 }
 
 impl Wire {
     /// As the library takes it.
     pub fn network(&self) -> Network {
-        Network { key_file: self.key_file.clone(), no_mac: self.no_mac }
+        let (key_file, rdma_device) = (self.key_file.clone(), self.rdma_device.clone());
+        Network { key_file, no_mac: self.no_mac, rdma_device }
     }
 }
 

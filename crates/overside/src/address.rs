@@ -1,5 +1,6 @@
 //! Where somebody is, and which provider gets there.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,7 +14,7 @@ use overside_tcp::TcpProvider;
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, KeyError};
 
-use crate::Error;
+use crate::{Error, profiles};
 
 /// `shm:NAME`, for processes of one host and user, `tcp:HOST:PORT`, for processes anywhere, or `rdma:HOST:PORT`, for processes
 /// with an RDMA device: the TCP address by which they find each other.
@@ -38,6 +39,8 @@ pub struct Network {
     pub key_file: Option<PathBuf>,
     /// Frames carry no tags: whoever can write to the wire can change what travels on it.
     pub no_mac: bool,
+    /// Of `rdma:`, the device by name, as [`rdma_devices`](crate::rdma_devices) has it; none: the first with an active port.
+    pub rdma_device: Option<String>,
 }
 
 /// An address that leads nowhere.
@@ -130,11 +133,12 @@ impl Address {
         self.transport
     }
 
-    /// Under which name prices are stored: tags on every frame are priced apart.
-    pub(crate) fn label(&self, network: &Network) -> &'static str {
-        match self.transport {
-            Transport::Tcp if network.key_file.is_some() && !network.no_mac => "tcp-mac",
-            _ => self.transport_name(),
+    /// Under which name prices are stored: tags on every frame are priced apart, and so are devices that are named.
+    pub(crate) fn label(&self, network: &Network) -> Cow<'static, str> {
+        match (self.transport, &network.rdma_device) {
+            (Transport::Tcp, _) if network.key_file.is_some() && !network.no_mac => "tcp-mac".into(),
+            (Transport::Rdma, Some(device)) => format!("rdma-{}", profiles::slug(device, "device")).into(),
+            _ => self.transport_name().into(),
         }
     }
 }
@@ -149,7 +153,8 @@ impl Transport {
             }
             Transport::Rdma => {
                 let (key, mac) = (network.key()?, !network.no_mac);
-                Ok(IbvProvider::with_options(overside_ibv::Options { key, mac, ..Default::default() })?)
+                let device = network.rdma_device.clone();
+                Ok(IbvProvider::with_options(overside_ibv::Options { device, key, mac, ..Default::default() })?)
             }
         }
     }
@@ -213,6 +218,24 @@ const NAME_BYTES_MAX: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Or one device's prices would be taken for another's.
+    #[test]
+    fn prices_are_stored_by_what_they_are_of() {
+        let device = |name: &str| Network { rdma_device: Some(name.into()), ..Network::default() };
+        let key = Network { key_file: Some("key".into()), ..device("mlx5_1") };
+        for (transport, network, label) in [
+            ("shm", &key, "shm"),
+            ("tcp", &device("mlx5_1"), "tcp"),
+            ("tcp", &key, "tcp-mac"),
+            ("tcp", &Network { no_mac: true, ..key.clone() }, "tcp"),
+            ("rdma", &Network::default(), "rdma"),
+            ("rdma", &device("mlx5_1"), "rdma-mlx5-1"),
+            ("rdma", &device("../x"), "rdma-x"),
+        ] {
+            assert_eq!(Address::here(transport, "a").unwrap().label(network), label, "{network:?}");
+        }
+    }
 
     #[test]
     fn addresses_are_read_and_bad_ones_explained() {

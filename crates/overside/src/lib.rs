@@ -93,7 +93,7 @@ pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network)
             Some((_, front)) => front.names.push(name),
             None => {
                 let provider = address.provider_over(network)?;
-                let profile = Some(profiles::of(address.label(network), &provider)?);
+                let profile = Some(profiles::of(&address.label(network), &provider)?);
                 fronts.push((address.transport(), Front { provider, names: vec![name], profile }));
             }
         }

@@ -4,6 +4,7 @@
 //! [`Profile`]. A file that is not there, of another version or damaged is no obstacle: the device is measured
 //! quickly instead, and the profile's `source` says why.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -122,18 +123,18 @@ pub fn read(path: &Path) -> Result<Profile, StoreError> {
 ///
 /// # Errors
 /// When nothing is stored and there is no room to measure in.
-pub(crate) fn of(label: &'static str, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
+pub(crate) fn of(label: &str, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
     with(label, provider, Effort::Quick)
 }
 
 /// What the prices of what goes over `address` are stored as.
-pub fn label(address: &Address, network: &Network) -> &'static str {
+pub fn label(address: &Address, network: &Network) -> Cow<'static, str> {
     address.label(network)
 }
 
 /// Whether prices of what goes over `address` are stored; else who serves or sends there measures some first.
 pub fn is_stored(address: &Address, network: &Network) -> bool {
-    Store::of_user().and_then(|store| store.load(label(address, network))).is_ok_and(|profile| profile.is_some())
+    Store::of_user().and_then(|store| store.load(&label(address, network))).is_ok_and(|profile| profile.is_some())
 }
 
 /// As the library prices what goes over `address`; measured with care where nothing is stored, once in this process, which
@@ -142,18 +143,18 @@ pub fn is_stored(address: &Address, network: &Network) -> bool {
 /// # Errors
 /// When nothing is stored and there is no room to measure in.
 pub fn careful(address: &Address, network: &Network, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
-    with(address.label(network), provider, Effort::Full)
+    with(&address.label(network), provider, Effort::Full)
 }
 
-fn with(label: &'static str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
+fn with(label: &str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
     let profile = found(label, provider, effort)?;
     provider.learn(&profile);
     Ok(profile)
 }
 
-fn found(label: &'static str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
+fn found(label: &str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
     /// By label and effort. Held while measuring: two calibrations at once would measure each other.
-    static MEASURED: Mutex<Vec<(&'static str, Effort, Profile)>> = Mutex::new(Vec::new());
+    static MEASURED: Mutex<Vec<(String, Effort, Profile)>> = Mutex::new(Vec::new());
     let note = match Store::of_user().and_then(|store| store.load(label)) {
         Ok(Some(profile)) => return Ok(profile),
         Ok(None) => "no profile is stored: run `overside calibrate`".to_owned(),
@@ -177,7 +178,7 @@ fn found(label: &'static str, provider: &Arc<dyn Provider>, effort: Effort) -> R
         })?,
     };
     let profile = Profile { source: format!("{}; {note}", found.source), ..found };
-    measured.push((label, effort, profile.clone()));
+    measured.push((label.to_owned(), effort, profile.clone()));
     Ok(profile)
 }
 
@@ -229,7 +230,7 @@ fn device() -> String {
 }
 
 /// What may stand in a file name.
-fn slug(text: &str, without: &str) -> String {
+pub(crate) fn slug(text: &str, without: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let slug = words.collect::<Vec<_>>().join("-").to_lowercase();
     if slug.is_empty() { without.to_owned() } else { slug.chars().take(NAME_BYTES_MAX).collect() }

@@ -22,8 +22,10 @@ done
 
 ./overside scan shm:guest lines --out expected.csv || fail "the scan over shm:"
 [ "$(wc -l <expected.csv)" -gt 6000 ] || fail "the scan over shm: has too few rows"
+./overside scan $A lines --rdma-device none0 >said 2>&1 && fail "a scan over a device that is not there"
+grep -q "there is no none0" said || fail "without the device that was asked for: $(cat said)"
 for mode in auto copy gather delta; do
-    ./overside scan $A lines --mode $mode --out $mode.csv || fail "scan, $mode"
+    ./overside scan $A lines --rdma-device rxe0 --mode $mode --out $mode.csv || fail "scan, $mode"
     cmp expected.csv $mode.csv || fail "$mode delivers other rows"
 done
 ./overside scan $A lines --columns id,price --from 700 --to 7000 --mode gather --out part.csv || fail "part"

@@ -39,15 +39,15 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
         let label = profiles::label(&address, &network);
         let doubt = found.doubt();
         let keep = !args.dry_run && (doubt.is_none() || args.force);
-        let path = if keep { Some(store.save(label, &found.profile)?) } else { None };
+        let path = if keep { Some(store.save(&label, &found.profile)?) } else { None };
         let apart = match &before {
             Some(before) => Some(prices_apart(&provider.capabilities(), before, &found.profile)?),
             None => None,
         };
         if args.json {
-            all.push(described(label, &found, path, apart.as_ref()));
+            all.push(described(&label, &found, path, apart.as_ref()));
         } else {
-            shown(label, &found, args, path, apart.as_ref())?;
+            shown(&label, &found, args, path, apart.as_ref())?;
         }
         refused.extend(doubt.filter(|_| !keep && !args.dry_run).map(|doubt| format!("{label}: {doubt}")));
     }

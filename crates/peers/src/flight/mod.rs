@@ -385,7 +385,7 @@ pub fn child(side: &str, address: &str, key_file: Option<PathBuf>) -> Result<()>
     });
     match side {
         "overside" => {
-            let network = Network { key_file, no_mac: false };
+            let network = Network { key_file, ..Network::default() };
             let _server = overside::serve_over(&[address], ServerOptions::default(), &network)?;
             ready("")?;
             loop {
@@ -421,7 +421,8 @@ fn ready(word: &str) -> Result<()> {
 }
 
 fn connect(address: &str, key_file: Option<&Path>) -> Result<Client> {
-    let (start, network) = (Instant::now(), Network { key_file: key_file.map(Path::to_path_buf), no_mac: false });
+    let (start, network) =
+        (Instant::now(), Network { key_file: key_file.map(Path::to_path_buf), ..Network::default() });
     loop {
         match overside::connect_over(address, ClientOptions::default(), &network) {
             Ok(client) => return Ok(client),
