@@ -194,10 +194,13 @@ impl Channel {
             .map_err(VerbsError::from)?;
         let pool = self.endpoint.pool()?;
         self.endpoint.unsent += usize::from(any);
-        while !self.endpoint.queue.post_send(self.queue_pair, &mut send, &pool)? {
-            self.endpoint.progress(LOOK)?;
+        loop {
+            match self.endpoint.queue.post_send(self.queue_pair, &mut send, &pool) {
+                Ok(true) => return Ok(()),
+                Ok(false) => self.endpoint.progress(LOOK)?,
+                Err(error) => return Err(self.endpoint.refused(error)),
+            }
         }
-        Ok(())
     }
 
     /// Waits until everything sent has arrived at the peer's provider.
@@ -292,7 +295,7 @@ impl Channel {
                 if Bundle::new(batch.bytes(), batch.immediate).is_err() {
                     self.endpoint.queue.close(self.queue_pair);
                     self.endpoint.ended = Some(Status::Malformed);
-                    return Err(VerbsError::Ended(Status::Malformed).into());
+                    return Err(VerbsError::ended(Status::Malformed).into());
                 }
                 self.arrived.push_back(Arrived::Whole(batch));
             }

@@ -34,6 +34,8 @@ pub(crate) struct Endpoint {
     /// Declared sends that have not been reported.
     pub(crate) unsent: usize,
     pub(crate) ended: Option<Status>,
+    /// Why, in the provider's words.
+    reason: Option<String>,
 }
 
 impl Endpoint {
@@ -68,6 +70,7 @@ impl Endpoint {
             done: Vec::new(),
             unsent: 0,
             ended: None,
+            reason: None,
         })
     }
 
@@ -112,7 +115,7 @@ impl Endpoint {
     /// Takes in what completed; waits for something until `timeout`.
     pub(crate) fn progress(&mut self, timeout: Duration) -> Result<(), Error> {
         if let Some(status) = self.ended {
-            return Err(VerbsError::Ended(status).into());
+            return Err(self.end(status));
         }
         self.queue.poll_wait(&mut self.done, Some(timeout))?;
         for done in self.done.drain(..) {
@@ -122,13 +125,31 @@ impl Endpoint {
                 _ => self.ended = Some(done.status),
             }
         }
-        while let Some(PortEvent::Disconnected { status, .. }) = self.queue.next_event() {
+        while let Some(PortEvent::Disconnected { status, reason, .. }) = self.queue.next_event() {
+            self.reason.get_or_insert(reason);
             // What had arrived before the end is still delivered.
             if self.received.is_empty() {
                 self.ended = Some(status);
             }
         }
         Ok(())
+    }
+
+    /// What to say of a request that was not taken: where the connection has ended meanwhile, why.
+    pub(crate) fn refused(&mut self, error: VerbsError) -> Error {
+        if !matches!(error, VerbsError::Closed) {
+            return error.into();
+        }
+        while let Some(PortEvent::Disconnected { status, reason, .. }) = self.queue.next_event() {
+            self.reason.get_or_insert(reason);
+            self.ended.get_or_insert(status);
+        }
+        self.ended.map_or(error.into(), |status| self.end(status))
+    }
+
+    fn end(&self, status: Status) -> Error {
+        let reason = self.reason.clone().unwrap_or_else(|| status.to_string());
+        VerbsError::Ended { status, reason }.into()
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {

@@ -106,8 +106,12 @@ impl Fan {
             .map_err(VerbsError::from)?;
         let pool = self.endpoint.pool()?;
         self.endpoint.unsent += shapes.iter().filter(|shape| shape.messages().count() > 0).count();
-        while !self.endpoint.queue.post_shared_send(&mut send, &pool)? {
-            self.endpoint.progress(LOOK)?;
+        loop {
+            match self.endpoint.queue.post_shared_send(&mut send, &pool) {
+                Ok(true) => break,
+                Ok(false) => self.endpoint.progress(LOOK)?,
+                Err(error) => return Err(self.endpoint.refused(error)),
+            }
         }
         Ok(send.plans().flatten().cloned().collect())
     }

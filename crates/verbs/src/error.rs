@@ -31,8 +31,13 @@ pub enum VerbsError {
     #[error("the connection is closed")]
     Closed,
     /// The connection has ended, and why.
-    #[error("the connection ended: {0}")]
-    Ended(crate::Status),
+    #[error("the connection ended: {reason}")]
+    Ended {
+        /// Why, as a status.
+        status: crate::Status,
+        /// Why, for people.
+        reason: String,
+    },
     /// The provider cannot do this at all.
     #[error("this provider does not support {0}")]
     Unsupported(&'static str),
@@ -72,6 +77,11 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// That a connection ended, of which no more is known than that.
+    pub fn ended(status: crate::Status) -> Self {
+        Self::Ended { status, reason: status.to_string() }
+    }
+
     /// A thread could not be started: it counts as a process, and its stack takes room in the address space.
     pub fn no_thread(reason: &std::io::Error) -> Self {
         let help =

@@ -206,7 +206,7 @@ impl std::fmt::Display for Status {
         f.write_str(match self {
             Status::Success => "all was done",
             Status::Flushed => "it was closed",
-            Status::PeerDied => "the peer's process is gone",
+            Status::PeerDied => "the peer's process, or the way to it, is gone",
             Status::TooLong => "a message did not fit into the receive it met",
             Status::RemoteAccess => "a remote range, key or right did not allow what was asked",
             Status::Malformed => "one of the two broke the protocol; are both of the same version?",

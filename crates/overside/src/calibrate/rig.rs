@@ -275,8 +275,10 @@ impl Rig {
 
     /// What the receiving side says of an end that this side saw nothing but: it says so before it goes.
     fn known(&self, error: Error) -> Error {
-        let blind =
-            matches!(error, Error::Verbs(VerbsError::Closed | VerbsError::Ended(Status::Flushed | Status::PeerDied)));
+        let blind = matches!(
+            error,
+            Error::Verbs(VerbsError::Closed | VerbsError::Ended { status: Status::Flushed | Status::PeerDied, .. })
+        );
         let mut said = std::iter::from_fn(|| self.reports.recv_timeout(PATIENCE).ok());
         let told = if blind { said.find_map(Result::err) } else { None };
         told.map_or(error, Error::from)
@@ -315,7 +317,7 @@ impl Rig {
                 *idle += before - begun;
                 let failed = done.iter().map(|done| done.status).find(|status| *status != Status::Success);
                 done.clear();
-                return failed.map_or(Ok(()), |status| Err(VerbsError::Ended(status).into()));
+                return failed.map_or(Ok(()), |status| Err(VerbsError::ended(status).into()));
             }
             if before - begun > PATIENCE {
                 return Err(VerbsError::TimedOut(PATIENCE).into());
@@ -394,7 +396,7 @@ impl Far {
     /// Counts what arrived and posts its buffer again.
     fn take(&mut self, completion: WorkCompletion, tally: &mut Tally) -> Result<(), VerbsError> {
         if completion.status != Status::Success {
-            return Err(VerbsError::Ended(completion.status));
+            return Err(VerbsError::ended(completion.status));
         }
         let ring = self.rings.get_mut(completion.id as usize);
         let (Some(ring), Some(buffer)) = (ring, completion.buffer) else { return Ok(()) };
