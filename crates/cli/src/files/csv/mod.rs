@@ -39,6 +39,15 @@ impl CsvReader {
         if let Some(absent) = known.iter().find(|field| !names.contains(field.name())) {
             bail!("has no column `{}`; it has {}", absent.name(), quoted(&names));
         }
+        // Such a file would load as one column of text that holds whole lines. Who means that names the column.
+        if let ([name], []) = (&names[..], known)
+            && let Some(other) = name.chars().find(|character| SEPARATORS.contains(character))
+        {
+            bail!(
+                "line 1: one column, called {name:?}: are fields separated by {other:?}? Separate them by commas, \
+                 or give the column's type by --schema"
+            );
+        }
         let guesses = sample(&mut records, &mut record, &names)?;
         let mut fields = Vec::new();
         let mut inferred = Vec::new();
@@ -239,6 +248,8 @@ fn quoted(names: &[String]) -> String {
 /// Rows, and bytes, from which types are guessed.
 const SAMPLE_ROWS: usize = 10_000;
 const SAMPLE_BYTES: u64 = 16 << 20;
+/// What separates fields in files that are called CSV all the same.
+const SEPARATORS: [char; 3] = [';', '\t', '|'];
 
 #[cfg(test)]
 mod tests;

@@ -32,6 +32,7 @@ fn types_are_inferred_and_given_ones_go_before() {
     let batch = read(content, "id:uint8,price:decimal(9,2)").unwrap();
     assert_eq!(batch.schema().field(0).data_type(), &DataType::UInt8);
     assert_eq!(batch.schema().field(2).data_type(), &DataType::Decimal128(9, 2));
+    assert_eq!(read("a;b\n1;2\n", "a;b:utf8").unwrap().num_columns(), 1, "one column of that name, as said");
 }
 
 #[test]
@@ -40,6 +41,8 @@ fn errors_name_the_line_and_the_column() {
         ("", "", "no header row"),
         ("a,a\n1,2\n", "", "two columns are called `a`"),
         ("a,\n1,2\n", "", "column 2 has no name"),
+        ("a;b\n1;2\n", "", "are fields separated by ';'?"),
+        ("a\tb\n1\t2\n", "", r#"one column, called "a\tb": are fields separated by '\t'?"#),
         ("a,b\n1,2\n3\n", "", "line 3: 1 fields where the header names 2"),
         ("a,b\n1,2\n3,4,5\n", "", "line 3: 3 fields"),
         ("a,b\n1,2\n3,\"x\n", "", "line 3: the file ends inside a quoted field"),
