@@ -69,6 +69,8 @@ struct Reading<'a> {
     schema: SchemaRef,
     progress: Progress,
     rows: u64,
+    /// Bytes of rows that came and are beyond the limit: answers hold whole pages.
+    bytes_beyond: u64,
     start: Instant,
     seconds: f64,
 }
@@ -87,7 +89,7 @@ impl<'a> Reading<'a> {
         let rows_expected = table.info().rows.min(args.limit.unwrap_or(u64::MAX));
         // Rows on the screen are progress enough.
         let progress = if args.out.is_some() { Progress::new("scanning", rows_expected) } else { Progress::none() };
-        Ok(Reading { args, signals, table, scan, schema, progress, rows: 0, start, seconds: 0.0 })
+        Ok(Reading { args, signals, table, scan, schema, progress, rows: 0, bytes_beyond: 0, start, seconds: 0.0 })
     }
 
     /// Calls `each` with every row, up to the limit.
@@ -99,6 +101,8 @@ impl<'a> Reading<'a> {
                 if self.rows < limit {
                     each(self.rows, &row)?;
                     self.rows += 1;
+                } else {
+                    self.bytes_beyond += row.len() as u64;
                 }
             }
         }
@@ -109,8 +113,14 @@ impl<'a> Reading<'a> {
     fn write_file(&mut self, path: &Path) -> Result<u64> {
         let mut builder = BatchBuilder::new(self.table.schema(), self.scan.projection());
         let mut writer = files::create(path, self.schema.clone())?;
+        let mut left = self.args.limit.unwrap_or(u64::MAX);
         while let Some(block) = self.scan.next_block()? {
             self.signals.check()?;
+            let wanted = left.min(block.len() as u64);
+            if wanted < block.len() as u64 {
+                self.bytes_beyond += block.rows().skip(wanted as usize).map(|row| row.len() as u64).sum::<u64>();
+            }
+            left -= wanted;
             builder.push(&block)?;
             if builder.rows() >= BATCH_ROWS {
                 self.write(&mut builder, &mut writer)?;
@@ -217,7 +227,7 @@ impl<'a> Reading<'a> {
             "table": self.args.table,
             "mode": self.args.mode.name(),
             "row_count": self.rows,
-            "row_bytes": row_bytes,
+            "row_bytes": row_bytes - self.bytes_beyond,
             "seconds": self.seconds,
             "rows_per_s": self.rows as f64 / self.seconds.max(1e-9),
             "chosen": chosen,

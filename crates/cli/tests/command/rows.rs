@@ -64,6 +64,11 @@ fn many_rows_from_several_files_scan_as_one_table() {
     let out = server.path("limited.csv");
     assert!(server.ok(&["scan", "@", "t", "--limit", "7", "--out", &out]).starts_with("7 rows"));
     assert_eq!(std::fs::read_to_string(&out).unwrap().lines().count(), 8);
+    // Rows of the same answer that are beyond the limit are not counted.
+    let seventh = limited["rows"][6]["id"].to_string();
+    let ranged = server.json(&["scan", "@", "t", "--to", &seventh]);
+    let exported = server.json(&["scan", "@", "t", "--limit", "7", "--out", &out]);
+    assert_eq!([&limited["row_bytes"], &exported["row_bytes"]], [&ranged["row_bytes"]; 2]);
 }
 
 #[test]
