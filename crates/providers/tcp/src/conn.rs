@@ -19,6 +19,7 @@ use crate::prices::Prices;
 use crate::registry::Registry;
 use crate::requests::{Act, Requests};
 use crate::seal::Seal;
+use crate::silence::Silence;
 use crate::target::Target;
 
 /// A queue pair of a port.
@@ -49,6 +50,7 @@ pub(crate) struct Conn {
     too_long: Option<u64>,
     /// When the peer's present frame was last found to grow as it should, and how many bytes there were.
     pace: Option<(Instant, u64)>,
+    silence: Silence,
 }
 
 /// What a large payload is.
@@ -97,6 +99,7 @@ impl Conn {
             untold_bytes: 0,
             too_long: None,
             pace: None,
+            silence: Silence::default(),
         }
     }
 
@@ -499,9 +502,20 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether the time that passes matters.
+    /// Whether the peer has a deadline.
+    #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.inbound.is_partial()
+    }
+
+    /// Whether the peer's host owes an acknowledgement, as far as is known without asking the system.
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.requests.is_empty() || self.outbound.waiting() > 0
+    }
+
+    /// Whether the peer's host is still there.
+    pub(crate) fn check_silence(&mut self) -> Result<(), Fate> {
+        if self.is_sending() { self.silence.look(&self.socket) } else { Ok(()) }
     }
 
     /// Ends it: reports everything that is pending, but for what the kernel may still send from, and leaves a goodbye in `outbound`. What

@@ -306,7 +306,7 @@ impl Engine {
         for i in (0..self.live.len()).rev() {
             let index = self.live[i];
             let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
-            if let Err(fate) = conn.check_pace(now) {
+            if let Err(fate) = conn.check_pace(now).and_then(|()| conn.check_silence()) {
                 self.end(index, fate, true);
             }
         }
@@ -314,7 +314,10 @@ impl Engine {
 
     /// Whether the time that passes matters.
     pub(crate) fn is_timed(&self) -> bool {
-        !self.leaving.is_empty() || self.pool.is_hoarded() || self.live.iter().any(|i| is_timed(&self.conns, *i))
+        let is_sending = |index: &u32| matches!(self.conns.get(*index as usize), Some(Some(conn)) if conn.is_sending());
+        !self.leaving.is_empty()
+            || self.pool.is_hoarded()
+            || self.live.iter().any(|i| is_timed(&self.conns, *i) || is_sending(i))
     }
 
     /// Tells peers what they do not know and asks epoll for what is wanted, before somebody sleeps. False: something is to be done now.

@@ -43,11 +43,9 @@ impl Fate {
         match self {
             Fate::Closed => "the peer closed the connection".to_owned(),
             Fate::Died => "the connection ended without a word: the peer's process is gone".to_owned(),
-            // The system's limit of silence also holds for a peer that is there and reads nothing.
-            Fate::Lost(Errno::TIMEDOUT) => {
-                "the peer's host no longer answers, or its process has been standing still for seconds".to_owned()
+            Fate::Lost(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
+                "the peer's host no longer answers".to_owned()
             }
-            Fate::Lost(Errno::HOSTUNREACH | Errno::NETUNREACH) => "the peer's host no longer answers".to_owned(),
             Fate::Lost(errno) => format!("the connection was lost ({errno})"),
             Fate::TooLong => "a message was longer than the receive it met".to_owned(),
             Fate::Malformed(what) => format!("the peer broke the protocol: {what}"),

@@ -7,7 +7,7 @@
 //!
 //! In the order in which a request meets them: `handshake`, `listener` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
 //! pairs), `conn` (one of them), `holding` (who waits for company), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
-//! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls).
+//! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls), `silence` (whose host is gone).
 //!
 //! **What the key gives, and what it does not.** Both sides prove that they hold the same key before anything else, and every frame
 //! carries a tag, so nobody without the key connects, injects, changes, reorders or plays back anything. There is **no
@@ -37,6 +37,7 @@ mod provider;
 mod registry;
 mod requests;
 mod seal;
+mod silence;
 mod stage;
 mod target;
 mod watch;

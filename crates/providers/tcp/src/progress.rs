@@ -25,7 +25,11 @@ fn run(inner: &Inner) {
     let calls = || inner.calls.load(Ordering::Relaxed);
     while !ended() {
         let seen = calls();
-        inner.lock().watch_over();
+        {
+            let mut engine = inner.lock();
+            engine.watch_over();
+            engine.tick();
+        }
         wait_readable(&[inner.bell.as_fd()], Some(TICK));
         if calls() != seen {
             continue;

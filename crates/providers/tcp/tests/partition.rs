@@ -96,6 +96,31 @@ fn a_pulled_cable_is_noticed_and_what_was_pending_fails_once() {
     again.echo(qp, b"back");
 }
 
+/// Nothing was under way but the question whether there is room again, which nobody answers any more.
+#[test]
+fn a_cable_pulled_beside_a_full_socket_is_noticed() {
+    let Some(hosts) = Hosts::new("full") else { return };
+    let name = format!("{A}:4103");
+    let mut flood =
+        hosts.on(0, || Flood::start(&name, Some(SECRET), |end| hosts.on(1, || end.connect(&name).unwrap())));
+    let begun = Instant::now();
+    // The kernel's own limit would be over by then.
+    while begun.elapsed() < Duration::from_secs(6) {
+        flood.look();
+        assert_eq!(flood.ended, None, "after {:?}", begun.elapsed());
+    }
+    hosts.cable(0, false);
+    let pulled = Instant::now();
+    while flood.ended.is_none() {
+        flood.look();
+        // The kernel asks ever more rarely.
+        assert!(pulled.elapsed() < Duration::from_secs(120), "not noticed");
+    }
+    let (status, reason) = flood.ended.clone().unwrap();
+    assert!(status == Status::PeerDied && reason.contains("no longer answers"), "{reason}");
+    println!("noticed after {:?}", pulled.elapsed());
+}
+
 /// A pause of the network is no end: everything arrives, in order, once.
 #[test]
 fn a_cable_that_is_out_for_a_moment_costs_time_alone() {

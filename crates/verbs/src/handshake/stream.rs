@@ -104,7 +104,7 @@ pub fn prepare(socket: impl AsFd) -> Result<(), VerbsError> {
         sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
         sockopt::set_tcp_keepintvl(&socket, KEEPALIVE)?;
         sockopt::set_tcp_keepcnt(&socket, KEEPALIVES)?;
-        sockopt::set_tcp_user_timeout(&socket, SILENCE_MS)
+        sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)
     };
     set().map_err(|e| failed("setting the socket's options", e))
 }
@@ -114,4 +114,4 @@ const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Questions without an answer after which it is not.
 const KEEPALIVES: u32 = 3;
 /// What is sent and not acknowledged by the peer's host for so long ends the connection.
-const SILENCE_MS: u32 = 4000;
+pub const SILENCE: Duration = Duration::from_secs(4);

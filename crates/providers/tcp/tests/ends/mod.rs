@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overside_memory::{Buffer, Segment, Window};
+use overside_memory::{Buffer, Segment, View, Window};
 use overside_tcp::{Options, TcpProvider};
 use overside_verbs::handshake::Key;
 use overside_verbs::*;
@@ -298,6 +298,58 @@ impl Counting {
     }
 }
 
+/// One that nobody calls in, and that has no thread.
+fn still(key: Option<&[u8]>) -> End {
+    End::new(Options { progress: false, ..options(key) })
+}
+
+/// Two connected ends, and WRITEs from the first into the second's memory: more than both sockets take.
+pub struct Flood {
+    pub from: End,
+    pub to: End,
+    _region: MemoryRegion,
+    pub qp: QueuePair,
+    pub ended: Option<(Status, String)>,
+    pub done: Vec<WorkCompletion>,
+    pub posted: usize,
+}
+
+impl Flood {
+    pub fn start(name: &str, key: Option<&[u8]>, mut connect: impl FnMut(&mut End) -> QueuePair) -> Self {
+        let (mut from, mut to) = (End::new(options(key)), still(key));
+        let window = Arc::new(Window::new(WRITE_BYTES).unwrap());
+        let region = to.provider.register(&to.domain, &Memory::Window(window), Access::REMOTE_WRITE).unwrap();
+        let mut listener = to.provider.listen(&to.domain, name).unwrap();
+        let (qp, link) = std::thread::scope(|scope| {
+            let accepting = scope.spawn(move || {
+                let end = Instant::now() + PATIENCE;
+                loop {
+                    if let Some(link) = listener.accept(Duration::from_millis(50)).unwrap() {
+                        return link;
+                    }
+                    assert!(Instant::now() < end, "nobody connects");
+                }
+            });
+            (connect(&mut from), accepting.join().unwrap())
+        });
+        to.queue.attach(link).unwrap();
+        let bytes = Arc::new(vec![7u8; WRITE_BYTES]);
+        let remote = Remote::<Writable>::new(region.token());
+        let mut batch: VecDeque<WorkRequest> =
+            (0..WRITES).map(|i| WorkRequest::write(i, View::foreign(bytes.clone()), remote)).collect();
+        let posted = from.queue.post(qp, &mut batch).unwrap();
+        assert!(posted * WRITE_BYTES > 24 << 20, "{posted} were taken");
+        Self { from, to, _region: region, qp, ended: None, done: Vec::new(), posted }
+    }
+
+    pub fn look(&mut self) {
+        self.from.queue.poll_wait(&mut self.done, Some(Duration::from_millis(20))).unwrap();
+        if let Some(PortEvent::Disconnected { status, reason, .. }) = self.from.queue.next_event() {
+            self.ended = Some((status, reason));
+        }
+    }
+}
+
 /// A peer that says what it likes: `docs/wire.md` written down a second time.
 pub struct Raw {
     pub stream: TcpStream,
@@ -410,3 +462,6 @@ pub const RECEIVES: usize = 64;
 pub const PATIENCE: Duration = Duration::from_secs(40);
 /// What a counting client says.
 pub const NUMBERS: u64 = 20_000;
+/// What a flood writes, and how often.
+const WRITE_BYTES: usize = 1 << 20;
+const WRITES: u64 = 48;
