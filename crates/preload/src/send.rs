@@ -96,6 +96,7 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize) {
 fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
     let mut from = Cursor::new(list);
     let mut sent = 0usize;
+    let mut limit = wait::Limit::default();
     if from.is_done() {
         return Way::Done(0);
     }
@@ -112,6 +113,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             held.sending += 1;
             return Way::Counted;
         }
+        let unix = held.unix;
         drop(held);
         let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
         let waited = match step {
@@ -120,13 +122,17 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
                 if !blocking || from.is_done() {
                     return Way::Done(sent as isize);
                 }
+                if unix {
+                    // There the kernel counts it for each piece anew.
+                    limit = wait::Limit::default();
+                }
                 Ok(())
             }
             Step::Plain | Step::NotStarted => return back(fd, connection, list, &mut from, flags, sent),
             Step::Error(error) => Err(error.raw_os_error()),
             Step::Full | Step::KernelFull if !blocking => Err(libc::EAGAIN),
-            Step::Full => wait::for_room(fd, connection),
-            Step::KernelFull => wait::for_kernel(fd),
+            Step::Full => wait::for_room(fd, connection, &mut limit),
+            Step::KernelFull => wait::for_kernel(fd, &mut limit),
         };
         if let Err(error) = waited {
             return Way::Done(if sent > 0 { sent as isize } else { errno::fail(error) });

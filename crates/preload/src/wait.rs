@@ -72,8 +72,52 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
     }
 }
 
+/// How long one call may wait in all: the kernel counts one SO_SNDTIMEO from wait to wait, and not what lies between them.
+#[derive(Debug, Default)]
+pub(crate) struct Limit {
+    /// All waits before.
+    waited_ns: u64,
+    /// When this one began.
+    since_ns: u64,
+    /// What the socket says, asked when it may first matter; `Some(None)` is for ever.
+    whole_ns: Option<Option<u64>>,
+}
+
+impl Limit {
+    /// One wait. Many that watching soon ends may together take too long as well.
+    fn wait(&mut self, fd: c_int, wait: impl FnOnce(&mut Self) -> Result<(), c_int>) -> Result<(), c_int> {
+        self.since_ns = pace::now_ns();
+        if self.waited_ns >= LEAST_NS {
+            self.left_ns(fd)?;
+        }
+        let result = wait(self);
+        self.waited_ns += pace::now_ns().saturating_sub(self.since_ns);
+        result
+    }
+
+    /// What is left of it, never 0; None is for ever. EAGAIN when it is over.
+    fn left_ns(&mut self, fd: c_int) -> Result<Option<u64>, c_int> {
+        let Some(whole) = *self.whole_ns.get_or_insert_with(|| send_timeout_ns(fd)) else { return Ok(None) };
+        let waited = self.waited_ns + pace::now_ns().saturating_sub(self.since_ns);
+        match whole.saturating_sub(waited) {
+            0 => Err(libc::EAGAIN),
+            left => Ok(Some(left)),
+        }
+    }
+
+    /// The same for `poll`, in milliseconds, -1 for ever.
+    fn left_ms(&mut self, fd: c_int) -> Result<c_int, c_int> {
+        let left = self.left_ns(fd)?;
+        Ok(left.map_or(-1, |left| c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX)))
+    }
+}
+
 /// Waits until there may be room in the ring.
-pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
+pub(crate) fn for_room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
+    limit.wait(fd, |limit| room(fd, connection, limit))
+}
+
+fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
     let stirring =
         |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken || scene.shared.is_new();
@@ -85,13 +129,13 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
         match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
             Doze::Awake => Ok(()),
             Doze::Kernel => {
-                let result = sleep_for_room(fd);
+                let result = sleep_for_room(fd, limit);
                 connection.sleepers.fetch_sub(1, Ordering::SeqCst);
                 result
             }
         }
     } else {
-        nap_for_room(fd, connection, stirring)
+        nap_for_room(fd, connection, limit, stirring)
     };
     leave(connection);
     if result == Err(libc::ECONNRESET) {
@@ -102,14 +146,14 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection) -> Result<(),
 }
 
 /// Until there may be room, the peer has gone, or the time of a send is over.
-fn nap_for_room(fd: c_int, connection: &'static Connection, stirring: impl Fn(&Scene) -> bool) -> Result<(), c_int> {
-    let begun = pace::now_ns();
-    let limit_ns = u64::try_from(send_timeout(fd)).ok().map(|ms| ms.saturating_mul(1_000_000));
+fn nap_for_room(
+    fd: c_int,
+    connection: &'static Connection,
+    limit: &mut Limit,
+    stirring: impl Fn(&Scene) -> bool,
+) -> Result<(), c_int> {
     loop {
-        let left_ns = limit_ns.map(|limit| limit.saturating_sub(pace::now_ns().saturating_sub(begun)));
-        if left_ns == Some(0) {
-            return Err(libc::EAGAIN);
-        }
+        let left_ns = limit.left_ns(fd)?;
         match nap(fd, connection, bells::ROOM, left_ns, &stirring) {
             Nap::Woken => return Ok(()),
             Nap::Interrupted => return Err(libc::EINTR),
@@ -128,9 +172,12 @@ fn sleep(fd: c_int) -> Result<(), c_int> {
 }
 
 /// Waits until the kernel's buffer takes more.
-pub(crate) fn for_kernel(fd: c_int) -> Result<(), c_int> {
-    let timeout = send_timeout(fd);
-    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+pub(crate) fn for_kernel(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
+    limit.wait(fd, |limit| poll(fd, libc::POLLOUT, limit.left_ms(fd)?))
+}
+
+fn poll(fd: c_int, events: i16, timeout: c_int) -> Result<(), c_int> {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: [preload-real] one pollfd of ours.
     match unsafe { real::poll(&mut poll, 1, timeout) } {
         0 => Err(libc::EAGAIN),
@@ -140,32 +187,23 @@ pub(crate) fn for_kernel(fd: c_int) -> Result<(), c_int> {
 }
 
 /// On a socket where something is unread that is no bell for us a look returns at once: then naps.
-fn sleep_for_room(fd: c_int) -> Result<(), c_int> {
+fn sleep_for_room(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
+    let timeout = limit.left_ms(fd)?;
     if kernel::pending(fd) > 0 || kernel::ended(fd).is_some() {
         kernel::nap();
         return Ok(());
     }
-    let timeout = send_timeout(fd);
     if timeout < 0 {
         // The time of a receive, if there is one, is not this call's.
         return sleep(fd).or_else(|error| if error == libc::EAGAIN { Ok(()) } else { Err(error) });
     }
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: [preload-real] one pollfd of ours.
-    match unsafe { real::poll(&mut poll, 1, timeout) } {
-        0 => Err(libc::EAGAIN),
-        n if n < 0 => Err(errno::get()),
-        _ => Ok(()),
-    }
+    poll(fd, libc::POLLIN, timeout)
 }
 
-/// SO_SNDTIMEO in milliseconds, -1 for none.
-fn send_timeout(fd: c_int) -> c_int {
+/// SO_SNDTIMEO, None for none.
+fn send_timeout_ns(fd: c_int) -> Option<u64> {
     let timeout = rustix::net::sockopt::socket_timeout(kernel::borrowed(fd), rustix::net::sockopt::Timeout::Send);
-    match timeout {
-        Ok(Some(limit)) => c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX).max(1),
-        _ => -1,
-    }
+    timeout.ok().flatten().map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
 }
 
 enum Nap {
@@ -381,3 +419,5 @@ pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
 
 /// Naps for the sake of other sleepers before bells are eaten all the same (a count may be too high for ever).
 const PATIENCE: u8 = 20;
+/// No SO_SNDTIMEO is shorter: the kernel counts it in ticks.
+const LEAST_NS: u64 = 1_000_000;

@@ -123,6 +123,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("cancelled_with_bytes", signals::cancelled_with_bytes),
     ("long_times", signals::long_times),
     ("timeout_of_a_sender", signals::timeout_of_a_sender),
+    ("timeout_of_many_waits", signals::timeout_of_many_waits),
     ("standard_output", numbers::standard_output),
     ("passed_on", numbers::passed_on),
     ("asynchronous", numbers::asynchronous),

@@ -344,6 +344,7 @@ pairs! {
     cancelled_with_bytes: Rings,
     long_times: Rings,
     timeout_of_a_sender: Rings,
+    timeout_of_many_waits: Rings,
     standard_output: Rings,
     passed_on: Rings,
     asynchronous: Rings,

@@ -288,3 +288,32 @@ pub(crate) fn timeout_of_a_sender(side: Side, log: &mut Log) {
     log.result("and then", send(one.fd, &[5; 1000], 0));
     side.rendezvous(2);
 }
+
+/// The same where the peer takes a little now and then: over TCP all waits of a call together may last as long, not each of them.
+pub(crate) fn timeout_of_many_waits(side: Side, log: &mut Log) {
+    side.warm_up();
+    let one = second(&side);
+    one.warm_up();
+    if side.server {
+        side.rendezvous(1);
+        let mut some = vec![0; 100_000];
+        // For as long as the other end is in its call.
+        while recv(side.fd, &mut [0], libc::MSG_DONTWAIT) != 1 {
+            if recv(one.fd, &mut some, libc::MSG_DONTWAIT) == 0 {
+                break;
+            }
+            nap(10);
+        }
+        side.rendezvous(2);
+        return close(one.fd);
+    }
+    let limit = libc::timeval { tv_sec: 0, tv_usec: 300_000 };
+    set_option(one.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &limit);
+    // A Unix socket's kernel counts anew for each piece; whether one of its waits lasts that long is a matter of luck.
+    let bytes = if side.tcp { 60_000_000 } else { 1_000_000 };
+    side.rendezvous(1);
+    let sent = send(one.fd, &vec![5; bytes], 0);
+    log.say(sent > 0 && (!side.tcp || sent < bytes as isize));
+    send_all(side.fd, &[9]);
+    side.rendezvous(2);
+}
