@@ -229,5 +229,10 @@ mod tests {
         let_go();
         assert_eq!(seen, [60_000, 60_000, 60_001]);
         assert!(first.hold().is_some() && second.hold().is_some());
+        // As the C library calls them.
+        crate::fork::prepare();
+        let held = is_whole(first) && is_whole(second);
+        crate::fork::parent();
+        assert!(held && !is_whole(first) && !is_whole(second) && first.hold().is_some() && second.hold().is_some());
     }
 }
