@@ -88,26 +88,37 @@ unsafe extern "C-unwind" fn getsockopt(
     if result == 0
         && let Some(connection) = table::find(fd)
         && connection.state() == State::Ring
-        && let Some(told) = told(fd, connection, level, name)
+        && matches!(
+            (level, name),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) | (libc::SOL_SOCKET, libc::SO_ERROR)
+        )
     {
-        // SAFETY: [preload-program] the program's place for so many bytes, into which the system has written as many.
-        unsafe {
-            let bytes = told.to_ne_bytes();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), bytes.len().min(*len as usize));
+        let mut bytes = [0; size_of::<c_int>()];
+        // SAFETY: [preload-program] the system has just written so many bytes to the program's place.
+        let len = unsafe {
+            let len = bytes.len().min(*len as usize);
+            std::ptr::copy_nonoverlapping(value.cast(), bytes.as_mut_ptr(), len);
+            len
+        };
+        if let Some(told) = told(fd, connection, level, name, c_int::from_ne_bytes(bytes)) {
+            // SAFETY: [preload-program] the same place.
+            unsafe { std::ptr::copy_nonoverlapping(told.to_ne_bytes().as_ptr(), value.cast(), len) };
         }
     }
     result
 }
 
 /// What the program is to be told in place of what the kernel says.
-fn told(fd: c_int, connection: &'static Connection, level: c_int, name: c_int) -> Option<c_int> {
+fn told(fd: c_int, connection: &'static Connection, level: c_int, name: c_int, said: c_int) -> Option<c_int> {
     let mut held = table::hold(fd, connection)?;
     let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c_int::from(!held.nagle)),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(c_int::from(held.cork)),
-        // A bell that the peer had not read when it was killed is no error.
-        (libc::SOL_SOCKET, libc::SO_ERROR) if drain::is_of_a_bell(&mut held, &shared) => Some(0),
+        // A bell that the peer had not read when it was killed is no error; what else the kernel knows of is.
+        (libc::SOL_SOCKET, libc::SO_ERROR) if said == libc::ECONNRESET && drain::is_of_a_bell(&mut held, &shared) => {
+            Some(0)
+        }
         _ => None,
     }
 }
