@@ -30,8 +30,6 @@ pub(crate) struct Set {
     collides: AtomicBool,
     /// Threads that sleep in it, or are about to.
     pub(super) sleepers: AtomicU32,
-    /// There were several at once.
-    pub(super) together: AtomicBool,
     next_free: AtomicPtr<Set>,
     queue: UnsafeCell<Queue>,
 }
@@ -91,7 +89,6 @@ pub(crate) fn create(fd: c_int) {
     set.foreign.store(false, Ordering::Relaxed);
     set.collides.store(false, Ordering::Relaxed);
     set.sleepers.store(0, Ordering::Relaxed);
-    set.together.store(false, Ordering::Relaxed);
     TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
     place.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
 }
@@ -212,7 +209,6 @@ impl Place for Set {
             foreign: AtomicBool::new(false),
             collides: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
-            together: AtomicBool::new(false),
             next_free: AtomicPtr::new(null_mut()),
             queue: UnsafeCell::new(Queue::NEW),
         }

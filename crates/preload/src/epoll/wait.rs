@@ -128,18 +128,14 @@ impl Catch<'_> {
     fn sleep(&mut self, limit: Limit, deadline: Option<Instant>, mask: *const sigset_t) -> c_int {
         let mut strays = 0;
         loop {
-            if self.set.sleepers.fetch_add(1, Ordering::SeqCst) > 0 {
-                self.set.together.store(true, Ordering::Relaxed);
-            }
+            self.set.sleepers.fetch_add(1, Ordering::SeqCst);
             let seen = self.pass(true);
             if self.found > 0 {
                 self.set.sleepers.fetch_sub(1, Ordering::SeqCst);
                 return self.ask_kernel();
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let together = self.set.together.load(Ordering::Relaxed);
-            let most = if seen.brief { Some(BRIEF) } else { together.then_some(TOGETHER) };
-            let pause = most.map(|most| left.map_or(most, |left| left.min(most))).or(left);
+            let pause = if seen.brief { Some(left.map_or(BRIEF, |left| left.min(BRIEF))) } else { left };
             let fine = matches!(limit, Limit::Fine(_));
             let got = self.kernel(pause, fine, mask);
             let error = errno::get();
@@ -153,28 +149,15 @@ impl Catch<'_> {
                 errno::set(error);
                 return self.found as c_int;
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) || got == 0 && most.is_none() {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) || got == 0 && !seen.brief {
                 errno::set(error);
                 return 0;
-            }
-            if got == 0 && !seen.brief {
-                self.look_again();
-                continue;
             }
             // What wakes again and again and has nothing to say is not to keep a processor busy.
             strays += 1;
             if strays > STRAYS {
                 kernel::nap();
             }
-        }
-    }
-
-    /// The next pass is to look at all that may have something.
-    fn look_again(&self) {
-        set::look_everywhere();
-        if self.set.hold().is_some_and(|mut members| members.hot() == 0) {
-            // All of it is the kernel's.
-            self.set.together.store(false, Ordering::Relaxed);
         }
     }
 
@@ -290,9 +273,10 @@ impl Catch<'_> {
                 look = ready::look_held(&mut held, view.fd, view.wanted, true, view.told);
             } else if let Some(shared) = held.shared {
                 chime::arm(&held, &shared, bells::DATA | bells::ROOM);
-                if view.told.is_none() {
-                    chime::pass_on(held.connection);
-                }
+            }
+            // Also of what came before this wish: nobody was rung for it, since another's had taken the last one away.
+            if look.ready != 0 && view.told.is_none() {
+                chime::pass_on(held.connection);
             }
         }
         self.note(member, look, false);
@@ -414,6 +398,3 @@ const WITHOUT_KERNEL: u8 = 8;
 const STRAYS: u32 = 64;
 const WATCHED: usize = 16;
 const BRIEF: Duration = Duration::from_millis(2);
-/// Where several threads sleep in one set, what wakes one may be another's alone, and each passes it on. One was seen to sleep on beside
-/// bytes, once in some five hundred runs, and why is not known: so each looks for itself as often.
-const TOGETHER: Duration = Duration::from_millis(250);
