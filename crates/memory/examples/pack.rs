@@ -344,6 +344,42 @@ fn mapped(memory: &[u8], rounds: usize) {
         }
     }));
     compare("2^20 rows at random places, three runs of each (bytes packed)", count * 28, rounds, sides);
+    for len in [181, 363, 725, 1451, 2901] {
+        scattered(memory, len, rounds);
+    }
+}
+
+/// Rows of `len` bytes at random places, by the bytes packed.
+fn scattered(memory: &[u8], len: usize, rounds: usize) {
+    let (count, places) = ((64 << 20) / len as u64, memory.len() as u64 / 2048);
+    let rows: Vec<u64> = (0..count).map(|i| random(i, 11) % places * 2048).collect();
+    let mapped = Shape::mapped(rows.clone(), &[Run::new(0, len as u64)]).unwrap();
+    let step = CHUNK / len;
+    let list =
+        |rows: &[u64]| Shape::list(&rows.iter().map(|row| Run::new(*row, len as u64)).collect::<Vec<_>>()).unwrap();
+    let listed: Vec<Shape> = rows.chunks(step).map(list).collect();
+    let (mut plain, mut out, mut listed_out) = (vec![0; CHUNK], vec![0; CHUNK], vec![0; CHUNK]);
+    let mut sides = vec![side("memcpy of each", || {
+        for tile in rows.chunks(step) {
+            for (row, to) in tile.iter().zip(plain.chunks_exact_mut(len)) {
+                to.copy_from_slice(&memory[*row as usize..*row as usize + len]);
+            }
+            black_box(&plain);
+        }
+    })];
+    sides.push(side("mapped", || {
+        for tile in mapped.messages().tiles(step as u64) {
+            pack_with(PackKernel::best(), Layout::Messages, memory, &tile, &mut out).unwrap();
+            black_box(&out);
+        }
+    }));
+    sides.push(side("listed", || {
+        for list in &listed {
+            pack_with(PackKernel::best(), Layout::Messages, memory, &list.messages(), &mut listed_out).unwrap();
+            black_box(&listed_out);
+        }
+    }));
+    compare(&format!("rows of {len} B at random places (bytes packed)"), count * len as u64, rounds, sides);
 }
 
 /// Copies of a chunk within the cache, aligned and not: the C library's and ours.

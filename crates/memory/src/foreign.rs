@@ -119,6 +119,15 @@ impl Foreign {
             kernels::prefetch(source);
         }
     }
+
+    /// Asks the processor to fetch the first lines of `len` bytes at `at`, as [`kernels::prefetch_range`] does; nothing happens where they are
+    /// not all inside.
+    #[inline]
+    pub fn prefetch_range(&self, at: u64, len: usize) {
+        if let Ok(source) = self.mapped.checked(at, len) {
+            kernels::prefetch_range(source, len);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -140,6 +140,23 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// Asks for the lines of a range that will be copied in some while, up to [`RANGE_LINES`]; how many that are. The processor's own prefetcher
+/// finds out a long range by itself, a short one is over before. Any address is allowed.
+#[inline]
+pub fn prefetch_range(start: *const u8, len: usize) -> usize {
+    let reach = len.clamp(1, RANGE_LINES * LINE_BYTES);
+    (0..reach).step_by(LINE_BYTES).for_each(|at| prefetch(start.wrapping_add(at)));
+    // It may begin in the middle of one line and end in that of the next.
+    prefetch(start.wrapping_add(reach - 1));
+    lines_of(len)
+}
+
+/// The lines that [`prefetch_range`] asks for.
+#[inline]
+pub fn lines_of(len: usize) -> usize {
+    len.min(RANGE_LINES * LINE_BYTES).div_ceil(LINE_BYTES)
+}
+
 /// As [`prefetch`], into the second-level cache.
 #[inline]
 fn prefetch_far(address: *const u8) {
@@ -311,6 +328,13 @@ pub const AHEAD_BYTES: usize = 4096;
 /// How far ahead it asks for the first time.
 const FAR_BYTES: usize = 16 << 10;
 const LINE_BYTES: usize = 64;
+/// Lines of a range that are asked for.
+const RANGE_LINES: usize = 64;
+/// Lines of scattered ranges that are best asked for ahead at once, of one range at least: fewer do not come in time, and more than the
+/// nearest cache holds beside what is copied are gone again (docs/trials.md, scattered pieces).
+pub const LINES_AHEAD: usize = 128;
+/// Scattered ranges that are asked for ahead at once at most.
+pub const RANGES_AHEAD: usize = 32;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::columns::{every, stride};
 use super::copy::run;
 use super::kernel::PackKernel;
-use crate::kernels::prefetch;
+use crate::kernels::{LINES_AHEAD, RANGES_AHEAD, lines_of, prefetch_range};
 
 /// Packs innermost periods `from..to` of a stride.
 ///
@@ -80,14 +80,46 @@ unsafe fn one_level(kernel: PackKernel, from: *const u8, period: usize, count: u
 /// # Safety
 /// As [`periods`], for each offset.
 pub(super) unsafe fn mapped(kernel: PackKernel, base: *const u8, rows: &[u64], runs: &[Run], to: *mut u8) {
-    let mut at = 0;
     let reach = runs.last().map_or(0, |r| (r.at + r.len) as usize);
+    // Runs close together are asked for as one, whatever lies between them.
+    let (apart, together) = (runs.iter().map(|r| lines_of(r.len as usize)).sum::<usize>(), lines_of(reach));
+    let ahead = (LINES_AHEAD / apart.min(together).max(1)).clamp(1, RANGES_AHEAD);
+    // SAFETY: [pack] the caller's promise, in both.
+    unsafe {
+        if together <= apart {
+            let whole = |row: *const u8| {
+                prefetch_range(row, reach);
+            };
+            mapped_ahead(kernel, base, rows, runs, to, ahead, whole);
+        } else {
+            let each = |row: *const u8| {
+                for r in runs {
+                    prefetch_range(row.wrapping_add(r.at as usize), r.len as usize);
+                }
+            };
+            mapped_ahead(kernel, base, rows, runs, to, ahead, each);
+        }
+    }
+}
+
+/// [`mapped`], with the row that comes `ahead` rows later asked for by `fetch`.
+///
+/// # Safety
+/// As [`mapped`].
+#[inline(always)]
+unsafe fn mapped_ahead(
+    kernel: PackKernel,
+    base: *const u8,
+    rows: &[u64],
+    runs: &[Run],
+    to: *mut u8,
+    ahead: usize,
+    fetch: impl Fn(*const u8),
+) {
+    let mut at = 0;
     for (i, row) in rows.iter().enumerate() {
-        if let Some(ahead) = rows.get(i + AHEAD) {
-            let line = base.wrapping_add(*ahead as usize);
-            (0..reach.min(LINES_AHEAD * 64)).step_by(64).for_each(|byte| prefetch(line.wrapping_add(byte)));
-            // A row may begin in one line and end in the next.
-            prefetch(line.wrapping_add(reach.min(LINES_AHEAD * 64) - 1));
+        if let Some(next) = rows.get(i + ahead) {
+            fetch(base.wrapping_add(*next as usize));
         }
         for part in runs {
             // SAFETY: [pack] the caller's promise.
@@ -101,7 +133,3 @@ pub(super) unsafe fn mapped(kernel: PackKernel, base: *const u8, rows: &[u64], r
 const PATTERN_RUNS: u64 = 16;
 /// Bytes of memory that are packed run by run.
 const BLOCK_BYTES: usize = 16 << 10;
-/// How many rows ahead are fetched.
-const AHEAD: usize = 16;
-/// Lines of a row that are fetched ahead.
-const LINES_AHEAD: usize = 4;

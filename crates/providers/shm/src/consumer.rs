@@ -1,6 +1,6 @@
 //! Reading the peer's ring: nothing in it is believed before it is copied out and checked.
 
-use overside_memory::kernels::{AHEAD_BYTES, asks_ahead};
+use overside_memory::kernels::{AHEAD_BYTES, LINES_AHEAD, RANGES_AHEAD, asks_ahead, lines_of};
 
 use crate::doorbell::PeerRing;
 use crate::fate::Fate;
@@ -139,17 +139,20 @@ impl Consumer {
                 Ok(())
             }
             Task::Gather(count) => {
-                let mut done = 0usize;
+                let (mut done, mut asked, mut lines) = (0usize, 0, 0usize);
                 for i in 0..count {
                     let sge = if count <= SGES_INSIDE {
                         Sge::from_words([message.words[2 + i * 2], message.words[3 + i * 2]])
                     } else {
-                        if i % 4 == 0 && i + PREFETCH_CELLS < count {
-                            self.prefetch_fragment(peer, memory, i + PREFETCH_CELLS);
+                        while asked < count.min(i + RANGES_AHEAD) && (asked <= i || lines <= LINES_AHEAD) {
+                            lines += self.prefetch_fragment(peer, memory, asked);
+                            asked += 1;
                         }
                         Sge::from_words(peer.cell(self.cells + i as u64))
                     };
                     let len = sge.len as usize;
+                    // The peer may have changed it since.
+                    lines = lines.saturating_sub(lines_of(len));
                     if len > message.descriptor.len as usize - done || len > room - done {
                         return Err(Trouble::Malformed("a message's fragments are longer than the message"));
                     }
@@ -183,19 +186,14 @@ impl Consumer {
         place.unwrap_or(std::ptr::null())
     }
 
-    /// The bytes of a long list's fragments lie anywhere: asks for them ahead.
+    /// The bytes of a long list's fragments lie anywhere: asks for those of number `i` ahead; how many lines that are.
     #[inline]
-    fn prefetch_fragment(&self, peer: &impl PeerRing, memory: &mut PeerMemory, first: usize) {
-        for i in first..first + 4 {
-            // Past the list's end this is some other cell; a prefetch of anything does no harm.
-            let sge = Sge::from_words(peer.cell(self.cells + i as u64));
-            if let Some(source) = memory.find(sge.segment) {
-                source.prefetch(sge.offset);
-                if sge.len > 64 {
-                    source.prefetch(sge.offset.saturating_add(64));
-                }
-            }
+    fn prefetch_fragment(&self, peer: &impl PeerRing, memory: &mut PeerMemory, i: usize) -> usize {
+        let sge = Sge::from_words(peer.cell(self.cells + i as u64));
+        if let Some(source) = memory.find(sge.segment) {
+            source.prefetch_range(sge.offset, sge.len as usize);
         }
+        lines_of(sge.len as usize)
     }
 
     /// The region that the message is.
@@ -255,8 +253,6 @@ const MEMORY_PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
 /// Of one fragment. What is asked for much earlier than it is read is gone again.
 const PREFETCH_BYTES: u32 = 64 << 10;
-/// How far ahead the fragments of a list are fetched.
-const PREFETCH_CELLS: usize = 8;
 const WORDS: usize = DESCRIPTOR_BYTES / 8;
 
 #[cfg(test)]
