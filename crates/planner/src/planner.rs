@@ -518,6 +518,34 @@ pub(crate) mod tests {
         assert!((far - near - 4000.0).abs() < 1.0 && (between - near - 2000.0).abs() < 20.0, "{near} {between} {far}");
     }
 
+    /// Two pieces of one length lie at a regular distance, of whatever length: what was measured of short ones says nothing of the
+    /// slope of long ones.
+    #[test]
+    fn long_pieces_at_a_regular_distance_cost_what_scattered_ones_do() {
+        let change = |p: &Profile| {
+            let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
+            let scattered = curve(&[(1024, 100.0), (4096, 300.0), (1 << 16, 2000.0)]);
+            let regular = curve(&[(1024, 50.0), (4096, 280.0)]);
+            let bends = Bends {
+                receive: scattered.clone(),
+                send: scattered,
+                receive_far: regular.clone(),
+                send_far: regular,
+                ..p.bends.clone()
+            };
+            Profile { bends, ..p.clone() }
+        };
+        let price = |bytes: u64| {
+            let shape = Shape::strided(0, 1 << 20, 2, &[Run::new(0, bytes)]).unwrap().one_message();
+            let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
+            let price = planner(256, change).plan(&shape, &forced).unwrap().chosen();
+            [price.sender_ns - 60.0, price.receiver_ns - 80.0].map(|ns| ns / 2.0)
+        };
+        for (bytes, ns) in [(4096, 280.0), (1 << 16, 1980.0), (1 << 17, 3793.3)] {
+            assert!(price(bytes).iter().all(|found| (found - ns).abs() < 1.0), "{bytes}: {:?}", price(bytes));
+        }
+    }
+
     /// Where the sender's processor moves the bytes, what lies next to each other costs it less than what lies anywhere.
     #[test]
     fn gathering_is_priced_by_how_far_apart_fragments_lie() {

@@ -182,8 +182,9 @@ impl Profile {
 
     /// Sending gathered fragments of about this length, of a regular region.
     pub fn send_regular(&self, bytes: u64, distance: Distance) -> Line {
-        let far = self.bends.send_far.line(bytes).unwrap_or_else(|| self.send(bytes, false));
-        self.bends.send_near.line(bytes).unwrap_or(far).mixed(far, distance.far())
+        let scattered = |bytes| self.send(bytes, false);
+        let far = going_on(&self.bends.send_far, bytes, scattered).unwrap_or_else(|| scattered(bytes));
+        going_on(&self.bends.send_near, bytes, scattered).unwrap_or(far).mixed(far, distance.far())
     }
 
     /// Receiving gathered fragments of about this length, scattered.
@@ -194,8 +195,9 @@ impl Profile {
 
     /// Receiving gathered fragments of about this length, of a regular region.
     pub fn receive_regular(&self, bytes: u64, distance: Distance) -> Line {
-        let far = self.bends.receive_far.line(bytes).unwrap_or_else(|| self.receive(bytes));
-        self.bends.receive_near.line(bytes).unwrap_or(far).mixed(far, distance.far())
+        let scattered = |bytes| self.receive(bytes);
+        let far = going_on(&self.bends.receive_far, bytes, scattered).unwrap_or_else(|| scattered(bytes));
+        going_on(&self.bends.receive_near, bytes, scattered).unwrap_or(far).mixed(far, distance.far())
     }
 
     /// Receiving entries of about this length that the sender has just packed.
@@ -215,6 +217,16 @@ impl Profile {
         let send = self.bends.send_inline.at(bytes).unwrap_or(bytes as f64 * self.send_byte_ns);
         (send, self.bends.receive_inline.at(bytes).unwrap_or(straight))
     }
+}
+
+/// A curve of regular pieces up to where it ends, and from there on as `scattered` goes on; none of an empty curve.
+fn going_on(curve: &Curve, bytes: u64, scattered: impl Fn(u64) -> Line) -> Option<Line> {
+    let (last, ns) = *curve.points().last()?;
+    if bytes < last {
+        return curve.line(bytes);
+    }
+    let (there, here) = (scattered(last).at(1.0, last as f64), scattered(bytes));
+    Some(Line { fixed_ns: here.fixed_ns + ns - there, ..here })
 }
 
 /// How far apart the pieces of a region lie, from the end of one to the start of the next.

@@ -230,8 +230,8 @@ impl Setting<'_> {
         if self.quick { 8_000_000 } else { 40_000_000 }
     }
 
-    /// Bytes that records are scattered over: a power of two.
+    /// Bytes that records are scattered over: a power of two, and more than any cache holds.
     fn region_bytes(&self) -> usize {
-        if self.quick { 64 << 20 } else { 512 << 20 }
+        if self.quick { overside::calibrate::cold_bytes() } else { 512 << 20 }
     }
 }

@@ -113,7 +113,7 @@ struct Bench<'a> {
 fn one(bench: &Bench<'_>, sender: &mut Sender, cell: &Cell) -> Result<Outcome> {
     let Bench { setting, planner, memory, pool } = *bench;
     // At so many places that its bytes were not touched lately when it comes to them again.
-    let places = (COLD_BYTES / cell.touched()).clamp(PLACES_MIN, PLACES_MAX) as usize;
+    let places = (memory.len() as u64 / cell.touched()).clamp(PLACES_MIN, PLACES_MAX) as usize;
     let shapes = &cell.shapes(memory.len() as u64, places)?[..];
     let terms = Terms { request_bytes_max: cell.class() as u64, ..Terms::default() };
     let kinds = Kinds::of(planner, &shapes[0], &terms)?;
@@ -358,12 +358,10 @@ fn at(sorted: &[f64], part: f64) -> f64 {
 
 const CELLS_QUICK: usize = 200;
 const CELLS_FULL: usize = 400;
-/// More than a second-level cache holds, several times over.
-const COLD_BYTES: u64 = 32 << 20;
 /// So much of each strategy is compared byte by byte.
 const CHECKED_BYTES: u64 = 4 << 20;
 const PLACES_MIN: u64 = 64;
-const PLACES_MAX: u64 = 4096;
+const PLACES_MAX: u64 = 1 << 16;
 const POOL_BYTES: usize = 1 << 20;
 /// Of a stretch, one part in so many may go to other programs.
 const CROWDED_PART: u64 = 50;

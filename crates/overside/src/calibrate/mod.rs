@@ -160,6 +160,20 @@ pub fn calibrate(
     })
 }
 
+/// Bytes of memory that what is sent is spread over, so that no cache of this machine holds it when its turn comes again: four times
+/// its largest cache, a power of two from 64 to 256 MiB.
+pub fn cold_bytes() -> usize {
+    let size = |index: usize| {
+        let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?;
+        text.trim().strip_suffix('K')?.parse::<usize>().ok()
+    };
+    cold_bytes_beside((0..CACHES_MAX).filter_map(size).max().unwrap_or(0).saturating_mul(1024))
+}
+
+fn cold_bytes_beside(cache_bytes: usize) -> usize {
+    cache_bytes.saturating_mul(4).clamp(COLD_MIN, COLD_MAX).next_power_of_two()
+}
+
 /// How far apart the prices of two planners are for what was measured.
 fn apart(seen: &[Seen], one: &Planner, other: &Planner) -> Result<Misses, Error> {
     let price =
@@ -184,7 +198,7 @@ impl Budget {
         let millis = Duration::from_millis;
         match effort {
             Effort::Quick => Budget {
-                memory_bytes: 16 << 20,
+                memory_bytes: QUICK_BYTES,
                 places_max: 64,
                 samples: 2,
                 slice: millis(1),
@@ -192,7 +206,7 @@ impl Budget {
                 quick: true,
             },
             Effort::Full => Budget {
-                memory_bytes: 64 << 20,
+                memory_bytes: cold_bytes(),
                 places_max: 4096,
                 // Short ones: among other programs there is more hope that nobody comes between. Many: what a machine does for
                 // seconds on end is in all of them, and a quarter of them still tells a price.
@@ -385,6 +399,11 @@ impl Misses {
     }
 }
 
+/// What a quick one has the time to make ready.
+const QUICK_BYTES: usize = 16 << 20;
+const COLD_MIN: usize = 64 << 20;
+const COLD_MAX: usize = 256 << 20;
+const CACHES_MAX: usize = 8;
 /// Every piece is named to the device, and every one is copied that can be.
 const COPIED_NONE: f64 = 1.0;
 const COPIED_ALL: f64 = 1e9;
@@ -458,6 +477,14 @@ mod tests {
         let disturbed: Vec<Cost> = [9.0, 5.0, 1.0, 7.0].map(|ns| cost(ns, false)).into();
         assert_eq!(Cost::calm(&disturbed), cost(5.0, false), "the lower quarter");
         assert_eq!(Cost::calm(&[cost(3.0, true)]), Cost { undisturbed: false, ..cost(3.0, true) });
+    }
+
+    #[test]
+    fn memory_is_cold_beside_any_cache() {
+        for (cache, cold) in [(0, 64 << 20), (32 << 20, 128 << 20), (36 << 20, 256 << 20), (usize::MAX, 256 << 20)] {
+            assert_eq!(cold_bytes_beside(cache), cold, "{cache}");
+        }
+        assert!((COLD_MIN..=COLD_MAX).contains(&cold_bytes()) && cold_bytes().is_power_of_two());
     }
 
     #[test]
