@@ -161,7 +161,8 @@ impl Channel {
         Ok(self.endpoint.planner()?.profile())
     }
 
-    /// Plans the sending of a shape of `buffer`, whose messages arrive one by one, at the prices of this device.
+    /// Plans the sending of a shape of `buffer`, whose messages arrive one by one, at the prices of this device, and where they are
+    /// known of two distances, of how far the peer's processor was found to be while something was sent.
     ///
     /// # Errors
     /// When the shape does not lie in the buffer, a message is longer than [`RECEIVE_BYTES`], or there is no room
@@ -193,6 +194,7 @@ impl Channel {
         let mut send = DeclaredSend::new(0, region, Some(&plan), &self.endpoint.capabilities, terms.request_bytes_max)
             .map_err(VerbsError::from)?;
         let pool = self.endpoint.pool()?;
+        self.endpoint.look_how_far(self.queue_pair);
         self.endpoint.unsent += usize::from(any);
         loop {
             match self.endpoint.queue.post_send(self.queue_pair, &mut send, &pool) {

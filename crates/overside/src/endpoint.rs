@@ -8,8 +8,8 @@ use overside_memory::{Buffer, Pool, Segment};
 use overside_planner::{Capabilities, PlanCache, Planner, Terms, ViewPlan};
 use overside_shape::Shape;
 use overside_verbs::{
-    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider, Status,
-    VerbsError, WorkCompletion,
+    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider,
+    QueuePair, Status, VerbsError, WorkCompletion,
 };
 
 use crate::{Address, Error, profiles};
@@ -36,6 +36,10 @@ pub(crate) struct Endpoint {
     pub(crate) ended: Option<Status>,
     /// Why, in the provider's words.
     reason: Option<String>,
+    /// How long a line took to come from the peer's processor, as last heard.
+    pub(crate) line_ns: Option<f64>,
+    /// Sends until that is asked again.
+    until_asked: u32,
 }
 
 impl Endpoint {
@@ -71,7 +75,21 @@ impl Endpoint {
             unsent: 0,
             ended: None,
             reason: None,
+            line_ns: None,
+            until_asked: 0,
         })
+    }
+
+    /// Asks every now and then how far the peer's processor is, by which plans are priced; before each send to it.
+    #[inline]
+    pub(crate) fn look_how_far(&mut self, peer: QueuePair) {
+        match self.until_asked.checked_sub(1) {
+            Some(left) => self.until_asked = left,
+            None => {
+                self.until_asked = ASKED_EVERY;
+                self.line_ns = self.queue.line_ns(peer).or(self.line_ns);
+            }
+        }
     }
 
     pub(crate) fn allocate(&mut self, bytes: usize) -> Result<Buffer, Error> {
@@ -97,7 +115,7 @@ impl Endpoint {
     }
 
     pub(crate) fn plan(&self, shape: &Arc<Shape>, terms: &Terms) -> Result<ViewPlan, Error> {
-        let planner = self.planner()?;
+        let planner = self.planner()?.at(self.line_ns);
         Ok(self.plans.borrow_mut().plan(planner, shape, terms)?.clone())
     }
 
@@ -168,5 +186,7 @@ impl Drop for Endpoint {
     }
 }
 
+/// Sends between two questions how far the peer is: one reads the clock for some tens of polls, and what moves is moved every few seconds.
+const ASKED_EVERY: u32 = 63;
 /// The longest that a wait goes without a look around.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);

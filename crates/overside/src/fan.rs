@@ -101,7 +101,8 @@ impl Fan {
         let destinations: Vec<Destination> = self.pairs.iter().zip(shapes).enumerate().map(to).collect();
         let view = Terms { request_bytes_max: terms.request_bytes_max.min(TRANSMIT.0 as u64), ..*terms };
         let terms = SharedTerms { view, balance: self.balance, ..SharedTerms::default() };
-        let planner = Some(self.endpoint.planner()?);
+        self.endpoint.look_how_far(self.pairs[0]);
+        let planner = Some(self.endpoint.planner()?.at(self.endpoint.line_ns));
         let mut send = SharedSend::new(memory, &destinations, planner, &self.endpoint.capabilities, &terms)
             .map_err(VerbsError::from)?;
         let pool = self.endpoint.pool()?;

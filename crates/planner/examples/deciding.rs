@@ -147,6 +147,7 @@ fn profile() -> Profile {
         wire_byte_ns: 0.0,
         bends: Bends { pack: curve(4.0, 0.06), receive: curve(8.0, 0.06), ..Bends::default() },
         source: "made up".into(),
+        elsewhere: None,
     }
 }
 

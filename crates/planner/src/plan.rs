@@ -149,6 +149,7 @@ mod tests {
             wire_byte_ns: 1.0 / 5.8,
             bends: crate::Bends::default(),
             source: "fitted to to-copy".into(),
+            elsewhere: None,
         }
     }
 

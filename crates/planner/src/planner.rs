@@ -22,6 +22,8 @@ pub struct Planner {
     profile: Profile,
     tables: Tables,
     fingerprint: u64,
+    /// By the profile's prices of elsewhere.
+    elsewhere: Option<Box<Planner>>,
 }
 
 impl Planner {
@@ -29,7 +31,19 @@ impl Planner {
     pub fn new(capabilities: Capabilities, profile: Profile) -> Self {
         let mut hasher = std::hash::DefaultHasher::new();
         (&capabilities, profile.to_string()).hash(&mut hasher);
-        Self { fingerprint: hasher.finish(), capabilities, tables: Tables::new(&profile), profile }
+        let elsewhere =
+            profile.elsewhere.as_deref().map(|prices| Box::new(Self::new(capabilities.clone(), prices.clone())));
+        Self { fingerprint: hasher.finish(), capabilities, tables: Tables::new(&profile), profile, elsewhere }
+    }
+
+    /// The planner where a cache line takes `line_ns` from the peer's processor, by the prices that were measured nearer to that
+    /// ([`Profile::at`]). Plans of both hold; one of them is the cheaper.
+    #[inline]
+    pub fn at(&self, line_ns: Option<f64>) -> &Planner {
+        match (&self.elsewhere, line_ns) {
+            (Some(elsewhere), Some(now)) if self.profile.is_nearer(&elsewhere.profile, now) => elsewhere,
+            _ => self,
+        }
     }
 
     /// The device's limits.
@@ -280,11 +294,12 @@ pub(crate) mod tests {
                 ..Bends::default()
             },
             source: "made up".into(),
+            elsewhere: None,
         };
         Planner::new(capabilities, change(&profile))
     }
 
-    fn listed(lens: &[u64]) -> Shape {
+    pub(crate) fn listed(lens: &[u64]) -> Shape {
         let mut at = 0;
         let runs: Vec<Run> = lens
             .iter()
@@ -516,34 +531,6 @@ pub(crate) mod tests {
         };
         let [near, between, far] = [16, 136, 4096].map(price);
         assert!((far - near - 4000.0).abs() < 1.0 && (between - near - 2000.0).abs() < 20.0, "{near} {between} {far}");
-    }
-
-    /// Two pieces of one length lie at a regular distance, of whatever length: what was measured of short ones says nothing of the
-    /// slope of long ones.
-    #[test]
-    fn long_pieces_at_a_regular_distance_cost_what_scattered_ones_do() {
-        let change = |p: &Profile| {
-            let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
-            let scattered = curve(&[(1024, 100.0), (4096, 300.0), (1 << 16, 2000.0)]);
-            let regular = curve(&[(1024, 50.0), (4096, 280.0)]);
-            let bends = Bends {
-                receive: scattered.clone(),
-                send: scattered,
-                receive_far: regular.clone(),
-                send_far: regular,
-                ..p.bends.clone()
-            };
-            Profile { bends, ..p.clone() }
-        };
-        let price = |bytes: u64| {
-            let shape = Shape::strided(0, 1 << 20, 2, &[Run::new(0, bytes)]).unwrap().one_message();
-            let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
-            let price = planner(256, change).plan(&shape, &forced).unwrap().chosen();
-            [price.sender_ns - 60.0, price.receiver_ns - 80.0].map(|ns| ns / 2.0)
-        };
-        for (bytes, ns) in [(4096, 280.0), (1 << 16, 1980.0), (1 << 17, 3793.3)] {
-            assert!(price(bytes).iter().all(|found| (found - ns).abs() < 1.0), "{bytes}: {:?}", price(bytes));
-        }
     }
 
     /// Where the sender's processor moves the bytes, what lies next to each other costs it less than what lies anywhere.

@@ -53,6 +53,9 @@ pub struct Profile {
     pub bends: Bends,
     /// Where the figures come from: `"default"` or the calibration's date and machine.
     pub source: String,
+    /// The same where the two ends' processors are as far apart as they are at other times, if that was measured: packed bytes travel between
+    /// them, gathered ones hardly do. It has none of its own.
+    pub elsewhere: Option<Box<Profile>>,
 }
 
 /// Costs by length or width, and of what only begins; where a curve is empty, the profile's straight lines hold.
@@ -91,6 +94,9 @@ pub struct Bends {
     /// How many times as long work at one end takes while the other end works as well: 1 on cores of their own, up to 2 where they are
     /// two threads of one core. 0 where it was not measured.
     pub both_busy: f64,
+    /// How long a cache line took to come from the peer's processor, as its provider tells it
+    /// (`overside_verbs::CompletionQueue::line_ns`), while the rest was measured. 0 where it was not measured.
+    pub line_ns: f64,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
     /// Likewise of one whose elements are far from each other.
@@ -114,6 +120,35 @@ pub struct Bends {
 }
 
 impl Profile {
+    /// The prices where a cache line takes `line_ns` from the peer's processor: these or those of [`elsewhere`](Self::elsewhere), whichever
+    /// were measured nearer to it.
+    pub fn at(&self, line_ns: Option<f64>) -> &Profile {
+        match (&self.elsewhere, line_ns) {
+            (Some(elsewhere), Some(now)) if self.is_nearer(elsewhere, now) => elsewhere,
+            _ => self,
+        }
+    }
+
+    /// With the prices of another distance that `before` has, where these have none.
+    #[must_use]
+    pub fn with_elsewhere_of(mut self, before: &Profile) -> Profile {
+        let is_other = |other: &&Profile| {
+            let lines = [self.bends.line_ns, other.bends.line_ns];
+            lines[0].min(lines[1]) > 0.0 && lines[0].max(lines[1]) > lines[0].min(lines[1]) * OTHER_DISTANCE
+        };
+        if self.elsewhere.is_none() {
+            let known = [Some(before), before.elsewhere.as_deref()].into_iter().flatten().find(is_other);
+            self.elsewhere = known.map(|prices| Box::new(Profile { elsewhere: None, ..prices.clone() }));
+        }
+        self
+    }
+
+    /// Whether those of `elsewhere` were measured nearer to `now` than these.
+    pub(crate) fn is_nearer(&self, elsewhere: &Profile, now: f64) -> bool {
+        let apart = |profile: &Profile| (profile.bends.line_ns.max(1.0) / now.max(1.0)).ln().abs();
+        self.bends.line_ns > 0.0 && elsewhere.bends.line_ns > 0.0 && apart(elsewhere) < apart(self)
+    }
+
     /// Nanoseconds of the sender's processor, by straight lines. Bytes that are packed and then sent are sent from its cache.
     pub fn sender_ns(&self, work: &Work) -> f64 {
         let from_cache = work.bytes.min(work.packed_bytes);
@@ -252,9 +287,74 @@ impl Distance {
     }
 }
 
+/// Lines that take so many times as long come from another distance.
+const OTHER_DISTANCE: f64 = 1.7;
 /// Gaps up to here are near: the next piece lies in the same cache line or the next one.
 const GAP_NEAR: f64 = 16.0;
 /// From here on each piece is met anew.
 const GAP_FAR: f64 = 1024.0;
 /// Bytes of an entry by which what was packed is priced where nobody says how long it is: a page of a table.
 const PACKED_BYTES: u64 = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::tests::{listed, planner};
+    use crate::{Force, Planner, Terms, Way};
+    use overside_shape::{Run, Shape};
+
+    #[test]
+    fn plans_are_by_the_prices_of_how_far_apart_processors_are() {
+        let at = |line_ns, pack_byte_ns| {
+            move |p: &Profile| Profile {
+                pack_byte_ns,
+                bends: Bends { line_ns, pack: Curve::default(), ..p.bends.clone() },
+                ..p.clone()
+            }
+        };
+        let far = planner(256, at(220.0, 9.0)).profile().clone();
+        let both = planner(256, |p| Profile { elsewhere: Some(Box::new(far.clone())), ..at(60.0, 0.01)(p) });
+        let way = |planner: &Planner| planner.plan(&listed(&[200; 30]), &Terms::default()).unwrap().way();
+        for (seen, expected, line_ns) in [
+            (None, Way::Copy, 60.0),
+            (Some(20.0), Way::Copy, 60.0),
+            (Some(100.0), Way::Copy, 60.0),
+            (Some(130.0), Way::Gather, 220.0),
+            (Some(9e9), Way::Gather, 220.0),
+        ] {
+            assert_eq!((way(both.at(seen)), both.at(seen).profile().bends.line_ns), (expected, line_ns), "{seen:?}");
+            assert_eq!(both.profile().at(seen), both.at(seen).profile());
+        }
+        // Where nobody measured how far apart they were, nothing can be told.
+        let unknown = planner(256, |p| Profile { elsewhere: Some(Box::new(far.clone())), ..at(0.0, 0.01)(p) });
+        assert_eq!(unknown.at(Some(220.0)).profile().bends.line_ns, 0.0);
+    }
+
+    /// Two pieces of one length lie at a regular distance, of whatever length: what was measured of short ones says nothing of the
+    /// slope of long ones.
+    #[test]
+    fn long_pieces_at_a_regular_distance_cost_what_scattered_ones_do() {
+        let change = |p: &Profile| {
+            let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
+            let scattered = curve(&[(1024, 100.0), (4096, 300.0), (1 << 16, 2000.0)]);
+            let regular = curve(&[(1024, 50.0), (4096, 280.0)]);
+            let bends = Bends {
+                receive: scattered.clone(),
+                send: scattered,
+                receive_far: regular.clone(),
+                send_far: regular,
+                ..p.bends.clone()
+            };
+            Profile { bends, ..p.clone() }
+        };
+        let price = |bytes: u64| {
+            let shape = Shape::strided(0, 1 << 20, 2, &[Run::new(0, bytes)]).unwrap().one_message();
+            let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
+            let price = planner(256, change).plan(&shape, &forced).unwrap().chosen();
+            [price.sender_ns - 60.0, price.receiver_ns - 80.0].map(|ns| ns / 2.0)
+        };
+        for (bytes, ns) in [(4096, 280.0), (1 << 16, 1980.0), (1 << 17, 3793.3)] {
+            assert!(price(bytes).iter().all(|found| (found - ns).abs() < 1.0), "{bytes}: {:?}", price(bytes));
+        }
+    }
+}

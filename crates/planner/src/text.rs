@@ -39,25 +39,21 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{VERSION_KEY} = {VERSION}")?;
         writeln!(f, "source = {}", self.source.replace(['\n', '\r'], " "))?;
-        for (key, ns) in costs(self) {
-            writeln!(f, "{key} = {ns}")?;
-        }
-        for (key, ns) in SINGLE.into_iter().zip([
-            self.bends.pack_begin_ns,
-            self.bends.mixture_ns,
-            self.bends.deal_value_ns,
-            self.bends.copied_bytes,
-            self.bends.both_busy,
-        ]) {
-            writeln!(f, "{key} = {ns}")?;
-        }
-        for (key, curve) in curves(&self.bends) {
-            for (bytes, ns) in curve.points() {
-                writeln!(f, "{key}.{bytes} = {ns}")?;
-            }
-        }
-        Ok(())
+        write_prices(self, "", f)?;
+        self.elsewhere.as_ref().map_or(Ok(()), |prices| write_prices(prices, ELSEWHERE, f))
     }
+}
+
+fn write_prices(profile: &Profile, prefix: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (key, ns) in costs(profile).into_iter().chain(SINGLE.into_iter().zip(singles(&profile.bends))) {
+        writeln!(f, "{prefix}{key} = {ns}")?;
+    }
+    for (key, curve) in curves(&profile.bends) {
+        for (bytes, ns) in curve.points() {
+            writeln!(f, "{prefix}{key}.{bytes} = {ns}")?;
+        }
+    }
+    Ok(())
 }
 
 impl FromStr for Profile {
@@ -65,54 +61,62 @@ impl FromStr for Profile {
 
     fn from_str(text: &str) -> Result<Self, ProfileError> {
         let mut fields = fields(text)?;
-        let mut take = |key: &'static str| {
-            let value = fields.remove(key).ok_or(ProfileError::Field { field: key.into(), what: "missing" })?;
-            cost(key, value)
+        let mut elsewhere = BTreeMap::new();
+        fields.retain(|key, value| match key.strip_prefix(ELSEWHERE) {
+            Some(key) => elsewhere.insert(key, *value).is_some(),
+            None => true,
+        });
+        let source = fields.remove("source").unwrap_or("a file").to_owned();
+        let named = |error| match error {
+            ProfileError::Field { field, what } => ProfileError::Field { field: format!("{ELSEWHERE}{field}"), what },
+            error => error,
         };
-        let mut profile = Profile {
-            send_request_ns: take("send_request_ns")?,
-            send_fragment_ns: take("send_fragment_ns")?,
-            send_byte_ns: take("send_byte_ns")?,
-            pack_byte_ns: take("pack_byte_ns")?,
-            pack_piece_ns: take("pack_piece_ns")?,
-            pack_request_ns: take("pack_request_ns")?,
-            row_ns: take("row_ns")?,
-            receive_request_ns: take("receive_request_ns")?,
-            receive_fragment_ns: take("receive_fragment_ns")?,
-            receive_byte_ns: take("receive_byte_ns")?,
-            wire_byte_ns: take("wire_byte_ns")?,
-            bends: Bends::default(),
-            source: fields.remove("source").unwrap_or("a file").to_owned(),
-        };
-        // What profiles of earlier builds did not have yet.
-        let bends = &mut profile.bends;
-        let single = [
-            &mut bends.pack_begin_ns,
-            &mut bends.mixture_ns,
-            &mut bends.deal_value_ns,
-            &mut bends.copied_bytes,
-            &mut bends.both_busy,
-        ];
-        for (key, place) in SINGLE.into_iter().zip(single) {
-            *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
-        }
-        let mut points: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
-        for (key, value) in fields {
-            let unknown = || ProfileError::Field { field: key.into(), what: "no field of this version" };
-            let (curve, bytes) = key.split_once('.').ok_or_else(unknown)?;
-            if !CURVES.contains(&curve) {
-                return Err(unknown());
-            }
-            let bytes = bytes.parse().map_err(|_| unknown())?;
-            points.entry(curve).or_default().insert(bytes, cost(key, value)?);
-        }
-        for (key, curve) in CURVES.into_iter().zip(curves_mut(&mut profile.bends)) {
-            let what = "no curve: its points must be 4, 5, 6 or 7 times powers of two up to 1 GiB";
-            let points = points.remove(key).unwrap_or_default();
-            *curve = Curve::new(points).map_err(|_| ProfileError::Field { field: key.into(), what })?;
-        }
-        Ok(profile)
+        let other = if elsewhere.is_empty() { None } else { Some(prices(elsewhere, &source).map_err(named)?) };
+        Ok(Profile { elsewhere: other.map(Box::new), ..prices(fields, &source)? })
     }
+}
+
+fn prices(mut fields: BTreeMap<&str, &str>, source: &str) -> Result<Profile, ProfileError> {
+    let mut take = |key: &'static str| {
+        let value = fields.remove(key).ok_or(ProfileError::Field { field: key.into(), what: "missing" })?;
+        cost(key, value)
+    };
+    let mut profile = Profile {
+        send_request_ns: take("send_request_ns")?,
+        send_fragment_ns: take("send_fragment_ns")?,
+        send_byte_ns: take("send_byte_ns")?,
+        pack_byte_ns: take("pack_byte_ns")?,
+        pack_piece_ns: take("pack_piece_ns")?,
+        pack_request_ns: take("pack_request_ns")?,
+        row_ns: take("row_ns")?,
+        receive_request_ns: take("receive_request_ns")?,
+        receive_fragment_ns: take("receive_fragment_ns")?,
+        receive_byte_ns: take("receive_byte_ns")?,
+        wire_byte_ns: take("wire_byte_ns")?,
+        bends: Bends::default(),
+        source: source.to_owned(),
+        elsewhere: None,
+    };
+    // What profiles of earlier builds did not have yet.
+    for (key, place) in SINGLE.into_iter().zip(singles_mut(&mut profile.bends)) {
+        *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
+    }
+    let mut points: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
+    for (key, value) in fields {
+        let unknown = || ProfileError::Field { field: key.into(), what: "no field of this version" };
+        let (curve, bytes) = key.split_once('.').ok_or_else(unknown)?;
+        if !CURVES.contains(&curve) {
+            return Err(unknown());
+        }
+        let bytes = bytes.parse().map_err(|_| unknown())?;
+        points.entry(curve).or_default().insert(bytes, cost(key, value)?);
+    }
+    for (key, curve) in CURVES.into_iter().zip(curves_mut(&mut profile.bends)) {
+        let what = "no curve: its points must be 4, 5, 6 or 7 times powers of two up to 1 GiB";
+        let points = points.remove(key).unwrap_or_default();
+        *curve = Curve::new(points).map_err(|_| ProfileError::Field { field: key.into(), what })?;
+    }
+    Ok(profile)
 }
 
 fn fields(text: &str) -> Result<BTreeMap<&str, &str>, ProfileError> {
@@ -157,6 +161,21 @@ fn costs(profile: &Profile) -> [(&'static str, f64); 11] {
         ("receive_fragment_ns", profile.receive_fragment_ns),
         ("receive_byte_ns", profile.receive_byte_ns),
         ("wire_byte_ns", profile.wire_byte_ns),
+    ]
+}
+
+fn singles(bends: &Bends) -> [f64; SINGLE.len()] {
+    [bends.pack_begin_ns, bends.mixture_ns, bends.deal_value_ns, bends.copied_bytes, bends.both_busy, bends.line_ns]
+}
+
+fn singles_mut(bends: &mut Bends) -> [&mut f64; SINGLE.len()] {
+    [
+        &mut bends.pack_begin_ns,
+        &mut bends.mixture_ns,
+        &mut bends.deal_value_ns,
+        &mut bends.copied_bytes,
+        &mut bends.both_busy,
+        &mut bends.line_ns,
     ]
 }
 
@@ -209,7 +228,9 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
 const VERSION_KEY: &str = "overside profile";
 const VERSION: &str = "3";
 /// What is no curve.
-const SINGLE: [&str; 5] = ["pack_begin_ns", "mixture_ns", "deal_value_ns", "copied_bytes", "both_busy"];
+const SINGLE: [&str; 6] = ["pack_begin_ns", "mixture_ns", "deal_value_ns", "copied_bytes", "both_busy", "line_ns"];
+/// Before each key of the prices where processors are otherwise apart.
+const ELSEWHERE: &str = "elsewhere.";
 const CURVES: [&str; 18] = [
     "send_ns",
     "send_near_ns",
@@ -261,6 +282,7 @@ mod tests {
                 ..Bends::default()
             },
             source: "measured, somewhere = here".into(),
+            elsewhere: None,
         }
     }
 
@@ -273,6 +295,20 @@ mod tests {
         assert_eq!(earlier.parse::<Profile>(), Ok(without), "what an earlier build did not write");
         let spaced = format!("# mine\n\n  {}", text.replacen(" = ", "=", 1).replace("_ns = ", "_ns="));
         assert_eq!(spaced.parse::<Profile>(), Ok(profile()), "comments and spaces do not matter");
+    }
+
+    #[test]
+    fn prices_of_elsewhere_are_read_with_the_others() {
+        let other = Profile { row_ns: 9.0, bends: Bends { line_ns: 220.0, ..profile().bends }, ..profile() };
+        let both = Profile { elsewhere: Some(Box::new(other)), ..profile() };
+        let text = both.to_string();
+        assert_eq!(text.parse::<Profile>(), Ok(both));
+        let says = |text: String| text.parse::<Profile>().unwrap_err().to_string();
+        assert!(says(text.replace("elsewhere.row_ns = 9\n", "")).starts_with("elsewhere.row_ns is missing"));
+        assert!(says(text.replace("\nrow_ns = 4\n", "\n")).starts_with("row_ns is missing"));
+        assert!(
+            says(format!("{text}elsewhere.elsewhere.row_ns = 4")).starts_with("elsewhere.elsewhere.row_ns is no field")
+        );
     }
 
     #[test]

@@ -230,6 +230,12 @@ pub unsafe trait Port: Send {
         Ok(armed)
     }
 
+    /// How long a cache line lately took to come from the processor of a queue pair's peer, in nanoseconds, measured while something was sent
+    /// to it; none where that is not known or there is no such thing. It is measured by the polls that follow a call of this, and no others.
+    fn line_ns(&mut self, _qp: QpIndex) -> Option<f64> {
+        None
+    }
+
     /// The descriptor to wait on.
     fn fd(&self) -> BorrowedFd<'_>;
 

@@ -1,9 +1,8 @@
 //! The user's side: owns everything in flight.
 
-use std::collections::VecDeque;
-use std::iter;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
+use std::{collections::VecDeque, iter};
 
 use overside_memory::Buffer;
 use smallvec::SmallVec;
@@ -439,6 +438,11 @@ impl CompletionQueue {
     /// Send-side requests of `qp` that have not completed.
     pub fn sends_in_flight(&mut self, qp: QueuePair) -> usize {
         self.pairs.by_name(qp).map_or(0, |(_, state)| state.sent.len())
+    }
+
+    /// How long a cache line lately took to come from the processor of `qp`'s peer: [`Port::line_ns`].
+    pub fn line_ns(&mut self, qp: QueuePair) -> Option<f64> {
+        self.pairs.by_name(qp).map(|(index, _)| index).and_then(|index| self.port().line_ns(index))
     }
 
     /// How often [`poll_wait`](Self::poll_wait) went to sleep.

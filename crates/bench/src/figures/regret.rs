@@ -29,7 +29,7 @@ use overside::{
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
-use strategy::{Fixed, Strategy, THRESHOLDS, Turn};
+use strategy::{Fixed, Planned, Strategy, THRESHOLDS, Turn};
 
 /// What a cell showed.
 #[derive(Clone, Debug, Serialize)]
@@ -50,6 +50,8 @@ struct Outcome {
     plan: String,
     /// The best fixed strategy.
     best: String,
+    /// How long a cache line took to come from the receiver's processor before, where that is known.
+    line_ns: Option<f64>,
     /// Bytes per second of auto and of the best.
     bytes_per_s: [f64; 2],
     /// What was measured: each different way of sending the cell, with its price and what was seen.
@@ -99,6 +101,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     tell_deciding(&mut figure, &decisions)?;
     figure.more.insert("seed".into(), json!(setting.seed));
     figure.more.insert("prices".into(), json!(sender.profile.source));
+    let elsewhere = sender.profile.elsewhere.as_ref().map(|prices| prices.bends.line_ns);
+    figure.more.insert("prices_line_ns".into(), json!([Some(sender.profile.bends.line_ns), elsewhere]));
     Ok(figure)
 }
 
@@ -116,11 +120,16 @@ fn one(bench: &Bench<'_>, sender: &mut Sender, cell: &Cell) -> Result<Outcome> {
     let places = (memory.len() as u64 / cell.touched()).clamp(PLACES_MIN, PLACES_MAX) as usize;
     let shapes = &cell.shapes(memory.len() as u64, places)?[..];
     let terms = Terms { request_bytes_max: cell.class() as u64, ..Terms::default() };
-    let kinds = Kinds::of(planner, &shapes[0], &terms)?;
+    let line_ns = sender.line_ns(0);
+    let kinds = Kinds::of(planner, line_ns, &shapes[0], &terms)?;
     let first = shapes.len().min((CHECKED_BYTES / cell.bytes().max(1)).max(PLACES_MIN) as usize);
-    let side = |plan| Strategy { planner, terms, plan, memory, shapes, pool, for_ns: 0, first, turn: Turn::default() };
-    let mut sides: Vec<Strategy<'_>> = kinds.plans.iter().map(|plan| side(Some(plan.clone()))).collect();
-    sides.push(side(None));
+    let side =
+        |planned| Strategy { planner, terms, planned, memory, shapes, pool, for_ns: 0, first, turn: Turn::default() };
+    let mut sides: Vec<Strategy<'_>> =
+        kinds.plans.iter().map(|plan| side(Planned::As(Box::new(plan.clone())))).collect();
+    let (auto, anew) = (sides.len(), sides.len() + 1);
+    sides.push(side(Planned::ByDistance(Box::new(kinds.by_distance.map(|place| kinds.plans[place].clone())))));
+    sides.push(side(Planned::Anew));
     let answers = sides.iter_mut().map(|side| Ok(sender.post(side, true)?.1[0])).collect::<Result<Vec<_>>>()?;
     ensure!(
         answers.iter().all(|answer| (answer.messages, answer.digest) == (answers[0].messages, answers[0].digest)),
@@ -137,8 +146,8 @@ fn one(bench: &Bench<'_>, sender: &mut Sender, cell: &Cell) -> Result<Outcome> {
     let best = best_rival(&chosen_in[..kinds.rivals]);
     // The luckiest of many looks best. What it is ahead by counts in rounds that had no part in choosing it, and so does what
     // it is behind by: every cell is measured again, not those alone that look bad.
-    let again = rates(&[best, kinds.chosen, kinds.plans.len()], setting.rounds() * 2 - 2)?;
-    Ok(outcome(cell, &shapes[0], &kinds, &Seen { first: &chosen_in, again: &again, best }))
+    let again = rates(&[best, auto, anew], setting.rounds() * 2 - 2)?;
+    Ok(outcome(cell, &shapes[0], &kinds, &Seen { first: &chosen_in, again: &again, best, line_ns }))
 }
 
 /// The different ways in which strategies send a cell: those that come to the same are measured once.
@@ -148,21 +157,28 @@ struct Kinds {
     rivals: usize,
     /// Of each fixed strategy: none where the device cannot.
     of_fixed: Vec<Option<usize>>,
-    /// The planner's.
+    /// The planner's by the prices of each distance that it knows, its own first.
+    by_distance: [usize; 2],
+    /// Its choice where the receiver is now.
     chosen: usize,
 }
 
 impl Kinds {
     /// Plans go by lengths alone, which are the same at every place.
-    fn of(planner: &Planner, shape: &Shape, terms: &Terms) -> Result<Kinds> {
+    fn of(planner: &Planner, line_ns: Option<f64>, shape: &Shape, terms: &Terms) -> Result<Kinds> {
         let (mut plans, mut of_fixed) = (Vec::new(), Vec::new());
+        let here = planner.at(line_ns);
         for strategy in Fixed::all() {
-            let plan = planner.plan(shape, &Terms { force: Some(strategy.force()), ..*terms });
+            let plan = here.plan(shape, &Terms { force: Some(strategy.force()), ..*terms });
             of_fixed.push(plan.ok().map(|plan| place_of(&mut plans, plan, shape)));
         }
         let rivals = plans.len();
-        let chosen = place_of(&mut plans, planner.plan(shape, terms)?, shape);
-        Ok(Kinds { plans, rivals, of_fixed, chosen })
+        let elsewhere = planner.profile().elsewhere.as_ref().map(|prices| prices.bends.line_ns);
+        let chosen = place_of(&mut plans, here.plan(shape, terms)?, shape);
+        let mut place =
+            |planner: &Planner| Ok::<_, anyhow::Error>(place_of(&mut plans, planner.plan(shape, terms)?, shape));
+        let by_distance = [place(planner)?, place(planner.at(elsewhere))?];
+        Ok(Kinds { plans, rivals, of_fixed, by_distance, chosen })
     }
 }
 
@@ -173,6 +189,8 @@ struct Seen<'a> {
     /// Of the best, of the planner's choice, and of planning anew, afterwards.
     again: &'a [Vec<f64>],
     best: usize,
+    /// How far the receiver was before them.
+    line_ns: Option<f64>,
 }
 
 fn best_rival(rates: &[Vec<f64>]) -> usize {
@@ -215,8 +233,8 @@ fn alternative(plan: &ViewPlan, rates: &[f64]) -> Alternative {
 }
 
 fn outcome(cell: &Cell, shape: &Shape, kinds: &Kinds, seen: &Seen<'_>) -> Outcome {
-    let Seen { first, again, best } = *seen;
-    let (same, rivals, plan) = (best == kinds.chosen, &first[..kinds.rivals], &kinds.plans[kinds.chosen]);
+    let Seen { first, again, best, line_ns } = *seen;
+    let (same, rivals, plan) = (kinds.by_distance == [best; 2], &first[..kinds.rivals], &kinds.plans[kinds.chosen]);
     let median = |side: &[f64]| crate::measure::median(side);
     let behind = |side: &[f64]| Ratio::paired(side, &again[0]);
     let lost = |rate: Option<Ratio>| rate.map_or(0.0, |ratio| (1.0 - ratio.median).max(0.0));
@@ -238,6 +256,7 @@ fn outcome(cell: &Cell, shape: &Shape, kinds: &Kinds, seen: &Seen<'_>) -> Outcom
         best: named.collect::<Vec<_>>().join(", "),
         bytes_per_s: [median(&again[1]), median(&again[0])],
         threshold_losses: thresholds.map(|(_, kind)| kind.map_or(0.0, loses)).collect(),
+        line_ns,
         alternatives: kinds.plans.iter().zip(first).map(|(plan, rates)| alternative(plan, rates)).collect(),
     }
 }

@@ -244,6 +244,11 @@ impl Sender {
         Ok(())
     }
 
+    /// How long a cache line took to come from the processor of destination `to`, if that is known; measured anew by what follows.
+    pub fn line_ns(&mut self, to: usize) -> Option<f64> {
+        self.queue.line_ns(*self.pairs.get(to)?)
+    }
+
     /// Destinations that are connected.
     pub fn destinations(&self) -> usize {
         self.pairs.len()

@@ -4,7 +4,7 @@ use crate::args::Calibrate;
 use crate::output::{self, Grid, Progress};
 use crate::signals::Signals;
 use anyhow::{Context, Result, bail};
-use overside::calibrate::{Calibration, Effort, Misses, calibrate};
+use overside::calibrate::{Calibration, Effort, Misses, Processors, calibrate};
 use overside::planner::{Distance, Profile};
 use overside::profiles::{self, Store};
 use overside::verbs::Provider;
@@ -34,20 +34,29 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
         let address = Address::here(transport, &format!("overside-calibrate-{}", std::process::id()))?;
         let network = args.network.network();
         let provider = address.provider_over(&network)?;
-        let found = measure(transport, &provider, signals)?;
+        let mut found = measure(transport, &provider, signals)?;
         signals.check()?;
         let label = profiles::label(&address, &network);
+        let measured_elsewhere = found.profile.elsewhere.is_some();
+        // What cannot be read says so when prices are needed, and is replaced now.
+        if let Ok(Some(stored)) = store.load(&label) {
+            found.profile = found.profile.with_elsewhere_of(&stored);
+        }
         let doubt = found.doubt();
         let keep = !args.dry_run && (doubt.is_none() || args.force);
         let path = if keep { Some(store.save(&label, &found.profile)?) } else { None };
         let apart = match &before {
-            Some(before) => Some(prices_apart(&provider.capabilities(), before, &found.profile)?),
+            Some(before) => {
+                let line_ns = found.profile.bends.line_ns;
+                let alike = before.at(Some(line_ns).filter(|ns| *ns > 0.0));
+                Some(prices_apart(&provider.capabilities(), alike, &found.profile)?)
+            }
             None => None,
         };
         if args.json {
             all.push(described(&label, &found, path, apart.as_ref()));
         } else {
-            shown(&label, &found, args, path, apart.as_ref())?;
+            shown(&label, &found, args, path, apart.as_ref(), measured_elsewhere)?;
         }
         refused.extend(doubt.filter(|_| !keep && !args.dry_run).map(|doubt| format!("{label}: {doubt}")));
     }
@@ -82,6 +91,7 @@ fn shown(
     args: &Calibrate,
     path: Option<PathBuf>,
     apart: Option<&PricesApart>,
+    measured_elsewhere: bool,
 ) -> Result<()> {
     let profile = &found.profile;
     output::line(&format!("{label}: {} points in {:.1} s", found.seen.len(), found.took.as_secs_f64()))?;
@@ -94,6 +104,9 @@ fn shown(
         output::line(&format!(
             "  between processors that a cache line crosses and comes back in {ns:.0} ns, as {part:.0} % of the samples were"
         ))?;
+    }
+    if let Some(words) = elsewhere(found, measured_elsewhere) {
+        output::line(&format!("  {words}"))?;
     }
     let busy = profile.bends.both_busy;
     output::line(&format!("  work at one end takes {busy:.2} times as long while the other works as well"))?;
@@ -118,6 +131,25 @@ fn shown(
         None if args.dry_run => output::line("  not stored (--dry-run)"),
         None => Ok(()),
     }
+}
+
+fn processors(at: Processors) -> Value {
+    json!({"round_trip_ns": at.round_trip_ns, "part": at.part})
+}
+
+/// What is known of the other distance between the processors.
+fn elsewhere(found: &Calibration, measured: bool) -> Option<String> {
+    let kept = found.profile.elsewhere.as_ref().map(|prices| prices.bends.line_ns);
+    let seen = found.elsewhere.map(|at| format!("{:.0} % came back in {:.0} ns", at.part * 100.0, at.round_trip_ns));
+    Some(match (seen, kept) {
+        (Some(seen), Some(_)) if measured => format!("{seen}, and have prices of their own"),
+        (Some(seen), Some(_)) => format!("{seen}: too few, so the prices of before are kept for them"),
+        (Some(seen), None) => format!("{seen}: too few for prices of their own; calibrate again to add them"),
+        (None, Some(line_ns)) => {
+            format!("the prices of before are kept for where a line takes {line_ns:.0} ns to come")
+        }
+        (None, None) => return None,
+    })
 }
 
 /// What a piece costs by its length, in nanoseconds.
@@ -182,7 +214,8 @@ fn described(label: &str, found: &Calibration, path: Option<PathBuf>, apart: Opt
         "fitted": misses(&found.fitted),
         "held_out": found.held_out.as_ref().map(misses),
         "halves": misses(&found.halves),
-        "processors": found.processors.map(|at| json!({"round_trip_ns": at.round_trip_ns, "part": at.part})),
+        "processors": found.processors.map(processors),
+        "elsewhere": found.elsewhere.map(processors),
         "doubt": found.doubt().map(|doubt| doubt.to_string()),
         "against": apart,
         "points": points,

@@ -152,6 +152,7 @@ impl Provider for Reference {
             wire_byte_ns: 0.0,
             bends: Bends::default(),
             source: "none".into(),
+            elsewhere: None,
         }
     }
 

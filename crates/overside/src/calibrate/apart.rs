@@ -19,20 +19,38 @@ pub struct Processors {
     pub part: f64,
 }
 
-/// Which round trips are of the processors that prices are made for, and what to say of them; none where no round trip is known.
+/// Round trips of one kind, and what to say of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Kind {
+    pub(super) round_trips: Range<f64>,
+    pub(super) processors: Processors,
+}
+
+/// The kind of round trips that prices are made for in the first place, and the other one where there are two; none where no round trip
+/// is known.
 ///
-/// Where there are two kinds, the near one, unless hardly anything was measured there: it is the one that schedulers strive for.
-pub(super) fn alike(round_trips: impl Iterator<Item = f64>) -> Option<(Range<f64>, Processors)> {
+/// Where there are two, the near one comes first, unless hardly anything was measured there: it is the one that schedulers strive for.
+pub(super) fn kinds(round_trips: impl Iterator<Item = f64>) -> Option<(Kind, Option<Kind>)> {
     let mut all: Vec<f64> = round_trips.filter(|ns| *ns < KNOWN_NS).collect();
     all.sort_by(f64::total_cmp);
     let at = |part: f64| all.get((all.len().saturating_sub(1) as f64 * part).round() as usize).copied();
-    let (low, high) = (at(0.05)?, at(0.95)?);
+    let (low, high) = (at(LOWEST)?, at(1.0 - LOWEST)?);
     let border = if high < low * TWO_KINDS { f64::INFINITY } else { (low * high).sqrt() };
-    let near = all.partition_point(|ns| *ns < border);
-    let (range, of) =
-        if near * NEAR_PART >= all.len() { (0.0..border, 0..near) } else { (border..f64::INFINITY, near..all.len()) };
-    let part = of.len() as f64 / all.len() as f64;
-    Some((range, Processors { round_trip_ns: all[of.start + of.len() / 2], part }))
+    let border_at = all.partition_point(|ns| *ns < border);
+    let kind = |round_trips: Range<f64>, of: Range<usize>| Kind {
+        processors: Processors {
+            round_trip_ns: all[of.start + of.len() / 2],
+            part: of.len() as f64 / all.len() as f64,
+        },
+        round_trips,
+    };
+    let near = (border_at > 0).then(|| kind(0.0..border, 0..border_at));
+    let far = (border_at < all.len()).then(|| kind(border..f64::INFINITY, border_at..all.len()));
+    match (near, far) {
+        (Some(near), Some(far)) if near.processors.part * NEAR_PART < 1.0 => Some((far, Some(near))),
+        (Some(near), far) => Some((near, far)),
+        (None, far) => Some((far?, None)),
+    }
 }
 
 /// A line that two threads write in turns.
@@ -182,14 +200,16 @@ const KNOWN_NS: f64 = 5_000.0;
 /// By so many times do the round trips of two kinds differ at least; those of one kind, by a third.
 const TWO_KINDS: f64 = 2.0;
 /// One sample in so many is enough.
-const NEAR_PART: usize = 4;
+const NEAR_PART: f64 = 4.0;
+/// What is lower than the others, or higher, in so small a part of them is no kind.
+const LOWEST: f64 = 0.02;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn prices_are_made_of_one_kind_of_distance() {
+    fn prices_are_made_of_one_kind_of_distance_and_of_the_other() {
         let times = |near: usize, far: usize| {
             let near = (0..near).map(|at| 90.0 + (at % 20) as f64);
             near.chain((0..far).map(|at| 400.0 + (at % 60) as f64)).chain([f64::INFINITY, 80_000.0])
@@ -199,12 +219,20 @@ mod tests {
             (25, 75, 109.0, 400.0, 100.0, 0.25),
             (10, 90, 400.0, 109.0, 430.0, 0.9),
             (100, 0, 250.0, -1.0, 100.0, 1.0),
+            (0, 100, 400.0, -1.0, 430.0, 1.0),
         ] {
-            let (range, found) = alike(times(near, far)).unwrap();
+            let (first, other) = kinds(times(near, far)).unwrap();
+            let range = &first.round_trips;
             assert!(range.contains(&inside) && !range.contains(&outside), "{near} {far}: {range:?}");
+            let found = first.processors;
             assert!((found.round_trip_ns - round_trip).abs() < 20.0 && found.part == part, "{found:?}");
+            assert_eq!(other.is_some(), near.min(far) > 0);
+            if let Some(other) = other {
+                assert!(other.round_trips.contains(&outside) && !other.round_trips.contains(&inside), "{other:?}");
+                assert!((other.processors.part + part - 1.0).abs() < 1e-9);
+            }
         }
-        assert_eq!(alike([f64::INFINITY; 3].into_iter()), None, "one processor for both");
+        assert_eq!(kinds([f64::INFINITY; 3].into_iter()), None, "one processor for both");
     }
 
     #[test]

@@ -420,7 +420,9 @@ mod tests {
             receive_fragment_ns: 24.0,
             receive_byte_ns: 0.05,
             wire_byte_ns: 0.0,
+            elsewhere: None,
             bends: Bends {
+                line_ns: 0.0,
                 send: line(20.0, 0.01),
                 send_near: line(9.0, 0.01),
                 send_far: line(14.0, 0.01),
@@ -455,7 +457,7 @@ mod tests {
             let price = planner.plan(&shape, &super::super::terms(&point)).ok()?.chosen();
             let (sender_ns, receiver_ns) = (price.sender_ns, price.receiver_ns);
             let wall_ns = sender_ns.max(receiver_ns);
-            let cost = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true, round_trip_ns: 100.0 };
+            let cost = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true, round_trip_ns: 100.0, line_ns: 60.0 };
             Some(Seen { point, cost, halves: [cost; 2], predicted: Cost::default(), samples: (1, 1), shape })
         };
         points.into_iter().filter_map(one).collect()

@@ -48,6 +48,8 @@ pub struct Calibration {
     pub halves: Misses,
     /// Where both threads ran; none when that is not known.
     pub processors: Option<Processors>,
+    /// Where they ran at other times: the prices of [`Profile::elsewhere`], if there were samples enough for them.
+    pub elsewhere: Option<Processors>,
     /// How long it took.
     pub took: Duration,
 }
@@ -124,20 +126,32 @@ pub fn calibrate(
     drop(rig);
     let both_busy = apart::both_busy()?;
     let undisturbed = measured.iter().flat_map(|one| &one.samples).filter(|sample| sample.undisturbed);
-    let (alike, processors) = apart::alike(undisturbed.map(|sample| sample.round_trip_ns)).unzip();
-    let mut seen: Vec<Seen> = measured.into_iter().map(|one| one.into_seen(alike.as_ref())).collect();
+    let (kind, other) = apart::kinds(undisturbed.map(|sample| sample.round_trip_ns)).unzip();
+    let other = other.flatten();
     let source = match effort {
         Effort::Quick => "measured quickly on this machine",
         Effort::Full => "measured on this machine",
     };
-    let mut profile = fit::fit(&seen, |one| one.cost, provider.profile(), source);
-    (profile.bends.copied_bytes, profile.bends.both_busy) = (copied_bytes, both_busy);
-    if !dealt.is_empty() {
-        profile.bends.deal_value_ns = Cost::calm(&dealt).sender_ns;
-    }
-    let mut early = fit::fit(&seen, |one| one.halves[0], provider.profile(), source);
-    let mut late = fit::fit(&seen, |one| one.halves[1], provider.profile(), source);
-    (early.bends.both_busy, late.bends.both_busy) = (both_busy, both_busy);
+    let deal_value_ns = if dealt.is_empty() { None } else { Some(Cost::calm(&dealt).sender_ns) };
+    let priced = |seen: &[Seen], cost: fn(&Seen) -> Cost| {
+        let mut profile = fit::fit(seen, cost, provider.profile(), source);
+        let bends = &mut profile.bends;
+        (bends.copied_bytes, bends.both_busy) = (copied_bytes, both_busy);
+        bends.deal_value_ns = deal_value_ns.unwrap_or(bends.deal_value_ns);
+        bends.line_ns = line_ns(seen);
+        profile
+    };
+    // Of few samples no price of another distance is made: those of this one are nearer to the truth.
+    let elsewhere: Option<Vec<Seen>> = match (&other, effort) {
+        (Some(other), Effort::Full) => measured.iter().map(|one| one.seen_elsewhere(&other.round_trips)).collect(),
+        _ => None,
+    };
+    let elsewhere = elsewhere.map(|seen| Box::new(priced(&seen, |one| one.cost)));
+    let kind_of = kind.as_ref().map(|kind| &kind.round_trips);
+    let mut seen: Vec<Seen> = measured.into_iter().map(|one| one.into_seen(kind_of)).collect();
+    let mut profile = priced(&seen, |one| one.cost);
+    profile.elsewhere = elsewhere;
+    let (early, late) = (priced(&seen, |one| one.halves[0]), priced(&seen, |one| one.halves[1]));
     let halves = apart(&seen, &Planner::new(capabilities.clone(), early), &Planner::new(capabilities.clone(), late))?;
     let planner = Planner::new(capabilities, profile.clone());
     for one in &mut seen {
@@ -155,7 +169,8 @@ pub fn calibrate(
         fitted: fitted.unwrap_or_default(),
         held_out,
         halves,
-        processors,
+        processors: kind.map(|kind| kind.processors),
+        elsewhere: other.map(|other| other.processors),
         took: begun.elapsed(),
     })
 }
@@ -172,6 +187,13 @@ pub fn cold_bytes() -> usize {
 
 fn cold_bytes_beside(cache_bytes: usize) -> usize {
     cache_bytes.saturating_mul(4).clamp(COLD_MIN, COLD_MAX).next_power_of_two()
+}
+
+/// How long a line took to come, in the median of the points; 0 where the provider does not tell.
+fn line_ns(seen: &[Seen]) -> f64 {
+    let mut known: Vec<f64> = seen.iter().map(|one| one.cost.line_ns).filter(|ns| ns.is_finite()).collect();
+    known.sort_by(f64::total_cmp);
+    known.get(known.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// How far apart the prices of two planners are for what was measured.
@@ -327,10 +349,21 @@ impl Measured {
         if self.samples.iter().any(|sample| sample.undisturbed && is_alike(sample)) {
             self.samples.retain(|sample| !sample.undisturbed || is_alike(sample));
         }
-        let (early, late) = self.samples.split_at(self.samples.len() / 2);
-        let (cost, shape) = (Cost::calm(&self.samples), self.shapes[0].clone());
+        self.seen(&self.samples, samples)
+    }
+
+    /// Made of the undisturbed samples in which they were so far apart; none where those are few.
+    fn seen_elsewhere(&self, round_trips: &Range<f64>) -> Option<Seen> {
+        let is_there = |sample: &&Cost| sample.undisturbed && round_trips.contains(&sample.round_trip_ns);
+        let there: Vec<Cost> = self.samples.iter().filter(is_there).copied().collect();
+        (there.len() >= ELSEWHERE_MIN).then(|| self.seen(&there, (there.len(), there.len())))
+    }
+
+    fn seen(&self, of: &[Cost], samples: (usize, usize)) -> Seen {
+        let (early, late) = of.split_at(of.len() / 2);
+        let (cost, shape) = (Cost::calm(of), self.shapes[0].clone());
         let halves = [early, late].map(|half| if half.is_empty() { cost } else { Cost::calm(half) });
-        Seen { point: self.point, cost, halves, predicted: Cost::default(), samples, shape }
+        Seen { point: self.point.clone(), cost, halves, predicted: Cost::default(), samples, shape }
     }
 }
 
@@ -355,6 +388,7 @@ impl Cost {
             wall_ns: of(|cost| cost.wall_ns),
             undisturbed: undisturbed > 1,
             round_trip_ns: of(|cost| cost.round_trip_ns),
+            line_ns: of(|cost| cost.line_ns),
         }
     }
 }
@@ -407,6 +441,8 @@ const CACHES_MAX: usize = 8;
 /// Every piece is named to the device, and every one is copied that can be.
 const COPIED_NONE: f64 = 1.0;
 const COPIED_ALL: f64 = 1e9;
+/// Undisturbed samples of each point, of which prices of another distance are made.
+const ELSEWHERE_MIN: usize = 4;
 /// Of the points, one in so many may be disturbed more often than not.
 const DISTURBED_PART: usize = 8;
 /// The same of a quick calibration: three points by mischance are no reason to do without it.
@@ -465,7 +501,7 @@ mod tests {
     fn neither_what_is_far_off_nor_slow_stretches_nor_what_was_disturbed_counts() {
         let cost = |ns: f64, undisturbed| {
             let (sender_ns, receiver_ns, wall_ns, round_trip_ns) = (ns, 2.0 * ns, ns, 100.0);
-            Cost { sender_ns, receiver_ns, wall_ns, undisturbed, round_trip_ns }
+            Cost { sender_ns, receiver_ns, wall_ns, undisturbed, round_trip_ns, line_ns: 60.0 }
         };
         let mut samples: Vec<Cost> = (0..8).map(|at| cost(100.0 + f64::from(at), true)).collect();
         samples.extend([cost(1e6, true), cost(1.0, true), cost(5e6, false), cost(6e6, false)]);

@@ -39,6 +39,8 @@ pub struct Cost {
     pub undisturbed: bool,
     /// How long a cache line took to the other side's processor and back, before the stretch; infinite where that is not known.
     pub round_trip_ns: f64,
+    /// How long one took to come from there, as the provider tells it; infinite where it does not.
+    pub line_ns: f64,
 }
 
 /// What is sent: shapes in turn, all by one plan.
@@ -177,6 +179,8 @@ impl Rig {
         self.report()?;
         self.stretches += 1;
         let round_trip_ns = self.echo.ask(self.stretches);
+        // From here on it is measured.
+        self.queue.line_ns(pair);
         let bytes_max = self.lanes[lane].bytes as u64;
         idle = Duration::ZERO;
         let (start, clock, mut messages) = (Instant::now(), Clock::start(), 0u64);
@@ -218,6 +222,7 @@ impl Rig {
                 ours.had_all(own) && report.ran.had_all(own)
             },
             round_trip_ns,
+            line_ns: self.queue.line_ns(pair).unwrap_or(f64::INFINITY),
         })
     }
 
@@ -261,7 +266,8 @@ impl Rig {
         let took = start.elapsed().as_nanos() as f64 / (dealt * DEALT_COLUMNS).max(1) as f64;
         let undisturbed = clock.ran().had_all(Duration::ZERO);
         back(buffers);
-        Some(Cost { sender_ns: took, receiver_ns: 0.0, wall_ns: took, undisturbed, round_trip_ns: f64::INFINITY })
+        let (round_trip_ns, line_ns) = (f64::INFINITY, f64::INFINITY);
+        Some(Cost { sender_ns: took, receiver_ns: 0.0, wall_ns: took, undisturbed, round_trip_ns, line_ns })
     }
 
     /// What the receiving side says next; everything sent has arrived there.

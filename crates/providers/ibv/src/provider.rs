@@ -164,5 +164,6 @@ fn default_profile(gigabits: u32) -> Profile {
         wire_byte_ns: 8.0 / f64::from(gigabits),
         bends: Bends::default(),
         source: "default".to_owned(),
+        elsewhere: None,
     }
 }

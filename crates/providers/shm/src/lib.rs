@@ -28,6 +28,7 @@ mod bounce;
 mod channel;
 mod consumer;
 mod control;
+mod distance;
 mod doorbell;
 mod fate;
 mod grants;

@@ -11,6 +11,7 @@ use overside_verbs::{Opcode, Status, VerbsError};
 use crate::channel::{Carried, Channel, Incoming};
 use crate::consumer::Consumer;
 use crate::control::{OwnControl, PeerControl};
+use crate::distance::Distance;
 use crate::doorbell::{Bell, News, OwnWords, PeerWords, Ring, Seen, Sleep};
 use crate::fate::Fate;
 use crate::grants::Grants;
@@ -39,6 +40,7 @@ pub(crate) struct Pair {
     pub(crate) grants: Grants,
     bell: Bell,
     sleep: Sleep,
+    pub(crate) distance: Distance,
     /// [`PortOptions::wake_at_half`](overside_verbs::PortOptions::wake_at_half).
     wake_at_half: bool,
     /// While messages keep coming, the peer is told after so many.
@@ -111,6 +113,7 @@ impl Pair {
             grants: Grants::new(limits),
             bell: Bell::default(),
             sleep: Sleep::default(),
+            distance: Distance::default(),
             wake_at_half,
             tell_every: 1,
             tell_at_last: [1; 2],
@@ -137,7 +140,7 @@ impl Pair {
         {
             return Turn { fate: Some(fate), ..Turn::default() };
         }
-        let consumed = control.load(Word::Consumed);
+        let consumed = self.distance.load(self.send.producer.consumed(), || control.load(Word::Consumed));
         let mut turn = Turn::default();
         match self.send.observe(consumed, &self.channel) {
             Ok(moved) => turn.busy = moved,
@@ -169,7 +172,8 @@ impl Pair {
     #[inline]
     pub(crate) fn at_rest(&self) -> bool {
         let Some(Link { control, .. }) = &self.link else { return false };
-        control.load(Word::Consumed) == self.send.producer.consumed()
+        !self.distance.is_wanted()
+            && control.load(Word::Consumed) == self.send.producer.consumed()
             && self.send.settled()
             && !self.owed
             && !self.glanced

@@ -509,6 +509,10 @@ unsafe impl Port for ShmPort {
         Ok(true)
     }
 
+    fn line_ns(&mut self, qp: QpIndex) -> Option<f64> {
+        self.pairs.get_mut(qp.0 as usize)?.as_mut()?.distance.ask()
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }

@@ -157,5 +157,6 @@ fn default_profile() -> Profile {
         wire_byte_ns: 0.0,
         bends: Bends::default(),
         source: "default".to_owned(),
+        elsewhere: None,
     }
 }

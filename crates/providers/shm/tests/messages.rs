@@ -270,3 +270,22 @@ fn ping_pong_between_processes_asleep_and_awake() {
     end.queue.close(qp);
     assert!(child.wait().unwrap().success());
 }
+
+/// How far the peer's processor is comes of what is sent to it, after somebody asked.
+#[test]
+fn how_far_the_peer_is_is_measured_for_whoever_asks() {
+    let (mut a, to_b, mut b, from_a) = pair();
+    let mut send = |a: &mut End, times: u64| {
+        for id in 0..times {
+            b.post_receives(Some(from_a), 1, 64);
+            a.post(to_b, vec![WorkRequest::send_inline(id, b"so far")]);
+            both(a, 1, &mut b, 1);
+        }
+    };
+    send(&mut a, 20);
+    assert_eq!(a.queue.line_ns(to_b), None, "nobody had asked");
+    send(&mut a, 20);
+    assert!(a.queue.line_ns(to_b).is_some_and(|ns| ns >= 0.0 && ns.is_finite()));
+    a.queue.close(to_b);
+    assert_eq!(a.queue.line_ns(to_b), None, "a queue pair that is gone");
+}

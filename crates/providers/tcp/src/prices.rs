@@ -70,6 +70,7 @@ pub(crate) fn default_profile(tags: bool) -> Profile {
         wire_byte_ns: 0.0,
         bends: Bends::default(),
         source: "default".to_owned(),
+        elsewhere: None,
     }
 }
 

@@ -261,6 +261,7 @@ mod tests {
             wire_byte_ns: 0.0,
             bends: Bends::default(),
             source: "made up".into(),
+            elsewhere: None,
         };
         let gathered = Work { requests: 1.0, fragments: 2.0, bytes: 10_000.0, other_ns: 70.0, ..Work::default() };
         assert_eq!(profile.sender_ns(&prepared(&gathered)), 0.0);

@@ -2,7 +2,7 @@
 
 use super::{
     Bench,
-    strategy::{Strategy, Turn},
+    strategy::{Planned, Strategy, Turn},
     undisturbed,
 };
 use crate::{
@@ -77,12 +77,12 @@ fn one(bench: &Bench<'_>, sender: &mut Sender, name: &'static str, lengths: &[u6
     let shapes = (0..PLACES).map(shape).collect::<Result<Vec<_>>>()?;
     let terms = Terms { request_bytes_max: MESSAGE_BYTES, ..Terms::default() };
     let plan = planner.plan(&shapes[0], &terms)?;
-    let (way, plan) = (plan.way().to_string(), Some(plan));
+    let (way, planned) = (plan.way().to_string(), Planned::As(Box::new(plan)));
     let shapes = &shapes[..];
     let mut side = Strategy {
         planner,
         terms,
-        plan,
+        planned,
         memory,
         shapes,
         pool,

@@ -48,12 +48,23 @@ impl Fixed {
     }
 }
 
-/// How a cell is sent: as planned anew for each message, or as somebody fixed it before.
+/// By which plan a message is sent.
+#[derive(Clone, Debug)]
+pub(super) enum Planned {
+    /// As somebody fixed it before.
+    As(Box<ViewPlan>),
+    /// As planned once by the prices of each distance that the planner knows, whichever holds: the first by its own, the second by those of
+    /// elsewhere.
+    ByDistance(Box<[ViewPlan; 2]>),
+    /// Anew for each message.
+    Anew,
+}
+
+/// How a cell is sent.
 pub(super) struct Strategy<'a> {
     pub(super) planner: &'a Planner,
     pub(super) terms: Terms,
-    /// None: planned anew for each message.
-    pub(super) plan: Option<ViewPlan>,
+    pub(super) planned: Planned,
     pub(super) memory: &'a Arc<Buffer>,
     pub(super) shapes: &'a [Arc<Shape>],
     pub(super) pool: &'a Pool,
@@ -72,9 +83,21 @@ pub(super) struct Turn {
     left: usize,
     send: Option<DeclaredSend>,
     bytes: u64,
+    /// How far the receiver is, as last heard, and messages until that is asked again.
+    line_ns: Option<f64>,
+    until_asked: u32,
 }
 
 impl Strategy<'_> {
+    /// As a channel does.
+    fn look_how_far(&mut self, queue: &mut CompletionQueue, to: QueuePair) {
+        match self.turn.until_asked.checked_sub(1) {
+            Some(left) => self.turn.until_asked = left,
+            None if matches!(self.planned, Planned::As(_)) => {}
+            None => (self.turn.until_asked, self.turn.line_ns) = (ASKED_EVERY, queue.line_ns(to).or(self.turn.line_ns)),
+        }
+    }
+
     /// The next message; none when time is over.
     fn take(&mut self) -> Result<Option<DeclaredSend>> {
         let over = if self.for_ns == 0 { self.turn.left == 0 } else { elapsed_ns(self.turn.start) >= self.for_ns };
@@ -85,10 +108,12 @@ impl Strategy<'_> {
         (self.turn.next, self.turn.left) = (self.turn.next + 1, self.turn.left.saturating_sub(1));
         let shape = &self.shapes[at];
         let planned;
-        let plan = match &self.plan {
-            Some(plan) => plan,
-            None => {
-                planned = self.planner.plan(shape, &self.terms)?;
+        let here = self.planner.at(self.turn.line_ns);
+        let plan = match &self.planned {
+            Planned::As(plan) => plan,
+            Planned::ByDistance(plans) => &plans[usize::from(!std::ptr::eq(here, self.planner))],
+            Planned::Anew => {
+                planned = here.plan(shape, &self.terms)?;
                 &planned
             }
         };
@@ -115,6 +140,7 @@ impl Post for Strategy<'_> {
             {
                 return Ok(false);
             }
+            self.look_how_far(queue, pairs[0]);
             self.turn.send = self.take()?;
             if self.turn.send.is_none() {
                 return Ok(true);
@@ -127,5 +153,7 @@ impl Post for Strategy<'_> {
     }
 }
 
+/// Messages between two questions how far the receiver is.
+const ASKED_EVERY: u32 = 63;
 /// Lengths from which on a rival gathers.
 pub(super) const THRESHOLDS: [u64; 9] = [256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
