@@ -64,8 +64,8 @@ pub(crate) fn ahead(len: usize) -> usize {
     (AHEAD_BYTES / len.max(1)).clamp(1, AHEAD_MAX)
 }
 
-const AHEAD_BYTES: usize = 2 << 10;
-const AHEAD_MAX: usize = 16;
+const AHEAD_BYTES: usize = 8 << 10;
+const AHEAD_MAX: usize = 32;
 /// Half as much leaves calls too short, twice as much is no longer where it is fast: measured in docs/trials.md.
 pub(crate) const STAGE_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
