@@ -12,6 +12,7 @@ pub mod figures;
 pub mod limits;
 pub mod lineitem;
 pub mod measure;
+mod meeting;
 mod process;
 mod progress;
 pub mod report;

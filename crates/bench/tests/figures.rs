@@ -174,6 +174,7 @@ fn options(figure: &str) -> Options {
         json: true,
         report,
         over: "shm".into(),
+        rdma_device: None,
         library: None,
         only: None,
         seed: 0,

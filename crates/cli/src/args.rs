@@ -1,11 +1,15 @@
 //! The command line: what can be said, and what `--help` says about it.
 
+mod over;
+
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use overside::table::wire::Mode;
 use overside::{Address, Network};
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+pub use over::Over;
 
 /// Tables in memory, scanned in bulk by other processes.
 ///
@@ -20,6 +24,20 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// The command line of this process; a wrong one ends it with status 2.
+    pub fn read() -> Cli {
+        let cli = Cli::parse();
+        let checked = match &cli.command {
+            Command::Demo(demo) => demo.over.check("demo"),
+            Command::Bench(bench) => bench.over.check("bench"),
+            _ => Ok(()),
+        };
+        checked.unwrap_or_else(|error| error.exit());
+        cli
+    }
 }
 
 /// The commands.
@@ -82,9 +100,9 @@ pub struct Demo {
     /// Few rounds: to see that it works, not for figures.
     #[arg(long)]
     pub quick: bool,
-    /// Which provider to go over.
-    #[arg(long, value_name = "TRANSPORT", default_value = Address::TRANSPORTS[0], value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
-    pub over: String,
+    /// What to go over.
+    #[command(flatten)]
+    pub over: Over,
 }
 
 /// `overside bench`
@@ -109,9 +127,9 @@ pub struct Bench {
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Which provider to go over.
-    #[arg(long, value_name = "TRANSPORT", default_value = Address::TRANSPORTS[0], value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
-    pub over: String,
+    /// What to go over.
+    #[command(flatten)]
+    pub over: Over,
 }
 
 fn figure() -> PossibleValuesParser {
@@ -398,7 +416,8 @@ Examples:
   overside bench all --quick --report figures.html
   overside bench delta --json > delta.json
   overside bench sockets --report sockets.html
-  overside bench sockets --quick --only pgbench";
+  overside bench sockets --quick --only pgbench
+  overside bench verbs --over rdma --rdma-device mlx5_1";
 
 const RUN: &str = "\
 Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a

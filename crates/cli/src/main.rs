@@ -9,7 +9,6 @@ mod output;
 mod signals;
 mod values;
 
-use clap::Parser;
 use overside::memory::Heap;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ static HEAP: Heap = Heap::new(out_of_memory);
 
 fn main() -> ExitCode {
     signals::ignore_file_size();
-    let cli = args::Cli::parse();
+    let cli = args::Cli::read();
     let Err(error) = commands::run(cli.command) else {
         return ExitCode::SUCCESS;
     };

@@ -7,37 +7,39 @@ use super::{
 use crate::{
     baseline,
     lineitem::PackedRows,
+    meeting::Meeting,
     process::{child_input, child_socket},
 };
-use anyhow::{Context, Result};
+use anyhow::Result;
 use overside::table::server::ServerOptions;
 use std::{ffi::OsString, io::Read};
 
 /// Runs a process of the demo; `None` when `role` is not one of the demo's.
 pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
-    let address = || arguments.first().and_then(|address| address.to_str()).context("no address");
+    let meeting = || Meeting::told(arguments);
     let baseline = || Ok(baseline::serve(&PackedRows::from_bytes(child_input()?)?, &mut child_socket()?)?);
     match role {
-        SERVER => Some(address().and_then(serve)),
-        UPDATER => Some(address().and_then(update)),
+        SERVER => Some(meeting().and_then(|meeting| serve(&meeting))),
+        UPDATER => Some(meeting().and_then(|meeting| update(&meeting))),
         BASELINE => Some(baseline()),
         _ => None,
     }
 }
 
 /// Serves until the parent hangs up.
-fn serve(address: &str) -> Result<()> {
-    let _server = overside::serve(&[address], ServerOptions::default())?;
+fn serve(meeting: &Meeting) -> Result<()> {
+    let address = meeting.address.to_string();
+    let _server = overside::serve_over(&[&address], ServerOptions::default(), &meeting.network)?;
     let mut end = [0; 1];
     // Nothing ever comes; the read ends when the parent does.
     let _ = child_socket()?.read(&mut end);
     Ok(())
 }
 
-fn update(address: &str) -> Result<()> {
+fn update(meeting: &Meeting) -> Result<()> {
     let rows = PackedRows::from_bytes(child_input()?)?;
     let count = rows.len();
-    let sink = Updates { table: Table::open(address)?, rows };
+    let sink = Updates { table: Table::open(meeting)?, rows };
     updates::serve(sink, count, child_socket()?)
 }
 

@@ -22,6 +22,7 @@ use crate::{
     limits::{Chunks, ping_pong},
     lineitem::{Lineitem, PackedRows},
     measure::{HostTime, Split, median, now_ns},
+    meeting::Meeting,
     process::{Process, memory_file},
     progress::Progress,
     report::{self, Machine, Prices, Report, Run},
@@ -30,7 +31,7 @@ use crate::{
 use anyhow::{Result, ensure};
 use children::{BASELINE, SERVER, UPDATER};
 use expected::Expected;
-use overside::{Address, memory::available_bytes};
+use overside::memory::available_bytes;
 use stage::{Checked, Stage};
 use std::{
     io::Write,
@@ -54,6 +55,8 @@ pub struct Options {
     pub quick: bool,
     /// Which provider to go over, as addresses begin.
     pub over: String,
+    /// Of `rdma`, the device by name; none: the first with an active port.
+    pub rdma_device: Option<String>,
 }
 
 impl Default for Options {
@@ -64,6 +67,7 @@ impl Default for Options {
             report: PathBuf::from("overside-demo.html"),
             quick: false,
             over: "shm".into(),
+            rdma_device: None,
         }
     }
 }
@@ -75,10 +79,13 @@ impl Default for Options {
 ///
 /// # Errors
 ///
-/// A process could not be started or ended early, memory ran out, or the page could not be written. A scan that breaks
+/// There is no such provider or device, a process could not be started or ended early, memory ran out, or the page could not be written. A scan that breaks
 /// its contract is no error here: the report says `verified: false`.
 pub fn run(options: &Options) -> Result<Report> {
     let start = now_ns();
+    let name = format!("overside-demo-{}", std::process::id());
+    let meeting = Meeting::here(&options.over, options.rdma_device.as_deref(), &name)?;
+    meeting.check()?;
     report::writable(&options.report)?;
     let (needed, there) = (memory_needed(options.scale), available_bytes());
     ensure!(
@@ -92,7 +99,7 @@ pub fn run(options: &Options) -> Result<Report> {
     progress.say("generating lineitem");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let generated = Lineitem::generate(options.scale, cores)?;
-    let mut report = measure(options, &generated, &progress)?;
+    let mut report = measure(options, &meeting, &generated, &progress)?;
     report.took_s = (now_ns() - start) as f64 / 1e9;
     progress.say("writing the report");
     let written = report::write(&options.report, &report::html(&report));
@@ -129,10 +136,10 @@ impl Cast<'_> {
     }
 }
 
-fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Result<Report> {
+fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress: &Progress) -> Result<Report> {
     let rows = generated.rows();
     let plan = Plan::of(options);
-    let mut cast = assemble(rows, &options.over, progress)?;
+    let mut cast = assemble(rows, meeting, progress)?;
     let before = (HostTime::now(), cast.used()?);
     let stage = &mut cast.stage;
     progress.say("consolidating pages");
@@ -193,14 +200,13 @@ fn measure(options: &Options, generated: &Lineitem, progress: &Progress) -> Resu
 }
 
 /// Starts everything and loads the table.
-fn assemble<'a>(rows: &'a PackedRows, over: &str, progress: &Progress) -> Result<Cast<'a>> {
-    let address = Address::here(over, &format!("overside-demo-{}", std::process::id()))?.to_string();
+fn assemble<'a>(rows: &'a PackedRows, meeting: &Meeting, progress: &Progress) -> Result<Cast<'a>> {
     progress.say("starting the server");
-    let (mut server, server_line) = Process::start("server", SERVER, &[&address], None)?;
-    let mut table = Table::create(&address, &mut server)?;
+    let (mut server, server_line) = Process::start("server", SERVER, &[&meeting.to_string()], None)?;
+    let mut table = Table::create(meeting, &mut server)?;
     table.load(rows, |done| progress.part("loading", done, rows.len()))?;
     server.alive()?;
-    let (baseline_process, baseline, updater) = companions(rows, &address, progress)?;
+    let (baseline_process, baseline, updater) = companions(rows, meeting, progress)?;
     progress.say("reckoning what every scan must come to");
     let expected = Expected::new(rows, table.layout())?;
     let (history, checked) = (History::default(), Checked::default());
@@ -227,12 +233,13 @@ fn fresh(stage: &mut Stage<'_>, rounds: usize, progress: &Progress) -> Result<(V
 }
 
 /// The baseline's process and the updater, which both get the rows as a memory file.
-fn companions(rows: &PackedRows, address: &str, progress: &Progress) -> Result<(Process, Baseline, Updater)> {
+fn companions(rows: &PackedRows, meeting: &Meeting, progress: &Progress) -> Result<(Process, Baseline, Updater)> {
     progress.say("starting the process that updates and the one to beat");
     let file = memory_file(rows.bytes())?;
     let input = OwnedFd::from(file.try_clone()?);
     let (process, socket) = Process::start("baseline", BASELINE, &[], Some(input))?;
-    let (updating, line) = Process::start("updating process", UPDATER, &[address], Some(OwnedFd::from(file)))?;
+    let told = [&*meeting.to_string()];
+    let (updating, line) = Process::start("updating process", UPDATER, &told, Some(OwnedFd::from(file)))?;
     Ok((process, Baseline::new(socket), Updater::new(updating, line)?))
 }
 

@@ -4,6 +4,7 @@ use crate::{
     limits::{Touched, touch},
     lineitem::{PackedRows, Row, schema},
     measure::{Cpu, Split, elapsed_ns, now_ns},
+    meeting::Meeting,
     process::Process,
     report::{Chosen, Sample},
     verify::{Scan as Scanned, Seen, Shown},
@@ -53,15 +54,15 @@ pub(super) struct Page {
 
 impl Table {
     /// Creates the table at a server that was just started, waiting for it to listen.
-    pub(super) fn create(address: &str, server: &mut Process) -> Result<Table> {
-        let mut client = connect(address, || server.alive())?;
+    pub(super) fn create(meeting: &Meeting, server: &mut Process) -> Result<Table> {
+        let mut client = connect(meeting, || server.alive())?;
         let table = client.create_table(TABLE, &schema()?)?;
         Ok(Table { client, table })
     }
 
     /// Opens the table.
-    pub(super) fn open(address: &str) -> Result<Table> {
-        let mut client = connect(address, || Ok(()))?;
+    pub(super) fn open(meeting: &Meeting) -> Result<Table> {
+        let mut client = connect(meeting, || Ok(()))?;
         let table = client.table(TABLE)?;
         Ok(Table { client, table })
     }
@@ -309,10 +310,11 @@ fn add(all: &mut ScanSummary, one: &ScanSummary) {
 }
 
 /// Waits for a server that was started a moment ago, as long as it is `alive`.
-fn connect(address: &str, mut alive: impl FnMut() -> Result<()>) -> Result<Client> {
+fn connect(meeting: &Meeting, mut alive: impl FnMut() -> Result<()>) -> Result<Client> {
+    let address = meeting.address.to_string();
     let start = Instant::now();
     loop {
-        match overside::connect_with(address, ClientOptions::default()) {
+        match overside::connect_over(&address, ClientOptions::default(), &meeting.network) {
             Ok(client) => return Ok(client),
             Err(_) if start.elapsed() < PATIENCE => {
                 alive()?;

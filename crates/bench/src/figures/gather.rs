@@ -46,7 +46,7 @@ impl Gather {
     /// # Errors
     /// There is no such provider; a process or memory could not be had.
     pub fn start(transport: &str, region_bytes: usize) -> Result<Gather> {
-        let over = Over::new(transport)?;
+        let over = Over::new(transport, None)?;
         let start = || -> Result<(Sender, Arc<Buffer>)> {
             let mut sender = Sender::start(&over, 1)?;
             let region = Records::region(&mut sender, region_bytes)?;

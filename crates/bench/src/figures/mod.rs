@@ -29,11 +29,11 @@ pub use regret::{PricesApart, prices_apart};
 pub use sender::Sample;
 
 use crate::{
+    meeting::Meeting,
     progress::Progress,
     report::{self, Machine},
 };
 use anyhow::{Context, Result, ensure};
-use overside::Address;
 use serde::Serialize;
 use std::{
     ffi::OsString,
@@ -54,8 +54,10 @@ pub struct Options {
     pub json: bool,
     /// The page to write; one named for the figure when none is given.
     pub report: Option<PathBuf>,
-    /// The provider's part of an address.
+    /// Which provider to go over, as addresses begin.
     pub over: String,
+    /// Of `rdma`, the device by name; none: the first with an active port.
+    pub rdma_device: Option<String>,
     /// The library that is preloaded into programs for `sockets`; without it there is no such figure.
     pub library: Option<PathBuf>,
     /// Of `sockets` and `messages`: only what has this in its name.
@@ -86,7 +88,7 @@ pub const NAMES: [&str; 9] =
 ///
 /// # Errors
 ///
-/// There is no such figure or provider, or no such choice within the figure; the page cannot be written; a process could not be started or ended early; memory ran out; two ways of sending
+/// There is no such figure, provider or device, or no such choice within the figure; the page cannot be written; a process could not be started or ended early; memory ran out; two ways of sending
 /// delivered different bytes.
 pub fn run(options: &Options) -> Result<Figures> {
     let start = Instant::now();
@@ -94,7 +96,7 @@ pub fn run(options: &Options) -> Result<Figures> {
         "all" => NAMES.to_vec(),
         name => vec![name],
     };
-    let over = Over::new(&options.over)?;
+    let over = Over::new(&options.over, options.rdma_device.as_deref())?;
     ensure!(
         options.only.is_none() || names.iter().any(|name| ["messages", "sockets"].contains(name)),
         "--only chooses among the series of messages and sockets; {} has no use for it",
@@ -160,9 +162,8 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
 
 /// A process of a figure; `None` when `role` is not one of theirs.
 pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
-    let address = || arguments.first().and_then(|address| address.to_str()).context("no address");
     match role {
-        receiver::ROLE => Some(address().and_then(receiver::serve)),
+        receiver::ROLE => Some(Meeting::told(arguments).and_then(receiver::serve)),
         messages::ROLE => Some(messages::answer(arguments)),
         sockets::ROLE => Some(sockets::program(arguments)),
         _ => None,
@@ -180,14 +181,16 @@ fn default_report(figure: &str) -> PathBuf {
 #[derive(Debug)]
 struct Over {
     transport: String,
+    rdma_device: Option<String>,
     given: AtomicU64,
 }
 
 impl Over {
-    fn new(transport: &str) -> Result<Over> {
-        let over = Over { transport: transport.to_owned(), given: AtomicU64::new(0) };
+    fn new(transport: &str, rdma_device: Option<&str>) -> Result<Over> {
+        let rdma_device = rdma_device.map(str::to_owned);
+        let over = Over { transport: transport.to_owned(), rdma_device, given: AtomicU64::new(0) };
         // Refused now rather than after the first process has started.
-        over.address()?;
+        over.meeting()?.check()?;
         Ok(over)
     }
 
@@ -195,10 +198,11 @@ impl Over {
         &self.transport
     }
 
-    /// An address on this host that nobody else has.
-    fn address(&self) -> Result<Address> {
+    /// A place on this host that nobody else has.
+    fn meeting(&self) -> Result<Meeting> {
         let number = self.given.fetch_add(1, Ordering::Relaxed);
-        Ok(Address::here(&self.transport, &format!("overside-figure-{}-{number}", std::process::id()))?)
+        let name = format!("overside-figure-{}-{number}", std::process::id());
+        Ok(Meeting::here(&self.transport, self.rdma_device.as_deref(), &name)?)
     }
 }
 

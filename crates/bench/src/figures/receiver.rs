@@ -6,11 +6,11 @@ use super::{
 };
 use crate::{
     measure::{Cpu, now_ns},
+    meeting::Meeting,
     process::{child_socket, read_word, write_words},
 };
 use anyhow::{Context, Result, bail};
 use overside::{
-    Address,
     memory::{Buffer, Segment, Window},
     verbs::{
         Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, ProtectionDomain, Provider, QueuePair,
@@ -120,11 +120,10 @@ impl Answer {
     }
 }
 
-/// A process that receives: connects to the address in `arguments` whenever it is told to.
-pub(super) fn serve(address: &str) -> Result<()> {
-    let address: Address = address.parse()?;
+/// A process that receives: connects there whenever it is told to.
+pub(super) fn serve(meeting: Meeting) -> Result<()> {
     let mut line = child_socket()?;
-    let mut receiver = Receiver::open(address)?;
+    let mut receiver = Receiver::open(meeting)?;
     loop {
         // The parent hangs up when it is done.
         let Some(command) = receiver.command(&mut line)? else { return Ok(()) };
@@ -143,7 +142,7 @@ pub(super) fn serve(address: &str) -> Result<()> {
 }
 
 struct Receiver {
-    address: Address,
+    meeting: Meeting,
     provider: Arc<dyn Provider>,
     domain: ProtectionDomain,
     queue: CompletionQueue,
@@ -157,14 +156,14 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn open(address: Address) -> Result<Receiver> {
-        let provider = address.provider()?;
+    fn open(meeting: Meeting) -> Result<Receiver> {
+        let provider = meeting.provider()?;
         let domain = provider.allocate_domain()?;
         let mut queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
         // A small batch finds what was just moved in the nearest cache.
         queue.set_batch(16);
         Ok(Receiver {
-            address,
+            meeting,
             provider,
             domain,
             queue,
@@ -209,7 +208,7 @@ impl Receiver {
                 self.queue.poll(&mut flushed);
             }
         }
-        let link = self.provider.connect(&self.domain, self.address.name(), PATIENCE)?;
+        let link = self.provider.connect(&self.domain, self.meeting.address.name(), PATIENCE)?;
         let pair = self.queue.attach(link)?;
         let slot = message_bytes.max(64).next_multiple_of(64);
         let count = receives(message_bytes, crowded);

@@ -10,7 +10,6 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use overside::{
-    Network,
     memory::{Buffer, Pool, Segment},
     planner::{Capabilities, Profile},
     verbs::{
@@ -162,15 +161,15 @@ impl Sender {
     /// # Errors
     /// A process or a port could not be had.
     pub fn start(over: &Over, receivers: usize) -> Result<Sender> {
-        let address = over.address()?;
-        let provider = address.provider()?;
-        let profile = overside::profiles::careful(&address, &Network::default(), &provider)?;
+        let meeting = over.meeting()?;
+        let provider = meeting.provider()?;
+        let profile = overside::profiles::careful(&meeting.address, &meeting.network, &provider)?;
         let domain = provider.allocate_domain()?;
-        let listener = provider.listen(&domain, address.name())?;
+        let listener = provider.listen(&domain, meeting.address.name())?;
         let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
-        let name = address.to_string();
+        let told = meeting.to_string();
         let process = |_| -> Result<(UnixStream, Process)> {
-            let (process, line) = Process::start("receiver", receiver::ROLE, &[&name], None)?;
+            let (process, line) = Process::start("receiver", receiver::ROLE, &[&told], None)?;
             line.set_read_timeout(Some(PATIENCE)).context("a socket refuses a deadline")?;
             Ok((line, process))
         };

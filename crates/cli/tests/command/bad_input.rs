@@ -28,6 +28,8 @@ fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
         (&["demo", "--scale", "-1"], "scale factor"),
         (&["bench", "weather"], "verbs, transmit, delta"),
         (&["bench", "delta", "--over", "udp"], "shm"),
+        (&["bench", "delta", "--rdma-device", "rxe0"], "--over rdma"),
+        (&["demo", "--over", "tcp", "--rdma-device", "rxe0"], "--over rdma"),
         (&["nothing"], "nothing"),
     ] {
         let output = overside(arguments).output().unwrap();

@@ -33,6 +33,27 @@ fn devices_are_shown_and_their_absence_explained() {
     );
 }
 
+/// Before anything is generated, measured or started.
+#[test]
+fn an_rdma_device_that_is_not_there_is_named_beside_those_that_are() {
+    let json: serde_json::Value = serde_json::from_str(&said(&["devices", "--json"])).unwrap();
+    let there: Vec<&str> =
+        json["rdma"].as_array().unwrap().iter().filter_map(|device| device["name"].as_str()).collect();
+    let expected = match json["why_none"].as_str() {
+        Some(why) => why.to_owned(),
+        None => format!("there is no none0, only {}", there.join(", ")),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for command in [&["demo"][..], &["bench", "delta"]] {
+        let arguments = [command, &["--over", "rdma", "--rdma-device", "none0"]].concat();
+        let output = overside(&arguments).current_dir(folder.path()).output().unwrap();
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(&expected) && told.lines().count() == 1, "{told}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 fn key(server: &Server, name: &str, content: &str, mode: u32) -> String {
     let path = server.file(name, content);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();

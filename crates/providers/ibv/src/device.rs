@@ -100,10 +100,12 @@ pub(crate) fn open(wanted: Option<&str>) -> Result<Opened, VerbsError> {
         return Err(missing(nothing_found()));
     }
     if let Some(wanted) = wanted {
-        names.retain(|(_, name)| name == wanted);
-        if names.is_empty() {
-            return Err(missing(format!("there is no {wanted}; `overside devices` shows what there is")));
+        if !names.iter().any(|(_, name)| name == wanted) {
+            let there: Vec<&str> = names.iter().map(|(_, name)| &**name).collect();
+            let there = there.join(", ");
+            return Err(missing(format!("there is no {wanted}, only {there}; `overside devices` says more of them")));
         }
+        names.retain(|(_, name)| name == wanted);
     }
     let mut reasons = Vec::new();
     for (raw, name) in names {

@@ -177,17 +177,17 @@ fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Ve
     all.push(Match::start(seats, TCP, &["tcp", &address], None, tcp)?);
     for transport in transports {
         for way in Way::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
-            all.push(provided(seats, transport, way)?.0);
+            all.push(provided(setting, seats, transport, way)?.0);
         }
     }
     Ok(all)
 }
 
 /// A side over a provider, and how long an inline message of its may be.
-fn provided(seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
-    let address = Over::new(transport)?.address()?;
-    let (provider, domain) = Verbs::provider(&address)?;
-    let mut listener = provider.listen(&domain, address.name())?;
+fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
+    let meeting = Over::new(transport, setting.over.rdma_device.as_deref())?.meeting()?;
+    let (provider, domain) = Verbs::provider(&meeting)?;
+    let mut listener = provider.listen(&domain, meeting.address.name())?;
     let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
     let mut inline_max = 0;
     let name = side_name(transport, way);
@@ -197,7 +197,7 @@ fn provided(seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> 
         inline_max = side.inline_max;
         Ok(Box::new(side) as Box<dyn play::Side>)
     };
-    let side = Match::start(seats, &name, &["verbs", way.name(), &address.to_string()], None, open)?;
+    let side = Match::start(seats, &name, &["verbs", way.name(), &meeting.to_string()], None, open)?;
     Ok((side, inline_max))
 }
 

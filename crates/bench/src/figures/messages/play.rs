@@ -133,7 +133,7 @@ pub(in crate::figures) fn child(arguments: &[OsString]) -> Result<()> {
         ["futex"] => Box::new(bare::Futex::theirs(input()?)?),
         ["unix"] => Box::new(sockets::Stream::unix(input()?)),
         ["tcp", address] => Box::new(sockets::Stream::connect(address)?),
-        ["verbs", way, address] => Box::new(verbs::Verbs::connect(way.parse()?, address, &mut line)?),
+        ["verbs", way, meeting] => Box::new(verbs::Verbs::connect(way.parse()?, &meeting.parse()?, &mut line)?),
         _ => bail!("there is no such side: {arguments:?}"),
     };
     // The parent hangs up when it is done.

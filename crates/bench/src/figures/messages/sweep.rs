@@ -34,8 +34,8 @@ pub(super) fn measure(setting: &Setting<'_>, transports: &[&str], figure: &mut F
     let mut gains = Vec::new();
     for transport in transports {
         let seats = PLACES[0].take()?;
-        let (plain, inline_max) = provided(&seats, transport, Way::Framed)?;
-        let mut sides = [plain, provided(&seats, transport, Way::FramedInline)?.0];
+        let (plain, inline_max) = provided(setting, &seats, transport, Way::Framed)?;
+        let mut sides = [plain, provided(setting, &seats, transport, Way::FramedInline)?.0];
         let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| size + FRAME <= inline_max).collect();
         sizes.sort_unstable();
         let mut places = Vec::new();

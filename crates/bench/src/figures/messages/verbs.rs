@@ -8,11 +8,11 @@
 use super::play::{Ball, Side, Stretch, follow, lead};
 use crate::{
     figures::sender::port_options,
+    meeting::Meeting,
     process::{read_word, write_words},
 };
 use anyhow::{Context, Result, bail, ensure};
 use overside::{
-    Address,
     memory::{Buffer, Segment, View, Window},
     shape::{Run, Shape},
     verbs::{
@@ -86,19 +86,18 @@ pub(super) struct Verbs {
 }
 
 impl Verbs {
-    /// The provider of an address, with a domain.
-    pub(super) fn provider(address: &Address) -> Result<(Arc<dyn Provider>, ProtectionDomain)> {
-        let provider = address.provider()?;
+    /// The provider that gets there, with a domain.
+    pub(super) fn provider(meeting: &Meeting) -> Result<(Arc<dyn Provider>, ProtectionDomain)> {
+        let provider = meeting.provider()?;
         let domain = provider.allocate_domain()?;
         Ok((provider, domain))
     }
 
     /// The connecting end.
-    pub(super) fn connect(way: Way, address: &str, line: &mut UnixStream) -> Result<Verbs> {
-        let address: Address = address.parse()?;
-        let (provider, domain) = Verbs::provider(&address)?;
+    pub(super) fn connect(way: Way, meeting: &Meeting, line: &mut UnixStream) -> Result<Verbs> {
+        let (provider, domain) = Verbs::provider(meeting)?;
         let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
-        let link = provider.connect(&domain, address.name(), PATIENCE)?;
+        let link = provider.connect(&domain, meeting.address.name(), PATIENCE)?;
         Verbs::over(way, (provider, domain), queue, link, line)
     }
 

@@ -1,0 +1,89 @@
+//! Where the processes of a measurement find each other, and over which device.
+
+use anyhow::{Context, Result};
+use overside::{Address, AddressError, Network, verbs::Provider};
+use std::{ffi::OsString, fmt, str::FromStr, sync::Arc};
+
+/// An address of this host, and what goes with it; as text it is one argument of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meeting {
+    pub(crate) address: Address,
+    pub(crate) network: Network,
+}
+
+impl Meeting {
+    /// Nobody else uses it if nobody uses `name`. The device, by name, is of `rdma` alone.
+    ///
+    /// # Errors
+    /// There is no such transport.
+    pub(crate) fn here(transport: &str, rdma_device: Option<&str>, name: &str) -> Result<Meeting, AddressError> {
+        let network = Network { rdma_device: rdma_device.map(str::to_owned), ..Network::default() };
+        Ok(Meeting { address: Address::here(transport, name)?, network })
+    }
+
+    /// Of a process: its first argument.
+    ///
+    /// # Errors
+    /// It has none, or another.
+    pub(crate) fn told(arguments: &[OsString]) -> Result<Meeting> {
+        let text = arguments.first().and_then(|argument| argument.to_str()).context("no address")?;
+        Ok(text.parse()?)
+    }
+
+    /// Says now what the first process that is started would say: that there is no RDMA device, or none of that name.
+    ///
+    /// # Errors
+    /// Which there are, or why there is none.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.address.transport_name() == "rdma" {
+            self.provider()?;
+        }
+        Ok(())
+    }
+
+    /// A provider that gets there.
+    ///
+    /// # Errors
+    /// It cannot be had on this system.
+    pub(crate) fn provider(&self) -> Result<Arc<dyn Provider>, overside::Error> {
+        self.address.provider_over(&self.network)
+    }
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Meeting { address, network } = self;
+        match &network.rdma_device {
+            // No address has a space in it.
+            Some(device) => write!(f, "{address} {device}"),
+            None => write!(f, "{address}"),
+        }
+    }
+}
+
+impl FromStr for Meeting {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Meeting, AddressError> {
+        let (address, device) = text.split_once(' ').map_or((text, None), |(address, device)| (address, Some(device)));
+        let network = Network { rdma_device: device.map(str::to_owned), ..Network::default() };
+        Ok(Meeting { address: address.parse()?, network })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_the_address_and_the_device() {
+        for (transport, device) in
+            [("shm", None), ("rdma", None), ("rdma", Some("mlx5_1")), ("rdma", Some("a device "))]
+        {
+            let meeting = Meeting::here(transport, device, "told").unwrap();
+            assert_eq!(meeting.network.rdma_device.as_deref(), device);
+            assert_eq!(Meeting::told(&[meeting.to_string().into(), "more".into()]).unwrap(), meeting);
+        }
+        assert!(Meeting::told(&[]).is_err() && Meeting::told(&["nowhere".into()]).is_err());
+    }
+}

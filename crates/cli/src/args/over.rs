@@ -1,0 +1,36 @@
+//! What the commands take that start both ends themselves.
+
+use super::Cli;
+use clap::builder::PossibleValuesParser;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use overside::Address;
+
+/// Which provider, and which device of it.
+#[derive(Clone, Debug, Args)]
+pub struct Over {
+    /// Which provider to go over.
+    #[arg(long, value_name = "TRANSPORT", default_value = Address::TRANSPORTS[0], value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
+    pub over: String,
+    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port (--over rdma).
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
+}
+
+impl Over {
+    /// Of the command of this name, what cannot be said in its definition.
+    ///
+    /// # Errors
+    /// A device of a provider that has none.
+    pub(super) fn check(&self, name: &str) -> Result<(), clap::Error> {
+        if self.rdma_device.is_none() || self.over == "rdma" {
+            return Ok(());
+        }
+        let mut all = Cli::command();
+        // The usage line has the whole command then.
+        all.build();
+        let mut command = all.find_subcommand(name).cloned().unwrap_or(all);
+        let reason = "--rdma-device names a device of --over rdma; give both, or neither";
+        Err(command.error(ErrorKind::ArgumentConflict, reason))
+    }
+}
