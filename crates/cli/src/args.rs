@@ -509,7 +509,11 @@ servers and figures plan by them; without them each process measures a few of th
 
 Takes a few seconds a provider, up to a quarter of a minute on a busy machine. Shows the prices by length, how far they are
 from what was measured, and how well they predict shapes that were held out. Ctrl-C stores nothing. Over tcp with a key,
-every frame carries a tag, and the prices are kept apart from those without.";
+every frame carries a tag, and the prices are kept apart from those without.
+
+Packing costs more between processors that share no cache, and threads, or a virtual machine's processors, are moved from
+near to far and back. Over shm prices are made of both where both were met; a calibration that met one alone keeps what an
+earlier one found of the other, and what is declared is planned by those that hold.";
 const CALIBRATE_EXAMPLES: &str = "\
 Examples:
   overside calibrate

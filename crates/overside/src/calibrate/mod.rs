@@ -48,7 +48,8 @@ pub struct Calibration {
     pub halves: Misses,
     /// Where both threads ran; none when that is not known.
     pub processors: Option<Processors>,
-    /// Where they ran at other times: the prices of [`Profile::elsewhere`], if there were samples enough for them.
+    /// Where they ran at other times, if the provider tells such times apart: the prices of [`Profile::elsewhere`] are of then, if there were
+    /// samples enough for them.
     pub elsewhere: Option<Processors>,
     /// How long it took.
     pub took: Duration,
@@ -127,7 +128,9 @@ pub fn calibrate(
     let both_busy = apart::both_busy()?;
     let undisturbed = measured.iter().flat_map(|one| &one.samples).filter(|sample| sample.undisturbed);
     let (kind, other) = apart::kinds(undisturbed.map(|sample| sample.round_trip_ns)).unzip();
-    let other = other.flatten();
+    // Without a provider that tells which distance holds, nobody could go by prices of another.
+    let tells = measured.iter().flat_map(|one| &one.samples).any(|sample| sample.line_ns.is_finite());
+    let other = other.flatten().filter(|_| tells);
     let source = match effort {
         Effort::Quick => "measured quickly on this machine",
         Effort::Full => "measured on this machine",
