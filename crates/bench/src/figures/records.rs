@@ -6,7 +6,7 @@ use anyhow::Result;
 use overside::{
     memory::{
         Buffer, Segment,
-        kernels::{self, Kernel},
+        kernels::{self, Kernel, LINES_AHEAD, RANGES_AHEAD, lines_of, prefetch_range},
     },
     shape::Run,
 };
@@ -67,6 +67,13 @@ impl Records {
         Run::new((place * self.pitch) as u64, self.record_bytes as u64)
     }
 
+    /// Asks the processor for the record that comes `behind` the next one.
+    #[inline]
+    fn ask_for(&self, behind: usize) {
+        let place = (self.next + behind).wrapping_mul(STEP) & (self.places - 1);
+        prefetch_range(self.region[place * self.pitch..].as_ptr(), self.record_bytes);
+    }
+
     /// Copies the next `count` records to the start of `out`; returns their bytes.
     #[inline]
     pub fn pack(&mut self, count: usize, out: &mut [u8]) -> usize {
@@ -83,25 +90,29 @@ impl Records {
 pub struct Ring {
     slots: Vec<Buffer>,
     kernel: Kernel,
+    /// How many records ahead the next ones are asked for; 0 where they are not.
+    ahead: usize,
     message_bytes: usize,
 }
 
 impl Ring {
-    /// As many buffers of `message_bytes` as a receiver has; copies by the kernel that is fastest for `records`.
+    /// As many buffers of `message_bytes` as a receiver has; copies by the kernel that is fastest for `records`, asking for those that come
+    /// next or not.
     ///
     /// # Errors
     /// The memory is not there.
     pub fn new(message_bytes: usize, records: &mut Records, per_message: usize) -> Result<Ring> {
         let mut ring = Ring::empty(message_bytes)?;
-        let mut best = (0.0, Kernel::Libc);
-        for kernel in Kernel::available() {
-            ring.kernel = kernel;
+        let ahead = (LINES_AHEAD / lines_of(records.record_bytes()).max(1)).clamp(1, RANGES_AHEAD);
+        let mut best = (0.0, Kernel::Libc, 0);
+        for (kernel, ahead) in Kernel::available().into_iter().flat_map(|kernel| [(kernel, 0), (kernel, ahead)]) {
+            (ring.kernel, ring.ahead) = (kernel, ahead);
             let speed = ring.limit(records, per_message, TRIAL_NS);
             if speed > best.0 {
-                best = (speed, kernel);
+                best = (speed, kernel, ahead);
             }
         }
-        ring.kernel = best.1;
+        (ring.kernel, ring.ahead) = (best.1, best.2);
         Ok(ring)
     }
 
@@ -110,7 +121,7 @@ impl Ring {
         let count = super::receiver::receives(message_bytes, false);
         let mut slots = Segment::private(slot * count)?.carve(slot);
         slots.iter_mut().for_each(|slot| slot.fill(1));
-        Ok(Ring { slots, kernel: Kernel::Libc, message_bytes })
+        Ok(Ring { slots, kernel: Kernel::Libc, ahead: 0, message_bytes })
     }
 
     /// Bytes per second at which one processor copies the same records in the same order into the same ring, for `ns`.
@@ -123,6 +134,9 @@ impl Ring {
                 let slots = self.slots.len();
                 let slot = &mut self.slots[message % slots];
                 for target in slot.chunks_exact_mut(size).take(per_message) {
+                    if self.ahead > 0 {
+                        records.ask_for(self.ahead);
+                    }
                     let at = records.take().at as usize;
                     kernels::copy(self.kernel, target, &region[at..at + size]);
                 }
@@ -172,7 +186,7 @@ impl Copying {
 
     fn copy(&mut self, memory: &[u8], ns: u64) -> f64 {
         let (start, mut bytes, mut slot) = (now_ns(), 0, 0);
-        let Ring { slots, kernel, message_bytes } = &mut self.ring;
+        let Ring { slots, kernel, message_bytes, .. } = &mut self.ring;
         let piece = (*message_bytes).min(memory.len());
         loop {
             for _ in 0..8 {
