@@ -33,6 +33,11 @@ impl PinAccount {
         }
     }
 
+    /// Whether it is this tree's.
+    pub(crate) fn is_of(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+
     /// Bytes of all pages pinned through this account, their overflow extents included. A page pinned twice counts twice.
     pub fn pinned_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use overside_memory::SegmentId;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -28,7 +29,8 @@ pub unsafe trait Arena: Send + Sync + 'static {
     fn chunk_bytes(&self) -> usize;
     /// How many chunks there can be, 4 TiB of them at most.
     fn chunks_max(&self) -> usize;
-    /// Makes chunk `chunk` usable. May block; the tree calls it under a lock of its own.
+    /// Makes chunk `chunk` usable; refused while it is committed already, so that two trees over
+    /// one arena never have the same chunk. May block; the tree calls it under a lock of its own.
     fn commit(&self, chunk: usize) -> Result<(), Exhausted>;
     /// Gives chunk `chunk` back.
     ///
@@ -50,7 +52,8 @@ pub struct HeapArena {
     reserved_bytes: usize,
     base: NonNull<u8>,
     chunk_bytes: usize,
-    chunks_max: usize,
+    /// Which chunks are committed.
+    committed: Box<[AtomicBool]>,
 }
 
 // SAFETY: [bwtree-arena] the struct only names a mapping that it owns.
@@ -66,7 +69,10 @@ impl HeapArena {
 
     /// Reserves address space for `chunks_max` chunks of `chunk_bytes` (a power of two from 1 MiB on).
     pub fn with_chunks(chunk_bytes: usize, chunks_max: usize) -> Result<HeapArena, Exhausted> {
-        assert!(chunk_bytes.is_power_of_two() && chunk_bytes >= 1 << 20, "a chunk is a power of two from 1 MiB on");
+        assert!(
+            chunk_bytes.is_power_of_two() && chunk_bytes >= CHUNK_BYTES_MIN,
+            "a chunk is a power of two from 1 MiB on"
+        );
         let bytes = chunk_bytes.checked_mul(chunks_max).and_then(|b| b.checked_add(chunk_bytes)).ok_or(Exhausted)?;
         // SAFETY: [bwtree-arena] a new mapping at an address of the kernel's choice touches nothing that exists.
         let reserved = unsafe {
@@ -81,11 +87,12 @@ impl HeapArena {
         let slack = reserved.as_ptr().align_offset(chunk_bytes);
         // SAFETY: [bwtree-arena] one chunk more than needed was reserved, so the aligned start lies inside.
         let base = unsafe { reserved.add(slack) };
-        Ok(HeapArena { reserved, reserved_bytes: bytes, base, chunk_bytes, chunks_max })
+        let committed = (0..chunks_max).map(|_| AtomicBool::new(false)).collect();
+        Ok(HeapArena { reserved, reserved_bytes: bytes, base, chunk_bytes, committed })
     }
 
     fn chunk(&self, chunk: usize) -> *mut std::ffi::c_void {
-        assert!(chunk < self.chunks_max, "chunk {chunk} of {}", self.chunks_max);
+        assert!(chunk < self.committed.len(), "chunk {chunk} of {}", self.committed.len());
         self.base.as_ptr().wrapping_add(chunk * self.chunk_bytes).cast()
     }
 }
@@ -108,13 +115,17 @@ unsafe impl Arena for HeapArena {
     }
 
     fn chunks_max(&self) -> usize {
-        self.chunks_max
+        self.committed.len()
     }
 
     fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
         let at = self.chunk(chunk);
+        if self.committed[chunk].swap(true, Ordering::Acquire) {
+            return Err(Exhausted);
+        }
         // SAFETY: [bwtree-arena] the range is part of our reservation.
         unsafe { rustix::mm::mprotect(at, self.chunk_bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
+            .inspect_err(|_| self.committed[chunk].store(false, Ordering::Release))
             .map_err(|_| Exhausted)?;
         // SAFETY: [bwtree-arena] advice about our own range; refusal only costs speed.
         let _ = unsafe { rustix::mm::madvise(at, self.chunk_bytes, Advice::LinuxHugepage) };
@@ -128,10 +139,13 @@ unsafe impl Arena for HeapArena {
             let _ = rustix::mm::madvise(at, self.chunk_bytes, Advice::LinuxDontNeed);
             let _ = rustix::mm::mprotect(at, self.chunk_bytes, MprotectFlags::empty());
         }
+        self.committed[chunk].store(false, Ordering::Release);
     }
 }
 
 /// What a word of the mapping table can name: 36 bits of 64 bytes.
 pub(crate) const ARENA_BYTES_MAX: usize = 1 << 42;
+/// Several of the longest pages must find room in a chunk.
+pub(crate) const CHUNK_BYTES_MIN: usize = 1 << 20;
 /// Longer values have lengths of more than 32 bits, and longer spans more slots than their counts have.
 pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 32;

@@ -58,7 +58,11 @@ impl Pages {
     }
 
     /// Takes the pins on `account`.
+    ///
+    /// # Panics
+    /// When another tree made the account: it would look these pins up among that tree's pages.
     pub fn on_account(mut self, account: Arc<PinAccount>) -> Pages {
+        assert!(account.is_of(&self.core), "a pin account of another tree");
         self.account = Some(account);
         self
     }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::arena::{ARENA_BYTES_MAX, Arena, CHUNK_BYTES_MAX, Exhausted};
+use crate::arena::{ARENA_BYTES_MAX, Arena, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Exhausted};
 
 /// Shape of a tree. `Options { prefix_len: 16, ..Options::default() }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,9 @@ impl Options {
     pub(crate) fn check(&self, arena: &dyn Arena) -> Result<(), Error> {
         let chunk_bytes = arena.chunk_bytes();
         let arena_bytes = chunk_bytes.checked_mul(arena.chunks_max());
+        let chunk = chunk_bytes.is_power_of_two() && chunk_bytes >= CHUNK_BYTES_MIN;
         let rules = [
+            (chunk, "a chunk of the arena is a power of two from 1 MiB on"),
             (chunk_bytes <= CHUNK_BYTES_MAX, "a chunk of the arena has at most 4 GiB"),
             (arena_bytes.is_some_and(|bytes| bytes <= ARENA_BYTES_MAX), "an arena has at most 4 TiB of addresses"),
             ((256..=128 << 10).contains(&self.page_bytes), "page_bytes is 256 to 131072"),

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,10 @@ use overside_memory::{MemoryError, Reservation, Segment, SegmentId};
 use crate::arena::{ARENA_BYTES_MAX, Arena, Exhausted};
 
 /// Learns of segments as an arena grows and shrinks, to register and deregister them.
+///
+/// It is called under locks of the arena and the tree, so it must not use that tree: it would wait
+/// for itself. Nothing unsafe relies on what it does: if it panics, so does the call of the tree
+/// that made the arena grow or shrink, and the tree goes on.
 pub trait SegmentObserver: Send + Sync + fmt::Debug {
     /// Whether a segment of `bytes` bytes may come at all: asked before one is made, which takes a while.
     fn has_room(&self, bytes: usize) -> bool {
@@ -48,11 +53,15 @@ impl SegmentArena {
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when the address space is not there.
+    ///
+    /// # Panics
+    /// When `segment_bytes` is not a power of two of at least a page.
     pub fn new(
         segment_bytes: usize,
         bytes_max: usize,
         observer: Arc<dyn SegmentObserver>,
     ) -> Result<SegmentArena, MemoryError> {
+        assert!(segment_bytes.is_power_of_two(), "segments of {segment_bytes} bytes; take a power of two");
         let chunks = (bytes_max / segment_bytes).max(1);
         // A place is free only once its last segment is forgotten everywhere, which a provider may defer:
         // there are more places than segments, so that nobody waits for that.
@@ -66,8 +75,21 @@ impl SegmentArena {
 impl Drop for SegmentArena {
     fn drop(&mut self) {
         let segments = self.segments.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut panicked = None;
         for segment in segments.values() {
-            self.observer.decommitted(segment.id());
+            // One that it does not hear of stays registered, and its memory with it.
+            let told = catch_unwind(AssertUnwindSafe(|| self.observer.decommitted(segment.id())));
+            match (told, &panicked) {
+                (Ok(()), _) => {}
+                (Err(payload), None) => panicked = Some(payload),
+                (Err(payload), Some(_)) => std::mem::forget(payload),
+            }
+        }
+        match panicked {
+            // A second panic would abort the process.
+            Some(payload) if std::thread::panicking() => std::mem::forget(payload),
+            Some(payload) => resume_unwind(payload),
+            None => {}
         }
     }
 }

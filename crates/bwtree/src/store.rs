@@ -184,7 +184,7 @@ unsafe fn record_at<'g>(base: *const u8, at: usize) -> DeltaRecord<'g> {
 /// What is known about a unit besides its bytes.
 #[derive(Default)]
 pub(crate) struct Unit {
-    /// Pins in the lower 32 bits, UNLINKED, RELEASED.
+    /// Pins in the lower bits, UNLINKED, RELEASED.
     state: AtomicU64,
     /// First byte that no record claimed, in units of 8 from the base page.
     tail: AtomicU32,
@@ -542,9 +542,11 @@ pub(crate) const FROZEN: u64 = 1;
 pub(crate) const GONE: u64 = 1 << 63 | FROZEN;
 const INNER: u64 = 2;
 const ADDRESS: u64 = !7;
-const PINS: u64 = u32::MAX as u64;
-const UNLINKED: u64 = 1 << 32;
-const RELEASED: u64 = 1 << 33;
+/// More than can be taken, be they dropped or forgotten: a count that ran over would free a page
+/// that is pinned.
+const PINS: u64 = UNLINKED - 1;
+const UNLINKED: u64 = 1 << 62;
+const RELEASED: u64 = 1 << 63;
 /// Records lie at most this far from their base page: 16 bits of 8-byte units.
 pub(crate) const UNIT_MAX: usize = 0xffff * 8;
 /// Header, fences and hints of a page of 8-byte keys.

@@ -12,11 +12,12 @@ impl PinnedPage {
     ///
     /// None when a range is not wholly of this page: of its base page, of its delta records (records that
     /// touch may be one range), or one of its overflow extents. Nothing else of the arena is known to stay.
+    /// A range without bytes names nothing, wherever it is.
     pub fn view(&self, ranges: impl IntoIterator<Item = (u64, u64)>) -> Option<View> {
         let page = self.offset_of(self.base());
         let page = page..page + self.base().len() as u64;
         let mut fragments = smallvec::SmallVec::<[Fragment; 4]>::new();
-        for (at, len) in ranges {
+        for (at, len) in ranges.into_iter().filter(|(_, len)| *len > 0) {
             let end = at.checked_add(len)?;
             let of_page = page.start <= at && end <= page.end;
             if !of_page && !self.covers_records(at, end) && !self.covers_extent(at, len) {

@@ -2,7 +2,11 @@
 //!
 //! A fuzz target's inputs lie in `fuzz/corpus/TARGET` of its crate. Files named `seed-…` were written by the crate's `seeds` program:
 //! its parser takes them. The others were found by `cargo xtask fuzz --keep`; all they owe is that the target's promises hold.
-#![forbid(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod metered;
+
+pub use metered::MeteredHeap;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use overside_shape::Messages;
 
 use crate::pack::pack_racing;
 use crate::racing::Racing;
-use crate::{MemoryError, kernels, sys};
+use crate::{MemoryError, kernels};
 
 /// A peer's segment. The peer may change it at any moment, so it gives copies and single
 /// aligned words only; whoever reads validates after the copy.
@@ -100,7 +100,7 @@ impl Foreign {
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
     #[inline]
     pub fn load_half(&self, at: u64) -> Result<u32, MemoryError> {
-        Ok(self.mapped.half(at)?.load(Ordering::SeqCst))
+        self.mapped.half(at)
     }
 
     /// Sleeps while the half word at offset `at` is `value`, until its owner wakes who waits on it, at most `timeout`. Whether it
@@ -109,7 +109,7 @@ impl Foreign {
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
     pub fn doze(&self, at: u64, value: u32, timeout: Duration) -> Result<bool, MemoryError> {
-        Ok(sys::wait_on(self.mapped.half(at)?, value, timeout))
+        self.mapped.doze(at, value, timeout)
     }
 
     /// Asks the processor to fetch the cache line at `at`; nothing happens for a bad offset.
@@ -133,8 +133,8 @@ impl Foreign {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Segment;
-    use std::sync::atomic::AtomicU32;
+    use crate::{Segment, sys};
+    use std::sync::atomic::AtomicU64;
 
     fn passed(segment: &Segment) -> OwnedFd {
         segment.fd().unwrap().try_clone_to_owned().unwrap()
@@ -177,8 +177,9 @@ mod tests {
                     foreign.doze(8, 0, Duration::from_secs(60)).unwrap();
                 }
             });
+            let word = u64::from_ne_bytes([5, 0, 0, 0, 7, 0, 0, 0].map(u8::to_ne_bytes).map(|[byte]| byte));
             // SAFETY: [test] a word of our own mapping that is reached by atomics alone.
-            unsafe { AtomicU32::from_ptr(segment.base().as_ptr().add(8).cast()) }.store(5, Ordering::SeqCst);
+            unsafe { AtomicU64::from_ptr(segment.base().as_ptr().add(8).cast()) }.store(word, Ordering::SeqCst);
             segment.wake(8).unwrap();
             sleeper.join().unwrap();
         });

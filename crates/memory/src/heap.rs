@@ -5,9 +5,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 /// The system's allocator for `#[global_allocator]`, which tells a function of the program's own when there is nothing left, before
 /// it fails as ever: without one a program can only abort, whatever it says of its exit status.
 ///
-/// The function is given the bytes that were asked for, may run on any thread, and ends the process. It must not allocate, for then it
-/// is called again. A program for which going on without an allocation matters (`try_reserve`) uses another allocator: this one does
-/// not know that it would.
+/// The function is given the bytes that were asked for, may run on any thread, and ends the
+/// process. It must not allocate, for then it is called again, nor unwind: a panic of it aborts the
+/// process, since an allocator that unwinds is undefined behaviour. A program for which going on
+/// without an allocation matters (`try_reserve`) uses another allocator: this one does not know
+/// that it would.
 #[derive(Debug)]
 pub struct Heap {
     exhausted: fn(usize),
@@ -29,7 +31,18 @@ impl Heap {
 
     #[cold]
     fn out_of_memory(&self, bytes: usize) {
+        let unwinding = Aborts;
         (self.exhausted)(bytes);
+        std::mem::forget(unwinding);
+    }
+}
+
+/// Ends the process where it is dropped: when a panic comes by.
+struct Aborts;
+
+impl Drop for Aborts {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 
@@ -78,5 +91,23 @@ mod tests {
             heap.dealloc(given, small);
         }
         assert_eq!(TOLD.load(Ordering::Relaxed), 0);
+    }
+
+    /// The program's function is any safe function.
+    #[test]
+    fn a_function_that_panics_does_not_unwind_through_the_allocator() {
+        use std::os::unix::process::ExitStatusExt;
+        const CHILD: &str = "OVERSIDE_HEAP_THAT_PANICS";
+        if std::env::var_os(CHILD).is_some() {
+            let heap = Heap::new(|_| panic!("planted"));
+            let absurd = Layout::from_size_align(isize::MAX as usize / 2, 8).unwrap();
+            // SAFETY: [heap] the layout is not empty.
+            let given = std::panic::catch_unwind(|| unsafe { heap.alloc(absurd) }.is_null());
+            unreachable!("unwound: {given:?}");
+        }
+        let name = "heap::tests::a_function_that_panics_does_not_unwind_through_the_allocator";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args(["--exact", name]).env(CHILD, "1").output().unwrap();
+        assert_eq!(ended.status.signal(), Some(6), "aborted: {ended:?}");
     }
 }

@@ -22,6 +22,7 @@ mod heap;
 mod hold;
 mod huge;
 pub mod kernels;
+mod names;
 pub mod pack;
 mod pool;
 mod racing;
@@ -92,7 +93,10 @@ pub enum MemoryError {
 /// What helps where memory could not be had.
 fn remedy(source: rustix::io::Errno) -> &'static str {
     match source {
+        rustix::io::Errno::OVERFLOW => "this process has no numbers left for segments: let go of long-lived ones",
         rustix::io::Errno::FBIG => "what processes share counts as a file: raise the limit of their size (ulimit -f)",
+        rustix::io::Errno::MFILE => "close some descriptors, or raise the limit of this process (ulimit -n)",
+        rustix::io::Errno::NFILE => "close some descriptors, or raise the system's limit (fs.file-max)",
         _ => "free memory, or raise the limit (ulimit -v, or the control group's)",
     }
 }

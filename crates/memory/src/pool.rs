@@ -11,22 +11,24 @@ use crate::{MemoryError, Segment};
 
 /// A fixed number of buffers of one size. Taking and returning are lock-free, from any thread.
 #[derive(Clone, Debug)]
-pub struct Pool {
-    free: Arc<ArrayQueue<Buffer>>,
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    free: ArrayQueue<Buffer>,
     buffer_bytes: usize,
     segment: Arc<Segment>,
 }
 
 struct Lent {
-    free: Arc<ArrayQueue<Buffer>>,
+    pool: Pool,
     buffer: Option<Buffer>,
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            // The queue has room for every buffer it was made with.
-            let _ = self.free.push(buffer);
+            self.pool.put(buffer);
         }
     }
 }
@@ -47,45 +49,49 @@ impl Pool {
         for buffer in buffers {
             let _ = free.push(buffer);
         }
-        Ok(Self { free: Arc::new(free), buffer_bytes, segment })
+        Ok(Self(Arc::new(Shared { free, buffer_bytes, segment })))
     }
 
     /// A buffer, unless all are in flight.
     pub fn take(&self) -> Option<Buffer> {
-        self.free.pop()
+        self.0.free.pop()
     }
 
-    /// Gives an unused buffer back.
+    /// Gives an unused buffer back. One that is not of this pool, or only a part of one, is
+    /// dropped: whoever takes a buffer relies on its length and on its segment's registration.
     pub fn put(&self, buffer: Buffer) {
-        let _ = self.free.push(buffer);
+        if Arc::ptr_eq(buffer.segment(), &self.0.segment) && buffer.len() == self.0.buffer_bytes {
+            // The queue has room for every buffer it was made with.
+            let _ = self.0.free.push(buffer);
+        }
     }
 
     /// The first `len` bytes of `buffer` as a view; its release brings the buffer back.
     pub fn view(&self, buffer: Buffer, len: usize) -> View {
         let fragments = Fragment::of(buffer.as_ptr(), len.min(buffer.len()), buffer.segment_id());
-        let lent = Lent { free: self.free.clone(), buffer: Some(buffer) };
+        let lent = Lent { pool: self.clone(), buffer: Some(buffer) };
         // SAFETY: [view] the hold owns the buffer until its release returns it.
         unsafe { View::pinned(fragments, Hold::from(Box::new(lent))) }
     }
 
     /// Buffers that are neither taken nor in flight.
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.0.free.len()
     }
 
     /// All buffers.
     pub fn capacity(&self) -> usize {
-        self.free.capacity()
+        self.0.free.capacity()
     }
 
     /// Bytes of each buffer.
     pub fn buffer_bytes(&self) -> usize {
-        self.buffer_bytes
+        self.0.buffer_bytes
     }
 
     /// The segment under the buffers, to be registered once.
     pub fn segment(&self) -> &Arc<Segment> {
-        &self.segment
+        &self.0.segment
     }
 }
 
@@ -103,5 +109,18 @@ mod tests {
         assert!(pool.take().is_none(), "both are out");
         std::thread::spawn(move || drop(view)).join().unwrap();
         assert_eq!(pool.take().map(|b| b[0]), Some(5));
+    }
+
+    #[test]
+    fn only_whole_buffers_of_its_own_come_into_a_pool() {
+        let pool = Pool::new(Segment::private(8192).unwrap(), 4096).unwrap();
+        let (short, rest) = pool.take().unwrap().split_at(64);
+        pool.put(short);
+        drop(pool.view(rest, 1));
+        let strange = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+        drop(pool.view(strange, 4096));
+        assert_eq!(pool.free(), 1);
+        assert!(Arc::ptr_eq(pool.take().unwrap().segment(), pool.segment()));
+        assert!(matches!(Pool::new(Segment::private(64).unwrap(), usize::MAX), Err(MemoryError::Escapes { .. })));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::{MemoryError, kernels, sys};
 
@@ -19,8 +20,15 @@ unsafe impl Send for Racing {}
 unsafe impl Sync for Racing {}
 
 impl Racing {
-    /// Maps `len` bytes of a descriptor of our own.
-    pub(crate) fn own(fd: impl AsFd, len: usize, write: bool) -> Result<Self, MemoryError> {
+    /// Maps `len` bytes of a memory file of our own, whose pages are all touched so that peers believe that they are there.
+    pub(crate) fn own(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let mapped = Self::map(fd, len, true)?;
+        // SAFETY: [mapping] just made; its memory is allocated.
+        unsafe { sys::populate(mapped.base, len) };
+        Ok(mapped)
+    }
+
+    fn map(fd: impl AsFd, len: usize, write: bool) -> Result<Self, MemoryError> {
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map(fd, None, len, write) }?;
         Ok(Self { base, len })
@@ -33,7 +41,7 @@ impl Racing {
         }
         // What is only read here was passed for reading alone: whoever else has its descriptor cannot write it either.
         sys::verify(&fd, len, !write)?;
-        Self::own(fd, len as usize, write)
+        Self::map(fd, len as usize, write)
     }
 
     #[inline]
@@ -70,14 +78,37 @@ impl Racing {
         Ok(unsafe { AtomicU64::from_ptr(target.cast()) })
     }
 
-    /// The aligned half word at offset `at`.
+    /// The aligned half word at offset `at`, read with its whole word: words are all that is
+    /// accessed atomically here, because two sizes of access to the same bytes may not race.
     #[inline]
-    pub(crate) fn half(&self, at: u64) -> Result<&AtomicU32, MemoryError> {
+    pub(crate) fn half(&self, at: u64) -> Result<u32, MemoryError> {
+        self.half_at(at)?;
+        let halves = self.word(at & !7)?.load(Ordering::SeqCst).to_ne_bytes();
+        let [a, b, c, d, rest @ ..] = halves;
+        Ok(u32::from_ne_bytes(if at.is_multiple_of(8) { [a, b, c, d] } else { rest }))
+    }
+
+    /// Sleeps while the aligned half word at offset `at` is `value`, at most `timeout`; false when
+    /// that has passed.
+    pub(crate) fn doze(&self, at: u64, value: u32, timeout: Duration) -> Result<bool, MemoryError> {
+        Ok(sys::wait_on(self.half_at(at)?, value, timeout))
+    }
+
+    /// Wakes one that sleeps on the aligned half word at offset `at`.
+    pub(crate) fn wake(&self, at: u64) -> Result<(), MemoryError> {
+        sys::wake(self.half_at(at)?);
+        Ok(())
+    }
+
+    /// The aligned half word at offset `at` for the system, which sleeps and wakes by its address.
+    /// Nothing here accesses it.
+    fn half_at(&self, at: u64) -> Result<&AtomicU32, MemoryError> {
         let target = self.checked(at, 4)?;
         if !at.is_multiple_of(4) {
             return Err(MemoryError::Escapes { at, len: 4, of: self.len as u64 });
         }
-        // SAFETY: [foreign] [window] aligned, in bounds, alive as long as the borrow; every access is atomic or racing-safe.
+        // SAFETY: [foreign] [window] aligned, in bounds, alive as long as the borrow; only the
+        // system reads it.
         Ok(unsafe { AtomicU32::from_ptr(target.cast()) })
     }
 

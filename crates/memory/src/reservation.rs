@@ -28,7 +28,7 @@ unsafe impl Send for Range {}
 // SAFETY: [reservation] as above.
 unsafe impl Sync for Range {}
 
-/// A chunk's place in its reservation, taken.
+/// A chunk's place in its reservation, taken until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     range: Arc<Range>,
@@ -81,8 +81,7 @@ impl Reservation {
         if taken.swap(true, Ordering::Acquire) {
             return Err(escapes);
         }
-        let place = Reserved { range: self.range.clone(), chunk };
-        Segment::reserved(place, self.range.chunk_bytes).inspect_err(|_| taken.store(false, Ordering::Release))
+        Segment::reserved(Reserved { range: self.range.clone(), chunk }, self.range.chunk_bytes)
     }
 }
 
@@ -91,11 +90,13 @@ impl Reserved {
         // SAFETY: [reservation] the chunk is below chunks_max, so it lies in the range.
         unsafe { self.range.base.add(self.chunk * self.range.chunk_bytes) }
     }
+}
 
+impl Drop for Reserved {
     /// Makes the place inaccessible again and free to be taken.
-    pub(crate) fn vacate(&self, len: usize) {
-        // SAFETY: [reservation] the segment that used the place is being dropped.
-        if unsafe { sys::map_anonymous(Some(self.base()), len, false) }.is_ok() {
+    fn drop(&mut self) {
+        // SAFETY: [reservation] the segment that used the place is gone, or was never made.
+        if unsafe { sys::map_anonymous(Some(self.base()), self.range.chunk_bytes, false) }.is_ok() {
             self.range.taken[self.chunk].store(false, Ordering::Release);
         }
     }

@@ -3,13 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use crate::buffer::Buffer;
+use crate::names::Name;
 use crate::reservation::Reserved;
 use crate::{MemoryError, sys};
 
-/// Names a segment within this process; never 0, never used again.
+/// Names a segment within this process; never 0, and no other segment's while this one is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentId(u32);
 
@@ -26,11 +27,6 @@ impl SegmentId {
     pub const fn from_number(number: u32) -> Self {
         Self(number)
     }
-
-    fn next() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 /// A range of memory with one owner: this process.
@@ -39,18 +35,19 @@ impl SegmentId {
 /// (`F_SEAL_FUTURE_WRITE` is set once the owner has mapped it), a private one not at all.
 #[derive(Debug)]
 pub struct Segment {
-    id: SegmentId,
     base: NonNull<u8>,
     len: usize,
     fd: Option<OwnedFd>,
     place: Place,
+    /// Given back last, after the mapping has ended.
+    name: Name,
 }
 
 /// Who ends the mapping.
 #[derive(Debug)]
 enum Place {
     Own,
-    Reserved(Reserved),
+    Reserved(#[expect(dead_code, reason = "kept for its end")] Reserved),
 }
 
 // SAFETY: [segment] bytes are reached only as Buffer (exclusive), View (frozen) or kernels' copies.
@@ -65,12 +62,11 @@ impl Segment {
     /// # Errors
     /// [`MemoryError::Exhausted`] when the memory is not there.
     pub fn shared(len: usize) -> Result<Self, MemoryError> {
-        let len = sys::rounded(len)?;
+        let (name, len) = (Name::new()?, sys::rounded(len)?);
         let fd = sys::memfd("overside-segment", len)?;
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map(&fd, None, len, true) }?;
-        sys::seal(&fd, true)?;
-        Ok(Self { id: SegmentId::next(), base, len, fd: Some(fd), place: Place::Own })
+        Self { name, base, len, fd: Some(fd), place: Place::Own }.sealed()
     }
 
     /// A segment that no peer ever maps: receive buffers, scratch. Huge pages are asked for.
@@ -78,25 +74,32 @@ impl Segment {
     /// # Errors
     /// [`MemoryError::Exhausted`] when the address space is not there.
     pub fn private(len: usize) -> Result<Self, MemoryError> {
-        let len = sys::rounded(len)?;
+        let (name, len) = (Name::new()?, sys::rounded(len)?);
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map_anonymous(None, len, true) }?;
         sys::advise_huge(base, len);
-        Ok(Self { id: SegmentId::next(), base, len, fd: None, place: Place::Own })
+        Ok(Self { name, base, len, fd: None, place: Place::Own })
     }
 
     /// A shared segment at a place of a reservation.
     pub(crate) fn reserved(place: Reserved, len: usize) -> Result<Self, MemoryError> {
-        let fd = sys::memfd("overside-arena", len)?;
+        let (name, fd) = (Name::new()?, sys::memfd("overside-arena", len)?);
         // SAFETY: [reservation] `place` is a committed-once part of the reservation.
         let base = unsafe { sys::map(&fd, Some(place.base()), len, true) }?;
-        sys::seal(&fd, true)?;
-        Ok(Self { id: SegmentId::next(), base, len, fd: Some(fd), place: Place::Reserved(place) })
+        Self { name, base, len, fd: Some(fd), place: Place::Reserved(place) }.sealed()
+    }
+
+    /// With its size sealed, and for this mapping alone to write.
+    fn sealed(self) -> Result<Self, MemoryError> {
+        // SAFETY: [mapping] just made; its memory is allocated.
+        unsafe { sys::populate(self.base, self.len) };
+        self.fd.as_ref().map_or(Ok(()), |fd| sys::seal(fd, true))?;
+        Ok(self)
     }
 
     /// The segment's name in this process.
     pub fn id(&self) -> SegmentId {
-        self.id
+        SegmentId(self.name.get())
     }
 
     /// Length in bytes, whole pages.
@@ -140,9 +143,10 @@ impl Segment {
     }
 
     /// Cuts the whole segment into exclusive buffers of `size` bytes. Consumes the segment,
-    /// so the same bytes are never carved twice. `size` is rounded up to 64 bytes.
+    /// so the same bytes are never carved twice. `size` is rounded up to 64 bytes; none fits that
+    /// is longer than the segment.
     pub fn carve(self, size: usize) -> Vec<Buffer> {
-        let size = size.max(1).next_multiple_of(64);
+        let Some(size) = size.max(1).checked_next_multiple_of(64) else { return Vec::new() };
         let segment = Arc::new(self);
         (0..segment.len / size)
             // SAFETY: [buffer] disjoint parts of a segment that was ours alone.
@@ -156,7 +160,8 @@ impl Drop for Segment {
         match &self.place {
             // SAFETY: [mapping] the last owner ends it; views and buffers keep an Arc or a hold.
             Place::Own => unsafe { sys::unmap(self.base, self.len) },
-            Place::Reserved(place) => place.vacate(self.len),
+            // The end of its place ends the mapping.
+            Place::Reserved(_) => {}
         }
     }
 }
@@ -184,6 +189,16 @@ mod tests {
     }
 
     #[test]
+    fn after_all_numbers_a_living_segments_one_is_left_out() {
+        let first = Segment::private(4096).unwrap();
+        crate::names::go_on_with(u32::MAX - 2);
+        let later: Vec<Segment> = (0..8).map(|_| Segment::private(4096).unwrap()).collect();
+        assert!(later.iter().all(|segment| segment.id() != first.id() && segment.id() != SegmentId::FOREIGN));
+        let around = later.iter().filter(|segment| segment.id().get() < u32::MAX - 2).count();
+        assert!(around >= 3, "the numbers came round: {later:?}");
+    }
+
+    #[test]
     fn carved_buffers_do_not_overlap() {
         let mut buffers = Segment::private(4096).unwrap().carve(100);
         assert_eq!(buffers.len(), 4096 / 128);
@@ -191,5 +206,8 @@ mod tests {
             buffer.fill(i as u8);
         }
         assert!(buffers.iter().enumerate().all(|(i, b)| b.iter().all(|x| *x == i as u8)));
+        for absurd in [4097, usize::MAX - 63, usize::MAX] {
+            assert!(Segment::private(4096).unwrap().carve(absurd).is_empty());
+        }
     }
 }

@@ -102,7 +102,8 @@ impl View {
         Ok(unsafe { Self::pinned(fragments, Hold::from(buffer.clone())) })
     }
 
-    /// Memory of the user's own, outside of every segment. A provider may have to copy it.
+    /// Memory of the user's own, outside of every segment. A provider may have to copy it. Which
+    /// bytes, `T` is asked once.
     pub fn foreign<T: AsRef<[u8]> + Send + Sync + 'static>(bytes: Arc<T>) -> Self {
         let slice: &[u8] = (*bytes).as_ref();
         let fragments: SmallVec<[Fragment; 4]> =
@@ -158,6 +159,8 @@ const FRAGMENT_BYTES_MAX: usize = 1 << 31;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::Segment;
 
@@ -171,6 +174,50 @@ mod tests {
         let mut out = [0; 8];
         assert_eq!((view.bytes(), view.copy_to(&mut out)), (6, 6));
         assert_eq!(out, [9, 10, 1, 2, 3, 77, 0, 0]);
+    }
+
+    /// Gives another slice each time, or panics.
+    struct Fickle {
+        bytes: [Vec<u8>; 2],
+        asked: AtomicUsize,
+        panics: bool,
+    }
+
+    impl AsRef<[u8]> for Fickle {
+        fn as_ref(&self) -> &[u8] {
+            assert!(!self.panics, "planted");
+            &self.bytes[self.asked.fetch_add(1, Ordering::Relaxed).min(1)]
+        }
+    }
+
+    #[test]
+    fn memory_of_the_users_own_is_what_it_said_first() {
+        let fickle = |panics| {
+            let bytes = [vec![1; 100], vec![2; 100_000]];
+            Arc::new(Fickle { bytes, asked: AtomicUsize::new(0), panics })
+        };
+        let owner = fickle(false);
+        let view = View::foreign(owner.clone()).then(View::foreign(Arc::new(vec![3u8])));
+        let mut out = vec![0; 200_000];
+        assert_eq!((view.bytes(), view.copy_to(&mut out), owner.asked.load(Ordering::Relaxed)), (101, 101, 1));
+        assert!(out[..100].iter().all(|byte| *byte == 1) && out[100] == 3);
+        drop(view);
+        assert_eq!(Arc::strong_count(&owner), 1);
+        let owner = fickle(true);
+        let kept = owner.clone();
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| View::foreign(kept))).is_err());
+        assert_eq!(Arc::strong_count(&owner), 1, "nothing keeps it");
+    }
+
+    /// Fragments whose iterator panics leave no view, and their hold is released.
+    #[test]
+    fn a_view_that_does_not_come_about_holds_nothing() {
+        let value = Arc::new(7);
+        let panics = std::iter::from_fn(|| -> Option<Fragment> { panic!("planted") });
+        // SAFETY: [view] there is no fragment.
+        let made = || unsafe { View::pinned(panics, Hold::from(value.clone())) };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(made)).is_err());
+        assert_eq!(Arc::strong_count(&value), 1);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Memory that a peer may write at any moment.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::racing::Racing;
 use crate::{MemoryError, kernels, sys};
@@ -24,7 +25,7 @@ impl Window {
     pub fn new(len: usize) -> Result<Self, MemoryError> {
         let len = sys::rounded(len)?;
         let fd = sys::memfd("overside-window", len)?;
-        Ok(Self { mapped: Racing::own(&fd, len, true)?, fd: Some(fd) })
+        Ok(Self { mapped: Racing::own(&fd, len)?, fd: Some(fd) })
     }
 
     /// A peer's window, verified and mapped here.
@@ -100,15 +101,27 @@ impl Window {
         Ok(())
     }
 
-    /// The aligned half word at offset `at`: what the system can put a waiter to sleep on.
+    /// Sleeps while the aligned half word at offset `at` is `value`, until somebody
+    /// [wakes](Self::wake) who waits on it, at most `timeout`. Whether it ended before that; wakes
+    /// for nothing happen. Which half of its [word](Self::word) it is the bytes' order in memory
+    /// says.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
-    pub fn half(&self, at: u64) -> Result<&AtomicU32, MemoryError> {
-        self.mapped.half(at)
+    pub fn doze(&self, at: u64, value: u32, timeout: Duration) -> Result<bool, MemoryError> {
+        self.mapped.doze(at, value, timeout)
     }
 
-    /// The aligned word at offset `at`: for loads, stores and atomics of either side.
+    /// Wakes one that sleeps on the aligned half word at offset `at`, here or in the peer.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when it is misaligned or outside.
+    pub fn wake(&self, at: u64) -> Result<(), MemoryError> {
+        self.mapped.wake(at)
+    }
+
+    /// The aligned word at offset `at`: for loads, stores and atomics of either side. There is one
+    /// size of them, since atomics of two sizes on the same bytes may not race.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
@@ -136,11 +149,70 @@ mod tests {
         assert_eq!(ours.word(64).unwrap().fetch_add(2, Ordering::AcqRel), 1);
         assert_eq!(theirs.word(64).unwrap().load(Ordering::Acquire), 3);
         assert!(ours.word(4).is_err() && ours.word(4096).is_err());
-        ours.half(72).unwrap().store(9, Ordering::Release);
-        assert_eq!(theirs.half(72).unwrap().load(Ordering::Acquire), 9);
-        assert!(ours.half(2).is_err() && ours.half(4096).is_err());
         assert!(theirs.write(4090, &[0; 7]).is_err());
     }
+
+    /// The system sleeps on four bytes, of which either half of a word may be meant.
+    #[test]
+    fn a_sleeper_is_woken_by_the_other_side() {
+        let ours = Window::new(4096).unwrap();
+        let theirs = Window::map(ours.share(true).unwrap().try_clone_to_owned().unwrap(), 4096).unwrap();
+        for at in [64, 68] {
+            let word = |half: u32| {
+                let mut bytes = [0; 8];
+                bytes[at as usize - 64..][..4].copy_from_slice(&half.to_ne_bytes());
+                u64::from_ne_bytes(bytes)
+            };
+            theirs.word(64).unwrap().store(word(3), Ordering::SeqCst);
+            assert!(ours.doze(at, 9, Duration::from_secs(60)).unwrap(), "it is something else already");
+            assert!(!ours.doze(at, 3, Duration::from_millis(1)).unwrap(), "nobody woke it");
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    while ours.word(64).unwrap().load(Ordering::SeqCst) != word(4) {
+                        ours.doze(at, 3, Duration::from_secs(60)).unwrap();
+                    }
+                });
+                theirs.word(64).unwrap().store(word(4), Ordering::SeqCst);
+                theirs.wake(at).unwrap();
+                sleeper.join().unwrap();
+            });
+        }
+        assert!(
+            ours.doze(2, 0, Duration::ZERO).is_err() && ours.wake(4096).is_err() && ours.wake(u64::MAX - 3).is_err()
+        );
+    }
+
+    /// Whoever may write a memory file may punch holes into it. Of hugetlbfs a hole is filled from
+    /// a pool, and where that is empty the reader dies of SIGBUS; so no memory of ours is of it.
+    #[test]
+    fn a_peer_that_may_write_punches_holes_and_does_no_harm() {
+        use rustix::fs::{FallocateFlags, fallocate, fstatfs, ftruncate};
+        let (page, huge) = (4096, 4 << 20);
+        let punch =
+            |fd: BorrowedFd<'_>, len| fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len);
+        for len in [page, huge] {
+            let ours = Window::new(len).unwrap();
+            ours.write(0, &vec![7; len]).unwrap();
+            let fd = ours.share(true).unwrap();
+            assert_eq!(fstatfs(fd).unwrap().f_type, TMPFS, "a hole of it is filled like any other page");
+            let theirs = Window::map(fd.try_clone_to_owned().unwrap(), len as u64).unwrap();
+            punch(fd, len as u64).unwrap();
+            let mut out = vec![1; len];
+            ours.read(0, &mut out).unwrap();
+            assert!(out.iter().all(|byte| *byte == 0));
+            theirs.write(8, b"again").unwrap();
+            assert_eq!(ours.word(8).unwrap().load(Ordering::Relaxed).to_ne_bytes(), *b"again\0\0\0");
+            assert!(ftruncate(fd, 0).is_err() && ftruncate(fd, 2 * len as u64).is_err(), "its size is sealed");
+            // What peers may only read has no holes.
+            let (readable, segment) = (Window::new(len).unwrap(), crate::Segment::shared(len).unwrap());
+            for fd in [readable.share(false).unwrap(), segment.fd().unwrap()] {
+                assert_eq!(fstatfs(fd).unwrap().f_type, TMPFS);
+                assert!(punch(fd, len as u64).is_err());
+            }
+        }
+    }
+
+    const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
     #[test]
     fn the_first_sharing_decides_what_peers_may_do() {

@@ -29,7 +29,7 @@ proptest! {
     fn a_described_shape_is_packed_from_the_peers_memory(case in any_case(), at in 0u64..100, from in 0u64..20, len in 0u64..30) {
         let mut description = Vec::new();
         case.shape.describe(&mut description);
-        let shape = Shape::described(&description).unwrap();
+        let shape = Shape::described(&description, u64::MAX).unwrap();
         let (memory, foreign) = peer((at + shape.end()).max(1) as usize);
         let from = from.min(shape.messages().count());
         let messages = shape.messages();

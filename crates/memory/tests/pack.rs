@@ -107,8 +107,84 @@ fn runs_that_leave_their_memory_or_find_no_room_are_not_packed() {
     assert!(matches!(pack(&[Run::new(u64::MAX, 2)]), Err(MemoryError::Escapes { at: u64::MAX, .. })));
     let long = pack(&[Run::new(0, 40), Run::new(50, 11)]);
     assert!(matches!(long, Err(MemoryError::Short { needed: 51, has: 50 })));
+    let behind = pack(&[Run::new(0, 40), Run::new(50, 11), Run::new(0, 9), Run::new(5, u64::MAX)]);
+    assert!(matches!(behind, Err(MemoryError::Short { needed: u64::MAX, has: 50 })));
     assert!(matches!(pack(&[Run::new(99, 1)]), Ok(1)));
-    assert_eq!(out[..2], [7, 0], "what was refused wrote nothing");
+    assert_eq!(out[40..], [0; 10], "nothing from the refused run on was written");
+}
+
+/// Runs as a caller's own iterator may give them: its clone says something else, its hint is wrong,
+/// it goes on after its end, or it panics.
+struct Liar {
+    cloned: bool,
+    turn: u64,
+    says: fn(cloned: bool, turn: u64) -> Option<Run>,
+}
+
+impl Clone for Liar {
+    fn clone(&self) -> Self {
+        Self { cloned: true, ..*self }
+    }
+}
+
+impl Iterator for Liar {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        self.turn += 1;
+        (self.says)(self.cloned, self.turn)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::MAX, Some(0))
+    }
+}
+
+/// How much of its room is full is the caller's word.
+#[test]
+fn a_place_that_says_more_than_it_has_room_for_is_refused() {
+    let memory = vec![0; 8 * 640];
+    let rows = Bitmap::of(640, |row| row % 3 == 0 || row % 7 == 1);
+    let columns = [0, 4 * 640].map(|base| Column { base, stride: 4, width: 4 });
+    let shape = Shape::bitmapped(&columns, &rows, Order::Rows).unwrap();
+    // So many that their bytes wrap to none.
+    for said in [1, usize::MAX / 8 + 1, usize::MAX] {
+        let Some(mut dealer) = Dealer::new(&memory, &[&shape]).unwrap() else {
+            assert!(PackKernel::best() < PackKernel::Avx2);
+            return;
+        };
+        let mut room = [0; 7];
+        let deal = || dealer.deal(&mut [Place { room: &mut room, rows: said }]);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(deal)).is_err(), "{said} rows");
+    }
+}
+
+#[test]
+fn runs_that_lie_are_packed_as_they_were_checked() {
+    let memory = [7u8; 100];
+    // What is written behind its place is seen, and hits nothing else.
+    let mut around = [1u8; 400];
+    let mut pack = |says| {
+        around.fill(1);
+        let packed = pack_runs(&memory, Liar { cloned: false, turn: 0, says }, &mut around[..8]);
+        assert!(around[8..].iter().all(|byte| *byte == 1), "the heap is overflowed");
+        packed
+    };
+    // One byte for the check, a clone's; more for the copy.
+    let longer = pack(|cloned, turn| (turn == 1).then_some(if cloned { Run::new(0, 1) } else { Run::new(0, 64) }));
+    assert!(matches!(longer, Err(MemoryError::Short { needed: 64, has: 8 })));
+    let outside = pack(|cloned, turn| (turn == 1).then_some(if cloned { Run::new(0, 1) } else { Run::new(99, 8) }));
+    assert!(matches!(outside, Err(MemoryError::Escapes { at: 99, len: 8, of: 100 })));
+    let more = pack(|cloned, turn| (turn == 1 || !cloned && turn < 300).then_some(Run::new(0, 1)));
+    assert!(matches!(more, Err(MemoryError::Short { needed: 299, has: 8 })));
+    // It ends and goes on: whatever is taken of it fits.
+    let revived = pack(|_, turn| (turn % 2 == 1 && turn < 300).then_some(Run::new(0, 1)));
+    assert!(matches!(revived, Ok(1..=8) | Err(MemoryError::Short { has: 8, .. })), "{revived:?}");
+    let panicked = std::panic::catch_unwind(|| {
+        let says = |_, turn| if turn == 40 { panic!("planted") } else { Some(Run::new(0, 0)) };
+        pack_runs(&[7u8; 100], Liar { cloned: false, turn: 0, says }, &mut [0u8; 8])
+    });
+    assert!(panicked.is_err());
 }
 
 const WIDTHS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 40, 130];

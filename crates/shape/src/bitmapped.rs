@@ -66,15 +66,38 @@ impl Bitmapped {
     }
 }
 
-/// Checks columns over a bitmap and puts base and bitmap on the first set row. Columns without a row are empty.
-pub(crate) fn trimmed(columns: &[Column], rows: &Bitmap) -> Result<Option<(Vec<Column>, Bitmap)>, ShapeError> {
+/// What has to be stepped through a bitmap for: once, however many columns and regions lie under it.
+#[derive(Clone, Debug)]
+pub(crate) struct Stepped {
+    /// First and last set row, unless there is none.
+    reach: Option<(u64, u64)>,
+    /// The rows from the first set one to the last.
+    pub(crate) rows: Bitmap,
+    /// The distance between set rows, if it is one and the same.
+    pub(crate) step: Option<u64>,
+}
+
+impl Stepped {
+    pub(crate) fn of(rows: &Bitmap) -> Self {
+        let reach = rows.reach();
+        let trimmed = match reach {
+            Some((first, last)) if first > 0 || last + 1 < rows.rows() => rows.slice(first..last + 1),
+            _ => rows.clone(),
+        };
+        let step = trimmed.step();
+        Self { reach, rows: trimmed, step }
+    }
+}
+
+/// Checks columns over a bitmap and puts their bases on the first set row. Columns without a row are empty.
+pub(crate) fn trimmed(columns: &[Column], rows: &Stepped) -> Result<Option<Vec<Column>>, ShapeError> {
     for (index, column) in columns.iter().enumerate() {
-        let fits = column.width > 0 && (column.stride >= column.width || rows.ones() <= 1);
+        let fits = column.width > 0 && (column.stride >= column.width || rows.rows.ones() <= 1);
         if !fits {
             return Err(ShapeError::Column { column: index, stride: column.stride, width: column.width });
         }
     }
-    let Some((first, last)) = rows.reach() else { return Ok(None) };
+    let Some((first, last)) = rows.reach else { return Ok(None) };
     let mut out = Vec::with_capacity(columns.len());
     for column in columns {
         let at = |row: u64| row.checked_mul(column.stride).and_then(|at| at.checked_add(column.base));
@@ -82,13 +105,13 @@ pub(crate) fn trimmed(columns: &[Column], rows: &Bitmap) -> Result<Option<(Vec<C
         let (Some(base), Some(_)) = (at(first), reach) else { return Err(ShapeError::Overflow) };
         out.push(Column { base, ..*column });
     }
-    let whole = first == 0 && last + 1 == rows.rows();
-    Ok(Some((out, if whole { rows.clone() } else { rows.slice(first..last + 1) })))
+    Ok(Some(out))
 }
 
 /// One trimmed column whose set rows lie at one distance is a stride.
-pub(crate) fn column(column: Column, rows: &Bitmap, step: Option<u64>) -> Result<Form, ShapeError> {
-    let level = match step {
+pub(crate) fn column(column: Column, stepped: &Stepped) -> Result<Form, ShapeError> {
+    let rows = &stepped.rows;
+    let level = match stepped.step {
         _ if rows.ones() == 1 => Level::new(0, 1),
         Some(step) => Level::new(step.checked_mul(column.stride).ok_or(ShapeError::Overflow)?, rows.ones()),
         None => {

@@ -4,7 +4,7 @@ use crate::bitmap::{Bitmap, Ones};
 use crate::bitmapped::{Bitmapped, Column};
 use crate::form::Form;
 use crate::mapped::Mapped;
-use crate::run::Run;
+use crate::run::{Run, Runs};
 use crate::strided::{LEVELS_MAX, Strided};
 use crate::variable::Variable;
 
@@ -54,13 +54,14 @@ impl<'a> Cursor<'a> {
             digits[i] = index % level.count;
             index /= level.count;
         }
-        let run = if past { usize::MAX } else { 0 };
+        let (run, left) = if past { (usize::MAX, 0) } else { region.runs.locate(left) };
         let place = Place::Strided { region, digits, period_at, run };
         Self { place, rest: Run::new(0, 0) }.skip(left)
     }
 
-    fn list(runs: &'a [Run], at: u64) -> Self {
-        Self { place: Place::List { runs, next: 0 }, rest: Run::new(0, 0) }.skip(at)
+    fn list(runs: &'a Runs, at: u64) -> Self {
+        let (next, left) = runs.locate(at);
+        Self { place: Place::List { runs, next }, rest: Run::new(0, 0) }.skip(left)
     }
 
     fn bitmapped(region: &'a Bitmapped, at: u64) -> Self {
@@ -86,8 +87,9 @@ impl<'a> Cursor<'a> {
     }
 
     fn mapped(region: &'a Mapped, at: u64) -> Self {
-        let place = Place::Mapped { region, row: (at / region.row_bytes) as usize, run: 0 };
-        Self { place, rest: Run::new(0, 0) }.skip(at % region.row_bytes)
+        let (run, left) = region.runs.locate(at % region.row_bytes);
+        let place = Place::Mapped { region, row: (at / region.row_bytes) as usize, run };
+        Self { place, rest: Run::new(0, 0) }.skip(left)
     }
 
     fn variable(region: &'a Variable, at: u64) -> Self {

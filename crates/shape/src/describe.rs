@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
-use crate::bitmapped::{Column, Order};
+use crate::bitmapped::{Column, Order, Stepped};
 use crate::cut::Cut;
 use crate::error::ShapeError;
 use crate::form::{Form, Mask};
@@ -43,6 +43,17 @@ pub enum DescriptionError {
         /// What stands there.
         value: u64,
     },
+    /// Bitmaps said again make more steps than the memory and the description warrant.
+    #[error(
+        "the description says bitmaps again that have {words} words together, where {most} are read over a memory of so many bytes; \
+         send fewer columns of the region at a time"
+    )]
+    Repeats {
+        /// Words of the bitmaps that are said again.
+        words: u64,
+        /// How many may be.
+        most: u64,
+    },
     /// What it describes is no shape.
     #[error("the description is refused: {0}")]
     Shape(#[from] ShapeError),
@@ -51,8 +62,19 @@ pub enum DescriptionError {
 impl Shape {
     /// Bytes of [`describe`](Self::describe).
     pub fn description_bytes(&self) -> u64 {
-        let words = 1 + region_words(self, &mut None);
+        let words = 1 + region_words(self, &mut Said::default());
         words.saturating_mul(WORD_BYTES as u64)
+    }
+
+    /// Whether [`described`](Self::described) takes the description, for a memory of `over` bytes.
+    ///
+    /// # Errors
+    /// [`DescriptionError::Repeats`], and [`DescriptionError::Shape`] when the shape leaves the memory.
+    pub fn describable(&self, over: u64) -> Result<(), DescriptionError> {
+        self.within(over)?;
+        let mut said = Said::default();
+        let words = 1 + region_words(self, &mut said);
+        repeated(said.again, words, over)
     }
 
     /// Appends the shape's description.
@@ -61,24 +83,44 @@ impl Shape {
         region(self, &mut None, out);
     }
 
-    /// The shape that [`describe`](Self::describe) wrote. Any bytes at all give a shape or an error; neither time nor
-    /// memory exceeds a few times what as many bytes take.
+    /// The shape that [`describe`](Self::describe) wrote, over a memory of `over` bytes. Any bytes at all give a shape or an error; neither
+    /// time nor memory exceeds a few times what as many bytes take. Going through the shape once costs in addition what going through
+    /// its bytes and the memory costs: bitmaps that are said again are counted.
     ///
     /// # Errors
     /// [`DescriptionError`].
-    pub fn described(bytes: &[u8]) -> Result<Self, DescriptionError> {
-        let mut reader = Reader { left: bytes, bytes: bytes.len(), bitmap: None };
+    pub fn described(bytes: &[u8], over: u64) -> Result<Self, DescriptionError> {
+        let mut reader = Reader { left: bytes, bytes: bytes.len(), over, bitmap: None, stepped: None, again: 0 };
         match reader.word()? {
             HEAD => {}
             found => return Err(DescriptionError::Version { found }),
         }
         let shape = reader.region(true)?;
+        shape.within(over)?;
         if reader.left.is_empty() { Ok(shape) } else { Err(reader.fault()) }
     }
 }
 
+/// Bitmaps that are said again may have as many words together as take no time at all; as those would that a description of so many words has
+/// room for, under a few dozen columns; and one bit for each byte of the memory, since columns that share a bitmap have bytes of their own.
+fn repeated(again: u64, words: u64, over: u64) -> Result<(), DescriptionError> {
+    let most = REPEATED_MIN.saturating_add(words.saturating_mul(REPEATED_PER_WORD)).saturating_add(over / 64);
+    if again > most {
+        return Err(DescriptionError::Repeats { words: again, most });
+    }
+    Ok(())
+}
+
+/// What was written of bitmaps.
+#[derive(Default)]
+struct Said<'a> {
+    last: Option<&'a Bitmap>,
+    /// Words of those that are said again.
+    again: u64,
+}
+
 /// Words that [`region`] writes.
-fn region_words<'a>(shape: &'a Shape, last: &mut Option<&'a Bitmap>) -> u64 {
+fn region_words<'a>(shape: &'a Shape, last: &mut Said<'a>) -> u64 {
     let body = match &shape.form {
         Form::Contiguous(_) => 2,
         Form::Strided(s) => 3 + 2 * (s.levels.len() + s.runs.len()) as u64,
@@ -91,12 +133,13 @@ fn region_words<'a>(shape: &'a Shape, last: &mut Option<&'a Bitmap>) -> u64 {
     3 + body
 }
 
-fn bitmap_words<'a>(rows: &'a Bitmap, last: &mut Option<&'a Bitmap>) -> u64 {
-    if *last == Some(rows) {
+fn bitmap_words<'a>(rows: &'a Bitmap, said: &mut Said<'a>) -> u64 {
+    let words = rows.word_count() as u64;
+    if said.last.replace(rows) == Some(rows) {
+        said.again = said.again.saturating_add(words);
         return 1;
     }
-    *last = Some(rows);
-    1 + rows.word_count() as u64
+    1 + words
 }
 
 /// `last` is the bitmap written last: where columns share one, it is written once.
@@ -172,8 +215,14 @@ fn put<const N: usize>(out: &mut Vec<u8>, words: [u64; N]) {
 struct Reader<'a> {
     left: &'a [u8],
     bytes: usize,
+    /// Bytes of the memory that the shape is of.
+    over: u64,
     /// The bitmap read last.
     bitmap: Option<Bitmap>,
+    /// What it comes to under columns, once somebody asked.
+    stepped: Option<Stepped>,
+    /// Words of bitmaps that were said again.
+    again: u64,
 }
 
 impl Reader<'_> {
@@ -197,7 +246,9 @@ impl Reader<'_> {
                 }
                 let column = |[base, stride, width]: [u64; 3]| Column { base, stride, width };
                 let columns: Vec<Column> = self.groups::<3>(columns)?.map(column).collect();
-                Shape::bitmapped(&columns, &self.bitmap()?, Order::Rows)?.form
+                let rows = self.bitmap()?;
+                let stepped = self.stepped.get_or_insert_with(|| Stepped::of(&rows));
+                Shape::under(&columns, stepped, Order::Rows)?.form
             }
             MAPPED => {
                 let [rows, runs] = [self.word()?, self.word()?];
@@ -241,13 +292,16 @@ impl Reader<'_> {
         let rows = match self.word()? {
             SAME => {
                 let none = DescriptionError::Field { field: "bitmap", value: SAME };
-                return self.bitmap.clone().ok_or(none);
+                let bitmap = self.bitmap.clone().ok_or(none)?;
+                self.again = self.again.saturating_add(bitmap.word_count() as u64);
+                repeated(self.again, self.bytes.div_ceil(WORD_BYTES) as u64, self.over)?;
+                return Ok(bitmap);
             }
             rows => rows,
         };
         let words: Arc<[u64]> = self.words(rows.div_ceil(64))?;
         let bitmap = Bitmap::new(words, rows)?;
-        self.bitmap = Some(bitmap.clone());
+        (self.bitmap, self.stepped) = (Some(bitmap.clone()), None);
         Ok(bitmap)
     }
 
@@ -320,6 +374,10 @@ const BITMAPPED: u64 = 4;
 const MAPPED: u64 = 5;
 const VARIABLE: u64 = 6;
 const SET: u64 = 7;
+/// Words of bitmaps that are said again, whatever the description is of: a millisecond's steps.
+const REPEATED_MIN: u64 = 1 << 20;
+/// And for each word of the description.
+const REPEATED_PER_WORD: u64 = 64;
 /// Columns under one bitmap, and regions of a set.
 const COLUMNS_MAX: u64 = 4096;
 const REGIONS_MAX: u64 = 4096;

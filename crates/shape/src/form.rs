@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bitmap::Bitmap;
 use crate::bitmapped::{Bitmapped, Column};
 use crate::mapped::Mapped;
-use crate::run::Run;
+use crate::run::{Run, Runs};
 use crate::shape::Shape;
 use crate::strided::{Level, Strided};
 use crate::variable::Variable;
@@ -74,7 +74,7 @@ pub(crate) enum Form {
     /// Periods (d-rdma §3.1 DR-M04).
     Strided(Strided),
     /// Ranges without a rule.
-    List(Box<[Run]>),
+    List(Runs),
     /// Columns under a bitmap (d-rdma §3.3 DR-M18).
     Bitmapped(Bitmapped),
     /// Rows under a pattern (d-rdma §3.3 DR-M17).

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::ShapeError;
 use crate::form::Form;
 use crate::offsets::Offsets;
-use crate::run::{Run, folded, total};
+use crate::run::{Run, Runs, folded, total};
 use crate::strided::{Level, canonical, regular};
 
 /// Rows and the pattern of each (d-rdma §3.3 DR-M17).
@@ -14,7 +14,7 @@ pub(crate) struct Mapped {
     /// Offsets of the pattern's first run.
     pub(crate) rows: Offsets,
     /// The first is at 0.
-    pub(crate) runs: Box<[Run]>,
+    pub(crate) runs: Runs,
     pub(crate) row_bytes: u64,
     pub(crate) fragments: u64,
 }

@@ -125,8 +125,8 @@ fn common(a: &Part<'_>, b: &Part<'_>) -> Option<u64> {
 fn of_one_period(a: &Strided, b: &Strided) -> Option<u64> {
     let (period, a_count, b_count) =
         (i128::from(a.levels[0].period), i128::from(a.levels[0].count), i128::from(b.levels[0].count));
-    for ours in &a.runs {
-        for theirs in &b.runs {
+    for ours in a.runs.iter() {
+        for theirs in b.runs.iter() {
             let (at, to) = (i128::from(a.base + ours.at), i128::from(b.base + theirs.at));
             // Period i of ours and period j of theirs meet only if i - j is one of these two.
             let near = (to - at).div_euclid(period);

@@ -23,6 +23,52 @@ impl Run {
     }
 }
 
+/// Many runs, and the bytes before each block of them: a place in their bytes is found without a walk from the first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Runs {
+    list: Box<[Run]>,
+    /// Bytes before each block of [`RUNS_PER_BLOCK`] but the first.
+    before: Box<[u64]>,
+}
+
+impl Runs {
+    /// The run that holds byte `at` of their bytes in order, and the byte's offset in it; behind the last, where there is none.
+    pub(crate) fn locate(&self, at: u64) -> (usize, u64) {
+        let block = self.before.partition_point(|before| *before <= at);
+        let mut left = at - block.checked_sub(1).map_or(0, |before| self.before[before]);
+        let mut index = block * RUNS_PER_BLOCK;
+        while let Some(run) = self.list.get(index)
+            && left >= run.len
+        {
+            (index, left) = (index + 1, left - run.len);
+        }
+        (index, left)
+    }
+}
+
+impl From<Vec<Run>> for Runs {
+    /// Their lengths are known to add up within 64 bits.
+    fn from(list: Vec<Run>) -> Self {
+        let mut bytes = 0u64;
+        let blocks = list.chunks_exact(RUNS_PER_BLOCK).map(|block| {
+            bytes += block.iter().map(|run| run.len).sum::<u64>();
+            bytes
+        });
+        Self { before: blocks.collect(), list: list.into() }
+    }
+}
+
+impl std::ops::Deref for Runs {
+    type Target = [Run];
+
+    fn deref(&self) -> &[Run] {
+        &self.list
+    }
+}
+
+/// Runs between two entries of the directory.
+const RUNS_PER_BLOCK: usize = 64;
+
 /// Ascending, disjoint runs with touching neighbours folded and empty ones dropped.
 pub(crate) fn folded(runs: &[Run], fault: ShapeError) -> Result<Vec<Run>, ShapeError> {
     let mut out: Vec<Run> = Vec::with_capacity(runs.len());

@@ -6,7 +6,7 @@ use crate::error::ShapeError;
 use crate::form::{Form, Mask};
 use crate::run::Run;
 use crate::shape::Shape;
-use crate::strided::canonical;
+use crate::strided::{SPELT_MAX, canonical};
 
 /// Checks regions under a mask.
 pub(crate) fn set(mut regions: Vec<Shape>, mask: Mask) -> Result<Shape, ShapeError> {
@@ -23,7 +23,7 @@ pub(crate) fn set(mut regions: Vec<Shape>, mask: Mask) -> Result<Shape, ShapeErr
         let only = regions.swap_remove(0);
         return Ok(if mask == Mask::Rows { Shape { message: only.element, ..only } } else { only });
     }
-    if mask == Mask::Rows && regions[0].elements() == 1 && bytes > 0 {
+    if mask == Mask::Rows && regions[0].elements() == 1 && bytes > 0 && regions.iter().all(is_spelt) {
         let ranges: Vec<Run> = regions.iter().flat_map(Shape::fragments).collect();
         return Shape::list(&ranges);
     }
@@ -33,6 +33,15 @@ pub(crate) fn set(mut regions: Vec<Shape>, mask: Mask) -> Result<Shape, ShapeErr
         return Ok(Shape::of(form, message, message));
     }
     Ok(Shape::of(Form::Set { regions: regions.into(), mask }, message, message))
+}
+
+/// Whether the fragments of a region are hardly more than what it was declared with. A rule may name more of them than there is memory.
+fn is_spelt(region: &Shape) -> bool {
+    match &region.form {
+        Form::Contiguous(_) | Form::List(_) => true,
+        Form::Strided(s) => s.fragment_count() <= SPELT_MAX,
+        _ => false,
+    }
 }
 
 fn check(regions: &[Shape]) -> Result<(), ShapeError> {
@@ -86,7 +95,7 @@ fn rows_of_periods(regions: &[Shape]) -> Result<Option<Form>, ShapeError> {
         let (true, true, Some(at)) = (whole, s.levels == first.levels, s.base.checked_sub(first.base)) else {
             return Ok(None);
         };
-        for run in &s.runs {
+        for run in s.runs.iter() {
             let run = Run::new(at + run.at, run.len);
             match runs.last_mut() {
                 Some(previous) if previous.at + previous.len > run.at => return Ok(None),
@@ -112,9 +121,11 @@ fn rows_of_periods(regions: &[Shape]) -> Result<Option<Form>, ShapeError> {
 fn under_one_bitmap(regions: &[Shape]) -> Option<Form> {
     let mut columns: Vec<Column> = Vec::new();
     let Form::Bitmapped(first) = &regions[0].form else { return None };
+    // Each against the one before it: bitmaps that share their bits are not compared, so each bitmap is looked at once.
+    let mut before = &first.rows;
     for region in regions {
         let Form::Bitmapped(b) = &region.form else { return None };
-        if b.rows != first.rows || region.element != Cut::Every(b.row_bytes) {
+        if b.rows != *std::mem::replace(&mut before, &b.rows) || region.element != Cut::Every(b.row_bytes) {
             return None;
         }
         columns.extend(&b.columns);

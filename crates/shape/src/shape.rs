@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
-use crate::bitmapped::{Column, Order, column, trimmed};
+use crate::bitmapped::{Column, Order, Stepped, column, trimmed};
 use crate::cut::Cut;
 use crate::error::ShapeError;
 use crate::form::{Form, Kind, Mask};
@@ -103,15 +103,19 @@ impl Shape {
     /// # Errors
     /// [`ShapeError::Column`] for a width of 0 or above the stride, [`ShapeError::Overflow`].
     pub fn bitmapped(columns: &[Column], rows: &Bitmap, order: Order) -> Result<Self, ShapeError> {
-        let Some((columns, rows)) = trimmed(columns, rows)?.filter(|(columns, _)| !columns.is_empty()) else {
+        Self::under(columns, &Stepped::of(rows), order)
+    }
+
+    /// As [`bitmapped`](Self::bitmapped), under a bitmap that was stepped through before.
+    pub(crate) fn under(columns: &[Column], rows: &Stepped, order: Order) -> Result<Self, ShapeError> {
+        let Some(columns) = trimmed(columns, rows)?.filter(|columns| !columns.is_empty()) else {
             return Ok(Self::whole(Form::empty()));
         };
-        let step = rows.step();
         let mut regions = Vec::with_capacity(columns.len());
         for of in &columns {
             let width = Cut::Every(of.width);
-            of.width.checked_mul(rows.ones()).ok_or(ShapeError::Overflow)?;
-            regions.push(Self::of(column(*of, &rows, step)?, width, width));
+            of.width.checked_mul(rows.rows.ones()).ok_or(ShapeError::Overflow)?;
+            regions.push(Self::of(column(*of, rows)?, width, width));
         }
         set(regions, if order == Order::Rows { Mask::Rows } else { Mask::Periods })
     }
@@ -280,6 +284,8 @@ impl Shape {
         match &self.form {
             // An empty value has no piece.
             Form::Variable(v) => v.nonempty,
+            // Of all periods at once, which are not worth a walk.
+            Form::Strided(s) if self.element_bytes() == Some(self.bytes) => s.runs.len() as u64 * s.periods(),
             // Every element has as many pieces as the first.
             _ => {
                 let bytes = self.element_bytes().unwrap_or(0).min(self.bytes);

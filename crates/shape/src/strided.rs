@@ -3,7 +3,7 @@
 use crate::cursor::Cursor;
 use crate::error::ShapeError;
 use crate::form::Form;
-use crate::run::{Run, folded, total};
+use crate::run::{Run, Runs, folded, total};
 
 /// `count` periods of `period` bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +50,7 @@ pub(crate) struct Strided {
     /// Outermost first; each has two periods or more.
     pub(crate) levels: Box<[Level]>,
     /// Of each innermost period; the first starts it.
-    pub(crate) runs: Box<[Run]>,
+    pub(crate) runs: Runs,
     /// Bytes of one innermost period's runs.
     pub(crate) period_bytes: u64,
 }
@@ -186,11 +186,13 @@ fn folded_levels(base: u64, mut levels: Vec<Level>, mut runs: Vec<Run>) -> Resul
 
 /// Runs that repeat at one distance become levels of their own.
 fn compress(levels: &mut Vec<Level>, runs: &mut Vec<Run>) {
+    // As many divisors as a number of runs may have, each may fail at the last run: what is found by then is found.
+    let mut left = COMPARED_MIN.max(runs.len().saturating_mul(COMPARED_PER_RUN));
     while runs.len() > 1 {
-        if let Some(block) = (1..runs.len()).find(|block| repeats(runs, *block)) {
+        if let Some(block) = (1..runs.len()).find(|block| repeats(runs, *block, &mut left)) {
             levels.push(Level::new(runs[block].at - runs[0].at, (runs.len() / block) as u64));
             runs.truncate(block);
-        } else if let Some((level, period)) = touching(runs) {
+        } else if let Some((level, period)) = touching(runs, &mut left) {
             levels.push(level);
             *runs = period;
         } else {
@@ -199,11 +201,19 @@ fn compress(levels: &mut Vec<Level>, runs: &mut Vec<Run>) {
     }
 }
 
-/// Whether `runs` is its first `block` runs again and again, at one distance.
-fn repeats(runs: &[Run], block: usize) -> bool {
+/// Whether `runs` is its first `block` runs again and again, at one distance. No longer so once `left` comparisons are spent.
+fn repeats(runs: &[Run], block: usize, left: &mut usize) -> bool {
     let step = runs[block].at - runs[0].at;
     runs.len().is_multiple_of(block)
-        && (block..runs.len()).all(|i| runs[i].len == runs[i - block].len && runs[i].at - runs[i - block].at == step)
+        && (block..runs.len())
+            .all(|i| spend(left) && runs[i].len == runs[i - block].len && runs[i].at - runs[i - block].at == step)
+}
+
+/// Takes one of `left`; false when there is none.
+fn spend(left: &mut usize) -> bool {
+    let some = left.checked_sub(1);
+    *left = some.unwrap_or(0);
+    some.is_some()
 }
 
 /// A level whose periods continue those within it at the same distance is one with them.
@@ -237,14 +247,14 @@ pub(crate) fn listed(ranges: Vec<Run>) -> Result<Form, ShapeError> {
 }
 
 /// The period of ranges whose periods touch: the last run of one is folded with the first run of the next.
-fn touching(runs: &[Run]) -> Option<(Level, Vec<Run>)> {
+fn touching(runs: &[Run], left: &mut usize) -> Option<(Level, Vec<Run>)> {
     let (last, inner) = (runs.len() - 1, runs.first()?.len);
     let blocks = (1..=last / 2).filter(|block| last.is_multiple_of(*block));
     for block in blocks {
         let step = runs[block + 1].at - runs[1].at;
         let tail = runs[last].len;
-        let equidistant = (block + 1..=last).all(|i| runs[i].at - runs[i - block].at == step);
-        let alike = (block + 1..last).all(|i| runs[i].len == runs[i - block].len);
+        let equidistant = (block + 1..=last).all(|i| spend(left) && runs[i].at - runs[i - block].at == step);
+        let alike = (block + 1..last).all(|i| spend(left) && runs[i].len == runs[i - block].len);
         let joined = runs[block].len == tail + inner && runs[block].at + tail == step;
         if equidistant && alike && joined {
             let mut period = runs[..=block].to_vec();
@@ -256,6 +266,10 @@ fn touching(runs: &[Run]) -> Option<(Level, Vec<Run>)> {
 }
 
 /// Fragments up to which a stride is compared by what it lists. As many make a small list.
-const SPELT_MAX: u64 = 32;
+pub(crate) const SPELT_MAX: u64 = 32;
+/// Comparisons for each run in search of what repeats: a run with many divisors would be compared hundreds of times.
+const COMPARED_PER_RUN: usize = 16;
+/// Comparisons however few runs there are: all that a hundred runs can take.
+const COMPARED_MIN: usize = 1 << 14;
 /// Levels that a shape keeps.
 pub(crate) const LEVELS_MAX: usize = 6;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
-use crate::bitmapped::{Column, column, trimmed};
+use crate::bitmapped::{Column, Stepped, column, trimmed};
 use crate::error::ShapeError;
 use crate::form::Form;
 use crate::offsets::Offsets;
@@ -81,8 +81,9 @@ pub(crate) fn variable(data: u64, offsets: Arc<[u64]>, rows: Option<Bitmap>) -> 
     if width > 0 && offsets.windows(2).all(|w| w[1] - w[0] == width) {
         let dense = Column::dense(data + first, width);
         let all = || Bitmap::of(values, |_| true);
-        return match trimmed(&[dense], &rows.unwrap_or_else(all))? {
-            Some((columns, rows)) => column(columns[0], &rows, rows.step()),
+        let rows = Stepped::of(&rows.unwrap_or_else(all));
+        return match trimmed(&[dense], &rows)? {
+            Some(columns) => column(columns[0], &rows),
             None => Ok(Form::empty()),
         };
     }

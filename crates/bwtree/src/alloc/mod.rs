@@ -10,7 +10,7 @@ mod class;
 mod reserve;
 
 use std::sync::atomic::{AtomicU64 as Count, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, TryLockError};
 
 use chunk::Chunk;
 use class::Classes;
@@ -231,7 +231,13 @@ impl Allocator {
     /// Gives empty chunks back to the arena, all but the lowest one. Skipped if somebody is at it.
     #[allow(unsafe_code)]
     pub(crate) fn trim(&self) {
-        let Ok(_one) = self.committing.try_lock() else { return };
+        let _one = match self.committing.try_lock() {
+            Ok(one) => one,
+            // The arena panicked in the middle. What is committed is known by the chunks, one by
+            // one.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         let mut spare = 1;
         for index in 0..self.top.load(Ordering::SeqCst) {
             let Some(chunk) = self.chunks[index].get() else { continue };
@@ -243,10 +249,10 @@ impl Allocator {
                 continue;
             }
             if chunk.close() {
+                self.committed.fetch_sub(1, Ordering::Relaxed);
                 // SAFETY: [bwtree-chunk] `close` took every span of the chunk at once, so no slot of it is used and none
                 // will be handed out before it is committed again, under the lock held here.
                 unsafe { self.arena.decommit(index) };
-                self.committed.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
@@ -291,6 +297,48 @@ mod tests {
         assert_eq!(a.used(), 0);
         a.trim();
         assert_eq!(a.committed().0, 1 << 20);
+    }
+
+    /// Tells somebody who panics of each chunk that it gives back.
+    struct Watched(HeapArena);
+
+    #[allow(unsafe_code)]
+    // SAFETY: [bwtree-arena] all is the heap arena's own.
+    unsafe impl Arena for Watched {
+        fn base(&self) -> std::ptr::NonNull<u8> {
+            self.0.base()
+        }
+
+        fn chunk_bytes(&self) -> usize {
+            self.0.chunk_bytes()
+        }
+
+        fn chunks_max(&self) -> usize {
+            self.0.chunks_max()
+        }
+
+        fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
+            self.0.commit(chunk)
+        }
+
+        unsafe fn decommit(&self, chunk: usize) {
+            // SAFETY: [bwtree-arena] as the caller promises.
+            unsafe { self.0.decommit(chunk) };
+            panic!("planted");
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_arena_keeps_no_memory_for_ever() {
+        let a = Allocator::new(Arc::new(Watched(HeapArena::with_chunks(1 << 20, 8).unwrap())), 16 << 10);
+        let taken: Vec<Extent> = (0..300).map(|_| a.take(10_000, Purpose::Growth).unwrap().0).collect();
+        taken.into_iter().for_each(|t| a.give(t));
+        let mut panics = 0;
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| a.trim())).is_err() {
+            panics += 1;
+        }
+        assert!(panics > 1);
+        assert_eq!(a.committed().0, 1 << 20, "and what was given back counts no longer");
     }
 
     #[test]

@@ -95,9 +95,12 @@ impl<'a> Dealer<'a> {
     /// Deals rows, in order, until all are dealt or a destination has no room for the one that is next: its place is full then.
     ///
     /// # Panics
-    /// When there are not as many places as destinations.
+    /// When there are not as many places as destinations, or one of them says that it has more rows
+    /// than it has room for.
     pub fn deal(&mut self, places: &mut [Place<'_>]) {
         assert_eq!(places.len(), self.parts.len(), "a place for each destination");
+        let row_bytes = self.row_bytes();
+        assert!(places.iter().all(|place| place.rows <= place.room.len() / row_bytes), "rows beyond a place's room");
         while !self.is_done() {
             let (block, shared) = self.look();
             if !shared && block + 64 <= self.rows && self.fits(places) {

@@ -113,23 +113,58 @@ pub(crate) unsafe fn pack_racing(
 /// Packs runs of `memory`, one after another, into the start of `out`, and gives their bytes: of a region that is
 /// gathered in part, what is not.
 ///
+/// Each run is asked for once, checked, and copied as it was checked: an iterator that says
+/// something else the next time it is asked, or a clone of it, changes nothing.
+///
 /// # Errors
-/// [`MemoryError::Escapes`] when a run leaves the memory, [`MemoryError::Short`] when `out` has no room; nothing is
-/// written then.
-pub fn pack_runs(memory: &[u8], runs: impl Iterator<Item = Run> + Clone, out: &mut [u8]) -> Result<usize, MemoryError> {
-    let (of, mut needed) = (memory.len() as u64, 0u64);
-    for run in runs.clone() {
-        if run.at.checked_add(run.len).is_none_or(|end| end > of) {
-            return Err(MemoryError::Escapes { at: run.at, len: run.len, of });
+/// [`MemoryError::Escapes`] when a run leaves the memory, [`MemoryError::Short`] when `out` has no
+/// room; the runs before that one may have been written then.
+pub fn pack_runs(memory: &[u8], runs: impl Iterator<Item = Run>, out: &mut [u8]) -> Result<usize, MemoryError> {
+    let (of, has) = (memory.len() as u64, out.len() as u64);
+    let mut checked = Checked { runs, of, room: has, refused: None };
+    // SAFETY: [pack] `Checked` yields runs that lie within the slice and together fit into the
+    // other; the best kernel is available.
+    unsafe { pieces(PackKernel::best(), memory.as_ptr(), &mut checked, out.as_mut_ptr()) };
+    match checked.refused {
+        None => Ok((has - checked.room) as usize),
+        Some(run) if !lies_within(run, of) => Err(MemoryError::Escapes { at: run.at, len: run.len, of }),
+        Some(run) => {
+            let needed = checked.runs.fold(has - checked.room + run.len, |sum, run| sum.saturating_add(run.len));
+            Err(MemoryError::Short { needed, has })
         }
-        needed = needed.saturating_add(run.len);
     }
-    if needed > out.len() as u64 {
-        return Err(MemoryError::Short { needed, has: out.len() as u64 });
+}
+
+/// A caller's runs, which nothing is believed of: those that lie within `of` bytes and for which
+/// there is room. It ends for good at the first other one.
+struct Checked<I> {
+    runs: I,
+    of: u64,
+    room: u64,
+    refused: Option<Run>,
+}
+
+impl<I: Iterator<Item = Run>> Iterator for Checked<I> {
+    type Item = Run;
+
+    #[inline]
+    fn next(&mut self) -> Option<Run> {
+        if self.refused.is_some() {
+            return None;
+        }
+        let run = self.runs.next()?;
+        if !lies_within(run, self.of) || run.len > self.room {
+            self.refused = Some(run);
+            return None;
+        }
+        self.room -= run.len;
+        Some(run)
     }
-    // SAFETY: [pack] every run lies within the slice, the bytes fit into the other, and the best kernel is available.
-    unsafe { pieces(PackKernel::best(), memory.as_ptr(), runs, out.as_mut_ptr()) };
-    Ok(needed as usize)
+}
+
+#[inline]
+fn lies_within(run: Run, of: u64) -> bool {
+    run.at.checked_add(run.len).is_some_and(|end| end <= of)
 }
 
 /// As [`pack_with`], over pinned memory: what a [`View`](crate::View)'s hold keeps as it is.

@@ -8,14 +8,11 @@ use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
 /// # Panics
 /// When what is packed is not what the region names, or its description is not read again as the same region.
 pub fn described_and_packed(description: &[u8]) -> bool {
-    let Ok(shape) = Shape::described(description) else { return false };
+    let Ok(shape) = Shape::described(description, MEMORY_BYTES as u64) else { return false };
     let mut again = Vec::new();
     shape.describe(&mut again);
     assert_eq!(again.len() as u64, shape.description_bytes());
-    assert_eq!(Shape::described(&again).as_ref(), Ok(&shape));
-    if shape.within(MEMORY_BYTES as u64).is_err() {
-        return false;
-    }
+    assert_eq!(Shape::described(&again, MEMORY_BYTES as u64).as_ref(), Ok(&shape));
     // As long as the shape, so that reading past its end is reading past an allocation.
     let memory: Vec<u8> = (0..shape.end()).map(|at| (at * 31 + (at >> 8)) as u8).collect();
     let all = shape.messages();
