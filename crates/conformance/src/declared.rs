@@ -58,7 +58,8 @@ impl Delivery {
         let register =
             |segment: &Arc<Segment>| provider.register(&domain, &Memory::Segment(segment.clone()), Access::LOCAL);
         let regions = vec![register(memory.segment())?, register(pool.segment())?];
-        let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default())?);
+        let mut queue =
+            CompletionQueue::new(provider.open_port(&domain, PortOptions { regions: true, ..PortOptions::default() })?);
         let (mut pairs, mut receivers) = (Vec::new(), Vec::new());
         for _ in 0..destinations {
             let name = harness.name();
@@ -66,7 +67,9 @@ impl Delivery {
             let theirs = harness.provider();
             let connecting = std::thread::spawn(move || {
                 let domain = theirs.allocate_domain()?;
-                let mut queue = CompletionQueue::new(theirs.open_port(&domain, PortOptions::default())?);
+                let mut queue = CompletionQueue::new(
+                    theirs.open_port(&domain, PortOptions { regions: true, ..PortOptions::default() })?,
+                );
                 let pair = queue.attach(theirs.connect(&domain, &name, LIMIT)?)?;
                 let buffers = Segment::private(RECEIVES * REQUEST_BYTES)?.carve(REQUEST_BYTES);
                 let region = Memory::Segment(buffers[0].segment().clone());

@@ -40,7 +40,7 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn open(provider: Arc<dyn Provider>) -> Result<Self, Stop> {
-        Self::open_with(provider, PortOptions::default())
+        Self::open_with(provider, PortOptions { regions: true, ..PortOptions::default() })
     }
 
     pub(crate) fn open_with(provider: Arc<dyn Provider>, options: PortOptions) -> Result<Self, Stop> {
@@ -221,7 +221,7 @@ pub(crate) const QP: QpIndex = QpIndex(0);
 
 impl Pair {
     pub(crate) fn new(harness: &dyn Harness) -> Result<Self, Stop> {
-        Self::with(harness, PortOptions::default())
+        Self::with(harness, PortOptions { regions: true, ..PortOptions::default() })
     }
 
     /// With options for the port of `a`.

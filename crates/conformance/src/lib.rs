@@ -30,6 +30,7 @@
 
 pub mod declared;
 mod ends;
+pub mod holds;
 mod second;
 mod sentences;
 

@@ -32,17 +32,20 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acceptor;
+mod admission;
 pub mod declared;
 mod error;
 mod fork;
 pub mod handshake;
 mod numbers;
+pub mod owner;
 pub mod port;
 pub mod probe;
 mod provider;
 mod queue;
 mod random;
 mod region;
+mod reported;
 mod slots;
 mod spin;
 pub mod watch;

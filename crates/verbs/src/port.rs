@@ -18,7 +18,8 @@
 //! - **inline**: an inline payload, and every fragment list, is not read after `post` returns.
 //! - **region**: a region's messages arrive as the SENDs that [`declared::bundle::first`](crate::declared::bundle::first) cuts them into,
 //!   in order, each in a receive of its own with the immediate data of its framing; the request completes once, after the last of them
-//!   was placed. Where `Capabilities::region_bytes_max` is 0, or has no room for the description, it is refused.
+//!   was placed. Where `Capabilities::region_bytes_max` is 0, or has no room for the description, it is refused. The receiving port was opened
+//!   with [`PortOptions::regions`](crate::PortOptions); one that was not ends the connection.
 //! - **immediate**: immediate data arrives with its message; a WRITE with immediate consumes a receive
 //!   and changes no byte of its buffer, after its own bytes and all earlier WRITEs of the queue pair are visible.
 //! - **rnr**: a message that meets no receive waits; it is not an error and nothing is lost. So it does where the receiver moves the

@@ -5,7 +5,7 @@
 //! every byte that a request names lies in an [`Area`], which gives copies only (as a [`Window`](overside_memory::Window)
 //! does), is never unmapped while a request names it, and refuses writes to what a port may be reading.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
 use overside_shape::Shape;
 
 use crate::VerbsError;
+use crate::declared::DeclareError;
 use crate::port::{
     Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork,
 };
@@ -238,9 +239,23 @@ impl Probe {
         self.port().attach(qp, link)
     }
 
-    /// Posts, then writes over everything that **inline** says is not read after `post` returns. Returns
-    /// what the port said.
+    /// Posts, then writes over everything that **inline** says is not read after `post` returns.
+    /// Returns what the port said, or [`DeclareError::Escapes`] where a region leaves its memory,
+    /// which no port has to check.
+    ///
+    /// # Panics
+    /// When a request in flight has one of the numbers: its memory would be let go at the other
+    /// one's end.
     pub fn post(&mut self, qp: QpIndex, batch: &[Request]) -> (usize, Option<VerbsError>) {
+        for request in batch {
+            if let Act::Region(memory, shape, _) = &request.act
+                && shape.end() > memory.len as u64
+            {
+                let (field, end, len) = ("the region".to_owned(), shape.end(), memory.len as u64);
+                return (0, Some(DeclareError::Escapes { field, end, len }.into()));
+            }
+        }
+        self.refuse_numbers_in_use(batch.iter().map(|request| request.slot));
         let mut lists: Vec<Lists> = batch.iter().map(Lists::of).collect();
         let raw: Vec<RawRequest<'_>> = batch.iter().zip(&lists).map(|(request, lists)| raw(request, lists)).collect();
         for request in batch {
@@ -267,7 +282,11 @@ impl Probe {
     ///
     /// # Errors
     /// The port's; then none was accepted.
+    ///
+    /// # Panics
+    /// As [`post`](Self::post).
     pub fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[(u32, Piece)]) -> Result<usize, VerbsError> {
+        self.refuse_numbers_in_use(batch.iter().map(|(slot, _)| *slot));
         let mut raw = Vec::new();
         for (slot, piece) in batch {
             piece.lend();
@@ -339,6 +358,11 @@ impl Probe {
         earlier.into_iter().chain([number]).for_each(|number| self.finish(number));
     }
 
+    fn refuse_numbers_in_use(&self, slots: impl Iterator<Item = u32>) {
+        let mut used: BTreeSet<u32> = self.flights.values().map(|flight| flight.slot).collect();
+        slots.for_each(|slot| assert!(used.insert(slot), "number {slot} is in flight"));
+    }
+
     fn finish(&mut self, number: u64) {
         if let Some(flight) = self.flights.remove(&number) {
             flight.pieces.iter().for_each(Piece::end);
@@ -352,10 +376,11 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // The port goes first. What it has not completed stays mapped for ever: it may be broken.
-        drop(self.port.take());
+        // What the port has not completed stays mapped for ever: it may be broken. So it does if
+        // the port's end panics.
         std::mem::forget(std::mem::take(&mut self.flights));
         std::mem::forget(self.decoy.clone());
+        drop(self.port.take());
     }
 }
 

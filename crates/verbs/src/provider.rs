@@ -157,10 +157,13 @@ pub struct PortOptions {
     /// for a sender that keeps many in flight and has nothing to do before. A hint: a provider may wake earlier, and
     /// everything else wakes at once.
     pub wake_at_half: bool,
+    /// Peers may send regions ([`RawWork::SendRegion`](crate::port::RawWork)): this end carries out what they describe. Unless it is said,
+    /// a peer that sends one is disconnected: a protocol that has none need not vouch for what they cost.
+    pub regions: bool,
 }
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { depth: 128, sges: 1024, shared_receives: 1024, wake_at_half: false }
+        Self { depth: 128, sges: 1024, shared_receives: 1024, wake_at_half: false, regions: false }
     }
 }

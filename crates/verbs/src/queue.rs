@@ -1,8 +1,10 @@
 //! The user's side: owns everything in flight.
 
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
-use std::{collections::VecDeque, iter};
 
 use overside_memory::Buffer;
 use smallvec::SmallVec;
@@ -10,7 +12,8 @@ use smallvec::SmallVec;
 use crate::VerbsError;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
-use crate::slots::{QueuePairs, Receiving, Slots, is_receive};
+use crate::reported::complete_all;
+use crate::slots::{QUEUE_PAIRS_MAX, QueuePairs, Receiving, Slots};
 use crate::spin::Spin;
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
@@ -20,7 +23,8 @@ use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 /// queue pairs, waits up to a second for what is in flight, and leaks the rest: it never frees early.
 pub struct CompletionQueue {
     port: Option<Box<dyn Port>>,
-    slots: Slots,
+    /// Freed at one place alone, once the port has let go of all of it: whatever panics before, it stays.
+    slots: ManuallyDrop<Slots>,
     pairs: QueuePairs,
     signal_every: usize,
     spin: Spin,
@@ -39,7 +43,7 @@ impl CompletionQueue {
     pub fn new(port: Box<dyn Port>) -> Self {
         Self {
             port: Some(port),
-            slots: Slots::default(),
+            slots: ManuallyDrop::default(),
             pairs: QueuePairs::default(),
             signal_every: SIGNAL_EVERY,
             spin: Spin::new(SPIN),
@@ -72,9 +76,11 @@ impl CompletionQueue {
     /// Makes a queue pair of a connection.
     ///
     /// # Errors
-    /// When the port refuses the link.
+    /// When the port refuses the link, or there are 2^24 queue pairs.
     pub fn attach(&mut self, link: Link) -> Result<QueuePair, VerbsError> {
-        let (index, name) = self.pairs.add();
+        let max = QUEUE_PAIRS_MAX as u64;
+        let full = VerbsError::Limit { what: "the number of queue pairs of a completion queue", value: max + 1, max };
+        let (index, name) = self.pairs.add().ok_or(full)?;
         let attached = self.port().attach(index, link);
         if attached.is_err()
             && let Some(state) = self.pairs.by_index(index)
@@ -260,6 +266,10 @@ impl CompletionQueue {
 
     /// Progresses, and appends what has completed to `out`; returns how many. Releases the holds of
     /// completed sends, unsignalled ones included.
+    ///
+    /// # Panics
+    /// When a hold panics as it is released. All that was reported with it is in `out` by then, all
+    /// other holds are released, and later polls go on.
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>) -> usize {
         let before = out.len();
         let Self { port, slots, pairs, raw, made_room, .. } = self;
@@ -271,13 +281,7 @@ impl CompletionQueue {
             }
             // Where all reports were of unsignalled requests, not for the user, look again.
             *made_room = true;
-            for completion in &raw[..count] {
-                if is_receive(completion.slot) {
-                    complete_receive(slots, pairs, completion, out);
-                } else {
-                    complete_send(slots, pairs, completion, out);
-                }
-            }
+            complete_all(slots, pairs, &raw[..count], out);
             if count < raw.len() || out.len() > before {
                 return out.len() - before;
             }
@@ -464,25 +468,39 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         if matches!(self.port().arm(), Err(VerbsError::Forked)) {
             // A forked child: the parent goes on with these requests, their memory is not ours to free.
-            std::mem::forget((std::mem::take(&mut self.slots), self.port.take()));
+            std::mem::forget(self.port.take());
             return;
         }
         let open: Vec<QueuePair> = self.pairs.open().collect();
         open.into_iter().for_each(|qp| self.close(qp));
         let end = Instant::now() + DRAIN;
-        let mut sink = Vec::new();
+        let (mut sink, mut panicked) = (Vec::new(), None);
         // Shared receives are not bound to a queue pair: the port gives them back when it is dropped.
         while self.sends_left() && Instant::now() < end {
-            self.poll(&mut sink);
+            // A hold that panics must not cut the drain short: what is in flight would be freed
+            // early.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.poll(&mut sink))) {
+                match &panicked {
+                    None => panicked = Some(payload),
+                    Some(_) => std::mem::forget(payload),
+                }
+            }
             sink.clear();
             std::hint::spin_loop();
         }
         if self.sends_left() {
             // Leak, never free early: the provider may still read these bytes.
-            std::mem::forget((std::mem::take(&mut self.slots), self.port.take()));
+            std::mem::forget(self.port.take());
         } else {
             // The port goes first: after it, nobody writes into the receives that are left.
             drop(self.port.take());
+            drop(std::mem::take(&mut *self.slots));
+        }
+        match panicked {
+            // A second panic would abort the process.
+            Some(payload) if std::thread::panicking() => std::mem::forget(payload),
+            Some(payload) => resume_unwind(payload),
+            None => {}
         }
     }
 }
@@ -496,55 +514,6 @@ impl CompletionQueue {
 impl std::fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CompletionQueue").field("in_flight", &self.in_flight()).finish_non_exhaustive()
-    }
-}
-
-#[inline]
-fn complete_receive(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
-    let Some(posted_on) = slots.receive(raw.slot).map(|receiving| receiving.qp) else { return };
-    let mut arrived_on = None;
-    if let Some(index) = raw.qp
-        && let Some(state) = pairs.by_index(index)
-    {
-        arrived_on = Some(state.name);
-        if posted_on == arrived_on {
-            state.receives = state.receives.saturating_sub(1);
-            if state.closed {
-                pairs.retire(index);
-            }
-        }
-    }
-    if posted_on != arrived_on
-        && let Some((index, state)) = posted_on.and_then(|name| pairs.by_name(name))
-    {
-        state.receives = state.receives.saturating_sub(1);
-        pairs.retire(index);
-    }
-    // Made where it lies, once there is room for it.
-    out.extend(iter::once_with(|| slots.complete_receive(posted_on.or(arrived_on), raw)));
-}
-
-/// Unsignalled requests posted before one that completed have completed too (**order**).
-#[inline(never)]
-fn complete_send(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
-    let Some(sending) = slots.get(raw.slot) else { return };
-    let Some((index, state)) = pairs.by_name(sending.qp) else { return };
-    while let Some(slot) = state.sent.pop_front()
-        && slot != raw.slot
-    {
-        if !slots.release(slot) {
-            let bytes = slots.request(slot).map_or(0, WorkRequest::bytes);
-            let success = RawCompletion { slot, status: Status::Success, bytes, immediate: None, value: 0, ..*raw };
-            out.extend(slots.complete(slot, &success));
-        }
-    }
-    let silent = raw.status == Status::Success && !sending.reported;
-    // A READ's buffer comes back even if nobody asked for the report.
-    if !(silent && slots.release(raw.slot)) {
-        out.extend(slots.complete(raw.slot, raw));
-    }
-    if state.closed {
-        pairs.retire(index);
     }
 }
 

@@ -158,19 +158,25 @@ impl Slots {
         self.receives.take(slot & !RECEIVE)
     }
 
-    /// Ends a send-side request whose user hears of it: what the user gets.
-    pub(crate) fn complete(&mut self, slot: u32, raw: &RawCompletion) -> Option<WorkCompletion> {
-        let sending = self.sends.take(slot)?;
+    /// Ends a send-side request whose user hears of it, and appends what the user gets.
+    pub(crate) fn complete(&mut self, slot: u32, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+        let Some(sending) = self.sends.take(slot) else { return };
         let (mut opcode, mut buffer) = (Opcode::Send, None);
         if sending.holds
-            && let Some(request) = self.held[slot as usize].take()
+            && let Some(held) = self.held.get_mut(slot as usize)
         {
-            opcode = request.opcode();
-            if let Work::Read { sink, .. } = request.work {
+            opcode = held.as_ref().map_or(opcode, WorkRequest::opcode);
+            if opcode == Opcode::Read
+                && let Some(WorkRequest { work: Work::Read { sink, .. }, .. }) = held.take()
+            {
                 buffer = Some(sink);
             }
         }
-        Some(completion(Some(sending.qp), sending.id, opcode, buffer, raw))
+        out.push(completion(Some(sending.qp), sending.id, opcode, buffer, raw));
+        if sending.holds {
+            // Its end may run its owner's code, which may panic: all is in order before.
+            self.held[slot as usize] = None;
+        }
     }
 
     /// Ends a send-side request whose user gets nothing of it; false when a READ's buffer must go back.
@@ -238,24 +244,30 @@ impl QpState {
 #[derive(Debug, Default)]
 pub(crate) struct QueuePairs {
     states: Vec<Option<QpState>>,
-    generation: u32,
+    /// Of the next one. It never comes round: an old name would be a later queue pair's.
+    generation: u64,
 }
 
 impl QueuePairs {
-    pub(crate) fn add(&mut self) -> (QpIndex, QueuePair) {
-        let index = self.states.iter().position(Option::is_none).unwrap_or_else(|| {
+    /// A place for one more; none when there are as many as can be.
+    pub(crate) fn add(&mut self) -> Option<(QpIndex, QueuePair)> {
+        let free = self.states.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.states.len());
+        if index >= QUEUE_PAIRS_MAX || self.generation > u64::MAX >> INDEX_BITS {
+            return None;
+        }
+        if free.is_none() {
             self.states.push(None);
-            self.states.len() - 1
-        });
-        self.generation = self.generation.wrapping_add(1);
-        let name = QueuePair(u64::from(self.generation) << 32 | index as u64);
+        }
+        let name = QueuePair(self.generation << INDEX_BITS | index as u64);
+        self.generation += 1;
         self.states[index] = Some(QpState::new(name));
-        (QpIndex(index as u32), name)
+        Some((QpIndex(index as u32), name))
     }
 
     #[inline]
     pub(crate) fn by_name(&mut self, name: QueuePair) -> Option<(QpIndex, &mut QpState)> {
-        let index = (name.0 & u64::from(u32::MAX)) as usize;
+        let index = name.0 as usize % QUEUE_PAIRS_MAX;
         let state = self.states.get_mut(index)?.as_mut()?;
         (state.name == name).then_some((QpIndex(index as u32), state))
     }
@@ -285,6 +297,11 @@ impl QueuePairs {
     }
 }
 
+/// Bits of a queue pair's name that say where it is; the others count how many there were before.
+const INDEX_BITS: u32 = 24;
+/// Queue pairs of a completion queue.
+pub(crate) const QUEUE_PAIRS_MAX: usize = 1 << INDEX_BITS;
+
 #[inline]
 fn completion(
     queue_pair: Option<QueuePair>,
@@ -313,3 +330,27 @@ fn completion(
 
 /// Of a number: it is a receive's.
 const RECEIVE: u32 = 1 << 31;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pairs_name_is_never_another_ones() {
+        let (mut pairs, mut names) = (QueuePairs::default(), Vec::new());
+        for round in 0..6 {
+            if round == 2 {
+                // A count of 32 bits would come round to the first ones.
+                pairs.generation = u64::from(u32::MAX);
+            }
+            let (index, name) = pairs.add().unwrap();
+            assert_eq!(index, QpIndex(0));
+            assert!(pairs.by_name(name).is_some() && names.iter().all(|old| pairs.by_name(*old).is_none()));
+            names.push(name);
+            pairs.by_name(name).unwrap().1.closed = true;
+            pairs.retire(index);
+        }
+        pairs.generation = u64::MAX >> INDEX_BITS;
+        assert!(pairs.add().is_some() && pairs.add().is_none(), "there are no names left");
+    }
+}

@@ -196,7 +196,7 @@ pub enum Status {
     RemoteAccess,
     /// The peer broke the provider's protocol; the connection is closed.
     Malformed,
-    /// This process has no memory, or no room in its address space, for what the peer shares with it; the connection is closed.
+    /// This process, or its user, has run out of what the connection takes: memory, room in the address space, descriptors. It is closed.
     Exhausted,
 }
 
@@ -211,8 +211,8 @@ impl std::fmt::Display for Status {
             Status::RemoteAccess => "a remote range, key or right did not allow what was asked",
             Status::Malformed => "one of the two broke the protocol; are both of the same version?",
             Status::Exhausted => {
-                "this process has no memory, or room in its address space, for what the peer shares; free memory, or raise the \
-                 limit (ulimit -v, or the control group's)"
+                "this process, or its user, has no memory, room in the address space or descriptors left for the connection; free some, \
+                 or raise the limit (ulimit -v, ulimit -n, or the control group's)"
             }
         })
     }

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use overside_memory::{Segment, View};
 use overside_shape::{Run, Shape};
+use overside_verbs::declared::DeclareError;
 use overside_verbs::port::{Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::probe::{Act, Area, Data, Probe, Request};
 use overside_verbs::{
-    CompletionQueue, Link, Opcode, Peer, Readable, Remote, RemoteToken, Status, VerbsError, WorkRequest,
+    CompletionQueue, Link, Opcode, Peer, QueuePair, Readable, Remote, RemoteToken, Status, VerbsError, WorkRequest,
 };
 
 /// Slots whose end the next polls report.
@@ -19,6 +22,14 @@ type Ends = Arc<Mutex<Vec<(u32, Opcode, u64)>>>;
 struct Doing {
     ends: Ends,
     fd: OwnedFd,
+    /// Panics when it closes a queue pair, or as it is dropped.
+    panics: [bool; 2],
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        assert!(!self.panics[1], "planted");
+    }
 }
 
 // SAFETY: [test] it touches no byte, reports each accepted slot once and in order.
@@ -64,15 +75,20 @@ unsafe impl Port for Doing {
         self.fd.as_fd()
     }
 
-    fn close(&mut self, _: QpIndex) {}
+    fn close(&mut self, _: QpIndex) {
+        assert!(!self.panics[0], "planted");
+    }
 }
 
-fn queue() -> (CompletionQueue, overside_verbs::QueuePair) {
+fn queue() -> (CompletionQueue, QueuePair) {
     let fd = std::fs::File::open("/dev/null").unwrap().into();
-    let mut queue = CompletionQueue::new(Box::new(Doing { ends: Ends::default(), fd }));
-    let peer = Peer { pid: None, uid: None, description: String::new() };
-    let queue_pair = queue.attach(Link::new(peer, ())).unwrap();
+    let mut queue = CompletionQueue::new(Box::new(Doing { ends: Ends::default(), fd, panics: [false; 2] }));
+    let queue_pair = queue.attach(link()).unwrap();
     (queue, queue_pair)
+}
+
+fn link() -> Link {
+    Link::new(Peer { pid: None, uid: None, description: String::new() }, ())
 }
 
 /// What a user gives to be held is the user's, and so is its end.
@@ -103,6 +119,191 @@ fn a_hold_that_panics_as_it_is_released_stops_no_later_poll() {
     done.clear();
     assert_eq!(queue.poll(&mut done), 1);
     assert_eq!((done[0].id, done[0].status), (7, Status::Success));
+}
+
+/// Counts its end and panics then, if it is to: with a payload whose own end panics as well.
+struct Counted {
+    ends: Arc<AtomicUsize>,
+    panics: Option<u64>,
+}
+
+struct Payload(u64);
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        panic!("at a payload's end");
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        b"!"
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.ends.fetch_add(1, Ordering::Relaxed);
+        if let Some(number) = self.panics {
+            std::panic::panic_any(Payload(number));
+        }
+    }
+}
+
+/// The number of the panic that `work` ends with.
+fn panic_of(work: impl FnOnce()) -> Option<u64> {
+    let payload = catch_unwind(AssertUnwindSafe(work)).err()?;
+    let payload = payload.downcast::<Payload>().unwrap();
+    let number = payload.0;
+    std::mem::forget(payload);
+    Some(number)
+}
+
+/// Holds of silent, reported and failed requests, by `panics` which of them panic; and a receive
+/// behind them.
+fn posted_holds(queue: &mut CompletionQueue, qp: QueuePair, panics: impl Fn(u64) -> bool) -> Arc<AtomicUsize> {
+    let ends = Arc::new(AtomicUsize::new(0));
+    let send = |id: u64| {
+        let counted = Counted { ends: ends.clone(), panics: panics(id).then_some(id) };
+        let request = WorkRequest::send(id, View::foreign(Arc::new(counted)));
+        if id % 3 == 2 { request } else { request.unsignalled() }
+    };
+    let mut batch: VecDeque<WorkRequest> = (0..12).map(send).collect();
+    assert_eq!(queue.post(qp, &mut batch).unwrap(), 12);
+    let buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+    assert_eq!(queue.post_receive(Some(qp), &mut vec![(99, buffer)]).unwrap(), 1);
+    ends
+}
+
+/// The port reports each completion once: a panic in the middle of a batch must not lose those
+/// behind it.
+#[test]
+fn a_hold_that_panics_loses_no_completion_of_its_batch() {
+    for panics in [|_| true, |id| id == 0, |id| id == 2, |id| id % 3 == 1, |id| id == 11] {
+        let (mut queue, queue_pair) = queue();
+        let ends = posted_holds(&mut queue, queue_pair, panics);
+        // Closed meanwhile, so that the last completion frees the queue pair's place.
+        queue.close(queue_pair);
+        let mut done = Vec::new();
+        let first = (0..12).find(|id| panics(*id));
+        assert_eq!(panic_of(|| _ = queue.poll(&mut done)), first, "the first panic goes on, and only it");
+        assert_eq!(ends.load(Ordering::Relaxed), 12, "each hold is released once");
+        assert_eq!(done.iter().map(|end| end.id).collect::<Vec<_>>(), [2, 5, 8, 11, 99]);
+        assert_eq!((queue.in_flight(), queue.poll(&mut done)), (0, 0));
+        assert!(queue.attach(link()).is_ok());
+    }
+}
+
+/// Nothing may be freed while the port may still use it, whatever the holds of those that have
+/// ended do.
+#[test]
+fn a_queue_that_is_dropped_drains_past_holds_that_panic() {
+    let (mut queue, queue_pair) = queue();
+    queue.set_batch(1);
+    let ends = posted_holds(&mut queue, queue_pair, |_| true);
+    assert_eq!(panic_of(|| drop(queue)), Some(0));
+    assert_eq!(ends.load(Ordering::Relaxed), 12);
+    // Nor does a queue abort the process that is dropped because of a panic.
+    let (mut queue, queue_pair) = self::queue();
+    let ends = posted_holds(&mut queue, queue_pair, |_| true);
+    let unwound = move || {
+        let _queue = queue;
+        std::panic::panic_any(Payload(77));
+    };
+    assert_eq!(panic_of(unwound), Some(77));
+    assert_eq!(ends.load(Ordering::Relaxed), 12);
+}
+
+/// A port that panics in the middle may be using what it was given.
+#[test]
+fn a_port_that_panics_frees_nothing_early() {
+    for panics in [[true, false], [false, true]] {
+        let (reports, fd) = (Ends::default(), std::fs::File::open("/dev/null").unwrap().into());
+        let mut queue = CompletionQueue::new(Box::new(Doing { ends: reports.clone(), fd, panics }));
+        let queue_pair = queue.attach(link()).unwrap();
+        let buffers = Segment::private(4096).unwrap().carve(4096);
+        let segment = Arc::downgrade(buffers[0].segment());
+        queue.post_receive(None, &mut buffers.into_iter().map(|buffer| (0, buffer)).collect()).unwrap();
+        // No message comes for it.
+        reports.lock().unwrap().clear();
+        let ends = Arc::new(AtomicUsize::new(0));
+        let view = View::foreign(Arc::new(Counted { ends: ends.clone(), panics: None }));
+        queue.post(queue_pair, &mut VecDeque::from([WorkRequest::send(1, view)])).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(queue))).is_err());
+        // A queue pair that did not close was not drained.
+        assert_eq!(ends.load(Ordering::Relaxed), usize::from(!panics[0]));
+        assert!(segment.upgrade().is_some(), "a posted receive stays mapped");
+    }
+}
+
+/// Posts to `queue` at its end, unless somebody has it: the queue that releases it is lent to
+/// `poll`.
+struct Posts {
+    queue: Arc<Mutex<(CompletionQueue, QueuePair)>>,
+    posted: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Posts {
+    fn as_ref(&self) -> &[u8] {
+        b"!"
+    }
+}
+
+impl Drop for Posts {
+    fn drop(&mut self) {
+        if let Ok(mut queue) = self.queue.try_lock() {
+            let (queue, qp) = &mut *queue;
+            queue.post(*qp, &mut VecDeque::from([WorkRequest::send_inline(5, b"!")])).unwrap();
+            self.posted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_hold_may_post_to_any_queue_but_the_one_that_releases_it() {
+    let (one, other) = (Arc::new(Mutex::new(queue())), Arc::new(Mutex::new(queue())));
+    let posted = Arc::new(AtomicUsize::new(0));
+    for queue in [&one, &other] {
+        let mut one = one.lock().unwrap();
+        let posts = Posts { queue: queue.clone(), posted: posted.clone() };
+        let (one, qp) = &mut *one;
+        one.post(*qp, &mut VecDeque::from([WorkRequest::send(1, View::foreign(Arc::new(posts)))])).unwrap();
+    }
+    let mut done = Vec::new();
+    assert_eq!(one.lock().unwrap().0.poll(&mut done), 2);
+    assert_eq!(posted.load(Ordering::Relaxed), 1, "the other queue only");
+    let mut done = Vec::new();
+    assert_eq!((other.lock().unwrap().0.poll(&mut done), done[0].id), (1, 5));
+}
+
+/// A probe is safe to use, so it must not believe its user either.
+#[test]
+fn a_probe_refuses_what_would_free_memory_early_or_reach_beyond_it() {
+    let fd = std::fs::File::open("/dev/null").unwrap().into();
+    let mut probe = Probe::new(Box::new(Doing { ends: Ends::default(), fd, panics: [false; 2] })).unwrap();
+    let area = Area::new(Segment::private(4096).unwrap());
+    let send = |slot, signalled| {
+        let act = Act::Send(Data::Gather(vec![area.piece(0, 8).unwrap()]), None);
+        Request { slot, act, signalled, fence: false }
+    };
+    let refused = |work: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(work)).is_err();
+    assert!(refused(&mut || _ = probe.post(QpIndex(0), &[send(1, false), send(1, false)])));
+    assert_eq!(probe.post(QpIndex(0), &[send(1, false)]).0, 1);
+    assert!(refused(&mut || _ = probe.post(QpIndex(0), &[send(1, true)])), "the first is in flight");
+    assert!(refused(&mut || _ = probe.post_receive(None, &[(1, area.piece(64, 8).unwrap())])));
+    assert!(refused(&mut || area.write(0, &[1]).unwrap()), "its bytes are still lent");
+    assert_eq!(probe.post(QpIndex(0), &[send(2, true)]).0, 1);
+    assert_eq!(probe.poll(&mut Vec::new()), 1);
+    area.write(0, &[1]).unwrap();
+    let shape = |len| Arc::new(Shape::contiguous(4000, len).unwrap());
+    let region = |len| {
+        let act = Act::Region(area.piece(0, 4096).unwrap(), shape(len), 64);
+        Request { slot: 3, act, signalled: true, fence: false }
+    };
+    let (accepted, error) = probe.post(QpIndex(0), &[send(4, true), region(97)]);
+    assert_eq!(accepted, 0);
+    assert!(matches!(error, Some(VerbsError::Declared(DeclareError::Escapes { end: 4097, len: 4096, .. }))));
+    assert_eq!(probe.post(QpIndex(0), &[region(96)]).0, 1);
 }
 
 /// Nobody asked for the report of the READ; its buffer comes back all the same, and says how much is in it.

@@ -105,11 +105,11 @@ pub(super) const HELLO_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::super::Key;
+    use super::super::parts;
     use super::*;
 
     fn terms(key: bool, tags: bool) -> Terms {
-        Terms { protocol: "tcp", version: 3, key: key.then(|| Key::from_bytes(&[1; 32])).flatten(), tags }
+        Terms { protocol: "tcp", version: 3, key: key.then(|| parts::key(1)), tags }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use blake3::Hasher;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::strength::{self, BYTES_MAX, WeakKey};
+
 /// A pre-shared key. Whoever has it may connect.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
@@ -29,21 +31,19 @@ pub enum KeyError {
         /// What is wrong.
         reason: String,
     },
-    /// Too short or too long.
-    #[error(
-        "the key file {path} has {bytes} bytes, a key has 16 to 4096; make one with: head -c 32 /dev/urandom > {path}"
-    )]
-    Length {
+    /// It can be guessed, or is too long.
+    #[error("the key file {path} is refused: {why}; make one with: {} (the same file for both sides)", make_key(path))]
+    Weak {
         /// The path as given.
         path: String,
-        /// Its length.
-        bytes: u64,
+        /// What is wrong.
+        why: WeakKey,
     },
 }
 
 impl Key {
-    /// Reads a key file: 16 to 4,096 bytes of any kind, a line end at the end left out. It must belong to this user
-    /// (or root), who alone can read it.
+    /// Reads a key file: 32 to 4,096 random bytes, as they are, in hex or in base64. It must belong
+    /// to this user (or root), who alone can read it.
     ///
     /// # Errors
     /// [`KeyError`], which says what to do.
@@ -77,15 +77,15 @@ impl Key {
                 Err(errno) => return Err(unreadable(errno)),
             }
         }
-        while let Some(b'\n' | b'\r') = bytes.last() {
-            bytes.pop();
-        }
-        Self::from_bytes(&bytes).ok_or(KeyError::Length { path: shown, bytes: bytes.len() as u64 })
+        Self::from_bytes(&bytes).map_err(|why| KeyError::Weak { path: shown, why })
     }
 
-    /// A key of 16 to 4,096 bytes; none when it has another length.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        (BYTES_MIN..=BYTES_MAX).contains(&bytes.len()).then(|| Self(blake3::derive_key(CONTEXT, bytes)))
+    /// A key of 32 to 4,096 random bytes, as they are, in hex or in base64.
+    ///
+    /// # Errors
+    /// [`WeakKey`]: it can be guessed, as text can, or is too long.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WeakKey> {
+        strength::strong(bytes).map(|bytes| Self(blake3::derive_key(CONTEXT, &bytes)))
     }
 
     /// For connections on which nobody proves anything.
@@ -107,9 +107,12 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// The command that makes a good key, as the help and the README have it.
+fn make_key(path: &str) -> String {
+    format!("head -c 32 /dev/urandom > {path}; chmod 600 {path}")
+}
+
 const CONTEXT: &str = "overside 2 pre-shared key";
-const BYTES_MIN: usize = 16;
-const BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -123,7 +126,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let mut file = File::create(&path).unwrap();
-        file.write_all(b"sixteen bytes or more\n").unwrap();
+        let hex = blake3::hash(b"a key").to_hex();
+        writeln!(file, "{hex}").unwrap();
         let mode = |bits| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(bits)).unwrap();
         for open in [0o644, 0o640, 0o604, 0o620] {
             mode(open);
@@ -131,11 +135,15 @@ mod tests {
             assert!(error.contains("chmod 600"), "{open:o}: {error}");
         }
         mode(0o600);
-        assert_eq!(Key::from_file(&path).unwrap(), Key::from_bytes(b"sixteen bytes or more").unwrap());
-        std::fs::write(&path, b"short\n").unwrap();
-        assert!(Key::from_file(&path).unwrap_err().to_string().contains("16 to 4096"));
+        assert_eq!(Key::from_file(&path).unwrap(), Key::from_bytes(hex.as_bytes()).unwrap());
+        for (weak, why) in [(&b"short\n"[..], "too short"), (b"words that somebody could guess\n", "looks like text")] {
+            std::fs::write(&path, weak).unwrap();
+            let error = Key::from_file(&path).unwrap_err().to_string();
+            let makes = format!("head -c 32 /dev/urandom > {0}; chmod 600 {0}", path.display());
+            assert!(error.contains(why) && error.contains(&makes), "{error}");
+        }
         std::fs::write(&path, vec![1; 5000]).unwrap();
-        assert!(matches!(Key::from_file(&path), Err(KeyError::Length { .. })));
+        assert!(matches!(Key::from_file(&path), Err(KeyError::Weak { why: WeakKey::Long, .. })));
         assert!(matches!(Key::from_file(folder.path()), Err(KeyError::Exposed { .. })));
         assert!(matches!(Key::from_file(&folder.path().join("none")), Err(KeyError::Unreadable { .. })));
         let pipe = folder.path().join("pipe");

@@ -1,8 +1,10 @@
 //! Who is there: version, what both can do, and proof on both sides that they hold the same key.
 //!
-//! Connector and listener each bring a nonce; each proves the key over everything that was said, in a role of its own, so that
-//! nothing of it can be played back, on this transport or another. The listener proves first, and the connector hears that
-//! its own proof was taken before it goes on. The same words, in two more roles, are the keys of the tags that may follow.
+//! Connector and listener each bring a nonce; each proves the key over everything that was said, in
+//! a role of its own, so that nothing of it can be played back, on this transport or another. The
+//! connector proves first: whoever only reaches the port hears nothing that depends on the key. The
+//! listener's proof says that the connector's was taken. The same words, in two more roles, are the
+//! keys of the tags that may follow.
 //!
 //! [`Handshake`] is one side of it as bytes that come and go, whatever carries them; [`stream`] carries them over a
 //! socket. Nothing here is secret but the key: whoever sees the wire reads everything on it.
@@ -13,9 +15,11 @@ mod key;
 pub mod parts;
 mod proof;
 pub mod stream;
+mod strength;
 
 pub use key::{Key, KeyError};
 pub use proof::{Keys, TAG_BYTES, same, tag};
+pub use strength::WeakKey;
 
 use hello::{HELLO_BYTES, Hello};
 use proof::{Exchange, PROOF_BYTES, Role};
@@ -39,11 +43,11 @@ pub struct Handshake {
     terms: Terms,
     listens: bool,
     ours: Hello,
-    /// Both greetings were said; what is missing is the last proof.
+    /// The peer has greeted, properly; what is missing is its proof.
     exchange: Option<Exchange>,
-    heard: [u8; ANSWER_BYTES],
+    heard: [u8; HELLO_BYTES],
     heard_bytes: usize,
-    unsent: [u8; ANSWER_BYTES],
+    unsent: [u8; HELLO_BYTES],
     sent_bytes: usize,
     unsent_bytes: usize,
 }
@@ -79,9 +83,9 @@ impl Handshake {
             listens,
             ours: Hello::new(terms, nonce),
             exchange: None,
-            heard: [0; ANSWER_BYTES],
+            heard: [0; HELLO_BYTES],
             heard_bytes: 0,
-            unsent: [0; ANSWER_BYTES],
+            unsent: [0; HELLO_BYTES],
             sent_bytes: 0,
             unsent_bytes: 0,
         }
@@ -90,6 +94,25 @@ impl Handshake {
     /// A listener that takes no more connections for now says so to whoever comes.
     pub fn decline(&mut self) {
         self.ours.declines = true;
+    }
+
+    /// Whether the peer has said properly who it is; its proof may be missing.
+    pub fn has_greeted(&self) -> bool {
+        self.exchange.is_some()
+    }
+
+    /// What it means that the peer hangs up now.
+    pub fn hung_up(&self) -> &'static str {
+        match (self.listens, self.has_greeted(), &self.terms.key) {
+            (true, ..) => "it hung up",
+            (false, true, Some(_)) => {
+                "it hung up on our proof: its key is another one; give the same --key-file on both sides"
+            }
+            (false, _, None) => {
+                "it hung up: without a key it takes its own user's processes only, unless it has --anyone"
+            }
+            (false, false, Some(_)) => "it hung up",
+        }
     }
 
     /// What is to be said.
@@ -125,49 +148,39 @@ impl Handshake {
     }
 
     fn wanted(&self) -> usize {
-        match (self.listens, &self.exchange) {
-            (_, Some(_)) => PROOF_BYTES,
-            (true, None) => HELLO_BYTES,
-            (false, None) => ANSWER_BYTES,
-        }
+        if self.has_greeted() { PROOF_BYTES } else { HELLO_BYTES }
     }
 
-    /// The listener hears the greeting, greets and proves. Whoever differs is told how by our greeting, and gets no proof.
+    /// The listener hears the greeting, and greets. Whoever differs is told how by our greeting.
     fn greeted(&mut self) -> Turn {
-        let said = self.greeting();
-        let ours = self.ours.encode();
+        let said = self.heard;
         let Some(theirs) = Hello::decode(&said, self.terms.version) else {
             return Turn::Refused("it does not speak this protocol".to_owned());
         };
-        let mut answer = [0; ANSWER_BYTES];
-        answer[..HELLO_BYTES].copy_from_slice(&ours);
-        let why = match theirs.differs(&self.ours, &self.terms) {
-            None if self.ours.declines => Some("there are as many connections as may be".to_owned()),
-            why => why,
-        };
-        if let Some(why) = why {
-            self.say(&answer);
-            return Turn::Refused(why);
+        let ours = self.ours.encode();
+        self.say(&ours);
+        match theirs.differs(&self.ours, &self.terms) {
+            Some(why) => Turn::Refused(why),
+            None if self.ours.declines => Turn::Refused("there are as many connections as may be".to_owned()),
+            None => {
+                self.exchange = Some(Exchange::new(self.terms.key.as_ref(), &said, &ours));
+                Turn::More
+            }
         }
-        let exchange = Exchange::new(self.terms.key.as_ref(), &said, &ours);
-        answer[HELLO_BYTES..].copy_from_slice(&exchange.proof(Role::Listener));
-        self.say(&answer);
-        self.exchange = Some(exchange);
-        Turn::More
     }
 
-    /// The listener hears the proof.
+    /// The listener hears the proof, and proves.
     fn proved(&mut self, exchange: &Exchange) -> Turn {
         if !exchange.holds(Role::Connector, &self.heard[..PROOF_BYTES]) {
             return Turn::Refused("its key is another one".to_owned());
         }
-        self.say(&exchange.proof(Role::Welcome));
+        self.say(&exchange.proof(Role::Listener));
         Turn::Known(exchange.keys(true))
     }
 
-    /// The connector hears greeting and proof, and proves.
+    /// The connector hears the greeting, and proves.
     fn answered(&mut self) -> Turn {
-        let said = self.greeting();
+        let said = self.heard;
         let Some(theirs) = Hello::decode(&said, self.terms.version) else {
             return Turn::Refused("it does not speak this protocol".to_owned());
         };
@@ -178,24 +191,17 @@ impl Handshake {
             return Turn::Refused("it takes no more connections now; try again later".to_owned());
         }
         let exchange = Exchange::new(self.terms.key.as_ref(), &self.ours.encode(), &said);
-        if !exchange.holds(Role::Listener, &self.heard[HELLO_BYTES..]) {
-            return Turn::Refused("its key is another one; give the same --key-file on both sides".to_owned());
-        }
         self.say(&exchange.proof(Role::Connector));
         self.exchange = Some(exchange);
         Turn::More
     }
 
-    /// The connector hears that its proof was taken.
+    /// The connector hears the listener's proof.
     fn welcomed(&mut self, exchange: &Exchange) -> Turn {
-        if !exchange.holds(Role::Welcome, &self.heard[..PROOF_BYTES]) {
-            return Turn::Refused("it did not take our proof".to_owned());
+        if !exchange.holds(Role::Listener, &self.heard[..PROOF_BYTES]) {
+            return Turn::Refused("its key is another one; give the same --key-file on both sides".to_owned());
         }
         Turn::Known(exchange.keys(false))
-    }
-
-    fn greeting(&self) -> [u8; HELLO_BYTES] {
-        std::array::from_fn(|i| self.heard[i])
     }
 
     fn say(&mut self, bytes: &[u8]) {
@@ -206,15 +212,13 @@ impl Handshake {
 
 /// Why nobody listens for other hosts without a key.
 pub const NEEDS_KEY: &str = "other hosts can reach it, so it needs a key: give --key-file, or listen on 127.0.0.1";
-/// The listener's greeting with its proof.
-const ANSWER_BYTES: usize = HELLO_BYTES + PROOF_BYTES;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn terms(key: Option<&[u8]>) -> Terms {
-        Terms { protocol: "tcp", version: 3, key: key.and_then(Key::from_bytes), tags: true }
+    fn terms(key: Option<u8>) -> Terms {
+        Terms { protocol: "tcp", version: 3, key: key.map(parts::key), tags: true }
     }
 
     /// Lets both talk until neither has more to say: what came of the connector and of the listener.
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn both_sides_know_each_other_by_the_key() {
-        for key in [None, Some(&[7u8; 32][..])] {
+        for key in [None, Some(7)] {
             let terms = terms(key);
             let (up, down) = talk(Handshake::connect(&terms, [1; 32]), Handshake::listen(&terms, [2; 32]));
             let (Turn::Known(up), Turn::Known(down)) = (up, down) else { panic!("{key:?}") };
@@ -256,31 +260,102 @@ mod tests {
     }
 
     #[test]
-    fn another_key_or_none_is_refused_on_both_sides_before_any_proof() {
-        let with = |ours: Option<&[u8]>, theirs: Option<&[u8]>| {
+    fn another_key_or_none_is_refused_on_both_sides() {
+        let with = |ours: Option<u8>, theirs: Option<u8>| {
             talk(Handshake::connect(&terms(ours), [1; 32]), Handshake::listen(&terms(theirs), [2; 32]))
         };
-        let (up, down) = with(Some(&[7; 32]), Some(&[8; 32]));
-        assert!(told(&up).contains("another one") && matches!(down, Turn::More), "{up:?} {down:?}");
-        let (up, down) = with(None, Some(&[8; 32]));
+        let (up, down) = with(Some(7), Some(8));
+        assert!(matches!(up, Turn::More) && told(&down).contains("another one"), "{up:?} {down:?}");
+        let (up, down) = with(None, Some(8));
         assert!(told(&up).contains("asks for a key") && told(&down).contains("no key"), "{up:?} {down:?}");
-        let (up, down) = with(Some(&[8; 32]), None);
+        let (up, down) = with(Some(8), None);
         assert!(told(&up).contains("it has no key") && told(&down).contains("asks for a key"), "{up:?} {down:?}");
     }
 
+    /// Gives a side what its peer may say now: what came of it, and what the side says then.
+    fn hears(side: &mut Handshake, said: &[u8]) -> (Turn, Vec<u8>) {
+        let room = side.room();
+        let bytes = room.len().min(said.len());
+        room[..bytes].copy_from_slice(&said[..bytes]);
+        let turn = side.heard(bytes);
+        let unsent = side.unsent().to_vec();
+        side.sent(unsent.len());
+        (turn, unsent)
+    }
+
+    fn greeting(terms: &Terms) -> [u8; HELLO_BYTES] {
+        Hello::new(terms, [1; 32]).encode()
+    }
+
+    /// A wrong word is answered by nothing, a wrong greeting by a greeting that is the same
+    /// whatever the key.
     #[test]
-    fn whoever_differs_gets_no_proof() {
-        let mut listener = Handshake::listen(&terms(Some(&[7; 32])), [2; 32]);
-        let said = Hello::new(&terms(None), [1; 32]).encode();
-        listener.room().copy_from_slice(&said);
-        assert!(matches!(listener.heard(HELLO_BYTES), Turn::Refused(_)));
-        assert_eq!(listener.unsent().len(), ANSWER_BYTES);
-        assert_eq!(listener.unsent()[HELLO_BYTES..], [0; PROOF_BYTES]);
+    fn nothing_that_a_listener_says_before_it_heard_a_proof_depends_on_its_key() {
+        for first in [greeting(&terms(Some(1))), greeting(&terms(None)), [0; HELLO_BYTES]] {
+            for second in [vec![], vec![0; 31], vec![0; 32], first[..32].to_vec()] {
+                let says = |key: u8| {
+                    let mut listener = Handshake::listen(&terms(Some(key)), [2; 32]);
+                    let mut said = Vec::new();
+                    for word in [&first[..], &second] {
+                        let (turn, answer) = hears(&mut listener, word);
+                        said.extend(answer);
+                        if matches!(turn, Turn::Refused(_)) {
+                            break;
+                        }
+                        assert!(!matches!(turn, Turn::Known(_)));
+                    }
+                    said
+                };
+                assert_eq!(says(7), says(8));
+                assert!(says(7).len() <= HELLO_BYTES);
+            }
+        }
+    }
+
+    /// Without the key there is nothing to say that was not said: to play it back to either side
+    /// proves nothing.
+    #[test]
+    fn what_was_said_proves_nothing_when_it_is_said_back_or_again() {
+        let terms = terms(Some(7));
+        let (mut up, mut down) = (Handshake::connect(&terms, [1; 32]), Handshake::listen(&terms, [2; 32]));
+        let hello = up.unsent().to_vec();
+        up.sent(HELLO_BYTES);
+        let (_, answer) = hears(&mut down, &hello);
+        let (_, proof) = hears(&mut up, &answer);
+        // The connector's proof is no listener's.
+        assert!(matches!(hears(&mut up, &proof).0, Turn::Refused(_)));
+        // Nor is its greeting that of a listener which could prove anything with it.
+        let mut reflected = Handshake::connect(&terms, [1; 32]);
+        let (_, theirs) = hears(&mut reflected, &hello);
+        assert!(matches!(hears(&mut reflected, &theirs).0, Turn::Refused(_)));
+        // The next connection has another nonce.
+        let mut next = Handshake::listen(&terms, [3; 32]);
+        hears(&mut next, &hello);
+        assert!(matches!(hears(&mut next, &proof).0, Turn::Refused(_)));
+        assert!(matches!(hears(&mut down, &proof), (Turn::Known(_), proof) if proof.len() == PROOF_BYTES));
+    }
+
+    /// Whoever stands in between cannot talk them out of tags or into another version: the proofs
+    /// are over the greetings.
+    #[test]
+    fn a_greeting_that_was_changed_on_its_way_is_noticed() {
+        let terms = terms(Some(7));
+        for at in 0..HELLO_BYTES {
+            let (mut up, mut down) = (Handshake::connect(&terms, [1; 32]), Handshake::listen(&terms, [2; 32]));
+            let mut hello = up.unsent().to_vec();
+            hello[at] ^= 1;
+            let (turn, answer) = hears(&mut down, &hello);
+            if matches!(turn, Turn::Refused(_)) {
+                continue;
+            }
+            let (_, proof) = hears(&mut up, &answer);
+            assert!(matches!(hears(&mut down, &proof).0, Turn::Refused(_)), "byte {at}");
+        }
     }
 
     #[test]
     fn a_listener_that_declines_says_so_and_proves_nothing() {
-        let terms = terms(Some(&[7; 32]));
+        let terms = terms(Some(7));
         let mut listener = Handshake::listen(&terms, [2; 32]);
         listener.decline();
         let (up, down) = talk(Handshake::connect(&terms, [1; 32]), listener);

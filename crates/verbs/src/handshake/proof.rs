@@ -15,12 +15,10 @@ pub(super) struct Exchange {
 /// Who proves what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The listener holds the key.
-    Listener,
-    /// The connector holds the key.
+    /// The connector holds the key. It proves first.
     Connector,
-    /// The listener has taken the connector's proof.
-    Welcome,
+    /// The listener holds the key, and has taken the connector's proof.
+    Listener,
 }
 
 /// Keys of the tags in each direction.
@@ -70,9 +68,8 @@ impl Exchange {
 impl Role {
     fn words(self) -> &'static str {
         match self {
-            Role::Listener => "listener",
             Role::Connector => "connector",
-            Role::Welcome => "welcome",
+            Role::Listener => "listener",
         }
     }
 }
@@ -108,12 +105,12 @@ mod tests {
     #[test]
     fn only_the_same_key_proves_anything_and_only_in_its_role() {
         let [a, b] = [[1; HELLO_BYTES], [2; HELLO_BYTES]];
-        let key = Key::from_bytes(&[7; 32]);
+        let [key, other] = [7, 8].map(|seed| Some(super::super::parts::key(seed)));
         let ours = Exchange::new(key.as_ref(), &a, &b);
         let proof = ours.proof(Role::Connector);
         assert!(Exchange::new(key.as_ref(), &a, &b).holds(Role::Connector, &proof));
-        assert!(!ours.holds(Role::Listener, &proof) && !ours.holds(Role::Welcome, &proof));
-        assert!(!Exchange::new(Key::from_bytes(&[8; 32]).as_ref(), &a, &b).holds(Role::Connector, &proof));
+        assert!(!ours.holds(Role::Listener, &proof));
+        assert!(!Exchange::new(other.as_ref(), &a, &b).holds(Role::Connector, &proof));
         assert!(!Exchange::new(None, &a, &b).holds(Role::Connector, &proof));
         assert!(!Exchange::new(key.as_ref(), &a, &[3; HELLO_BYTES]).holds(Role::Connector, &proof));
         assert!(!ours.holds(Role::Connector, &proof[..31]));

@@ -21,18 +21,18 @@ pub fn turn(handshake: &mut Handshake, socket: impl AsFd) -> Turn {
                 Err(Errno::INTR) => {}
                 // A fresh socket has room for a short answer, or nobody reads it.
                 Err(_) if matches!(turn, Turn::Refused(_)) => return turn,
-                Err(errno) => return Turn::Refused(format!("it hung up ({errno})")),
+                Err(errno) => return Turn::Refused(format!("{} ({errno})", handshake.hung_up())),
             }
         }
         if !matches!(turn, Turn::More) {
             return turn;
         }
         match rustix::net::recv(&socket, handshake.room(), RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Turn::Refused("it hung up; it may want another key".to_owned()),
+            Ok((0, _)) => return Turn::Refused(handshake.hung_up().to_owned()),
             Ok((bytes, _)) => turn = handshake.heard(bytes),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Turn::More,
-            Err(errno) => return Turn::Refused(format!("it hung up ({errno})")),
+            Err(errno) => return Turn::Refused(format!("{} ({errno})", handshake.hung_up())),
         }
     }
 }
