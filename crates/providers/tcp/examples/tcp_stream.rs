@@ -27,7 +27,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |i: usize, default: usize| arguments.get(i).and_then(|a| a.parse().ok()).unwrap_or(default);
     let (message, fragments) = (number(1, 64 << 10), number(2, 1));
-    let key = arguments.get(3).and_then(|_| Key::from_bytes(b"a key for measuring with"));
+    let key = arguments.get(3).map(|_| Key::from_bytes(&random::<32>().unwrap()).unwrap());
     let provider = TcpProvider::with_options(Options { key, ..Options::default() });
     match std::env::var("OVERSIDE_STREAM_TO") {
         Ok(to) => send(&provider, &to, message, fragments),

@@ -9,6 +9,7 @@ use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status};
 use rustix::io::Errno;
 
+use crate::control::LastEnds;
 use crate::credits::{Credits, Pool, Taken};
 use crate::fate::Fate;
 use crate::frame::{Head, Op, WRITE_CHUNK};
@@ -43,9 +44,10 @@ pub(crate) struct Conn {
     pub(crate) heard_bye: bool,
     inbound: Inbound,
     body: Option<(Body, Then)>,
-    target: Target,
+    pub(crate) target: Target,
     /// Bytes received since the peer was last told.
-    untold_bytes: u64,
+    pub(crate) untold_bytes: u64,
+    pub(crate) last_ends: LastEnds,
     /// The peer's request that was too long for its receive, or ours, as the peer says.
     too_long: Option<u64>,
     /// When the peer's present frame was last found to grow as it should, and how many bytes there were.
@@ -97,6 +99,7 @@ impl Conn {
             body: None,
             target: Target::new(),
             untold_bytes: 0,
+            last_ends: LastEnds::default(),
             too_long: None,
             pace: None,
             silence: Silence::default(),
@@ -118,9 +121,7 @@ impl Conn {
         // What came before an end counts.
         taken.map_err(|fate| self.known(fate))?;
         self.pump();
-        if self.owes_ack(!moved) && !self.target.has_answers() {
-            self.say(Op::Ack);
-        }
+        self.acknowledge(!moved);
         self.flush()?;
         Ok(moved)
     }
@@ -173,10 +174,7 @@ impl Conn {
             self.credits.ours = self.credits.ours.saturating_add(head.credits as usize);
             self.credits.asked = false;
         }
-        match self.requests.acknowledge(head.acked, self.index, cx.done) {
-            true => Ok(()),
-            false => Err(Fate::Malformed("it acknowledges what was not asked")),
-        }
+        self.requests.acknowledge(head.acked, self.outbound.sent(), self.index, cx.done)
     }
 
     fn whole(&mut self, head: Head, payload: std::ops::Range<usize>, cx: &mut Context<'_>) -> Result<(), Fate> {
@@ -204,16 +202,8 @@ impl Conn {
                 self.credits.want(count, self.index.0, cx.pool);
                 Ok(())
             }
-            Op::Recall => {
-                let unused = u32::try_from(std::mem::take(&mut self.credits.ours)).unwrap_or(u32::MAX);
-                self.credits.asked = false;
-                self.say(Op::Return(unused));
-                Ok(())
-            }
-            Op::Return(count) => match self.credits.given_back(count, cx.pool) {
-                true => Ok(()),
-                false => Err(Fate::Malformed("it gives back what it never had")),
-            },
+            Op::Recall => self.give_back(),
+            Op::Return(count) => self.given_back(count, cx),
             Op::Bye { why, number } => {
                 self.heard_bye = true;
                 let fate = Fate::told(why);
@@ -288,7 +278,7 @@ impl Conn {
     fn data(&mut self, head: &Head, staged: Option<std::ops::Range<usize>>, cx: &mut Context<'_>) -> Result<(), Fate> {
         let out_of_place = Fate::Malformed("an answer to no READ");
         let len = head.len as usize;
-        let entry = self.requests.answered(head.acked).ok_or(out_of_place)?;
+        let entry = self.requests.answered(head.acked, self.outbound.sent()).ok_or(out_of_place)?;
         let Act::Read(sink, token, done) = entry.act else { return Err(out_of_place) };
         if len as u64 > token.len - done as u64 {
             return Err(Fate::Malformed("more bytes than the READ asked for"));
@@ -317,7 +307,10 @@ impl Conn {
                 self.received(taken, len as u64, immediate, Opcode::Receive, cx);
             }
             Then::Data(number) => {
-                let entry = self.requests.answered(number).ok_or(Fate::Malformed("an answer to no READ"))?;
+                let entry = self
+                    .requests
+                    .answered(number, self.outbound.sent())
+                    .ok_or(Fate::Malformed("an answer to no READ"))?;
                 let Act::Read(_, token, done) = &mut entry.act else { return Ok(()) };
                 *done += len;
                 if *done as u64 == token.len {
@@ -332,11 +325,11 @@ impl Conn {
     /// An answer without bytes: the value that an atomic found (or that an empty READ is done), or a refusal.
     fn answered(&mut self, number: u64, value: Option<u64>, cx: &mut Context<'_>) -> Result<(), Fate> {
         let out_of_place = Fate::Malformed("an answer to nothing that was asked");
-        let entry = self.requests.answered(number).ok_or(out_of_place)?;
+        let entry = self.requests.answered(number, self.outbound.sent()).ok_or(out_of_place)?;
         let fits = match (&entry.act, value) {
             (Act::FetchAdd(..) | Act::CompareSwap(..), _) => true,
             (Act::Read(_, token, _), Some(_)) => token.len == 0,
-            (Act::Read(_, _, done), None) => *done == 0,
+            (Act::Read(..), None) => true,
             (Act::Write(..), None) => true,
             (Act::Write(..), Some(_)) | (Act::Send(_), _) => false,
         };
@@ -347,29 +340,6 @@ impl Conn {
         self.requests.end_first(status, value.unwrap_or(0));
         self.requests.report(self.index, cx.done);
         Ok(())
-    }
-
-    /// Whether the peer must be told what it does not know. While messages keep coming that can wait for company.
-    fn owes_ack(&self, idle: bool) -> bool {
-        let (untold, due) = (self.target.untold(), self.credits.due(self.receives.len()));
-        (idle && (untold > 0 || due > 0))
-            || untold >= TELL_MESSAGES
-            || self.untold_bytes >= TELL_BYTES
-            || self.credits.is_low(self.receives.len())
-    }
-
-    /// Whether there is something to tell the peer.
-    pub(crate) fn owes(&self) -> bool {
-        self.owes_ack(true)
-    }
-
-    /// Tells the peer what it does not know, before this end sleeps.
-    pub(crate) fn settle(&mut self) -> Result<(), Fate> {
-        self.pump();
-        if self.owes_ack(true) && !self.target.has_answers() {
-            self.say(Op::Ack);
-        }
-        self.flush()
     }
 
     /// Queues a frame without payload.
@@ -522,16 +492,18 @@ impl Conn {
     /// had left and what had not.
     pub(crate) fn end(&mut self, fate: Fate, pool: &mut Pool, out: &mut VecDeque<RawCompletion>) -> (usize, usize) {
         self.hear();
-        let effects = self.requests.effects(self.outbound.sent());
+        let sent = self.outbound.sent();
+        let effects = self.requests.effects(sent);
+        let acked = self.target.acked_at_end(sent);
         // From here on nobody reads posted memory.
         let may_follow = self.outbound.drop_unsent();
         if may_follow && fate.is_ours() && !self.heard_bye {
             let number = self.too_long.unwrap_or(0);
-            let head = Head { acked: self.target.acked(), credits: 0, len: 0, op: Op::Bye { why: fate.why(), number } };
+            let head = Head { acked, credits: 0, len: 0, op: Op::Bye { why: fate.why(), number } };
             self.outbound.frame(&head, &[]);
         }
         let too_long = self.too_long.filter(|_| self.heard_bye);
-        self.requests.flush(self.index, fate, too_long, out);
+        self.requests.flush(self.index, fate, (too_long, sent), out);
         let half = match self.body.take() {
             Some((_, Then::Receive(taken, _))) if taken.shared => {
                 self.credits.put_back(taken, &mut self.receives, pool);
@@ -580,10 +552,7 @@ pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
 /// Bytes of one turn; then others have theirs.
 const TURN_BYTES: u64 = 1 << 20;
 /// Bytes that may wait to be sent before more is queued: requests stay where they are until then.
-const OUT_ROOM: u64 = 1 << 20;
-/// While messages keep coming, the peer is told after so many, or so many bytes.
-const TELL_MESSAGES: u64 = 16;
-const TELL_BYTES: u64 = 256 << 10;
+pub(crate) const OUT_ROOM: u64 = 1 << 20;
 /// A frame that was begun grows by so much in this time, or its sender is closed.
 const PACE_WINDOW: Duration = Duration::from_secs(5);
 const PACE_BYTES: u64 = 4 << 10;

@@ -57,6 +57,8 @@ pub(crate) struct Credits {
     wanted: usize,
     /// When it was asked to give back what it does not use.
     recalled: Option<Instant>,
+    /// Messages that it was allowed since, of which it may not have known when it gave back.
+    fresh: usize,
     /// Messages that we may still send.
     pub(crate) ours: usize,
     /// We said that we wait.
@@ -73,6 +75,7 @@ impl Credits {
     pub(crate) fn grant(&mut self, own: usize) -> u32 {
         let due = self.due(own).min(u32::MAX as usize);
         self.granted += due;
+        self.fresh += due;
         due as u32
     }
 
@@ -136,13 +139,14 @@ impl Credits {
         self.wanted > 0
     }
 
-    /// Whether the peer should be asked to give back what it does not use; asks once.
-    pub(crate) fn recall(&mut self, now: Instant) -> bool {
-        let ask = self.kept > 0 && self.granted > 0 && self.recalled.is_none();
-        if ask {
-            self.recalled = Some(now);
-        }
-        ask
+    /// Whether the peer may be asked to give back what it does not use: it has something, and was not asked yet.
+    pub(crate) fn may_recall(&self) -> bool {
+        self.kept > 0 && self.granted > 0 && self.recalled.is_none()
+    }
+
+    /// It was asked, behind all that it was allowed so far.
+    pub(crate) fn recalled(&mut self, now: Instant) {
+        (self.recalled, self.fresh) = (Some(now), 0);
     }
 
     /// Whether it was asked long ago and has not answered.
@@ -150,11 +154,17 @@ impl Credits {
         self.recalled.is_some_and(|since| now.duration_since(since) > RECALL_LIMIT)
     }
 
-    /// The peer gave back `count`; false when it cannot have so many.
-    pub(crate) fn given_back(&mut self, count: u32, pool: &mut Pool) -> bool {
+    /// The peer gave back `count`, when messages under way had used `used` that nothing was taken for yet.
+    ///
+    /// # Errors
+    /// When it cannot have so many, or keeps some: what it did not use it gives back, and what it used has come before this.
+    pub(crate) fn given_back(&mut self, count: u32, used: usize, pool: &mut Pool) -> Result<(), &'static str> {
         let count = count as usize;
         if self.recalled.take().is_none() || count > self.granted {
-            return false;
+            return Err("it gives back what it never had");
+        }
+        if self.granted - count > self.fresh + used {
+            return Err("it keeps receives that others wait for");
         }
         self.granted -= count;
         // If messages wait at its end after all, it says so anew.
@@ -162,7 +172,7 @@ impl Credits {
         let freed = count.min(self.kept);
         self.kept -= freed;
         pool.kept -= freed;
-        true
+        Ok(())
     }
 
     /// The queue pair ends: what was kept for it is everybody's again.
@@ -205,15 +215,40 @@ mod tests {
         busy.share(0, &mut pool);
         assert_eq!(busy.grant(0), 3);
         assert!(busy.waits() && pool.is_hoarded());
-        assert!(idle.recall(Instant::now()) && !idle.recall(Instant::now()));
-        assert!(idle.given_back(1, &mut pool));
+        assert!(idle.may_recall());
+        idle.recalled(Instant::now());
+        assert!(!idle.may_recall(), "once");
+        assert_eq!(idle.given_back(1, 0, &mut pool), Ok(()));
         busy.share(0, &mut pool);
         assert_eq!(busy.grant(0), 1);
         for _ in 0..4 {
             assert!(busy.take(&mut VecDeque::new(), &mut pool).is_some());
         }
         assert!(busy.take(&mut VecDeque::new(), &mut pool).is_none(), "nobody sends without a credit");
-        assert!(!idle.given_back(1, &mut pool), "nothing was asked for, nothing is left");
+        assert!(idle.given_back(1, 0, &mut pool).is_err(), "nothing was asked for, nothing is left");
+    }
+
+    /// A peer that says "I use them all" and does not would keep everybody's receives for ever.
+    #[test]
+    fn what_was_recalled_comes_back_whole_but_for_what_is_on_its_way() {
+        for (given, used, news, ends) in [
+            (4, 0, 0, Ok(())),
+            (3, 1, 0, Ok(())),
+            (3, 0, 0, Err("it keeps receives that others wait for")),
+            (0, 0, 0, Err("it keeps receives that others wait for")),
+            (5, 0, 0, Err("it gives back what it never had")),
+            (4, 0, 2, Ok(())),
+            (6, 0, 2, Ok(())),
+            (3, 0, 2, Err("it keeps receives that others wait for")),
+        ] {
+            let (mut pool, mut peer, mut own) = (pool(8, 1), Credits::default(), 0);
+            peer.share(0, &mut pool);
+            assert_eq!(peer.grant(own), 4);
+            peer.recalled(Instant::now());
+            own += news;
+            assert_eq!(peer.grant(own), news as u32);
+            assert_eq!(peer.given_back(given, used, &mut pool), ends, "{given} of 4, {used} used, {news} new");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, Shutdown};
 use crate::conn::{Conn, Context};
 use crate::credits::Pool;
 use crate::fate::Fate;
-use crate::frame::{MESSAGE_MAX, Op};
+use crate::frame::MESSAGE_MAX;
 use crate::handshake::Wire;
 use crate::outbound::{Outbound, Source};
 use crate::provider::{DEPTH_MAX, INLINE_MAX, SGE_MAX, Shared};
@@ -56,6 +56,7 @@ pub(crate) struct Engine {
 unsafe impl Send for Engine {}
 
 /// A connection that has ended here: its goodbye must still reach the peer, and the kernel may still send from posted memory.
+/// It counts among the open ones for so long: otherwise peers that break the protocol at once could take every descriptor.
 #[derive(Debug)]
 struct Leaving {
     index: QpIndex,
@@ -220,12 +221,7 @@ impl Engine {
         let mut hoarders = Vec::new();
         for index in &self.live {
             let Some(Some(conn)) = self.conns.get_mut(*index as usize) else { continue };
-            if conn.credits.recall(now) {
-                conn.say(Op::Recall);
-                // A socket that is broken shows at its next turn.
-                let _ = conn.flush();
-            }
-            if conn.credits.hoards(now) {
+            if conn.recall(now) {
                 hoarders.push(*index);
             }
         }
@@ -302,7 +298,9 @@ impl Engine {
         }
         self.next_look = now + LOOK;
         let done = &mut self.done;
+        let before = self.leaving.len();
         self.leaving.retain_mut(|leaving| leaving.stays(now, done));
+        self.shared.open.fetch_sub(before - self.leaving.len(), Ordering::Relaxed);
         for i in (0..self.live.len()).rev() {
             let index = self.live[i];
             let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
@@ -368,7 +366,6 @@ impl Engine {
         self.live.retain(|live| *live != index);
         self.pool.sharers -= 1;
         self.pool.waiting.retain(|waiting| *waiting != index);
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
         if announced {
             let mut reason = fate.reason();
             if perhaps + not > 0 {
@@ -384,6 +381,8 @@ impl Engine {
         let mut leaving = Leaving { index, socket, outbound, lent, until: now + LEAVE_LIMIT, said: false, over };
         if leaving.stays(now, &mut self.done) {
             self.leaving.push(leaving);
+        } else {
+            self.shared.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -400,6 +399,7 @@ impl Engine {
         }
         // Nobody drives what is left: the system does, as far as it goes; but not from memory that is its owner's again.
         self.leaving.iter().for_each(Leaving::forsake);
+        self.shared.open.fetch_sub(self.leaving.len(), Ordering::Relaxed);
         self.leaving.clear();
         self.pool.receives.clear();
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use overside_verbs::handshake::stream::{self, Patience, prepare};
 use overside_verbs::handshake::{Handshake, Keys, Terms};
+use overside_verbs::owner::Owners;
 use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError, random};
 
 use crate::address;
@@ -41,6 +42,11 @@ pub(crate) fn connect(
     let socket = OwnedFd::from(stream);
     prepare(&socket)?;
     let keys = stream::shake(Handshake::connect(&terms(options), random()?), &socket, patience)?;
+    if options.asks_owner() {
+        // By now a process has accepted, and answered.
+        let checked = Owners::new().and_then(|owners| owners.check_listener(&socket));
+        checked.map_err(|error| VerbsError::Handshake(format!("{address}: {error}")))?;
+    }
     Ok(link(address, Wire { socket, keys: options.tags().then_some(keys), domain: domain.id(), provider }))
 }
 
@@ -66,4 +72,4 @@ pub(crate) fn system(what: &'static str, error: &std::io::Error) -> VerbsError {
 }
 
 /// Version of everything that travels on a connection.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;

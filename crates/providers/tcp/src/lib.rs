@@ -6,18 +6,22 @@
 //! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
 //!
 //! In the order in which a request meets them: `handshake`, `listener` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
-//! pairs), `conn` (one of them), `holding` (who waits for company), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
+//! pairs), `conn` (one of them), `control` (what its ends tell each other unasked), `holding` (who waits for company), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
 //! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls), `silence` (whose host is gone).
 //!
-//! **What the key gives, and what it does not.** Both sides prove that they hold the same key before anything else, and every frame
-//! carries a tag, so nobody without the key connects, injects, changes, reorders or plays back anything. There is **no
-//! secrecy**: whoever sees the wire reads everything on it. Whoever has the key may do all that any peer may. Without a key
-//! (loopback only) every user of this host may connect. With [`Options::mac`] off, whoever can write to the wire can change what
-//! travels on it after the handshake.
+//! **What the key gives, and what it does not.** Both sides prove that they hold the same key
+//! before anything else, and every frame carries a tag, so nobody without the key connects,
+//! injects, changes, reorders or plays back anything. There is **no secrecy**: whoever sees the
+//! wire reads everything on it. Whoever has the key may do all that any peer may. Without a key
+//! (loopback only) both ends ask the kernel whose the other is, and take this user's processes
+//! only, unless [`Options::anyone`] is set: then every user of this host may connect. With
+//! [`Options::mac`] off, whoever can write to the wire can change what travels on it after the
+//! handshake.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;
 mod conn;
+mod control;
 mod credits;
 mod engine;
 mod fate;
@@ -40,6 +44,7 @@ mod seal;
 mod silence;
 mod stage;
 mod target;
+mod two_ends;
 mod watch;
 mod zerocopy;
 

@@ -1,4 +1,5 @@
-//! Who may come in (`verbs::acceptor`): whoever holds the key.
+//! Who may come in (`verbs::acceptor`): whoever holds the key; without one this user's processes
+//! (`verbs::owner`).
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use overside_verbs::acceptor::{Acceptor, BACKLOG, Door, Heard};
 use overside_verbs::handshake::stream::{self, prepare};
 use overside_verbs::handshake::{Handshake, Keys, NEEDS_KEY, Turn};
+use overside_verbs::owner::Owners;
 use overside_verbs::{Link, ProtectionDomain, VerbsError, random};
 use rustix::net::SocketAddrAny;
 
@@ -19,6 +21,8 @@ use crate::provider::Shared;
 pub(crate) struct TcpDoor {
     shared: Arc<Shared>,
     domain: u64,
+    /// Without a key, unless anyone may come.
+    owners: Option<Owners>,
 }
 
 /// Connected, and not known yet.
@@ -52,7 +56,9 @@ pub(crate) fn bind(
     socket.set_nonblocking(true).map_err(|e| system("making the socket nonblocking", &e))?;
     // More may wait than `std` lets them.
     rustix::net::listen(&socket, BACKLOG).map_err(|e| refused(e.to_string()))?;
-    Acceptor::new(TcpDoor { shared, domain: domain.id() }, socket.into())
+    let owners = shared.options.asks_owner().then(|| Owners::of(&socket)).transpose();
+    let owners = owners.map_err(|error| refused(error.to_string()))?;
+    Acceptor::new(TcpDoor { shared, domain: domain.id(), owners }, socket.into())
 }
 
 impl Door for TcpDoor {
@@ -62,8 +68,12 @@ impl Door for TcpDoor {
         self.shared.check_fork()
     }
 
+    /// Strangers are dropped before they say a word.
     fn admit(&mut self, socket: OwnedFd, from: Option<SocketAddrAny>) -> Result<Guest, String> {
         let address = from.and_then(|a| SocketAddr::try_from(a).ok()).map_or_else(String::new, |a| a.to_string());
+        if let Some(owners) = &self.owners {
+            owners.check_connector(&socket).map_err(|error| format!("{address}: {error}"))?;
+        }
         let nonce = random().map_err(|error| error.to_string())?;
         prepare(&socket).map_err(|error| error.to_string())?;
         Ok(Guest { socket, address, handshake: Handshake::listen(&terms(&self.shared.options), nonce), keys: None })
@@ -74,6 +84,7 @@ impl Door for TcpDoor {
             guest.handshake.decline();
         }
         match stream::turn(&mut guest.handshake, &guest.socket) {
+            Turn::More if guest.handshake.has_greeted() => Heard::Greeted,
             Turn::More => Heard::Waits,
             Turn::Refused(why) => Heard::Refused(format!("{}: {why}", guest.address)),
             Turn::Known(keys) => {

@@ -5,8 +5,13 @@ use overside_verbs::handshake::Key;
 /// How a provider behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The pre-shared key. Without one nothing is proved, so a listener must have a loopback address.
+    /// The pre-shared key. Without one nothing is proved: a listener must have a loopback address,
+    /// and both ends take processes of this user only, as the kernel has it (the connector root's,
+    /// too).
     pub key: Option<Key>,
+    /// Without a key, take every user of this host, and connect to any: who can reach the port may
+    /// do all that a peer may.
+    pub anyone: bool,
     /// Whether every frame carries a tag made with the key. Without a key there is none.
     pub mac: bool,
     /// Whether a thread of each port carries out what peers ask while nobody polls.
@@ -23,10 +28,15 @@ impl Options {
     pub fn tags(&self) -> bool {
         self.mac && self.key.is_some()
     }
+
+    /// Whether the kernel is asked whose a peer is.
+    pub(crate) fn asks_owner(&self) -> bool {
+        self.key.is_none() && !self.anyone
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { key: None, mac: true, progress: true, zero_copy: true, connections_max: 4096 }
+        Self { key: None, anyone: false, mac: true, progress: true, zero_copy: true, connections_max: 4096 }
     }
 }

@@ -20,6 +20,7 @@ use crate::registry::Registry;
 use crate::requests::{Act, Entry};
 use crate::seal::Seal;
 use crate::target::Target;
+pub use crate::two_ends::two_ends;
 
 /// A peer's frames on a connection that has receives, a READ and a FETCH_ADD under way; tagged when the first byte is odd. True: all
 /// of them were taken.
@@ -53,7 +54,11 @@ pub fn frames(bytes: &[u8]) -> bool {
     ] {
         conn.requests.push(Entry::new(slot, opcode, act, Vec::new()));
     }
+    // The peer may answer what it has.
     conn.pump();
+    if conn.flush().is_err() {
+        return false;
+    }
     let fate = loop {
         let mut cx = Context { registry: &registry, domain, pool: &mut pool, done: &mut done, done_max: usize::MAX };
         if let Err(fate) = conn.turn(&mut cx) {
@@ -175,6 +180,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             (Op::CompareSwap { rkey: 0, at: 8, compare: 5, swap: 6 }, 0),
         ]),
     ));
+    seeds.extend(crate::two_ends::seeds().into_iter().map(|seed| ("two_ends", seed)));
     seeds
 }
 

@@ -38,6 +38,11 @@ impl Inner {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that wait for the peer that has most to take.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.lock().conns.iter().flatten().map(|conn| conn.outbound.waiting()).max().unwrap_or(0)
+    }
+
     /// The owner's lock: from here on it is here.
     fn owner(&self) -> MutexGuard<'_, Engine> {
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -48,6 +53,11 @@ impl Inner {
 }
 
 impl TcpPort {
+    /// What it shares with its thread.
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     pub(crate) fn open(
         shared: Arc<Shared>,
         domain: &ProtectionDomain,

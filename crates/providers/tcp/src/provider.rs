@@ -79,7 +79,6 @@ impl TcpProvider {
     }
 }
 
-#[cfg(test)]
 impl TcpProvider {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

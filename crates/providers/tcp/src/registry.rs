@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use overside_memory::{Fragment, MemoryError, SegmentId};
 use overside_verbs::{Access, Memory, MemoryRegion, VerbsError, random};
@@ -25,8 +25,29 @@ struct State {
 #[derive(Debug)]
 struct Region {
     domain: u64,
-    memory: Memory,
+    reach: Reach,
+    len: u64,
     access: Access,
+}
+
+/// A region's memory, until it is deregistered: a request that was let through before that touches nothing after.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach(Arc<RwLock<Option<Memory>>>);
+
+impl Reach {
+    fn new(memory: Memory) -> Self {
+        Self(Arc::new(RwLock::new(Some(memory))))
+    }
+
+    /// The memory, if it is still registered; it remains so while the guard is held.
+    pub(crate) fn memory(&self) -> RwLockReadGuard<'_, Option<Memory>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody reaches it any more; waits for whoever touches it now.
+    fn end(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// Addresses of a segment.
@@ -62,18 +83,19 @@ impl Registry {
             let range = Range { base: segment.base().as_ptr() as usize, len: segment.len() };
             place.entry(segment.id()).or_insert((range, 0)).1 += 1;
         }
-        regions.insert(rkey, Region { domain, memory: memory.clone(), access });
+        let reach = Reach::new(memory.clone());
+        regions.insert(rkey, Region { domain, reach, len: memory.len() as u64, access });
         Ok(MemoryRegion::new(memory.clone(), access, rkey))
     }
 
-    /// Ends a registration.
+    /// Ends a registration. After it no request of a peer touches the memory, even one that is under way.
     pub(crate) fn deregister(&self, region: &MemoryRegion) -> Result<(), VerbsError> {
         let rkey = region.token().rkey;
         let mut state = self.lock();
         let State { regions, domains } = &mut *state;
         let ended = regions.remove(&rkey).ok_or(VerbsError::Unsupported("deregistering another provider's region"))?;
         let place = domains.get_mut(ended.domain as usize).ok_or(UNKNOWN_DOMAIN)?;
-        if let Memory::Segment(segment) = &ended.memory
+        if let Memory::Segment(segment) = &region.memory
             && let Some((_, times)) = place.get_mut(&segment.id())
         {
             *times -= 1;
@@ -82,15 +104,17 @@ impl Registry {
                 self.generation.fetch_add(1, Ordering::Release);
             }
         }
+        drop(state);
+        ended.reach.end();
         Ok(())
     }
 
     /// What a peer connected in `domain` may do `right` to at `at..at + len` by this key; nothing, when key, right or range is wrong.
-    pub(crate) fn reach(&self, domain: u64, rkey: u128, right: Access, at: u64, len: u64) -> Option<Memory> {
+    pub(crate) fn reach(&self, domain: u64, rkey: u128, right: Access, at: u64, len: u64) -> Option<Reach> {
         let state = self.lock();
         let region = state.regions.get(&rkey)?;
-        let inside = at.checked_add(len).is_some_and(|end| end <= region.memory.len() as u64);
-        (region.domain == domain && region.access.contains(right) && inside).then(|| region.memory.clone())
+        let inside = at.checked_add(len).is_some_and(|end| end <= region.len);
+        (region.domain == domain && region.access.contains(right) && inside).then(|| region.reach.clone())
     }
 
     fn segment(&self, domain: u64, id: SegmentId) -> Option<Range> {

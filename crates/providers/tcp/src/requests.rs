@@ -20,7 +20,8 @@ pub(crate) struct Entry {
     /// Where its payload lies; inline bytes are in `inline`.
     pub(crate) sources: Vec<Source>,
     pub(crate) inline: Vec<u8>,
-    /// Where its last byte is among all that were queued; 0 before.
+    /// Where its last byte is among all that were queued; 0 before. The kernel has taken it, and the peer may know of it, once so
+    /// much was sent.
     end: u64,
     state: State,
 }
@@ -40,8 +41,8 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Waits,
-    /// The peer's number for it, and where its last byte is among all that were queued.
-    Queued(u64, u64),
+    /// The peer's number for it.
+    Queued(u64),
     Done(Status, u64),
 }
 
@@ -141,7 +142,7 @@ impl Requests {
 
     /// Whether the peer has not said of one under way that it has carried it out.
     pub(crate) fn are_under_way(&mut self) -> bool {
-        matches!(self.first_open(), Some(Entry { state: State::Queued(..), .. }))
+        matches!(self.first_open(), Some(Entry { state: State::Queued(_), .. }))
     }
 
     /// How many wait.
@@ -163,34 +164,46 @@ impl Requests {
     /// The one that waited is queued up to `queued`.
     pub(crate) fn advance(&mut self, queued: u64) {
         let Some(entry) = self.entries.get_mut(self.next) else { return };
-        (entry.state, entry.end) = (State::Queued(self.number, queued), queued);
+        (entry.state, entry.end) = (State::Queued(self.number), queued);
         self.reading += usize::from(entry.act.is_answered());
         self.number += 1;
         self.next += 1;
     }
 
-    /// The peer has carried out everything before `acked`. Reports what has ended; false when the peer cannot have.
-    pub(crate) fn acknowledge(&mut self, acked: u64, qp: QpIndex, out: &mut VecDeque<RawCompletion>) -> bool {
+    /// The peer has carried out everything before `acked`, when `sent` bytes had left. Reports what has ended.
+    ///
+    /// # Errors
+    /// When the peer cannot have. What has not left wholly it does not know: `Outbound` still points to that memory.
+    pub(crate) fn acknowledge(
+        &mut self,
+        acked: u64,
+        sent: u64,
+        qp: QpIndex,
+        out: &mut VecDeque<RawCompletion>,
+    ) -> Result<(), Fate> {
         if acked > self.number {
-            return false;
+            return Err(Fate::Malformed("it acknowledges what was not asked"));
         }
-        while let Some(Entry { state: State::Queued(number, _), act, .. }) = self.first_open() {
+        while let Some(Entry { state: State::Queued(number), act, end, .. }) = self.first_open() {
             if *number >= acked {
                 break;
             }
+            if *end > sent {
+                return Err(Fate::Malformed("it acknowledges what was not sent"));
+            }
             if act.is_answered() {
-                return false;
+                return Err(Fate::Malformed("it acknowledges what it must answer"));
             }
             self.end_first(Status::Success, 0);
         }
         self.report(qp, out);
-        true
+        Ok(())
     }
 
-    /// The request with this number, if an answer to it may come now: all before it have ended.
-    pub(crate) fn answered(&mut self, number: u64) -> Option<&mut Entry> {
+    /// The request with this number, if an answer to it may come now: all before it have ended, and it is among the `sent` bytes.
+    pub(crate) fn answered(&mut self, number: u64, sent: u64) -> Option<&mut Entry> {
         let first = self.first_open()?;
-        matches!(first.state, State::Queued(this, _) if this == number).then_some(first)
+        (matches!(first.state, State::Queued(this) if this == number) && first.end <= sent).then_some(first)
     }
 
     /// The first one that has not ended.
@@ -204,7 +217,7 @@ impl Requests {
     /// The first one under way has ended.
     pub(crate) fn end_first(&mut self, status: Status, value: u64) {
         let Some(first) = self.first_open() else { return };
-        let answers = usize::from(first.act.is_answered() && matches!(first.state, State::Queued(..)));
+        let answers = usize::from(first.act.is_answered() && matches!(first.state, State::Queued(_)));
         first.state = State::Done(status, value);
         self.reading -= answers;
     }
@@ -268,7 +281,7 @@ impl Requests {
         let (mut perhaps, mut not) = (0, 0);
         for entry in open {
             match entry.state {
-                State::Queued(_, end) if end <= sent => perhaps += 1,
+                State::Queued(_) if entry.end <= sent => perhaps += 1,
                 // A WRITE that has left in part may have changed something.
                 _ if entry.act.is_begun() => perhaps += 1,
                 _ => not += 1,
@@ -277,12 +290,19 @@ impl Requests {
         (perhaps, not)
     }
 
-    /// Ends all of them. `too_long` is the one that the peer says was too long.
-    pub(crate) fn flush(&mut self, qp: QpIndex, fate: Fate, too_long: Option<u64>, out: &mut VecDeque<RawCompletion>) {
+    /// Ends all of them, when `sent` bytes had left. `too_long` is the message that the peer says was too long.
+    pub(crate) fn flush(
+        &mut self,
+        qp: QpIndex,
+        fate: Fate,
+        (too_long, sent): (Option<u64>, u64),
+        out: &mut VecDeque<RawCompletion>,
+    ) {
         for entry in &mut self.entries {
+            let met = entry.act.takes_receive() && entry.end <= sent;
             entry.state = match entry.state {
                 State::Done(status, value) => State::Done(status, value),
-                State::Queued(number, _) if Some(number) == too_long => State::Done(Status::TooLong, 0),
+                State::Queued(number) if met && Some(number) == too_long => State::Done(Status::TooLong, 0),
                 _ => State::Done(fate.pending(), 0),
             };
         }
@@ -342,12 +362,12 @@ mod tests {
     fn what_the_kernel_may_send_again_is_not_reported_and_holds_up_no_answer() {
         let (mut requests, mut out, qp) = (under_way(), VecDeque::new(), QpIndex(0));
         requests.lend_from(50);
-        assert!(requests.acknowledge(1, qp, &mut out));
+        assert_eq!(requests.acknowledge(1, 300, qp, &mut out), Ok(()));
         assert_eq!(reported(&mut out), []);
-        assert!(requests.answered(0).is_none() && requests.answered(2).is_none());
-        assert!(requests.answered(1).is_some(), "the READ is next, though the SEND before it is not reported");
+        assert!(requests.answered(0, 300).is_none() && requests.answered(2, 300).is_none());
+        assert!(requests.answered(1, 300).is_some(), "the READ is next, though the SEND before it is not reported");
         requests.end_first(Status::Success, 0);
-        assert!(requests.acknowledge(3, qp, &mut out));
+        assert_eq!(requests.acknowledge(3, 300, qp, &mut out), Ok(()));
         assert_eq!(reported(&mut out), [], "the order is kept");
         requests.lend_from(250);
         requests.report(qp, &mut out);
@@ -362,12 +382,44 @@ mod tests {
     fn an_end_reports_each_once_as_memory_comes_back() {
         let (mut requests, mut out, qp) = (under_way(), VecDeque::new(), QpIndex(0));
         requests.lend_from(50);
-        assert!(requests.acknowledge(1, qp, &mut out));
-        requests.flush(qp, Fate::Died, None, &mut out);
+        assert_eq!(requests.acknowledge(1, 300, qp, &mut out), Ok(()));
+        requests.flush(qp, Fate::Died, (None, 300), &mut out);
         assert_eq!(reported(&mut out), []);
         requests.lend_from(u64::MAX);
         requests.report(qp, &mut out);
         let gone = Status::PeerDied;
         assert_eq!(reported(&mut out), [(0, Status::Success), (1, gone), (2, gone)]);
+    }
+
+    /// Each is 100 bytes of the stream: the peer has no word about it before the last of them has left.
+    #[test]
+    fn what_has_not_left_wholly_is_neither_acknowledged_nor_answered() {
+        let qp = QpIndex(0);
+        for sent in [0, 1, 99, 100, 199, 200, 299, 300] {
+            let (mut requests, mut out) = (under_way(), VecDeque::new());
+            assert_eq!(requests.acknowledge(1, sent, qp, &mut out).is_ok(), sent >= 100, "the SEND, {sent} bytes sent");
+            assert_eq!(reported(&mut out).len(), usize::from(sent >= 100));
+            assert_eq!(requests.answered(1, sent).is_some(), sent >= 200, "the READ, {sent} bytes sent");
+            if sent < 200 {
+                continue;
+            }
+            requests.end_first(Status::Success, 0);
+            assert_eq!(requests.acknowledge(3, sent, qp, &mut out).is_ok(), sent >= 300, "{sent} bytes sent");
+            assert!(requests.acknowledge(4, sent, qp, &mut out).is_err(), "never asked");
+        }
+    }
+
+    #[test]
+    fn a_peer_calls_no_message_too_long_that_it_has_not_got() {
+        for (sent, too_long, ends) in [
+            (300, 2, [Status::Flushed, Status::Flushed, Status::TooLong]),
+            (299, 2, [Status::Flushed; 3]),
+            (300, 1, [Status::Flushed; 3]),
+        ] {
+            let (mut requests, mut out) = (under_way(), VecDeque::new());
+            requests.flush(QpIndex(0), Fate::TooLong, (Some(too_long), sent), &mut out);
+            let reported: Vec<Status> = reported(&mut out).into_iter().map(|(_, status)| status).collect();
+            assert_eq!(reported, ends, "message {too_long}, {sent} bytes sent");
+        }
     }
 }

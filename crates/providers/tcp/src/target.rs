@@ -9,7 +9,7 @@ use overside_verbs::{Access, Memory};
 use crate::fate::Fate;
 use crate::frame::{Head, Op, READ_CHUNK, WRITE_CHUNK};
 use crate::outbound::Outbound;
-use crate::registry::Registry;
+use crate::registry::{Reach, Registry};
 use crate::requests::READING_MAX;
 
 /// The target's side of a connection.
@@ -22,6 +22,8 @@ pub struct Target {
     answers: VecDeque<Answer>,
     reading: usize,
     writing: Option<Writing>,
+    /// Where the last answer ends among all bytes ever queued.
+    last_end: u64,
 }
 
 /// What waits to be told of a request.
@@ -35,7 +37,7 @@ struct Answer {
 enum Kind {
     /// Bytes of memory from here on.
     Data {
-        memory: Memory,
+        reach: Reach,
         at: u64,
         left: u64,
     },
@@ -46,8 +48,8 @@ enum Kind {
 /// A WRITE of which more is to come.
 #[derive(Debug)]
 struct Writing {
-    /// None: it was refused.
-    memory: Option<Memory>,
+    /// None: it is refused.
+    reach: Option<Reach>,
     at: u64,
     total: u64,
     done: u64,
@@ -59,7 +61,7 @@ impl Target {
     /// Of a new connection.
     #[allow(clippy::new_without_default, reason = "a connection's state is made where the connection is")]
     pub fn new() -> Self {
-        Self { executed: 0, told: 0, answers: VecDeque::new(), reading: 0, writing: None }
+        Self { executed: 0, told: 0, answers: VecDeque::new(), reading: 0, writing: None, last_end: 0 }
     }
 
     /// The number of the request that is being carried out.
@@ -84,6 +86,12 @@ impl Target {
         acked
     }
 
+    /// As [`acked`](Self::acked) for a goodbye, before which all is forgotten that has not left, answers too: of those that would
+    /// be lost the peer must not hear that they came.
+    pub(crate) fn acked_at_end(&mut self, sent: u64) -> u64 {
+        if self.last_end <= sent { self.acked() } else { 0 }
+    }
+
     /// Whether answers wait.
     pub(crate) fn has_answers(&self) -> bool {
         !self.answers.is_empty()
@@ -95,6 +103,7 @@ impl Target {
             let acked = self.acked();
             let Some(answer) = self.answers.front_mut() else { return };
             let mut head = Head { acked, credits: credits(), len: 0, op: Op::Refused };
+            let mut over = true;
             match &mut answer.kind {
                 Kind::Refused => out.frame(&head, &[]),
                 Kind::Value(value) => {
@@ -102,19 +111,25 @@ impl Target {
                     self.reading -= 1;
                     out.frame(&head, &[]);
                 }
-                Kind::Data { memory, at, left } => {
-                    let len = (*left).min(READ_CHUNK as u64) as usize;
-                    (head.op, head.len) = (Op::Data, len as u32);
-                    out.frame_with(&head, len, |own| append(memory, *at, len, own));
-                    *at += len as u64;
-                    *left -= len as u64;
-                    if *left > 0 {
-                        continue;
+                Kind::Data { reach, at, left } => {
+                    if let Some(memory) = &*reach.memory() {
+                        let len = (*left).min(READ_CHUNK as u64) as usize;
+                        (head.op, head.len) = (Op::Data, len as u32);
+                        out.frame_with(&head, len, |own| append(memory, *at, len, own));
+                        *at += len as u64;
+                        *left -= len as u64;
+                        over = *left == 0;
+                    } else {
+                        // It was deregistered meanwhile: what is left of the READ is refused.
+                        out.frame(&head, &[]);
                     }
-                    self.reading -= 1;
+                    self.reading -= usize::from(over);
                 }
             }
-            self.answers.pop_front();
+            self.last_end = out.queued();
+            if over {
+                self.answers.pop_front();
+            }
         }
     }
 
@@ -126,13 +141,13 @@ impl Target {
         let kind = match op {
             Op::Read { rkey, at, len } => registry
                 .reach(domain, rkey, Access::REMOTE_READ, at, len)
-                .map(|memory| Kind::Data { memory, at, left: len }),
+                .map(|reach| Kind::Data { reach, at, left: len }),
             Op::FetchAdd { rkey, at, add } => registry
                 .reach(domain, rkey, Access::REMOTE_ATOMIC, at, 8)
-                .and_then(|memory| word(&memory, at, |word| word.fetch_add(add, Ordering::SeqCst))),
+                .and_then(|reach| word(&reach, at, |word| word.fetch_add(add, Ordering::SeqCst))),
             Op::CompareSwap { rkey, at, compare, swap } => {
-                registry.reach(domain, rkey, Access::REMOTE_ATOMIC, at, 8).and_then(|memory| {
-                    word(&memory, at, |word| {
+                registry.reach(domain, rkey, Access::REMOTE_ATOMIC, at, 8).and_then(|reach| {
+                    word(&reach, at, |word| {
                         let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
                         swapped.unwrap_or_else(|found| found)
                     })
@@ -172,8 +187,8 @@ impl Target {
     ) -> Result<Option<Written>, Fate> {
         match (head.op, &self.writing) {
             (Op::Write { rkey, at, total, immediate }, None) => {
-                let memory = registry.reach(domain, rkey, Access::REMOTE_WRITE, at, total);
-                self.writing = Some(Writing { memory, at, total, done: 0, immediate, word: [0; 8] });
+                let reach = registry.reach(domain, rkey, Access::REMOTE_WRITE, at, total);
+                self.writing = Some(Writing { reach, at, total, done: 0, immediate, word: [0; 8] });
             }
             (Op::WriteMore, Some(_)) => {}
             _ => return Err(Fate::Malformed("parts of a WRITE out of place")),
@@ -183,7 +198,7 @@ impl Target {
         if writing.done < writing.total {
             return Ok(None);
         }
-        let written = Written { immediate: writing.immediate, bytes: writing.total, placed: writing.memory.is_some() };
+        let written = Written { immediate: writing.immediate, bytes: writing.total, placed: writing.reach.is_some() };
         self.writing = None;
         match written.placed {
             true => self.executed += 1,
@@ -195,6 +210,11 @@ impl Target {
     /// Whether a WRITE is under way, so that nothing else may come in between.
     pub(crate) fn is_writing(&self) -> bool {
         self.writing.is_some()
+    }
+
+    /// Credits that the peer has used and that nothing was taken for yet: a WRITE under way takes its receive with its last part.
+    pub(crate) fn used_credits(&self) -> usize {
+        usize::from(self.writing.as_ref().is_some_and(|writing| writing.immediate.is_some()))
     }
 }
 
@@ -216,7 +236,13 @@ impl Writing {
         }
         let (start, end) = (self.at.wrapping_add(self.done), self.at.wrapping_add(self.total));
         self.done += bytes.len() as u64;
-        let Some(Memory::Window(window)) = &self.memory else { return Ok(()) };
+        let Some(reach) = self.reach.clone() else { return Ok(()) };
+        let memory = reach.memory();
+        let Some(Memory::Window(window)) = &*memory else {
+            // It was deregistered between two parts: the rest goes nowhere, and the peer is told that it was refused.
+            self.reach = None;
+            return Ok(());
+        };
         let word = (end & !7).saturating_sub(8);
         // A range without an aligned word of its own has no order.
         let held = if self.total >= 8 && word >= self.at { word..word + 8 } else { end..end };
@@ -237,10 +263,10 @@ impl Writing {
 }
 
 /// The word's old value, if it is an aligned word of a window.
-fn word(memory: &Memory, at: u64, operation: impl FnOnce(&std::sync::atomic::AtomicU64) -> u64) -> Option<Kind> {
-    match memory {
-        Memory::Window(window) => window.word(at).ok().map(|word| Kind::Value(operation(word))),
-        Memory::Segment(_) => None,
+fn word(reach: &Reach, at: u64, operation: impl FnOnce(&std::sync::atomic::AtomicU64) -> u64) -> Option<Kind> {
+    match &*reach.memory() {
+        Some(Memory::Window(window)) => window.word(at).ok().map(|word| Kind::Value(operation(word))),
+        Some(Memory::Segment(_)) | None => None,
     }
 }
 
@@ -267,8 +293,66 @@ const ANSWERS_MAX: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::Seal;
     use overside_memory::Window;
     use std::sync::Arc;
+
+    /// Frames that wait: how many bytes of READs, and how many refusals.
+    fn answered(out: &mut Outbound) -> (usize, usize) {
+        let (bytes, mut at, mut found) = (out.unsent(), 0, (0, 0));
+        out.drop_unsent();
+        while at < bytes.len() {
+            let head = Head::decode(&bytes[at..at + crate::frame::HEAD_MIN]).unwrap();
+            at += crate::frame::HEAD_MIN + head.len as usize;
+            match head.op {
+                Op::Data => found.0 += head.len as usize,
+                Op::Refused => found.1 += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        found
+    }
+
+    /// A peer that takes its time must not see what the memory's owner does with it afterwards, nor keep it.
+    #[test]
+    fn a_read_ends_where_its_memory_is_deregistered() {
+        let (registry, mut target) = (Registry::default(), Target::new());
+        let mut out = Outbound::new(Seal::new(None), Arc::default(), false);
+        let domain = registry.allocate_domain();
+        let window = Arc::new(Window::new(1 << 20).unwrap());
+        let region = registry.register(domain, &Memory::Window(window.clone()), Access::REMOTE_READ).unwrap();
+        let read = Op::Read { rkey: region.token().rkey, at: 0, len: 1 << 20 };
+        target.execute(read, &registry, domain).unwrap();
+        target.execute(read, &registry, domain).unwrap();
+        target.answer(&mut out, 1, || 0);
+        assert_eq!(answered(&mut out), (READ_CHUNK, 0), "as much as there was room for");
+        registry.deregister(&region).unwrap();
+        drop(region);
+        assert_eq!(Arc::strong_count(&window), 1, "the peer's READ keeps it");
+        target.answer(&mut out, u64::MAX, || 0);
+        assert_eq!(answered(&mut out), (0, 2), "the rest of the first, and the second");
+        assert!(!target.has_answers() && target.reading == 0);
+    }
+
+    #[test]
+    fn a_write_in_parts_ends_where_its_memory_is_deregistered() {
+        let (registry, mut target) = (Registry::default(), Target::new());
+        let domain = registry.allocate_domain();
+        let window = Arc::new(Window::new(4096).unwrap());
+        let region = registry.register(domain, &Memory::Window(window.clone()), Access::REMOTE_WRITE).unwrap();
+        let first = Op::Write { rkey: region.token().rkey, at: 0, total: 32, immediate: None };
+        let part = |op| Head { acked: 0, credits: 0, len: 16, op };
+        assert!(target.write(&part(first), &[1; 16], &registry, domain).unwrap().is_none());
+        registry.deregister(&region).unwrap();
+        drop(region);
+        assert_eq!(Arc::strong_count(&window), 1, "the peer's WRITE keeps it");
+        let written = target.write(&part(Op::WriteMore), &[2; 16], &registry, domain).unwrap().unwrap();
+        assert!(!written.placed, "the peer is told that all of it was placed");
+        let mut there = [0; 32];
+        window.read(0, &mut there).unwrap();
+        assert_eq!(there[16..], [0; 16]);
+        assert!(target.has_answers());
+    }
 
     proptest::proptest! {
         #[test]

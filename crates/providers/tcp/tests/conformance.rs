@@ -7,7 +7,8 @@ use overside_verbs::Provider;
 use overside_verbs::handshake::Key;
 
 fn provider(key: bool, mac: bool) -> Arc<dyn Provider> {
-    let key = key.then(|| Key::from_bytes(b"the key of the conformance suite").expect("long enough"));
+    let key = key
+        .then(|| Key::from_bytes(b"ac5d960c71f2731a0ce76f67ca8980aab6ae4bc13d2a43a6ada270691286d33c").expect("random"));
     TcpProvider::with_options(Options { key, mac, ..Options::default() })
 }
 

@@ -165,4 +165,3 @@ fn a_host_that_forgot_its_connections_resets_them() {
 }
 
 const A: &str = "10.87.1.1";
-const SECRET: &[u8] = b"the key of this very test";

@@ -81,7 +81,7 @@ fn relay(mut ends: [TcpStream; 2], told: &AtomicU8) {
 /// What was on its way when both ends are told that there is no connection fails at once, each once; what came came once.
 #[test]
 fn a_reset_in_mid_stream_fails_what_was_pending_and_says_what_may_have_come() {
-    for key in [None, Some(&b"the key of this very test"[..])] {
+    for key in [None, Some(SECRET)] {
         let server = Server::start(&fresh_name(), options(key));
         let bystander = Bystander::start(&server.name, options(key));
         let relay = Relay::before(&server.name);
@@ -108,7 +108,7 @@ fn a_reset_in_mid_stream_fails_what_was_pending_and_says_what_may_have_come() {
 /// Bytes that come late, and those that come one by one, cost time alone.
 #[test]
 fn what_is_held_back_or_comes_byte_by_byte_arrives_once_and_in_order() {
-    for key in [None, Some(&b"the key of this very test"[..])] {
+    for key in [None, Some(SECRET)] {
         let server = Server::start(&fresh_name(), options(key));
         let relay = Relay::before(&server.name);
         let mut client = Counting::start(|end| end.connect(&relay.name), key);

@@ -88,7 +88,7 @@ fn large_payloads_arrive_as_they_were_and_are_reported_once_in_order() {
 
 #[test]
 fn so_they_do_with_tags() {
-    travels(Some(b"the key of this very test"));
+    travels(Some(SECRET));
 }
 
 /// Nobody takes them: whatever the kernel holds of them, the end of the connection gives everything back.

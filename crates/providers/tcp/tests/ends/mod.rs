@@ -24,7 +24,7 @@ pub fn fresh_name() -> String {
 }
 
 pub fn options(key: Option<&[u8]>) -> Options {
-    Options { key: key.and_then(Key::from_bytes), ..Options::default() }
+    Options { key: key.map(|key| Key::from_bytes(key).unwrap()), ..Options::default() }
 }
 
 /// A queue with its provider.
@@ -378,9 +378,9 @@ impl Raw {
         let mut raw = Self::dial(name);
         let greeting = greeting(flags);
         raw.stream.write_all(&greeting).unwrap();
-        let answer: [u8; 96] = raw.hear();
-        raw.stream.write_all(&proof("connector", key, &greeting, &answer[..64])).unwrap();
-        let _welcome: [u8; 32] = raw.hear();
+        let answer: [u8; 64] = raw.hear();
+        raw.stream.write_all(&proof("connector", key, &greeting, &answer)).unwrap();
+        assert_eq!(raw.hear::<32>()[..], proof("listener", key, &greeting, &answer));
         raw
     }
 
@@ -423,7 +423,7 @@ impl Raw {
 }
 
 pub fn greeting(flags: u32) -> Vec<u8> {
-    [&b"overside"[..], &3u32.to_le_bytes(), &flags.to_le_bytes(), &[7; 32], b"tcp", &[0; 13]].concat()
+    [&b"overside"[..], &4u32.to_le_bytes(), &flags.to_le_bytes(), &[7; 32], b"tcp", &[0; 13]].concat()
 }
 
 /// A role's proof of a key over both greetings.
@@ -442,6 +442,8 @@ pub fn head(kind: u8, len: u32, words: &[u64]) -> Vec<u8> {
     head
 }
 
+/// The key of these tests.
+pub const SECRET: &[u8] = b"f552cc5023d8319aea1181f76f3adcbdc189941acf780de956fe5d1483d7a598";
 pub const SEND: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const WRITE_MORE: u8 = 3;
@@ -453,6 +455,7 @@ pub const VALUE: u8 = 8;
 pub const REFUSED: u8 = 9;
 pub const ACK: u8 = 10;
 pub const WANT: u8 = 11;
+pub const RECALL: u8 = 12;
 pub const RETURN: u8 = 13;
 pub const BYE: u8 = 14;
 pub const WINDOW_BYTES: usize = 4096;

@@ -1,7 +1,12 @@
 //! A peer that shakes hands properly and then does what no peer does. In every case it alone is disconnected, the reason says what it
 //! did, and an honest client beside it goes on.
 
+#[path = "../ends/mod.rs"]
 mod ends;
+
+mod early;
+mod greed;
+mod late;
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -187,10 +192,9 @@ fn a_frame_that_stops_in_its_middle_or_trickles_is_not_waited_for() {
 /// A tag that is wrong ends the connection before a byte of what it covers is placed.
 #[test]
 fn frames_without_the_key_place_nothing() {
-    let secret = b"the key of this very test";
-    let server = Server::start(&fresh_name(), options(Some(secret)));
-    let bystander = Bystander::start(&server.name, options(Some(secret)));
-    let mut raw = Raw::shake_with(&server.name, secret);
+    let server = Server::start(&fresh_name(), options(Some(SECRET)));
+    let bystander = Bystander::start(&server.name, options(Some(SECRET)));
+    let mut raw = Raw::shake_with(&server.name, SECRET);
     raw.say(WRITE, 3, &words(server.writable, 16, &[3]), &[&b"abc"[..], &[0; 16]].concat());
     server.ended(Status::Malformed, "tag is wrong");
     let mut there = [0; 32];
