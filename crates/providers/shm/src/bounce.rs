@@ -40,6 +40,9 @@ impl Bounce {
     /// Room for `bytes`, or none for now.
     pub(crate) fn reserve(&mut self, bytes: u64, channel: &Channel) -> Result<Option<Room>, VerbsError> {
         if bytes > RING_BYTES / 2 {
+            if self.large.len() >= LARGE_MAX {
+                return Ok(None);
+            }
             let buffer = whole(Segment::shared(bytes as usize)?);
             pass(&buffer, channel);
             let segment = buffer.segment_id().get();
@@ -118,6 +121,9 @@ fn pass(buffer: &Buffer, channel: &Channel) {
     channel.send(&message, Carried::Segment(segment.clone()));
 }
 
+/// Messages under way in segments of their own: the peer maps each.
+pub(crate) const LARGE_MAX: usize = 128;
+
 /// Stays in the cache.
 const RING_BYTES: u64 = 1 << 20;
 
@@ -134,7 +140,7 @@ mod tests {
             None,
         )
         .unwrap();
-        let channel = Channel::new(socket);
+        let channel = Channel::new(crate::socket::Connected::new(socket), false);
         let mut bounce = Bounce::default();
         let mut live: VecDeque<(u64, u64, u32)> = VecDeque::new();
         for turn in 0..200u64 {

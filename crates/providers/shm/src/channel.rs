@@ -1,23 +1,28 @@
 //! The socket of a connection, shared by the port that owns it and by whoever registers memory.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use overside_memory::{Segment, Window};
 use rustix::io::Errno;
 
+use crate::fate::{Fate, OUT_OF_MEMORY};
 use crate::messages::{BYTES_MAX, Message};
-use crate::socket::{self, Arrival};
+use crate::socket::{self, Arrival, Connected, Passed};
 
 /// Sends control messages in order; what does not fit waits here. Never blocks.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    socket: OwnedFd,
+    socket: Connected,
+    /// Whether this side connected, so that the peer lets it share only so much.
+    pub(crate) made: bool,
     waiting: Mutex<VecDeque<Outgoing>>,
-    /// Whether something waits.
+    /// Whether something waits, or will never be sent.
     blocked: AtomicBool,
+    /// Why nothing is sent any more.
+    fault: OnceLock<Fate>,
 }
 
 /// The memory whose descriptor a message carries.
@@ -50,28 +55,69 @@ struct Outgoing {
 /// What arrived on a channel.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    Message(Message, Option<OwnedFd>),
+    Message(Message, Option<Passed>),
     Nothing,
     End,
     Malformed,
+    NoDescriptor,
 }
 
 impl Channel {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, waiting: Mutex::default(), blocked: AtomicBool::new(false) }
+    pub(crate) fn new(socket: Connected, made: bool) -> Self {
+        let (waiting, blocked) = (Mutex::default(), AtomicBool::new(false));
+        Self { socket, made, waiting, blocked, fault: OnceLock::new() }
     }
 
     /// Sends a message after all earlier ones, now or when there is room. A connection that is
-    /// gone swallows it: whoever reads from it will notice.
+    /// gone swallows it: whoever reads from it will notice. So he will where it cannot be sent at
+    /// all: the channel comes to its end.
     pub(crate) fn send(&self, message: &Message, carried: Carried) {
         let mut bytes = [0; BYTES_MAX];
         let len = message.encode(&mut bytes);
         let mut waiting = self.lock();
-        if waiting.is_empty() && socket::send(&self.socket, &bytes[..len], carried.fd()) != Err(Errno::AGAIN) {
+        if self.fault.get().is_some() {
             return;
         }
-        waiting.push_back(Outgoing { bytes, len, carried });
+        if waiting.is_empty() {
+            match socket::send(&self.socket, &bytes[..len], carried.fd()) {
+                Err(Errno::AGAIN) => {}
+                sent => return self.sent(sent, &mut waiting),
+            }
+        }
         self.blocked.store(true, Ordering::Release);
+        if waiting.len() >= WAITING_MAX {
+            return self.fail(UNREAD, &mut waiting);
+        }
+        waiting.push_back(Outgoing { bytes, len, carried });
+    }
+
+    /// Nothing is heard any more but what was said by now.
+    pub(crate) fn close_to_receiving(&self) {
+        self.socket.close_to_receiving();
+    }
+
+    /// Why nothing is sent any more, if that is so.
+    pub(crate) fn fault(&self) -> Option<Fate> {
+        self.fault.get().copied()
+    }
+
+    /// Sees to what came of sending.
+    fn sent(&self, sent: Result<(), Errno>, waiting: &mut VecDeque<Outgoing>) {
+        match sent {
+            Err(Errno::TOOMANYREFS) => self.fail(IN_FLIGHT, waiting),
+            Err(Errno::NOBUFS | Errno::NOMEM) => self.fail(OUT_OF_MEMORY, waiting),
+            // Whoever is gone shows to who reads.
+            _ => {}
+        }
+    }
+
+    /// Ends the channel: what is to come relies on what was not sent. The port sees the socket's
+    /// end, also if it sleeps.
+    fn fail(&self, why: Fate, waiting: &mut VecDeque<Outgoing>) {
+        waiting.clear();
+        self.blocked.store(true, Ordering::Release);
+        let _ = self.fault.set(why);
+        self.socket.close_to_receiving();
     }
 
     /// Wakes the peer. When the socket is full, the peer has something to wake up for already.
@@ -91,12 +137,14 @@ impl Channel {
     pub(crate) fn flush(&self) {
         let mut waiting = self.lock();
         while let Some(next) = waiting.front() {
-            if socket::send(&self.socket, &next.bytes[..next.len], next.carried.fd()) == Err(Errno::AGAIN) {
+            let sent = socket::send(&self.socket, &next.bytes[..next.len], next.carried.fd());
+            if sent == Err(Errno::AGAIN) {
                 return;
             }
             waiting.pop_front();
+            self.sent(sent, &mut waiting);
         }
-        self.blocked.store(false, Ordering::Release);
+        self.blocked.store(self.fault.get().is_some(), Ordering::Release);
     }
 
     /// The next message.
@@ -107,6 +155,7 @@ impl Channel {
             Arrival::Nothing => Incoming::Nothing,
             Arrival::End => Incoming::End,
             Arrival::Malformed => Incoming::Malformed,
+            Arrival::NoDescriptor => Incoming::NoDescriptor,
             Arrival::Message(len, fd) => match Message::decode(&bytes[..len]) {
                 Some(message) if message.carries() == fd.is_some() => Incoming::Message(message, fd),
                 _ => Incoming::Malformed,
@@ -124,3 +173,12 @@ impl AsFd for Channel {
         self.socket.as_fd()
     }
 }
+
+/// Messages that wait for a peer which reads none: all regions that a domain may grant at once,
+/// many times over.
+const WAITING_MAX: usize = 1 << 16;
+const UNREAD: Fate = Fate::Exhausted("the peer does not read what it is told of this process' memory");
+const IN_FLIGHT: Fate = Fate::Exhausted(
+    "this user's processes have passed as many descriptors as they may without their being received; raise the limit (ulimit -n), or end \
+     the program that does not take them",
+);

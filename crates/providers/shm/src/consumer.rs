@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::doorbell::model::{GEOMETRY, Model};
     use crate::doorbell::{OwnWords, PeerWords};
-    use crate::peer_memory::Limits;
+    use crate::mappings::Limits;
     use crate::producer::Producer;
     use crate::ring::Word;
     use loom::sync::Arc;
@@ -299,7 +299,7 @@ mod tests {
 
     fn receive_all(own: &Model, peer: &Model) {
         let mut consumer = Consumer::new(GEOMETRY);
-        let mut memory = PeerMemory::new(Limits { segments: 0, bytes: 0 });
+        let mut memory = PeerMemory::new(Limits { segments: 0, bytes: 0, chosen: false });
         for number in 0..LENGTHS.len() {
             while !consumer.look(peer) {
                 loom::thread::yield_now();

@@ -11,12 +11,14 @@ pub(crate) enum Fate {
     Closed,
     /// The peer's process is gone.
     PeerDied,
+    /// It hung up before it shared its memory.
+    HungUp,
     /// A message was longer than its receive.
     TooLong,
     /// The peer wrote what no peer of ours writes.
     Malformed(&'static str),
-    /// What the peer shares cannot be mapped for want of memory.
-    Exhausted,
+    /// This process, or its user, has run out of what the connection takes.
+    Exhausted(&'static str),
 }
 
 impl Fate {
@@ -24,7 +26,7 @@ impl Fate {
     pub(crate) fn unmapped(error: MemoryError, otherwise: &'static str) -> Self {
         match error {
             MemoryError::Untrusted(what) => Fate::Malformed(what),
-            MemoryError::Exhausted { source: Errno::NOMEM | Errno::AGAIN, .. } => Fate::Exhausted,
+            MemoryError::Exhausted { source: Errno::NOMEM | Errno::AGAIN, .. } => OUT_OF_MEMORY,
             _ => Fate::Malformed(otherwise),
         }
     }
@@ -33,9 +35,9 @@ impl Fate {
     pub(crate) fn pending(self) -> Status {
         match self {
             Fate::Closed | Fate::TooLong => Status::Flushed,
-            Fate::PeerDied => Status::PeerDied,
+            Fate::PeerDied | Fate::HungUp => Status::PeerDied,
             Fate::Malformed(_) => Status::Malformed,
-            Fate::Exhausted => Status::Exhausted,
+            Fate::Exhausted(_) => Status::Exhausted,
         }
     }
 
@@ -50,17 +52,17 @@ impl Fate {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Fate::Closed => "the peer closed the connection",
+            Fate::HungUp => "the peer hung up before the connection was set up; if it still runs, it says there why",
             Fate::PeerDied => "the peer's process is gone",
             Fate::TooLong => "a message was longer than the receive it met",
-            Fate::Malformed(what) => what,
-            Fate::Exhausted => "there is no memory, or room in the address space, for what the peer shares",
+            Fate::Malformed(what) | Fate::Exhausted(what) => what,
         }
     }
 
     /// What our `closed` word says.
     pub(crate) fn word(self) -> u64 {
         match self {
-            Fate::Closed | Fate::PeerDied | Fate::Exhausted => 1,
+            Fate::Closed | Fate::PeerDied | Fate::HungUp | Fate::Exhausted(_) => 1,
             Fate::TooLong => 2,
             Fate::Malformed(_) => 3,
         }
@@ -77,3 +79,6 @@ impl Fate {
         }
     }
 }
+
+pub(crate) const OUT_OF_MEMORY: Fate =
+    Fate::Exhausted("there is no memory, or room in the address space, for what the peer shares");

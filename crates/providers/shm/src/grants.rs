@@ -7,7 +7,7 @@ use overside_memory::{Foreign, Window};
 use overside_verbs::{Access, RemoteToken};
 
 use crate::fate::Fate;
-use crate::peer_memory::Limits;
+use crate::mappings::{Counted, Limits};
 
 /// The peer's remotely accessible regions.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub(crate) struct Grants {
 pub(crate) struct Granted {
     access: Access,
     memory: Reach,
+    _counted: Counted,
 }
 
 #[derive(Debug)]
@@ -37,19 +38,21 @@ impl Grants {
     }
 
     pub(crate) fn add(&mut self, rkey: u128, access: u8, window: bool, len: u64, fd: OwnedFd) -> Result<(), Fate> {
-        if self.regions.len() >= self.limits.segments || self.bytes.saturating_add(len) > self.limits.bytes {
-            return Err(Fate::Malformed("the peer grants more memory than this process allows"));
+        if self.regions.contains_key(&rkey) {
+            return Err(Fate::Malformed("the peer grants one key twice"));
         }
+        let held = self.regions.len();
+        if !self.limits.allow(held, self.bytes, len) {
+            return Err(Fate::Malformed("the peer grants more memory than this process allows one connection"));
+        }
+        let counted = Counted::claim(&self.limits, held, len)?;
         let unmappable = |error| Fate::unmapped(error, "the peer's memory cannot be mapped");
         let memory = if window {
             Reach::Write(Window::map(fd, len).map_err(unmappable)?)
         } else {
             Reach::Read(Foreign::map(fd, len).map_err(unmappable)?)
         };
-        let granted = Granted { access: Access::from_bits(access), memory };
-        if self.regions.insert(rkey, granted).is_some() {
-            return Err(Fate::Malformed("the peer grants one key twice"));
-        }
+        self.regions.insert(rkey, Granted { access: Access::from_bits(access), memory, _counted: counted });
         self.bytes += len;
         Ok(())
     }

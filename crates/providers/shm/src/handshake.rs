@@ -13,13 +13,15 @@ use rustix::io::Errno;
 
 use crate::address;
 use crate::messages::{BYTES_MAX, Message, VERSION, greeting_version};
-use crate::socket::{self, Arrival};
+use crate::socket::{self, Arrival, Connected};
 use crate::watch::vouched_peer;
 
 /// A connection that has shaken hands, as it rests in a [`Link`].
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Connected,
+    /// Whether this side connected.
+    pub(crate) made: bool,
     /// Readable when the peer's process is gone.
     pub(crate) pidfd: OwnedFd,
     pub(crate) domain: u64,
@@ -36,7 +38,7 @@ pub(crate) fn connect(
 ) -> Result<Link, VerbsError> {
     let target = address::resolve(name)?;
     let deadline = Deadline { end: Instant::now() + timeout, timeout };
-    let socket = socket::open().map_err(|e| failed("socket", e))?;
+    let socket = Connected::new(socket::open().map_err(|e| failed("socket", e))?);
     loop {
         match rustix::net::connect(&socket, &target) {
             Ok(()) => break,
@@ -54,7 +56,9 @@ pub(crate) fn connect(
     loop {
         deadline.readable(&socket)?;
         match heard(&socket) {
-            Heard::Greeting => return Ok(link(peer, Wire { socket, pidfd, domain: domain.id(), provider })),
+            Heard::Greeting => {
+                return Ok(link(peer, Wire { socket, made: true, pidfd, domain: domain.id(), provider }));
+            }
             Heard::Nothing => {}
             Heard::Wrong(reason) => return Err(VerbsError::Handshake(reason)),
         }
@@ -80,6 +84,9 @@ pub(crate) fn heard(socket: impl AsFd) -> Heard {
         Arrival::Nothing => Heard::Nothing,
         Arrival::End => Heard::Wrong("it hung up".to_owned()),
         Arrival::Malformed => Heard::Wrong("it does not speak this protocol".to_owned()),
+        Arrival::NoDescriptor => Heard::Wrong(
+            "this process has no descriptor left for what it passed; raise the limit (ulimit -n)".to_owned(),
+        ),
         Arrival::Message(len, fd) => match (Message::decode(&bytes[..len]), greeting_version(&bytes[..len])) {
             (Some(Message::Hello), _) if fd.is_none() => Heard::Greeting,
             (_, Some(version)) if version != VERSION => Heard::Wrong(format!(
@@ -110,7 +117,7 @@ impl Deadline {
         if left.is_zero() { Err(VerbsError::TimedOut(self.timeout)) } else { Ok(timespec(left)) }
     }
 
-    fn readable(&self, socket: &OwnedFd) -> Result<(), VerbsError> {
+    fn readable(&self, socket: &Connected) -> Result<(), VerbsError> {
         let mut fds = [PollFd::new(socket, PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&self.left()?)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -12,7 +12,8 @@
 //! there), `listener`, `channel` and `messages` (the socket between the two: file descriptors,
 //! doorbells), `registry` (what may be touched), `port` and `pair` (completion queue and queue
 //! pair), `send` → `producer` → `ring` (out), `consumer` → `receive` (in), `one_sided`, `bounce`
-//! (memory that no peer can map), `doorbell` (no wake-up is lost), `fate` (how it ends).
+//! (memory that no peer can map), `mappings` and `closing` (what a peer makes this process keep),
+//! `doorbell` (no wake-up is lost), `fate` (how it ends).
 //!
 //! Who may read what: **a registered segment is readable whole by every connected peer** it was
 //! sent from or granted to. Peers run under the same user; the system vouches for that.
@@ -26,6 +27,7 @@
 pub mod address;
 mod bounce;
 mod channel;
+mod closing;
 mod consumer;
 mod control;
 mod distance;
@@ -37,6 +39,7 @@ mod listener;
 mod local;
 #[cfg(test)]
 mod mangled;
+mod mappings;
 mod messages;
 mod one_sided;
 mod pair;

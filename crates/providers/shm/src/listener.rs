@@ -10,9 +10,10 @@ use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use crate::address;
+use crate::closing;
 use crate::handshake::{self, Wire, greet, heard, link};
 use crate::provider::Shared;
-use crate::socket;
+use crate::socket::{self, Connected};
 use crate::watch::vouched_peer;
 
 /// Takes connections to an abstract socket.
@@ -25,7 +26,7 @@ pub(crate) struct ShmDoor {
 /// Connected, of our user, and silent so far.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    socket: OwnedFd,
+    socket: Connected,
     pidfd: OwnedFd,
     peer: Peer,
 }
@@ -59,6 +60,11 @@ impl Door for ShmDoor {
 
     /// Strangers are dropped before they say a word.
     fn admit(&mut self, socket: OwnedFd, _from: Option<SocketAddrAny>) -> Result<Guest, String> {
+        // From here on: whoever it is may have passed what does not close.
+        let socket = Connected::new(socket);
+        if let Some(why) = closing::overwhelmed() {
+            return Err(why);
+        }
         let (peer, pidfd) = vouched_peer(&socket).map_err(|error| error.to_string())?;
         Ok(Guest { socket, pidfd, peer })
     }
@@ -78,7 +84,7 @@ impl Door for ShmDoor {
 
     fn link(&mut self, guest: Guest) -> Result<Link, String> {
         let Guest { socket, pidfd, peer } = guest;
-        Ok(link(peer, Wire { socket, pidfd, domain: self.domain, provider: self.shared.id() }))
+        Ok(link(peer, Wire { socket, made: false, pidfd, domain: self.domain, provider: self.shared.id() }))
     }
 }
 

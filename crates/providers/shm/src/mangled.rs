@@ -11,8 +11,9 @@ use crate::consumer::Consumer;
 use crate::control::{OwnControl, PeerControl};
 use crate::doorbell::{OwnRing, PeerRing};
 use crate::handshake::{Heard, heard};
+use crate::mappings::Limits;
 use crate::messages::{BYTES_MAX, FORGET_MAX, Message, VERSION};
-use crate::peer_memory::{Limits, PeerMemory};
+use crate::peer_memory::PeerMemory;
 use crate::producer::Producer;
 use crate::ring::{Descriptor, Geometry, INLINE_MAX, Sge, Task};
 use crate::socket;
@@ -87,7 +88,7 @@ impl Ring {
         let geometry = Geometry::for_options(0, 0);
         let own = OwnControl::new(geometry).unwrap();
         let peer = PeerControl::map(descriptor_of(own.segment()), geometry).unwrap();
-        let mut memory = PeerMemory::new(Limits { segments: 4, bytes: 1 << 20 });
+        let mut memory = PeerMemory::new(Limits { segments: 4, bytes: 1 << 20, chosen: false });
         let data = SEGMENTS.map(|id| {
             let mut buffer = Segment::shared(DATA_BYTES).unwrap().carve(DATA_BYTES).pop().unwrap();
             buffer.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i as u32 * 7 + id) as u8);

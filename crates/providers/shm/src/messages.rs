@@ -94,6 +94,14 @@ impl Message {
         reader.rest.is_empty().then_some(message)
     }
 
+    /// Bytes of the memory that it passes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        match self {
+            Message::Segment { len, .. } | Message::Grant { len, .. } => *len,
+            _ => 0,
+        }
+    }
+
     /// Whether a descriptor travels with it.
     pub(crate) fn carries(&self) -> bool {
         matches!(self, Message::Attach(_) | Message::Segment { .. } | Message::Grant { .. })

@@ -16,8 +16,9 @@ use crate::doorbell::{Bell, News, OwnWords, PeerWords, Ring, Seen, Sleep};
 use crate::fate::Fate;
 use crate::grants::Grants;
 use crate::handshake::Wire;
+use crate::mappings::{self, Counted, Limits};
 use crate::messages::Message;
-use crate::peer_memory::{Limits, PeerMemory};
+use crate::peer_memory::PeerMemory;
 use crate::regions::Executing;
 use crate::ring::{Geometry, Word};
 use crate::send::SendQueue;
@@ -38,9 +39,14 @@ pub(crate) struct Pair {
     /// A region of the peer's of which not all messages are made.
     pub(crate) executing: Option<Box<Executing>>,
     pub(crate) grants: Grants,
+    /// [`PortOptions::regions`](overside_verbs::PortOptions::regions).
+    pub(crate) takes_regions: bool,
+    /// What was received last was made of a region.
+    pub(crate) executed: bool,
     bell: Bell,
     sleep: Sleep,
     pub(crate) distance: Distance,
+    limits: Limits,
     /// [`PortOptions::wake_at_half`](overside_verbs::PortOptions::wake_at_half).
     wake_at_half: bool,
     /// While messages keep coming, the peer is told after so many.
@@ -74,6 +80,22 @@ pub(crate) struct Pair {
 pub(crate) struct Link {
     pub(crate) control: PeerControl,
     pub(crate) consumer: Consumer,
+    _counted: Counted,
+}
+
+/// How much of what lies in the socket was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    All,
+    /// So much that others get their turn first.
+    Some,
+}
+
+/// What a port is to its queue pairs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PairOptions {
+    pub(crate) wake_at_half: bool,
+    pub(crate) takes_regions: bool,
 }
 
 /// What one look at a queue pair found.
@@ -94,11 +116,15 @@ impl Pair {
         wire: Wire,
         geometry: Geometry,
         limits: Limits,
-        wake_at_half: bool,
+        options: PairOptions,
     ) -> Result<Self, VerbsError> {
         let own = OwnControl::new(geometry)?;
-        let channel = Arc::new(Channel::new(wire.socket));
+        let channel = Arc::new(Channel::new(wire.socket, wire.made));
         channel.send(&Message::Attach(geometry), Carried::Segment(own.segment().clone()));
+        if let Some(fault) = channel.fault() {
+            return Err(VerbsError::System { what: "passing memory to the peer", reason: fault.reason().to_owned() });
+        }
+        let PairOptions { wake_at_half, takes_regions } = options;
         let send = SendQueue::new(&own);
         Ok(Self {
             index,
@@ -111,6 +137,9 @@ impl Pair {
             memory: PeerMemory::new(limits),
             executing: None,
             grants: Grants::new(limits),
+            takes_regions,
+            executed: false,
+            limits,
             bell: Bell::default(),
             sleep: Sleep::default(),
             distance: Distance::default(),
@@ -305,7 +334,7 @@ impl Pair {
         if self.heard_fate.is_some() || (!self.send.settled() && !self.channel.blocked()) {
             return false;
         }
-        let Some(Link { control, consumer }) = &self.link else { return true };
+        let Some(Link { control, consumer, .. }) = &self.link else { return true };
         let in_flight = self.send.producer.head() - self.send.producer.consumed();
         let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
         let wake_at = self.send.waits().map(|consumed| consumed.wrapping_add(worth_waking_for));
@@ -319,18 +348,30 @@ impl Pair {
         self.idle = 0;
     }
 
-    /// Takes what the socket has.
-    pub(crate) fn hear(&mut self) -> Result<(), Fate> {
+    /// Takes what the socket has, as far as that is done soon.
+    pub(crate) fn hear(&mut self) -> Result<Heard, Fate> {
+        let mut bytes = 0u64;
         for _ in 0..HEAR_MAX {
-            let heard = match self.channel.receive() {
-                Incoming::Nothing => return Ok(()),
+            match self.channel.receive() {
+                Incoming::Nothing => return Ok(Heard::All),
                 Incoming::Malformed => return Err(Fate::Malformed("a message on the socket is garbage")),
-                Incoming::End => return Err(self.ended(Fate::PeerDied)),
-                Incoming::Message(message, fd) => self.take(message, fd),
-            };
-            heard?;
+                Incoming::NoDescriptor => return Err(NO_DESCRIPTOR),
+                Incoming::End => {
+                    let gone = if self.link.is_some() { Fate::PeerDied } else { Fate::HungUp };
+                    return Err(self.channel.fault().unwrap_or_else(|| self.ended(gone)));
+                }
+                Incoming::Message(message, fd) => {
+                    bytes = bytes.saturating_add(message.memory_bytes());
+                    let passed = fd.map(mappings::memory).transpose()?;
+                    self.take(message, passed)?;
+                }
+            }
+            // Each of its pages is looked for.
+            if bytes > HEAR_BYTES {
+                break;
+            }
         }
-        Ok(())
+        Ok(Heard::Some)
     }
 
     fn take(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), Fate> {
@@ -354,6 +395,7 @@ impl Pair {
 
     fn attach(&mut self, geometry: Geometry, fd: OwnedFd) -> Result<(), Fate> {
         let wrong = "the peer's control memory is not a sealed, allocated memfd";
+        let counted = Counted::claim(&self.limits, 0, geometry.bytes() as u64)?;
         let control = PeerControl::map(fd, geometry).map_err(|error| match Fate::unmapped(error, wrong) {
             Fate::Malformed(_) => Fate::Malformed(wrong),
             fate => fate,
@@ -363,7 +405,7 @@ impl Pair {
         self.ring(ring);
         self.tell_every = (u64::from(geometry.depth()) / 8).min(TELL_EVERY_MAX);
         self.tell_at_last = [(u64::from(geometry.depth()) / 4).min(TELL_AT_LAST), u64::from(geometry.cells()) / 4];
-        self.link = Some(Link { control, consumer: Consumer::new(geometry) });
+        self.link = Some(Link { control, consumer: Consumer::new(geometry), _counted: counted });
         Ok(())
     }
 
@@ -387,6 +429,8 @@ impl Pair {
         self.own.store(Word::Closed, fate.word());
         self.own.fence();
         self.channel.send(&Message::Bye, Carried::Nothing);
+        // Nobody reads it any more: a peer that goes on must not wait for that.
+        self.channel.close_to_receiving();
         if let Some(Link { control, .. }) = &self.link
             && let Some(Ring::Word(sleep)) = self.bell.glance(control, News::All)
         {
@@ -414,8 +458,13 @@ pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
     immediate: None,
     value: 0,
 };
-/// Messages taken from a socket in one go; the rest stays readable.
-const HEAR_MAX: usize = 4096;
+/// Messages taken from a socket in one go; the rest stays readable. A socket holds fewer, unless
+/// more come meanwhile.
+const HEAR_MAX: usize = 512;
+/// Bytes of memory that are mapped in one go.
+const HEAR_BYTES: u64 = 1 << 30;
+const NO_DESCRIPTOR: Fate =
+    Fate::Exhausted("this process has no descriptor left for what the peer passes; raise the limit (ulimit -n)");
 
 /// Messages after which the peer is told at the latest. Its window may be much smaller than the ring, and then it runs
 /// dry while it waits to be told.

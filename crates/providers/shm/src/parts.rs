@@ -17,6 +17,7 @@ use crate::messages::Message;
 use crate::producer::Producer;
 use crate::provider::ShmProvider;
 use crate::ring::{Descriptor, Geometry, INLINE_MAX, Sge, Task, Word};
+use crate::socket::Connected;
 
 /// Steps of both ends, a peer's scribbling into any word of its control memory among them. True: the connection stands at the end.
 ///
@@ -87,13 +88,14 @@ impl Scene {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
         let pidfd: OwnedFd =
             rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).map_err(failed)?;
-        let wire = Wire { socket, pidfd, domain: domain.id(), provider: provider.id() };
+        let wire =
+            Wire { socket: Connected::new(socket), made: false, pidfd, domain: domain.id(), provider: provider.id() };
         let peer = Peer { pid: None, uid: None, description: "the fuzzer".to_owned() };
         let options = PortOptions { depth: 32, sges: 256, ..PortOptions::default() };
         let mut queue = CompletionQueue::new(provider.open_port(&domain, options)?);
         let pair = queue.attach(link(peer, wire))?;
         let geometry = Geometry::for_options(0, 0);
-        let (own, channel) = (OwnControl::new(geometry)?, Channel::new(theirs));
+        let (own, channel) = (OwnControl::new(geometry)?, Channel::new(Connected::new(theirs), true));
         channel.send(&Message::Attach(geometry), Carried::Segment(own.segment().clone()));
         let data = Segment::shared(DATA_BYTES as usize)?.carve(DATA_BYTES as usize).pop().map(|mut data| {
             data.iter_mut().zip(0..).for_each(|(byte, at)| *byte = pattern(at));
@@ -192,7 +194,7 @@ impl Scene {
     fn room(&mut self, descriptor: Descriptor) -> bool {
         while let Incoming::Message(message, fd) = self.channel.receive() {
             if let (Message::Attach(geometry), Some(fd)) = (message, fd) {
-                self.victim = PeerControl::map(fd, geometry).ok();
+                self.victim = fd.memory().and_then(|fd| PeerControl::map(fd, geometry).ok());
             }
         }
         let consumed = self.victim.as_ref().map_or(0, |victim| victim.load(Word::Consumed));

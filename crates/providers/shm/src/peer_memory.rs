@@ -6,19 +6,13 @@ use std::os::fd::OwnedFd;
 use overside_memory::Foreign;
 
 use crate::fate::Fate;
-
-/// How much a peer may make us map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub(crate) segments: usize,
-    pub(crate) bytes: u64,
-}
+use crate::mappings::{Counted, Limits};
 
 /// Segments that the peer has passed and not taken back.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     index: ByNumber<u32>,
-    slots: Vec<Option<Foreign>>,
+    slots: Vec<Option<(Foreign, Counted)>>,
     free: Vec<u32>,
     /// Found of late, by the name's low bits: a message's head and its pages lie in different segments.
     recent: [(u32, u32); RECENT],
@@ -46,17 +40,21 @@ impl PeerMemory {
         if id == 0 {
             return Err(Fate::Malformed("the peer's segment has no name"));
         }
-        self.forget(id);
-        if self.index.len() >= self.limits.segments || self.bytes.saturating_add(len) > self.limits.bytes {
-            return Err(Fate::Malformed("the peer shares more memory than this process allows"));
+        if self.index.contains_key(&id) {
+            return Err(Fate::Malformed("the peer gives two segments one name"));
         }
+        let held = self.index.len();
+        if !self.limits.allow(held, self.bytes, len) {
+            return Err(Fate::Malformed("the peer shares more memory than this process allows one connection"));
+        }
+        let counted = Counted::claim(&self.limits, held, len)?;
         let mapped = Foreign::map(fd, len);
         let foreign = mapped.map_err(|error| Fate::unmapped(error, "the peer's memory cannot be mapped"))?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
-        self.slots[slot as usize] = Some(foreign);
+        self.slots[slot as usize] = Some((foreign, counted));
         self.index.insert(id, slot);
         self.bytes += len;
         Ok(())
@@ -65,7 +63,7 @@ impl PeerMemory {
     /// Unmaps.
     pub(crate) fn forget(&mut self, id: u32) {
         if let Some(slot) = self.index.remove(&id)
-            && let Some(gone) = self.slots[slot as usize].take()
+            && let Some((gone, _)) = self.slots[slot as usize].take()
         {
             self.bytes -= gone.len() as u64;
             self.free.push(slot);
@@ -80,7 +78,7 @@ impl PeerMemory {
         if recent.0 != id || id == 0 {
             *recent = (id, *self.index.get(&id)?);
         }
-        self.slots.get(recent.1 as usize)?.as_ref()
+        self.slots.get(recent.1 as usize)?.as_ref().map(|(foreign, _)| foreign)
     }
 }
 

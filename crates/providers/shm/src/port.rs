@@ -14,7 +14,7 @@ use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomai
 use crate::fate::Fate;
 use crate::handshake::Wire;
 use crate::local::{LocalSegments, Place};
-use crate::pair::Pair;
+use crate::pair::{Pair, PairOptions};
 use crate::provider::Shared;
 use crate::registry::Mail;
 use crate::ring::{Geometry, MESSAGE_MAX, Sge};
@@ -27,7 +27,7 @@ pub(crate) struct ShmPort {
     shared: Arc<Shared>,
     domain: u64,
     geometry: Geometry,
-    wake_at_half: bool,
+    pair_options: PairOptions,
     watch: Watch,
     pairs: Vec<Option<Box<Pair>>>,
     /// Queue pairs that are polled by memory.
@@ -69,7 +69,7 @@ impl ShmPort {
         Ok(Self {
             domain: domain.id(),
             geometry: Geometry::for_options(options.depth, options.sges),
-            wake_at_half: options.wake_at_half,
+            pair_options: PairOptions { wake_at_half: options.wake_at_half, takes_regions: options.regions },
             watch,
             pairs: Vec::new(),
             hot: Vec::new(),
@@ -411,7 +411,8 @@ unsafe impl Port for ShmPort {
         if self.pairs.len() <= at {
             self.pairs.resize_with(at + 1, || None);
         }
-        let pair = Pair::new(qp, wire, self.geometry, self.shared.limits(), self.wake_at_half)?;
+        let limits = self.shared.limits(wire.made);
+        let pair = Pair::new(qp, wire, self.geometry, limits, self.pair_options)?;
         self.watch.add(&pair.channel, token(qp.0, SOCKET))?;
         self.watch.add(&pair.pidfd, token(qp.0, PROCESS))?;
         self.shared.registry.join(self.domain, &pair.channel)?;

@@ -9,7 +9,7 @@ use overside_verbs::{
     Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
 };
 
-use crate::peer_memory::Limits;
+use crate::mappings::Limits;
 use crate::port::ShmPort;
 use crate::registry::Registry;
 use crate::ring::{DEPTH_MAX, DESCRIPTION_MAX, INLINE_MAX, MESSAGE_MAX, SGE_MAX};
@@ -21,18 +21,22 @@ pub struct ShmProvider {
     shared: Arc<Shared>,
 }
 
-/// How much a peer may make this process map, on one connection.
+/// How much a peer may make this process map, on one connection. All peers together are bounded
+/// besides: those that connected to this process by a quarter of the mappings that the system lets
+/// a process have (`vm.max_map_count`), those that it connected to by three quarters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Segments.
+    /// Segments, and as many granted regions, of a peer that connected to this process. One that
+    /// this process connected to was chosen by it, and may be a server whose tables are thousands
+    /// of segments.
     pub peer_segments_max: usize,
-    /// Bytes.
+    /// Bytes of segments, and as many of granted regions, of any peer.
     pub peer_bytes_max: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { peer_segments_max: 64 << 10, peer_bytes_max: 1 << 40 }
+        Self { peer_segments_max: SEGMENTS_MAX, peer_bytes_max: 1 << 40 }
     }
 }
 
@@ -51,8 +55,8 @@ impl Shared {
         self.id
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits { segments: self.options.peer_segments_max, bytes: self.options.peer_bytes_max }
+    pub(crate) fn limits(&self, chosen: bool) -> Limits {
+        Limits { segments: self.options.peer_segments_max, bytes: self.options.peer_bytes_max, chosen }
     }
 }
 
@@ -140,6 +144,10 @@ impl Provider for ShmProvider {
         Ok(Box::new(ShmPort::open(self.shared.clone(), domain, options)?))
     }
 }
+
+/// Segments and regions of a peer that was let in: far more than a client has, and few enough for
+/// thousands of clients.
+pub(crate) const SEGMENTS_MAX: usize = 1024;
 
 /// Before anything was measured: figures of a two-core server of 2024.
 fn default_profile() -> Profile {

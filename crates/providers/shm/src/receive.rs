@@ -9,7 +9,7 @@ use overside_verbs::{Opcode, Status};
 use crate::consumer::{Message, Trouble};
 use crate::doorbell::PeerWords;
 use crate::fate::Fate;
-use crate::pair::{LAZY_TURNS, Link, Pair};
+use crate::pair::{Heard, LAZY_TURNS, Link, Pair};
 use crate::ring::{Descriptor, Task, Word};
 
 impl Pair {
@@ -17,7 +17,7 @@ impl Pair {
     /// [`turn`](Self::turn) does it.
     #[inline]
     pub(crate) fn take_riding(&mut self, out: &mut [RawCompletion]) -> Option<usize> {
-        let Link { control, consumer } = self.link.as_mut()?;
+        let Link { control, consumer, .. } = self.link.as_mut()?;
         let mut count = 0;
         while count < out.len()
             && let Some(head) = consumer.head(control)
@@ -68,13 +68,15 @@ impl Pair {
         out: &mut [RawCompletion],
     ) -> (usize, Option<Fate>) {
         let (mut count, mut bytes) = (0, 0);
-        self.starved = false;
+        (self.starved, self.executed) = (false, false);
         while count < out.len() && bytes < TURN_BYTES {
             match self.receive_one(shared) {
                 Ok(Some(completion)) => {
                     out[count] = completion;
                     count += 1;
-                    bytes += completion.bytes;
+                    // A region may take far longer than its bytes say: others get their turn after
+                    // each SEND of it.
+                    bytes += if self.executed { TURN_BYTES } else { completion.bytes };
                     if completion.status != Status::Success {
                         return (count, Some(Fate::TooLong));
                     }
@@ -88,7 +90,7 @@ impl Pair {
 
     #[inline]
     fn receive_one(&mut self, shared: &mut VecDeque<RawReceive>) -> Result<Option<RawCompletion>, Fate> {
-        let Some(Link { control, consumer }) = &mut self.link else { return Ok(None) };
+        let Some(Link { control, consumer, .. }) = &mut self.link else { return Ok(None) };
         if !consumer.look(control) {
             return Ok(None);
         }
@@ -99,7 +101,8 @@ impl Pair {
             return Ok(None);
         };
         if message.descriptor.task == Task::Region {
-            return self.receive_region(&message, receive, own, shared).map(Some);
+            self.executed = true;
+            return self.receive_region(&message, receive, own, shared);
         }
         let copies = message.descriptor.task != Task::Written;
         let mut status = Status::Success;
@@ -107,7 +110,9 @@ impl Pair {
             status = Status::TooLong;
         } else if copies {
             consumer.prefetch(&message, control, &mut self.memory);
-            self.copy(&message, &receive)?;
+            if !self.copy(&message, &receive)? {
+                return Ok(None);
+            }
         }
         if status == Status::Success {
             // The source may have been reused while it was copied: only a connection that still
@@ -136,17 +141,19 @@ impl Pair {
         }))
     }
 
+    /// False while the socket holds more than is heard at a time.
     #[inline]
-    fn copy(&mut self, message: &Message, receive: &RawReceive) -> Result<(), Fate> {
+    fn copy(&mut self, message: &Message, receive: &RawReceive) -> Result<bool, Fate> {
         match self.try_copy(message, receive) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(Trouble::Malformed(what)) => Err(Fate::Malformed(what)),
             Err(Trouble::Unknown) => {
                 // The segment was passed before the descriptor was published: it is in the socket.
-                self.hear()?;
+                let all = self.hear()? == Heard::All;
                 match self.try_copy(message, receive) {
-                    Ok(()) => Ok(()),
+                    Ok(()) => Ok(true),
                     Err(Trouble::Malformed(what)) => Err(Fate::Malformed(what)),
+                    Err(Trouble::Unknown) if !all => Ok(false),
                     Err(Trouble::Unknown) => Err(Fate::Malformed("a descriptor names a segment that was not passed")),
                 }
             }
@@ -155,7 +162,7 @@ impl Pair {
 
     #[inline]
     fn try_copy(&mut self, message: &Message, receive: &RawReceive) -> Result<(), Trouble> {
-        let Some(Link { control, consumer }) = &self.link else { return Ok(()) };
+        let Some(Link { control, consumer, .. }) = &self.link else { return Ok(()) };
         // SAFETY: [shm-posted] the buffer is ours until its completion, and the message fits.
         unsafe { consumer.copy(message, control, &mut self.memory, receive.buffer.address, receive.buffer.len) }
     }

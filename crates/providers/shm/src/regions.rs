@@ -2,7 +2,7 @@
 //! once (d-rdma §3 DR-M01: as a card would that is given a region instead of a gather list).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use overside_memory::MemoryError;
 use overside_shape::Shape;
@@ -13,9 +13,9 @@ use overside_verbs::{Opcode, Status, VerbsError};
 use crate::channel::Channel;
 use crate::consumer::{Consumer, Message};
 use crate::control::OwnControl;
-use crate::fate::Fate;
+use crate::fate::{Fate, OUT_OF_MEMORY};
 use crate::local::Place;
-use crate::pair::{Link, Pair};
+use crate::pair::{Heard, Link, Pair};
 use crate::peer_memory::PeerMemory;
 use crate::ring::{DESCRIPTION_MAX, Descriptor, MESSAGE_MAX, RegionWords, Sge, Task};
 use crate::send::{Progress, SendQueue, Sources, limit};
@@ -35,6 +35,11 @@ impl SendQueue {
         if region.shape.end() > region.len as u64 {
             return Err(MemoryError::Escapes { at: 0, len: region.shape.end(), of: region.len as u64 }.into());
         }
+        if region.shape.describable(region.len as u64).is_err() {
+            return Err(VerbsError::Unsupported(
+                "a region that goes through one bitmap more often than its memory has room for; send fewer of its columns at a time",
+            ));
+        }
         if region.shape.messages().count() == 0 {
             return Err(VerbsError::Unsupported("a region without messages: there is nothing to post"));
         }
@@ -45,7 +50,7 @@ impl SendQueue {
                 "a region of memory that no peer can map; make the memory with Segment::shared",
             ));
         };
-        if !self.producer.room(0) {
+        if !self.producer.room(0) || (channel.made && !self.may_pass([place].iter())?) {
             return Ok(None);
         }
         let Some(mut room) = self.bounce.reserve(len, channel)? else { return Ok(None) };
@@ -74,6 +79,25 @@ pub(crate) struct Executing {
     words: RegionWords,
     /// The first message that was not made.
     next: u64,
+    _held: Held,
+}
+
+/// Bytes of descriptions that this process carries out, of all its connections.
+#[derive(Debug)]
+struct Held(u64);
+
+impl Held {
+    fn claim(bytes: u64) -> Result<Self, Fate> {
+        let claimed = HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let held = Held(bytes);
+        if claimed > HELD_BYTES_MAX { Err(DESCRIPTIONS_ABOUND) } else { Ok(held) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 /// What one SEND of a region came to.
@@ -92,20 +116,26 @@ impl Executing {
         if u64::from(len) != message.descriptor.len {
             return Err(Fate::Malformed("a region's description is not as long as its descriptor says"));
         }
-        if memory.find(words.segment).is_none() {
-            return Ok(None);
+        let Some(of) = memory.find(words.segment) else { return Ok(None) };
+        if words.offset.checked_add(words.len).is_none_or(|end| end > of.len() as u64) {
+            return Err(Fate::Malformed("a region's memory lies outside of its segment"));
         }
         let Some(source) = memory.find(segment) else { return Ok(None) };
         if u64::from(len) > source.len() as u64 {
             return Err(DESCRIPTION_OUTSIDE);
         }
-        let mut description = vec![0; len as usize];
+        let held = Held::claim(u64::from(len))?;
+        let mut description = Vec::new();
+        description.try_reserve_exact(len as usize).map_err(|_| OUT_OF_MEMORY)?;
+        description.resize(len as usize, 0);
         source.read(offset, &mut description).map_err(|_| DESCRIPTION_OUTSIDE)?;
-        let shape = Shape::described(&description).map_err(|_| Fate::Malformed("a region's description is garbage"))?;
+        let shape = Shape::described(&description, words.len).map_err(|_| {
+            Fate::Malformed("a region's description is garbage, or costs more than its memory warrants")
+        })?;
         if shape.messages().count() == 0 {
             return Err(Fate::Malformed("a region has no message"));
         }
-        Ok(Some(Self { shape, words, next: 0 }))
+        Ok(Some(Self { shape, words, next: 0, _held: held }))
     }
 
     /// Makes the next SEND in `out`.
@@ -138,10 +168,16 @@ impl Pair {
         receive: RawReceive,
         own: bool,
         shared: &mut VecDeque<RawReceive>,
-    ) -> Result<RawCompletion, Fate> {
+    ) -> Result<Option<RawCompletion>, Fate> {
+        if !self.takes_regions {
+            return Err(Fate::Malformed("the peer sends a region, and this port takes none (PortOptions::regions)"));
+        }
         let mut executing = match self.executing.take() {
             Some(executing) => executing,
-            None => self.begin_region(message)?,
+            None => match self.begin_region(message)? {
+                Some(executing) => executing,
+                None => return Ok(None),
+            },
         };
         // SAFETY: [shm-posted] the buffer is ours until its completion.
         let out = unsafe { std::slice::from_raw_parts_mut(receive.buffer.address, receive.buffer.len) };
@@ -166,27 +202,36 @@ impl Pair {
             shared.pop_front()
         };
         let (slot, qp) = (receive.slot, Some(self.index));
-        Ok(RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes, immediate, value: 0 })
+        Ok(Some(RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes, immediate, value: 0 }))
     }
 
-    fn begin_region(&mut self, message: &Message) -> Result<Box<Executing>, Fate> {
+    /// None while the socket holds more than is heard at a time.
+    fn begin_region(&mut self, message: &Message) -> Result<Option<Box<Executing>>, Fate> {
         if let Some(executing) = Executing::begin(message, &mut self.memory)? {
-            return Ok(Box::new(executing));
+            return Ok(Some(Box::new(executing)));
         }
         // What a descriptor names was passed before it was published: it is in the socket.
-        self.hear()?;
-        let executing = Executing::begin(message, &mut self.memory)?;
-        executing.map(Box::new).ok_or(Fate::Malformed("a region names a segment that was not passed"))
+        let all = self.hear()? == Heard::All;
+        match Executing::begin(message, &mut self.memory)? {
+            None if all => Err(Fate::Malformed("a region names a segment that was not passed")),
+            executing => Ok(executing.map(Box::new)),
+        }
     }
 }
 
+static HELD: AtomicU64 = AtomicU64::new(0);
+/// Room for several of the longest descriptions. What is made of one takes about as much again.
+const HELD_BYTES_MAX: u64 = 8 * DESCRIPTION_MAX;
+const DESCRIPTIONS_ABOUND: Fate = Fate::Exhausted(
+    "the peers of this process describe more regions at once than it reads; send smaller ones, or fewer at a time",
+);
 const DESCRIPTION_OUTSIDE: Fate = Fate::Malformed("a region's description lies outside of its segment");
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::PeerControl;
-    use crate::peer_memory::Limits;
+    use crate::mappings::Limits;
     use crate::producer::Producer;
     use crate::ring::Geometry;
     use overside_memory::{Buffer, Segment};
@@ -205,7 +250,7 @@ mod tests {
         fn new(shape: &Shape) -> Self {
             let mut description = Vec::new();
             shape.describe(&mut description);
-            let mut memory = PeerMemory::new(Limits { segments: 4, bytes: 1 << 20 });
+            let mut memory = PeerMemory::new(Limits { segments: 4, bytes: 1 << 20, chosen: false });
             let mut pass = |id: u32, bytes: &mut dyn FnMut(usize) -> u8| {
                 let mut buffer = Segment::shared(DATA_BYTES).unwrap().carve(DATA_BYTES).pop().unwrap();
                 buffer.iter_mut().enumerate().for_each(|(at, byte)| *byte = bytes(at));

@@ -12,6 +12,8 @@ use rustix::event::EventfdFlags;
 
 use crate::channel::{Carried, Channel};
 use crate::messages::Message;
+use crate::provider::SEGMENTS_MAX;
+use crate::send::limit;
 
 /// All registrations of a provider.
 #[derive(Debug, Default)]
@@ -36,6 +38,8 @@ struct Region {
 struct Domain {
     /// Segments and how often each is registered.
     segments: HashMap<SegmentId, (Arc<Segment>, usize)>,
+    /// Regions that peers are granted.
+    granted: usize,
     channels: Vec<Weak<Channel>>,
     ports: Vec<Weak<Mail>>,
 }
@@ -104,12 +108,16 @@ impl Registry {
         let mut state = self.lock();
         let State { regions, domains } = &mut *state;
         let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
-        if let Memory::Segment(segment) = memory {
-            place.segments.entry(segment.id()).or_insert_with(|| (segment.clone(), 0)).1 += 1;
-        }
         let region = Region { domain, memory: memory.clone(), access };
         if let Some((message, carried)) = region.grant(rkey) {
+            if place.connected().any(|channel| channel.made) {
+                limit_grants(place.granted + 1)?;
+            }
+            place.granted += 1;
             place.connected().for_each(|channel| channel.send(&message, carried.clone()));
+        }
+        if let Memory::Segment(segment) = memory {
+            place.segments.entry(segment.id()).or_insert_with(|| (segment.clone(), 0)).1 += 1;
         }
         regions.insert(rkey, region);
         Ok(MemoryRegion::new(memory.clone(), access, rkey))
@@ -123,6 +131,7 @@ impl Registry {
         let ended = regions.remove(&rkey).ok_or(VerbsError::Unsupported("deregistering another provider's region"))?;
         let place = domains.get_mut(ended.domain as usize).ok_or(UNKNOWN_DOMAIN)?;
         if ended.grant(rkey).is_some() {
+            place.granted -= 1;
             place.connected().for_each(|channel| channel.send(&Message::Revoke { rkey }, Carried::Nothing));
         }
         if let Memory::Segment(segment) = &ended.memory
@@ -148,6 +157,9 @@ impl Registry {
         let mut state = self.lock();
         let State { regions, domains } = &mut *state;
         let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
+        if channel.made {
+            limit_grants(place.granted)?;
+        }
         place.channels.retain(|known| known.strong_count() > 0);
         place.channels.push(Arc::downgrade(channel));
         for (rkey, region) in regions.iter().filter(|(_, region)| region.domain == domain) {
@@ -193,6 +205,11 @@ impl Region {
         let len = self.memory.len() as u64;
         Some((Message::Grant { rkey, access: self.access.bits(), window: writes, len }, carried))
     }
+}
+
+/// A peer that was connected to lets a connection grant so much and no more.
+fn limit_grants(granted: usize) -> Result<(), VerbsError> {
+    limit("the number of regions granted to a peer that was connected to", granted as u64, SEGMENTS_MAX as u64)
 }
 
 fn check_access(memory: &Memory, access: Access) -> Result<(), VerbsError> {

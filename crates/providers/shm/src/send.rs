@@ -6,13 +6,14 @@ use overside_memory::{Fragment, SegmentId};
 use overside_verbs::port::{Payload, QpIndex, RawCompletion};
 use overside_verbs::{Opcode, Status, VerbsError};
 
-use crate::bounce::Bounce;
+use crate::bounce::{Bounce, LARGE_MAX};
 use crate::channel::{Carried, Channel};
 use crate::control::OwnControl;
 use crate::fate::Fate;
 use crate::local::{LocalSegments, Place};
 use crate::messages::{FORGET_MAX, Message};
 use crate::producer::Producer;
+use crate::provider::SEGMENTS_MAX;
 use crate::registry::Registry;
 use crate::ring::{Descriptor, INLINE_MAX, MESSAGE_MAX, SGE_MAX, Sge, Task};
 
@@ -34,6 +35,8 @@ pub(crate) struct SendQueue {
     ripe: u64,
     /// Slots of the port's segment table that the peer has.
     passed: Vec<u64>,
+    /// How many those are.
+    passed_count: usize,
     /// Segments the peer has and need not keep, with the head after which no descriptor names them.
     forgetting: VecDeque<(u64, SegmentId)>,
 }
@@ -79,6 +82,7 @@ impl SendQueue {
             bounce: Bounce::default(),
             ripe: 0,
             passed: Vec::new(),
+            passed_count: 0,
             forgetting: VecDeque::new(),
         }
     }
@@ -176,6 +180,9 @@ impl SendQueue {
             places.push((*fragment, place));
         }
         limit("a gather list's length", places.len() as u64, SGE_MAX as u64)?;
+        if channel.made && !self.may_pass(places.iter().map(|(_, place)| place))? {
+            return Ok(None);
+        }
         limit("a message's length", bytes, MESSAGE_MAX)?;
         let descriptor = Descriptor { task: Task::Gather(places.len()), len: bytes, ..descriptor };
         let cells = descriptor.cells();
@@ -224,11 +231,36 @@ impl SendQueue {
         true
     }
 
+    #[inline]
+    fn has_passed(&self, slot: u32) -> bool {
+        let (word, bit) = (slot as usize / 64, 1u64 << (slot % 64));
+        self.passed.get(word).is_some_and(|w| w & bit != 0)
+    }
+
+    /// Whether a peer that let this process in keeps the segments of these places beside those that
+    /// it has; not before it has forgotten some, where that is to come.
+    ///
+    /// # Errors
+    /// When it does not keep so many.
+    pub(crate) fn may_pass<'a>(&self, places: impl Iterator<Item = &'a Place>) -> Result<bool, VerbsError> {
+        let new = |place: &&Place| matches!(place, Place::Shared(slot, _) if !self.has_passed(*slot));
+        let count = places.filter(new).count();
+        if count == 0 || self.passed_count + self.forgetting.len() + count <= PASSED_MAX {
+            return Ok(true);
+        }
+        limit(
+            "the number of segments that one peer is sent from",
+            (self.passed_count + count) as u64,
+            PASSED_MAX as u64,
+        )?;
+        Ok(false)
+    }
+
     /// Gives the peer the segment's descriptor, once.
     #[inline]
     pub(crate) fn pass(&mut self, slot: u32, segments: &LocalSegments, channel: &Channel) {
         let (word, bit) = (slot as usize / 64, 1u64 << (slot % 64));
-        if self.passed.get(word).is_some_and(|w| w & bit != 0) {
+        if self.has_passed(slot) {
             return;
         }
         let Some(segment) = segments.segment(slot) else { return };
@@ -236,6 +268,7 @@ impl SendQueue {
             self.passed.resize(word + 1, 0);
         }
         self.passed[word] |= bit;
+        self.passed_count += 1;
         if let Some(at) = self.forgetting.iter().position(|(_, id)| *id == segment.id()) {
             // Registered again before the peer was told to forget it.
             self.forgetting.remove(at);
@@ -250,6 +283,7 @@ impl SendQueue {
         let (word, bit) = (slot as usize / 64, 1u64 << (slot % 64));
         if let Some(w) = self.passed.get_mut(word).filter(|w| **w & bit != 0) {
             *w &= !bit;
+            self.passed_count -= 1;
             self.forgetting.push_back((self.producer.head(), id));
         }
     }
@@ -470,6 +504,10 @@ const NO_ENTRY: Entry = Entry {
     bytes: 0,
     progress: Progress::Done { status: Status::Flushed, value: 0 },
 };
+
+/// Segments that a peer which let this process in is sent from. With those that bytes are copied
+/// into for it, it keeps so many.
+const PASSED_MAX: usize = SEGMENTS_MAX - 1 - LARGE_MAX;
 
 pub(crate) fn limit(what: &'static str, value: u64, max: u64) -> Result<(), VerbsError> {
     if value > max { Err(VerbsError::Limit { what, value, max }) } else { Ok(()) }

@@ -7,20 +7,100 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
+use rustix::process::Pid;
+
+use crate::closing;
+use crate::messages::BYTES_MAX;
 
 /// What arrived.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     /// A message of this many bytes.
-    Message(usize, Option<OwnedFd>),
+    Message(usize, Option<Passed>),
     /// Nothing for now.
     Nothing,
     /// The other end is closed.
     End,
     /// Something no peer of ours sends: too long, or with too many descriptors.
     Malformed,
+    /// This process has no descriptor left for what came.
+    NoDescriptor,
+}
+
+/// A descriptor that somebody passed: of anything at all.
+#[derive(Debug)]
+pub(crate) struct Passed(Option<OwnedFd>);
+
+impl Passed {
+    /// The descriptor if it is a memory file's. Of anything else nothing is asked, since answering
+    /// might take its owner for ever.
+    pub(crate) fn memory(mut self) -> Option<OwnedFd> {
+        self.0.take_if(|descriptor| is_memory(descriptor))
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.0.take()
+            && !is_memory(&descriptor)
+        {
+            closing::close(descriptor);
+        }
+    }
+}
+
+/// Whether a descriptor is a memory file's, by the one question that no other file is asked.
+fn is_memory(descriptor: impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(descriptor).is_ok()
+}
+
+/// One end of a connection. To close it is to close what lies in it unread, so it is emptied
+/// before.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    socket: Option<OwnedFd>,
+    /// A forked child has only a copy, and what lies in it is its parent's.
+    owner: Pid,
+}
+
+impl Connected {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket: Some(socket), owner: rustix::process::getpid() }
+    }
+
+    /// Nothing is received any more but what is there; the end shows to whoever waits for it.
+    pub(crate) fn close_to_receiving(&self) {
+        let _ = rustix::net::shutdown(self, Shutdown::Read);
+    }
+}
+
+impl AsFd for Connected {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_ref().expect("there until drop").as_fd()
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        if self.owner != rustix::process::getpid() {
+            return;
+        }
+        // Nothing comes after this, and with credentials a message of no bytes is told from the
+        // end.
+        self.close_to_receiving();
+        let _ = rustix::net::sockopt::set_socket_passcred(&*self, true);
+        let mut bytes = [0; BYTES_MAX];
+        for _ in 0..UNREAD_MAX {
+            match receive(&*self, &mut bytes) {
+                Arrival::Message(..) | Arrival::Malformed => {}
+                Arrival::Nothing | Arrival::End => return,
+                Arrival::NoDescriptor => break,
+            }
+        }
+        self.socket.take().into_iter().for_each(closing::close);
+    }
 }
 
 /// A Unix socket that keeps message boundaries and never blocks.
@@ -46,8 +126,6 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], passed: Option<BorrowedFd<'_
         match sent {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
-            // Too many descriptors in flight, or no buffer: as full as full can be.
-            Err(Errno::TOOMANYREFS | Errno::NOBUFS) => return Err(Errno::AGAIN),
             Err(errno) => return Err(errno),
         }
     }
@@ -55,7 +133,9 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], passed: Option<BorrowedFd<'_
 
 /// Receives one message without waiting.
 pub(crate) fn receive(socket: impl AsFd, out: &mut [u8]) -> Arrival {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    // Room for all that a message can carry: what finds none is closed by the system, in this
+    // thread.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX), ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = loop {
@@ -66,16 +146,29 @@ pub(crate) fn receive(socket: impl AsFd, out: &mut [u8]) -> Arrival {
             Ok(got) => break got,
         }
     };
-    let mut fds = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        })
-        .flatten();
-    let fd = fds.next();
-    if fds.next().is_some() || got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    let (mut first, mut count, mut came) = (None, 0, got.bytes > 0);
+    for message in ancillary.drain() {
+        came = true;
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            for descriptor in descriptors {
+                count += 1;
+                // All but the first are closed here, each as what it is.
+                let passed = Passed(Some(descriptor));
+                first.get_or_insert(passed);
+            }
+        }
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) && count < PASSED_MAX {
+        return Arrival::NoDescriptor;
+    }
+    if count > 1 || got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Arrival::Malformed;
     }
-    if got.bytes == 0 { Arrival::End } else { Arrival::Message(got.bytes, fd) }
+    if came { Arrival::Message(got.bytes, first) } else { Arrival::End }
 }
+
+/// Descriptors that the system lets one message carry (`SCM_MAX_FD`).
+const PASSED_MAX: usize = 253;
+/// Messages that are taken out of a socket before it is closed. Those of a peer that may not force
+/// its buffer larger are far fewer.
+const UNREAD_MAX: usize = 4096;

@@ -27,7 +27,7 @@ pub struct End {
 
 impl End {
     pub fn new() -> Self {
-        Self::with(PortOptions::default())
+        Self::with(PortOptions { regions: true, ..PortOptions::default() })
     }
 
     pub fn with(options: PortOptions) -> Self {
