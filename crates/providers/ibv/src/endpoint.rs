@@ -15,6 +15,8 @@ pub(crate) struct Endpoint {
     pub(crate) id: u64,
     pub(crate) fork: ForkMark,
     pub(crate) terms: Terms,
+    /// Whether the kernel is asked whose a peer is.
+    pub(crate) asks_owner: bool,
     /// Whose end peers of this host watch.
     pub(crate) process: Option<Process>,
     open: AtomicUsize,
@@ -24,9 +26,10 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn new(id: u64, options: &Options) -> Result<Self, VerbsError> {
         let terms = Terms { protocol: "rdma", version: VERSION, key: options.key.clone(), tags: options.mac };
+        let asks_owner = options.key.is_none() && !options.anyone;
         let fork = ForkMark::new()?;
         let (process, open) = (Process::this(), AtomicUsize::new(0));
-        Ok(Self { id, fork, terms, process, open, connections_max: options.connections_max })
+        Ok(Self { id, fork, terms, asks_owner, process, open, connections_max: options.connections_max })
     }
 
     /// Keys of the side channel's tags, where there are tags.
@@ -51,4 +54,4 @@ impl Endpoint {
 }
 
 /// Version of everything that travels on a connection.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;

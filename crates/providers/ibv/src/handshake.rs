@@ -6,6 +6,7 @@ use std::time::Duration;
 use core::net::SocketAddr;
 use overside_verbs::handshake::Handshake;
 use overside_verbs::handshake::stream::{Patience, prepare, shake};
+use overside_verbs::owner::Owners;
 use overside_verbs::watch::failed;
 use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError, random};
 use rustix::event::PollFlags;
@@ -40,6 +41,11 @@ pub(crate) fn connect(
     let socket = reach(&target, name, patience)?;
     prepare(&socket)?;
     let keys = shake(Handshake::connect(&ours.terms, random()?), &socket, patience)?;
+    if ours.asks_owner {
+        // By now a process has accepted, and answered.
+        let checked = Owners::new().and_then(|owners| owners.check_listener(&socket));
+        checked.map_err(|error| VerbsError::Handshake(format!("{target}: {error}")))?;
+    }
     let channel = SideChannel::new(socket, ours.tags(keys));
     Ok(link(target, Wire { channel, domain: domain.id(), provider: ours.id }))
 }

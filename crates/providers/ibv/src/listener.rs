@@ -1,4 +1,5 @@
-//! Who may come in (`verbs::acceptor`): whoever holds the key.
+//! Who may come in (`verbs::acceptor`): whoever holds the key; without one this user's processes
+//! (`verbs::owner`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use core::net::SocketAddr;
 use overside_verbs::acceptor::{Acceptor, BACKLOG, Door, Heard};
 use overside_verbs::handshake::stream::{self, prepare};
 use overside_verbs::handshake::{Handshake, Keys, NEEDS_KEY, Turn};
+use overside_verbs::owner::Owners;
 use overside_verbs::{Link, ProtectionDomain, VerbsError, random};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
@@ -21,6 +23,8 @@ use crate::handshake::{Wire, link};
 pub(crate) struct IbvDoor {
     ours: Arc<Endpoint>,
     domain: u64,
+    /// Without a key, unless anyone may come.
+    owners: Option<Owners>,
 }
 
 /// Connected, and not known yet.
@@ -53,7 +57,9 @@ pub(crate) fn bind(
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true).map_err(said)?;
     rustix::net::bind(&socket, &bound).map_err(said)?;
     rustix::net::listen(&socket, BACKLOG).map_err(said)?;
-    Acceptor::new(IbvDoor { ours, domain: domain.id() }, socket)
+    let owners = ours.asks_owner.then(|| Owners::of(&socket)).transpose();
+    let owners = owners.map_err(|error| refused(error.to_string()))?;
+    Acceptor::new(IbvDoor { ours, domain: domain.id(), owners }, socket)
 }
 
 impl Door for IbvDoor {
@@ -63,8 +69,12 @@ impl Door for IbvDoor {
         self.ours.fork.check()
     }
 
+    /// Strangers are dropped before they say a word.
     fn admit(&mut self, socket: OwnedFd, from: Option<SocketAddrAny>) -> Result<Guest, String> {
         let address = from.and_then(|from| SocketAddr::try_from(from).ok()).ok_or("it has no address")?;
+        if let Some(owners) = &self.owners {
+            owners.check_connector(&socket).map_err(|error| format!("{address}: {error}"))?;
+        }
         let nonce = random().map_err(|error| error.to_string())?;
         prepare(&socket).map_err(|error| error.to_string())?;
         Ok(Guest { socket, address, handshake: Handshake::listen(&self.ours.terms, nonce), keys: None })
@@ -75,6 +85,7 @@ impl Door for IbvDoor {
             guest.handshake.decline();
         }
         match stream::turn(&mut guest.handshake, &guest.socket) {
+            Turn::More if guest.handshake.has_greeted() => Heard::Greeted,
             Turn::More => Heard::Waits,
             Turn::Refused(why) => Heard::Refused(format!("{}: {why}", guest.address)),
             Turn::Known(keys) => {
@@ -114,7 +125,7 @@ mod tests {
     const DOMAIN: ProtectionDomain = ProtectionDomain::new(0);
 
     fn endpoint(key: Option<&[u8]>, connections_max: usize) -> Arc<Endpoint> {
-        let key = key.and_then(Key::from_bytes);
+        let key = key.map(|key| Key::from_bytes(key).unwrap());
         Arc::new(Endpoint::new(1, &Options { key, connections_max, ..Options::default() }).unwrap())
     }
 
@@ -163,7 +174,7 @@ mod tests {
     }
 
     const PATIENCE: Duration = Duration::from_secs(60);
-    const KEY: Option<&[u8]> = Some(b"the key of these tests");
+    const KEY: Option<&[u8]> = Some(b"119fce30161ed0c74f1cba86b353bb0579c9106270eb5a65c72e2976ca18f87c");
 
     #[test]
     fn other_hosts_are_listened_for_with_a_key_and_not_without() {
@@ -180,7 +191,10 @@ mod tests {
         let ours = with(KEY).unwrap();
         assert_eq!(ours.peer.description, served.name);
         assert!(told(with(None)).contains("asks for a key"));
-        assert!(told(with(Some(b"another key altogether"))).contains("another one"));
+        assert!(
+            told(with(Some(b"57aad11420a85d014b567557d391c37f26e12da4cad8c06d00ee8ed0f6bc7e01")))
+                .contains("another one")
+        );
         let (links, refused) = served.end();
         assert_eq!(links.len(), 1);
         assert_eq!(refused.iter().map(|refused| refused.connections).sum::<u64>(), 2, "{refused:?}");
@@ -241,7 +255,7 @@ mod tests {
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut answer = Vec::new();
             let _ = peer.read_to_end(&mut answer);
-            assert!(answer.len() <= 96, "{} bytes", answer.len());
+            assert!(answer.len() <= 64, "{} bytes", answer.len());
         }
         let (links, refused) = served.end();
         assert_eq!(links.len(), 5);

@@ -30,8 +30,13 @@ pub struct Options {
     pub device: Option<String>,
     /// Requests in flight on one queue pair, at most; the device's own limit caps it.
     pub depth_max: usize,
-    /// The pre-shared key. Without one nothing is proved, so a listener must have a loopback address.
+    /// The pre-shared key. Without one nothing is proved: a listener must have a loopback address,
+    /// and both ends take processes of this user only, as the kernel has it (the connector root's,
+    /// too).
     pub key: Option<Key>,
+    /// Without a key, take every user of this host, and connect to any: who can reach the port may
+    /// do all that a peer may.
+    pub anyone: bool,
     /// Whether what is said on side channels carries tags made with the key. What goes through the device never does.
     pub mac: bool,
     /// Queue pairs beyond which listeners take no more connections.
@@ -40,7 +45,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { device: None, depth_max: 1024, key: None, mac: true, connections_max: 4096 }
+        Self { device: None, depth_max: 1024, key: None, anyone: false, mac: true, connections_max: 4096 }
     }
 }
 

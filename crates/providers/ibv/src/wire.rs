@@ -102,10 +102,19 @@ impl Nic {
         Ok(Self { domain: Arc::new(Domain::new(&device.context)?), limits, place })
     }
 
-    /// Moves the device's two descriptors to where `aside` makes copies of them; none when it cannot. Before anything is made of the device.
-    pub fn move_descriptors(&mut self, aside: impl FnOnce([BorrowedFd<'_>; 2]) -> Option<[OwnedFd; 2]>) {
-        let raw = self.domain.context.raw.as_ptr();
-        // SAFETY: [ibv-object] the context lives, and is this one's alone so far.
+    /// Moves the device's two descriptors to where `aside` makes copies of them. Nothing happens
+    /// when it cannot, or when something was made of the device already: other threads may be using
+    /// the descriptors.
+    ///
+    /// # Safety
+    /// What `aside` gives are duplicates of what it is given, in that order: the library believes
+    /// what it reads there.
+    pub unsafe fn move_descriptors(&mut self, aside: impl FnOnce([BorrowedFd<'_>; 2]) -> Option<[OwnedFd; 2]>) {
+        let Some(context) = Arc::get_mut(&mut self.domain).and_then(|domain| Arc::get_mut(&mut domain.context)) else {
+            return;
+        };
+        let raw = context.raw.as_ptr();
+        // SAFETY: [ibv-object] the context lives, and is this one's alone.
         let old = unsafe { [(*raw).cmd_fd, (*raw).async_fd] };
         // SAFETY: [ibv-object] the context keeps both open.
         let Some(new) = aside(old.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })) else { return };

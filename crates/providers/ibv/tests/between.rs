@@ -43,7 +43,10 @@ fn every_verb_and_the_errors_that_end_it() {
 }
 
 fn keyed() -> End {
-    End::new(Options { key: Key::from_bytes(b"the key of both machines"), ..Options::default() })
+    End::new(Options {
+        key: Key::from_bytes(b"7cd1c32b3c4cb5abf9f9e25113e99112cc31280d6899af94a3c7236b52949b50").ok(),
+        ..Options::default()
+    })
 }
 
 fn listens(address: &str) {

@@ -20,7 +20,7 @@ fn delivery(destinations: usize) -> Option<Delivery> {
 }
 
 fn provider() -> Arc<dyn Provider> {
-    let key = Key::from_bytes(b"the key of declared sends");
+    let key = Key::from_bytes(b"d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8").ok();
     IbvProvider::with_options(Options { depth_max: 64, key, ..Options::default() }).expect("a device")
 }
 

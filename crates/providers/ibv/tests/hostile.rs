@@ -43,7 +43,7 @@ impl Scene {
         let connecting = std::thread::spawn(move || {
             let stream = TcpStream::connect(name).unwrap();
             stream.set_nonblocking(true).unwrap();
-            let terms = Terms { protocol: "rdma", version: 2, key: None, tags: true };
+            let terms = Terms { protocol: "rdma", version: 3, key: None, tags: true };
             shake(Handshake::connect(&terms, [3; 32]), &stream, Patience::new(PATIENCE)).unwrap();
             stream.set_nonblocking(false).unwrap();
             stream
