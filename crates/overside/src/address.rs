@@ -34,9 +34,12 @@ pub(crate) enum Transport {
 /// What connections over a network need besides an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// A file with the key that both sides have (16 to 4,096 bytes, readable by its owner alone). Without one, only
-    /// this host can be listened on.
+    /// A file with the key that both sides have: 32 to 4,096 random bytes, as they are, in hex or
+    /// in base64, readable by its owner alone. Without one, only this host can be listened on, and
+    /// only this user's processes may connect.
     pub key_file: Option<PathBuf>,
+    /// Without a key, every user of this host may connect, and any may be connected to.
+    pub anyone: bool,
     /// Frames carry no tags: whoever can write to the wire can change what travels on it.
     pub no_mac: bool,
     /// Of `rdma:`, the device by name, as [`rdma_devices`](crate::rdma_devices) has it; none: the first with an active port.
@@ -148,13 +151,13 @@ impl Transport {
         match self {
             Transport::Shm => Ok(ShmProvider::new()?),
             Transport::Tcp => {
-                let (key, mac) = (network.key()?, !network.no_mac);
-                Ok(TcpProvider::with_options(overside_tcp::Options { key, mac, ..Default::default() }))
+                let (key, mac, anyone) = (network.key()?, !network.no_mac, network.anyone);
+                Ok(TcpProvider::with_options(overside_tcp::Options { key, mac, anyone, ..Default::default() }))
             }
             Transport::Rdma => {
-                let (key, mac) = (network.key()?, !network.no_mac);
+                let (key, mac, anyone) = (network.key()?, !network.no_mac, network.anyone);
                 let device = network.rdma_device.clone();
-                Ok(IbvProvider::with_options(overside_ibv::Options { device, key, mac, ..Default::default() })?)
+                Ok(IbvProvider::with_options(overside_ibv::Options { device, key, mac, anyone, ..Default::default() })?)
             }
         }
     }

@@ -56,7 +56,7 @@ impl Endpoint {
         transport: &'static str,
         transmit_bytes: (usize, usize),
     ) -> Result<Endpoint, Error> {
-        let port = PortOptions { shared_receives: 0, ..PortOptions::default() };
+        let port = PortOptions { shared_receives: 0, regions: true, ..PortOptions::default() };
         let queue = CompletionQueue::new(provider.open_port(&domain, port)?);
         let capabilities = provider.capabilities();
         Ok(Endpoint {

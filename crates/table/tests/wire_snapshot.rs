@@ -15,7 +15,7 @@ fn requests() {
     lines.add(&Request::Hello { version: VERSION, block_bytes: 36 << 10 });
     lines.add(&Request::Create { name: "t", schema: &schema() });
     lines.add(&Request::Drop { name: "t" });
-    lines.add(&Request::List);
+    lines.add(&Request::List { after: "t" });
     lines.add(&Request::Describe { name: "t" });
     for mode in [PutMode::Upsert, PutMode::Insert, PutMode::Update] {
         lines.add(&Request::Put { table: 3, mode, rows: b"\x02\0\0\0ab" });
@@ -44,7 +44,7 @@ fn replies() {
     lines.add(&Reply::Hello { version: VERSION, request_bytes_max: REQUEST_BYTES_MAX as u32, pid: 4711 });
     lines.add(&Reply::Table(table()));
     lines.add(&Reply::Dropped);
-    lines.add(&Reply::Tables(vec![table()]));
+    lines.add(&Reply::Tables { tables: vec![table()], more: true });
     let failed = vec![(1, FaultCode::Duplicate), (2, FaultCode::BadRow)];
     lines.add(&Reply::Applied(Applied { rows: 5, applied: 3, replaced: 1, failed }));
     lines.add(&Reply::Row(Some(b"row".to_vec())));

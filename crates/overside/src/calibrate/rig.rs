@@ -535,7 +535,7 @@ fn whole(segment: Segment, bytes: usize) -> Result<Buffer, Error> {
 }
 
 fn port_options() -> PortOptions {
-    PortOptions { depth: 128, sges: 4096, shared_receives: 0, ..PortOptions::default() }
+    PortOptions { depth: 128, sges: 4096, shared_receives: 0, regions: true, ..PortOptions::default() }
 }
 
 /// Lengths of messages up to which a connection is used; each has rings of its own, so that short messages meet no more

@@ -83,6 +83,11 @@ impl Link {
         Ok(link)
     }
 
+    /// How long a server may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     pub(crate) fn server_pid(&self) -> u32 {
         self.server_pid
     }
@@ -161,7 +166,9 @@ impl Link {
             }
             let Some((number, range)) = waiting.pop_front() else { return Ok(total) };
             match self.reply(number) {
-                Ok(Reply::Applied(applied)) => add(&mut total, applied, range.start),
+                Ok(Reply::Applied(applied)) if is_of(&applied, range.end - range.start) => {
+                    add(&mut total, applied, range.start);
+                }
                 Ok(other) => return Err(ClientError::unexpected(&other)),
                 Err(error) => return Err(partly(error, &total, batch)),
             }
@@ -275,6 +282,12 @@ fn register(
     segment: &Arc<Segment>,
 ) -> Result<MemoryRegion, ClientError> {
     Ok(provider.register(domain, &Memory::Segment(segment.clone()), Access::LOCAL)?)
+}
+
+/// Whether a batch of so many rows can have had this outcome.
+fn is_of(applied: &Applied, rows: u64) -> bool {
+    let named = applied.failed.iter().all(|(at, _)| *at < applied.rows);
+    u64::from(applied.rows) <= rows && applied.applied <= applied.rows && applied.replaced <= applied.applied && named
 }
 
 fn add(total: &mut Applied, part: Applied, first: u64) {

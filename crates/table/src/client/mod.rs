@@ -113,14 +113,28 @@ impl Client {
         }
     }
 
-    /// All tables, by name.
+    /// All tables, by name. Those that are there all the while come exactly once.
     ///
     /// # Errors
     /// When the connection fails.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>, ClientError> {
-        match self.link.call(&Request::List)? {
-            Reply::Tables(tables) => Ok(tables),
-            other => Err(ClientError::unexpected(&other)),
+        let mut all: Vec<TableInfo> = Vec::new();
+        loop {
+            let after = all.last().map_or("", |table| table.name.as_str());
+            let (tables, more) = match self.link.call(&Request::List { after })? {
+                Reply::Tables { tables, more } => (tables, more),
+                other => return Err(ClientError::unexpected(&other)),
+            };
+            // Whoever listed the same again and again would never come to an end.
+            let ascends = tables.first().is_none_or(|first| first.name.as_str() > after)
+                && tables.is_sorted_by(|a, b| a.name < b.name);
+            if !ascends || (more && tables.is_empty()) {
+                return Err(ClientError::Unexpected("tables that are not in the order of their names".into()));
+            }
+            all.extend(tables);
+            if !more {
+                return Ok(all);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::link::Link;
 use super::receive::Received;
@@ -50,6 +51,8 @@ pub struct Scan<'a> {
     link: &'a mut Link,
     number: u32,
     projection: Arc<Projection>,
+    /// Messages of it that came.
+    messages: u64,
     summary: ScanSummary,
     state: State,
 }
@@ -81,7 +84,7 @@ impl<'a> Scan<'a> {
             rows_max: options.rows_max,
         };
         let number = link.send(&Request::Scan(request))?;
-        Ok(Scan { link, number, projection, summary: ScanSummary::default(), state: State::Running })
+        Ok(Scan { link, number, projection, messages: 0, summary: ScanSummary::default(), state: State::Running })
     }
 
     /// The next block of rows; none at the end. Blocks may be kept, up to the client's receive buffers.
@@ -122,6 +125,10 @@ impl<'a> Scan<'a> {
             if block.header().scan != u64::from(self.number) {
                 return Err(ClientError::Unexpected("rows of another scan".into()));
             }
+            if block.header().sequence != self.messages {
+                return Err(ClientError::Unexpected("rows out of order".into()));
+            }
+            self.messages += 1;
             return Ok(Some(block));
         }
         let (number, reply) = wire::decode::<Reply>(message.as_ref())?;
@@ -130,8 +137,10 @@ impl<'a> Scan<'a> {
                 self.summary.server = end;
                 Ok(None)
             }
-            Reply::Fault(fault) => Err(ClientError::Refused { code: fault.code, text: fault.text }),
-            other => Err(ClientError::unexpected(&other)),
+            Reply::Fault(fault) if number == self.number => {
+                Err(ClientError::Refused { code: fault.code, text: fault.text })
+            }
+            other => Err(ClientError::Unexpected(format!("a word on request {number} within a scan: {other:.60?}"))),
         }
     }
 }
@@ -141,8 +150,11 @@ impl Drop for Scan<'_> {
         if self.state != State::Running || self.link.send(&Request::Cancel).is_err() {
             return;
         }
-        // What is under way still arrives; the connection is usable once the end has.
-        while let Ok(Some(_)) = self.next_block() {}
+        // What is under way still arrives; the connection is usable once the end has. A server that does not stop is not heard out.
+        let begun = Instant::now();
+        while begun.elapsed() < self.link.timeout()
+            && let Ok(Some(_)) = self.next_block()
+        {}
     }
 }
 

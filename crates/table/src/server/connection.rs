@@ -5,14 +5,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use overside_bwtree::PinAccount;
-use overside_memory::View;
 use overside_verbs::{QueuePair, WorkRequest};
 
 use super::apply::{self, Deleting, Parked};
 use super::house::{Place, Waiting};
 use super::scan::ActiveScan;
 use super::store::{Store, Table, fault};
-use super::transmit::Transmit;
+use super::transmit::{Lent, Message, Transmit};
+use super::used::Used;
 use super::{ServerOptions, Shared};
 use crate::schema::SCHEMA_BYTES_MAX;
 use crate::wire::{
@@ -27,9 +27,13 @@ pub(crate) struct Connection {
     pub(crate) peer: String,
     /// Bytes of the client's receive buffers; 0 before its Hello.
     pub(crate) block_bytes: usize,
+    /// Its Hello was answered by one.
+    welcome: bool,
     /// Messages that the queue pair had no room for yet.
     pub(crate) outbox: VecDeque<WorkRequest>,
     pub(crate) in_flight: usize,
+    /// Transmit buffers of what waits and what is in flight.
+    pub(crate) lent: Lent,
     pub(crate) scan: Option<ActiveScan>,
     /// By table, what its transmissions pin. Accounts end with the scans and pages that have them, and keep no table.
     pins: Vec<(u32, Weak<PinAccount>)>,
@@ -42,8 +46,7 @@ pub(crate) struct Connection {
     place: Place,
     /// When it came.
     since: Instant,
-    /// By number, those it used. Whoever has once used a table must not keep the memory of one that was dropped.
-    tables: Vec<(u32, Weak<Table>)>,
+    tables: Used,
 }
 
 impl Connection {
@@ -53,8 +56,10 @@ impl Connection {
             queue_pair,
             peer,
             block_bytes: 0,
+            welcome: false,
             outbox: VecDeque::new(),
             in_flight: 0,
+            lent: Lent::default(),
             scan: None,
             pins: Vec::new(),
             progressed: now,
@@ -62,7 +67,7 @@ impl Connection {
             behind: VecDeque::new(),
             place,
             since: now,
-            tables: Vec::new(),
+            tables: Used::default(),
         }
     }
 
@@ -118,7 +123,7 @@ impl Connection {
 
     /// Whether it has not introduced itself yet.
     pub(crate) fn is_strange(&self) -> bool {
-        self.block_bytes == 0 || self.place.is_turned_away()
+        !self.welcome
     }
 
     /// Whether it should have introduced itself by now, or be gone.
@@ -167,6 +172,7 @@ impl Connection {
             );
             Reply::Fault(fault(FaultCode::TooManyConnections, text))
         } else if version == wire::VERSION {
+            self.welcome = true;
             Reply::Hello {
                 version: wire::VERSION,
                 request_bytes_max: REQUEST_BYTES_MAX as u32,
@@ -195,12 +201,17 @@ impl Connection {
                 store.drop_table(name)?;
                 Reply::Dropped
             }
-            Request::List => Reply::Tables(store.all().iter().map(|t| t.info()).collect()),
+            Request::List { after } => {
+                let (tables, more) = store.listed(after);
+                Reply::Tables { tables, more }
+            }
             Request::Describe { name } => Reply::Table(store.named(name)?.info()),
-            Request::Put { table, mode, rows } => Reply::Applied(apply::put(&*self.table(store, table)?, mode, rows)?),
-            Request::Get { table, key } => Reply::Row(apply::get(&*self.table(store, table)?, key)?),
+            Request::Put { table, mode, rows } => {
+                Reply::Applied(apply::put(&*self.tables.table(store, table)?, mode, rows)?)
+            }
+            Request::Get { table, key } => Reply::Row(apply::get(&*self.tables.table(store, table)?, key)?),
             Request::Delete { table, keys } => {
-                let deleting = apply::delete(&self.table(store, table)?, keys)?;
+                let deleting = apply::delete(&self.tables.table(store, table)?, keys)?;
                 return Ok(self.deleted(number, deleting, shared.house.waiting()));
             }
             Request::Scan(scan) => {
@@ -222,7 +233,7 @@ impl Connection {
             let text = "a scan is running on this connection; finish or cancel it, or open another connection";
             return Err(fault(FaultCode::BadRequest, text.into()));
         }
-        let table = self.table(store, request.table)?;
+        let table = self.tables.table(store, request.table)?;
         let account = self.pin_account(&table);
         self.scan = Some(ActiveScan::new(number, table, request, account)?);
         Ok(())
@@ -248,23 +259,19 @@ impl Connection {
 
     /// Whether more waits for the client than one may leave untaken, by number or by bytes; or more of its requests for a delete.
     pub(crate) fn overflows(&self) -> bool {
-        let behind = || self.behind.iter().map(|message| message.len() as u64).sum::<u64>();
-        let untaken = || self.outbox.iter().map(WorkRequest::bytes).sum::<u64>();
-        self.outbox.len() + self.behind.len() > OUTBOX_MAX || untaken() + behind() > OUTBOX_BYTES_MAX
+        self.outbox.len() + self.behind.len() > OUTBOX_MAX || self.waiting_bytes() > OUTBOX_BYTES_MAX
     }
 
-    /// A table by number; a short list, since a connection uses few.
-    fn table(&mut self, store: &Store, id: u32) -> Result<Arc<Table>, Fault> {
-        if let Some(at) = self.tables.iter().position(|(known, _)| *known == id) {
-            // Another's scan may still go through one that was dropped.
-            if let Some(table) = self.tables[at].1.upgrade().filter(|table| !table.is_dropped()) {
-                return Ok(table);
-            }
-            self.tables.swap_remove(at);
-        }
-        let table = store.numbered(id)?;
-        self.tables.push((id, Arc::downgrade(&table)));
-        Ok(table)
+    /// Bytes that wait for the client, or for a delete of its.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        let behind = self.behind.iter().map(|message| message.len() as u64).sum::<u64>();
+        behind + self.outbox.iter().map(WorkRequest::bytes).sum::<u64>()
+    }
+
+    /// Forgets what was of tables that are gone.
+    pub(crate) fn forget_dropped(&mut self) {
+        self.tables.forget_dropped();
+        self.pins.retain(|(_, account)| account.strong_count() > 0);
     }
 
     /// Queues a reply, in parts where it does not fit into the client's buffers.
@@ -275,18 +282,27 @@ impl Connection {
     /// Queues bytes as one message, or in parts.
     pub(crate) fn send_bytes(&mut self, bytes: Vec<u8>, transmit: &Transmit) {
         if bytes.len() <= self.block_bytes {
-            self.send(transmit.packed(bytes));
-            return;
+            let message = transmit.packed(bytes, &self.lent);
+            return self.send(message);
         }
         for (header, range) in cut(bytes.len(), self.block_bytes) {
             let part = [&header[..], &bytes[range]].concat();
-            self.send(transmit.packed(part));
+            let message = transmit.packed(part, &self.lent);
+            self.send(message);
         }
     }
 
     /// Queues one message.
-    pub(crate) fn send(&mut self, view: View) {
+    pub(crate) fn send(&mut self, Message { view, size }: Message) {
+        self.lent.queued(size);
         self.outbox.push_back(WorkRequest::send(0, view));
+    }
+
+    /// The first message in flight is sent, or never will be.
+    pub(crate) fn completed(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.lent.sent();
+        self.progressed = Instant::now();
     }
 }
 

@@ -27,6 +27,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod used;
 mod worker;
 
 use std::sync::Arc;

@@ -5,7 +5,6 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
-use overside_memory::View;
 use overside_planner::{Goal, Profile};
 use smallvec::SmallVec;
 
@@ -15,7 +14,7 @@ use super::connection::Connection;
 use super::meter::{Meter, Stopwatch};
 use super::remembered::Priced;
 use super::store::{Table, fault};
-use super::transmit::Transmit;
+use super::transmit::{Lent, Message, Transmit};
 use crate::block::{DeltaAt, PageState};
 use crate::projection::Projection;
 use crate::wire::{Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest};
@@ -66,10 +65,10 @@ struct Planned {
 
 /// What a turn brought.
 pub(crate) enum Turn {
-    Message(View),
+    Message(Message),
     /// Longer than the client's buffers: to be cut into parts.
     Long(Vec<u8>),
-    /// No transmit buffer is free; something must complete first.
+    /// The connection may have no other transmit buffer; something must complete first.
     Wait,
     End,
     /// A stored row is not what its table says.
@@ -147,17 +146,17 @@ impl ActiveScan {
     }
 
     /// The next message.
-    pub(crate) fn turn(&mut self, terms: &Terms<'_>, transmit: &Transmit) -> Turn {
+    pub(crate) fn turn(&mut self, terms: &Terms<'_>, transmit: &Transmit, lent: &Lent) -> Turn {
         let stopwatch = Stopwatch::for_turn(self.sequence);
         self.ways.next_message();
         self.planned = Planned::default();
         let Some((part, choice)) = self.next_part(terms, None) else { return Turn::End };
         let (turn, way) = match choice.way {
-            Mode::Gather | Mode::Delta => self.in_place(part, choice, terms, transmit),
-            _ => (self.copied(part, choice, terms, transmit), Mode::Copy),
+            Mode::Gather | Mode::Delta => self.in_place(part, choice, terms, transmit, lent),
+            _ => (self.copied(part, choice, terms, transmit, lent), Mode::Copy),
         };
         self.reply.bytes_sent += match &turn {
-            Turn::Message(view) => view.bytes(),
+            Turn::Message(message) => message.view.bytes(),
             Turn::Long(bytes) => bytes.len() as u64,
             Turn::Wait | Turn::End | Turn::Broken => return turn,
         };
@@ -244,8 +243,8 @@ impl Connection {
         let until = self.window(&shared.options).min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);
         while self.in_flight + self.outbox.len() < until {
             produced = true;
-            match scan.turn(&terms, transmit) {
-                Turn::Message(view) => self.send(view),
+            match scan.turn(&terms, transmit, &self.lent) {
+                Turn::Message(message) => self.send(message),
                 Turn::Long(bytes) => self.send_bytes(bytes, transmit),
                 Turn::Wait => {
                     produced = false;

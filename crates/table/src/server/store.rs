@@ -9,7 +9,7 @@ use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree};
 use crate::key::KeyCodec;
 use crate::row::RowLayout;
 use crate::schema::Schema;
-use crate::wire::{Fault, FaultCode, TABLE_NAME_BYTES_MAX, TableInfo};
+use crate::wire::{Fault, FaultCode, LIST_BYTES_MAX, TABLE_NAME_BYTES_MAX, TableInfo};
 
 /// Tables by name and by number. The lock is taken when a table is created, dropped or first
 /// used by a connection; reading and writing rows never takes it.
@@ -109,10 +109,24 @@ impl Store {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Table>> {
-        let tables = self.tables.read().unwrap_or_else(|e| e.into_inner());
-        let mut all: Vec<_> = tables.values().cloned().collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
+        self.tables.read().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+    }
+
+    /// The tables behind `after` in the order of their names, as many as a reply has; and whether there are more.
+    pub(crate) fn listed(&self, after: &str) -> (Vec<TableInfo>, bool) {
+        let mut behind = self.all();
+        behind.retain(|table| table.name.as_str() > after);
+        behind.sort_by(|a, b| a.name.cmp(&b.name));
+        let (mut listed, mut bytes) = (Vec::new(), 0);
+        for table in &behind {
+            let info = table.info();
+            bytes += info.name.len() + info.schema.len();
+            if bytes > LIST_BYTES_MAX && !listed.is_empty() {
+                return (listed, true);
+            }
+            listed.push(info);
+        }
+        (listed, false)
     }
 }
 
@@ -147,6 +161,9 @@ fn unknown(tables: &HashMap<String, Arc<Table>>, name: &str) -> Fault {
     names.sort_unstable();
     let there = match names.as_slice() {
         [] => "there are no tables yet; load one first".into(),
+        names if names.len() > NAMED_MAX => {
+            format!("there are {}, the first of them: {}", names.len(), names[..NAMED_MAX].join(", "))
+        }
         names => format!("there are: {}", names.join(", ")),
     };
     fault(FaultCode::UnknownTable, format!("there is no table {name:?}; {there}"))
@@ -164,3 +181,6 @@ fn check_name(name: &str) -> Result<(), Fault> {
 pub(crate) fn fault(code: FaultCode, text: String) -> Fault {
     Fault { code, text }
 }
+
+/// Tables that an error names.
+const NAMED_MAX: usize = 50;

@@ -146,8 +146,9 @@ impl Worker {
     fn take_links(&mut self, links: &Receiver<Admitted>) {
         while let Ok(Admitted { link, place }) = links.try_recv() {
             let peer = link.peer.description.clone();
-            if let Ok(queue_pair) = self.queue.attach(link) {
-                self.connections.insert(queue_pair, Connection::new(queue_pair, peer, place));
+            match self.queue.attach(link) {
+                Ok(queue_pair) => drop(self.connections.insert(queue_pair, Connection::new(queue_pair, peer, place))),
+                Err(error) => self.shared.house.say(&format!("the connection of {peer} could not be set up: {error}")),
             }
         }
     }
@@ -172,26 +173,34 @@ impl Worker {
         what: impl FnOnce(&mut Connection, &Shared, &Transmit) -> Result<(), BadMessage>,
     ) {
         let Some(connection) = self.connections.get_mut(&queue_pair) else { return };
-        match what(connection, &self.shared, &self.transmit) {
-            Err(BadMessage(what)) => self.dismiss(queue_pair, what),
-            Ok(()) if connection.overflows() => self.dismiss(queue_pair, "it asks on and on and takes no answer"),
-            Ok(()) => {
-                if connection.due().is_some() && !self.parked.contains(&queue_pair) {
-                    self.parked.push(queue_pair);
-                }
-                if !self.busy.contains(&queue_pair) {
-                    self.busy.push(queue_pair);
-                }
-            }
+        if let Err(BadMessage(what)) = what(connection, &self.shared, &self.transmit) {
+            return self.dismiss(queue_pair, what);
         }
+        if connection.overflows() {
+            return self.dismiss(queue_pair, "it asks on and on and takes no answer");
+        }
+        if connection.due().is_some() && !self.parked.contains(&queue_pair) {
+            self.parked.push(queue_pair);
+        }
+        if !self.busy.contains(&queue_pair) {
+            self.busy.push(queue_pair);
+        }
+        // Many that leave a little must not fill the memory either.
+        if connection.waiting_bytes() > WAITING_BYTES_EACH && self.waits_too_much() {
+            self.dismiss(queue_pair, "it takes no answer, and too many bytes wait for clients that take none");
+        }
+    }
+
+    /// Whether more waits for all its clients together than may.
+    fn waits_too_much(&self) -> bool {
+        self.connections.values().map(Connection::waiting_bytes).sum::<u64>() > WAITING_BYTES_MAX
     }
 
     fn complete(&mut self, completion: WorkCompletion) {
         let connection = completion.queue_pair.and_then(|qp| self.connections.get_mut(&qp));
         if completion.opcode == Opcode::Send {
             if let Some(connection) = connection {
-                connection.in_flight = connection.in_flight.saturating_sub(1);
-                connection.progressed = Instant::now();
+                connection.completed();
                 self.aside.taken();
             }
             return;
@@ -265,6 +274,8 @@ impl Worker {
             return;
         }
         self.swept = Instant::now();
+        self.transmit.trim();
+        self.connections.values_mut().for_each(Connection::forget_dropped);
         let deadline = self.shared.options.deadline;
         let late = |c: &&Connection| c.in_flight > 0 && c.progressed.elapsed() > deadline;
         let late: Vec<QueuePair> = self.connections.values().filter(late).map(|c| c.queue_pair).collect();
@@ -296,7 +307,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.transmit.close(&self.shared);
+        self.transmit.close();
     }
 }
 
@@ -308,3 +319,6 @@ const RECEIVE_BYTES: usize = REQUEST_BYTES_MAX;
 const DEPTH_MAX: usize = 1024;
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
+/// Bytes that may wait for all clients of a worker together, and what each may have of them in any case: the longest reply but one.
+const WAITING_BYTES_MAX: u64 = 256 << 20;
+const WAITING_BYTES_EACH: u64 = 2 << 20;

@@ -25,8 +25,11 @@ pub enum Request<'a> {
         /// Its name.
         name: &'a str,
     },
-    /// All tables.
-    List,
+    /// The tables by name, as many as make a reply of a usual length.
+    List {
+        /// Those whose names come behind this one; all, when it is empty.
+        after: &'a str,
+    },
     /// One table.
     Describe {
         /// Its name.
@@ -162,7 +165,12 @@ pub enum Reply {
     /// To Drop.
     Dropped,
     /// To List.
-    Tables(Vec<TableInfo>),
+    Tables {
+        /// In the order of their names.
+        tables: Vec<TableInfo>,
+        /// There are others behind the last of them.
+        more: bool,
+    },
     /// To Put and Delete.
     Applied(Applied),
     /// To Get, where the row is there: its value. None where it is not.

@@ -18,7 +18,7 @@ pub use message::{
 pub use part::{Assembly, PART_HEADER, cut};
 
 /// Version of this protocol; both sides must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Bytes before the postcard body: magic, request number.
 pub const CONTROL_HEADER: usize = 8;
@@ -35,6 +35,8 @@ pub const REQUEST_BYTES_MAX: usize = (1 << 20) + (64 << 10);
 pub const BLOCK_BYTES: usize = 36 << 10;
 /// Longest reply or scan answer that travels in parts.
 pub const ASSEMBLY_BYTES_MAX: usize = 4 << 20;
+/// Schemas and names of the tables that one reply to List has; it has one table at least, however long that is.
+pub const LIST_BYTES_MAX: usize = 1 << 20;
 /// Tables have names of 1 to this many bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 255;
 

@@ -182,7 +182,7 @@ fn hostile_messages_close_their_connection_only() {
         vec![b"garbage".to_vec()],
         vec![vec![]],
         vec![vec![0xFF; 100_000]],
-        vec![wire::encode(1, &Request::List)],
+        vec![wire::encode(1, &Request::List { after: "" })],
         vec![wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 1 })],
         vec![wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: u32::MAX })],
         vec![hello.clone(), hello.clone()],
@@ -207,7 +207,7 @@ fn a_client_that_takes_no_answers_is_cut_off() {
     let mut client = bench.client();
     let mut raw = Raw::new(&bench);
     raw.send(&wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 }));
-    let list = wire::encode(2, &Request::List);
+    let list = wire::encode(2, &Request::List { after: "" });
     // Twice as many as may wait, with room for what a loaded machine does in between.
     let mut asked = 0;
     let start = Instant::now();
@@ -246,21 +246,79 @@ fn a_client_that_takes_no_long_answers_is_cut_off() {
     assert!(raw.disconnected());
 }
 
+/// Nor may many clients do together what none may do alone.
+#[test]
+fn clients_that_take_no_answers_have_one_limit_together() {
+    let options = ServerOptions { workers: 1, deadline: Duration::from_secs(600), ..ServerOptions::default() };
+    let bench = Bench::with(options);
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..1, 1, 1_000_000);
+    let get = wire::encode(2, &Request::Get { table: table.info().id, key: &0u64.to_be_bytes() });
+    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 2 << 20 });
+    // Each leaves less than it may.
+    let mut idle: Vec<Raw> = (0..10).map(|_| Raw::new(&bench)).collect();
+    idle.iter_mut().for_each(|raw| _ = raw.send(&hello));
+    let mut asked = [0; 10];
+    let start = Instant::now();
+    while client.stats().unwrap().closed_for_cause == 0 {
+        assert!(start.elapsed() < Duration::from_secs(120), "half a GB of answers waits in the server: {asked:?}");
+        for (raw, asked) in idle.iter_mut().zip(&mut asked) {
+            if *asked < 55 {
+                *asked += raw.send(&get);
+            }
+            raw.sent();
+        }
+    }
+    // Who takes its answers is served on.
+    assert!(client.get(&table, &[ValueRef::UInt64(0)]).unwrap().is_some());
+}
+
+/// Mappings of tables' segments of this length: the server's own, or clients', by their rights.
+fn segments(bytes: usize, rights: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ours = |line: &&str| {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let [from, to] = [from, to].map(|at| usize::from_str_radix(at, 16).unwrap());
+        to - from == bytes && line.contains(rights) && line.contains("overside-arena")
+    };
+    maps.lines().filter(ours).count()
+}
+
+/// A connection that stays while tables come and go keeps none of their segments mapped, neither in the server nor in the client.
+#[test]
+fn a_long_connection_keeps_nothing_of_dropped_tables() {
+    const SEGMENT_BYTES: usize = 16 << 20;
+    let bench = Bench::with(ServerOptions { segment_bytes: SEGMENT_BYTES, ..ServerOptions::default() });
+    let (mut owner, mut stays) = (bench.client(), bench.client());
+    let mut most = 0;
+    for generation in 0..12 {
+        let table = owner.create_table("t", &schema()).unwrap();
+        put(&mut owner, &table, 0..1000, generation, 100);
+        for mode in [Mode::Gather, Mode::Delta] {
+            let options = ScanOptions { mode, ..ScanOptions::default() };
+            assert_eq!(collect(&mut stays, &table, &options, 100).len(), 1000);
+        }
+        most = most.max(segments(SEGMENT_BYTES, "r--s"));
+        owner.drop_table("t").unwrap();
+    }
+    assert!((1..=4).contains(&most), "{most} segments of tables mapped by a client at once");
+    let start = Instant::now();
+    while segments(SEGMENT_BYTES, "rw-s") + segments(SEGMENT_BYTES, "r--s") > 0 {
+        assert!(start.elapsed() < Duration::from_secs(30), "a connection keeps the memory of dropped tables");
+        stays.stats().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(stays.stats().unwrap().bytes_committed, 0);
+}
+
 /// Whoever used a table that another dropped is told so; and that others used it keeps none of its memory.
 #[test]
 fn a_dropped_table_is_gone_for_all_who_used_it() {
     // A size that no other test has: their segments are told apart by it.
     const SEGMENT_BYTES: usize = 4 << 20;
-    fn segments() -> usize {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let ours = |line: &&str| {
-            let (range, _) = line.split_once(' ').unwrap();
-            let (from, to) = range.split_once('-').unwrap();
-            let [from, to] = [from, to].map(|at| usize::from_str_radix(at, 16).unwrap());
-            to - from == SEGMENT_BYTES && line.contains("rw-s") && line.contains("overside-arena")
-        };
-        maps.lines().filter(ours).count()
-    }
+    let segments = || segments(SEGMENT_BYTES, "rw-s");
     let bench = Bench::with(ServerOptions { segment_bytes: SEGMENT_BYTES, ..ServerOptions::default() });
     let mut users = [bench.client(), bench.client(), bench.client()];
     let table = users[0].create_table("t", &schema()).unwrap();

@@ -205,3 +205,23 @@ fn a_delete_that_waits_ends_with_its_table_or_its_connection() {
         assert!(matches!(told, Some(ClientError::Refused { code: FaultCode::UnknownTable, .. })), "{told:?}");
     });
 }
+
+/// The widest tables there can be, of which a few would fill the longest message that a client takes.
+#[test]
+fn any_number_of_wide_tables_is_listed() {
+    let bench = Bench::with(ServerOptions { segment_bytes: 2 << 20, memory_max: 2 << 30, ..ServerOptions::default() });
+    let mut client = bench.client();
+    let columns = (0..1024).map(|n| Column::new(format!("{n:x<255}"), ColumnType::Boolean)).collect();
+    let wide = Schema::new(columns, vec![0]).unwrap();
+    const TABLES: usize = 200;
+    for n in (0..TABLES).rev() {
+        client.create_table(&format!("t{n:03}"), &wide).unwrap();
+    }
+    let tables = client.tables().unwrap();
+    let names: Vec<_> = tables.iter().map(|table| table.name.clone()).collect();
+    assert_eq!(names, (0..TABLES).map(|n| format!("t{n:03}")).collect::<Vec<_>>());
+    assert!(tables.iter().all(|table| Schema::decode(&table.schema).unwrap() == wide));
+    // An error names some of them.
+    let (_, text) = refused(client.table("u"));
+    assert!(text.contains("there are 200") && text.contains("t049") && !text.contains("t050"), "{text}");
+}

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use overside_table::wire::{self, Bounds, Request, ScanRequest};
+
+use super::bad_input::Raw;
 use super::*;
 
 /// A client that stops in the middle of a scan holds back a bounded amount, delays no writer, and is
@@ -84,3 +87,50 @@ fn blocks_held_are_told() {
 const ROWS: u64 = 40_000;
 const TEXT: usize = 400;
 const STEPS: u64 = 80;
+
+/// Clients that ask for a lot and take nothing leave the others what they need: nobody waits for their deadline, which is an hour.
+#[test]
+fn who_takes_nothing_stops_nobody_else() {
+    let options = ServerOptions { workers: 1, deadline: Duration::from_secs(3600), ..ServerOptions::default() };
+    let bench = Bench::with(options);
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    // More than a window of messages.
+    const ROWS: u64 = 30_000;
+    (0..3).for_each(|part| put(&mut client, &table, part * ROWS / 3..(part + 1) * ROWS / 3, 1, 400));
+    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: wire::BLOCK_BYTES as u32 });
+    let scan = |mode| {
+        let scan =
+            ScanRequest { table: table.info().id, bounds: Bounds::default(), columns: None, mode, rows_max: None };
+        wire::encode(2, &Request::Scan(scan))
+    };
+    // Some for packed answers, more for the heads of gathered ones, and one for replies.
+    let stats = wire::encode(2, &Request::Stats);
+    let mut asked = vec![vec![scan(Mode::Copy)]; 3];
+    asked.extend(vec![vec![scan(Mode::Gather)]; 6]);
+    asked.push(vec![stats; 2000]);
+    let mut idle: Vec<Raw> = Vec::new();
+    for requests in asked {
+        let mut raw = Raw::new(&bench);
+        for request in [&hello].into_iter().chain(&requests) {
+            while raw.send(request) == 0 {
+                raw.sent();
+            }
+        }
+        raw.sent();
+        idle.push(raw);
+    }
+    // Each answer is a round of the only worker, in which it sends the others all that it may.
+    (0..500).for_each(|_| _ = client.stats().unwrap());
+    let mut others = [bench.client(), bench.client()];
+    for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto] {
+        let options = ScanOptions { mode, ..ScanOptions::default() };
+        std::thread::scope(|s| {
+            for other in &mut others {
+                let (table, options) = (&table, &options);
+                s.spawn(move || assert_eq!(collect(other, table, options, 400).len() as u64, ROWS, "{mode:?}"));
+            }
+        });
+    }
+    assert_eq!(client.stats().unwrap().closed_for_cause, 0);
+}
