@@ -139,9 +139,14 @@ fn figure() -> PossibleValuesParser {
 /// What every command that may go over a network takes.
 #[derive(Debug, Args)]
 pub struct Wire {
-    /// A file with the key that both sides have: 16 to 4096 bytes, readable by its owner alone (tcp: and rdma:).
+    /// A file with the key that both sides have: 32 random bytes or more, readable by its owner
+    /// alone (tcp: and rdma:).
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// Without a key, take every user of this host, not only this one: all of them may read and
+    /// change every table (tcp: and rdma:; a client takes a server of any user).
+    #[arg(long, conflicts_with = "key_file")]
+    pub anyone: bool,
     /// No tag on every frame: whoever can write to the wire may change what travels on it (tcp: and rdma:, on both sides).
     #[arg(long)]
     pub no_mac: bool,
@@ -154,7 +159,7 @@ impl Wire {
     /// As the library takes it.
     pub fn network(&self) -> Network {
         let (key_file, rdma_device) = (self.key_file.clone(), self.rdma_device.clone());
-        Network { key_file, no_mac: self.no_mac, rdma_device }
+        Network { key_file, anyone: self.anyone, no_mac: self.no_mac, rdma_device }
     }
 }
 
@@ -435,10 +440,11 @@ Examples:
 
 const SERVE: &str = "\
 Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Over
-shm: any process of the same user may connect, read and change every table; over tcp: whoever has the
-key, and without a key, which is for this host alone, anybody on it. Both sides of a connection prove the
-key, and every frame carries a tag made with it, but nothing on the wire is secret. Tables live in
-memory: they are gone when the server ends. It ends with status 1 if a bug keeps it from going on.
+shm: any process of the same user may connect, read and change every table; over tcp: and rdma:
+whoever has the key. Without a key, which is for this host alone, any process of the same user may,
+or with --anyone of every user. Both sides of a connection prove the key, and every frame carries a
+tag made with it, but nothing on the wire is secret. Tables live in memory: they are gone when the
+server ends. It ends with status 1 if a bug keeps it from going on.
 
 Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a second or two, and more
 on a busy machine. It says so on standard error meanwhile.";

@@ -488,7 +488,7 @@ impl Outgoing {
 
 /// How large the ports of both ends are.
 pub fn port_options() -> PortOptions {
-    PortOptions { depth: 128, sges: 4096, shared_receives: 0, ..PortOptions::default() }
+    PortOptions { depth: 128, sges: 4096, shared_receives: 0, regions: true, ..PortOptions::default() }
 }
 
 /// How long either end polls before it sleeps.

@@ -1,11 +1,14 @@
 //! `overside run`: a program with the sockets library preloaded.
 
 use crate::args::Run;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -17,11 +20,10 @@ use std::sync::atomic::AtomicBool;
 /// # Errors
 /// When the library or the program is not there.
 pub(super) fn run(options: &Run) -> Result<()> {
-    let library = library()?;
     if options.print_library {
-        println!("{}", library.display());
-        return Ok(());
+        return print_library();
     }
+    let library = library()?;
     let (program, arguments) = options.command.split_first().context("name the program to run after `--`")?;
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload(&library));
@@ -43,11 +45,65 @@ pub(super) fn run(options: &Run) -> Result<()> {
     exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
 }
 
+/// The path that the library is preloaded by: its own, or a link's where that has a character at which the dynamic linker would cut it.
+///
+/// # Errors
+/// It is not there, or there is no folder for such a link.
+pub(super) fn library() -> Result<PathBuf> {
+    let library = installed()?;
+    let Some(character) = unloadable(&library) else { return Ok(library) };
+    linked(&library, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref()).with_context(|| {
+        format!("the library's path {:?} has {character:?}, at which LD_PRELOAD is cut; {ELSEWHERE}", library.display())
+    })
+}
+
+/// For service files: its own path alone, which is there after the next start of the machine as well.
+fn print_library() -> Result<()> {
+    let library = installed()?;
+    if let Some(character) = unloadable(&library) {
+        bail!("the library's path {:?} has {character:?}, at which LD_PRELOAD is cut; {ELSEWHERE}", library.display());
+    }
+    // Not for people alone: another command takes every byte of it.
+    let mut line = library.into_os_string().into_vec();
+    line.push(b'\n');
+    Ok(std::io::stdout().write_all(&line)?)
+}
+
+/// The first character that a path in LD_PRELOAD must not have: what separates paths there, or begins what the linker replaces.
+fn unloadable(path: &Path) -> Option<char> {
+    let separates = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b':' | b'$' | b'\x0b');
+    path.as_os_str().as_bytes().iter().copied().find(separates).map(char::from)
+}
+
+/// A link to the library in `runtime`, the user's own folder for as long as a session lasts: the program and its children may outlive
+/// this process, so it stays. One path has one link.
+fn linked(library: &Path, runtime: Option<&Path>) -> Result<PathBuf> {
+    let runtime = runtime.context("XDG_RUNTIME_DIR names no folder for a link to it")?;
+    let usable = runtime.is_absolute() && unloadable(runtime).is_none();
+    ensure!(usable, "XDG_RUNTIME_DIR is {:?}, which a link to it cannot lie in", runtime.display());
+    let about = runtime.metadata().with_context(|| format!("XDG_RUNTIME_DIR {}", runtime.display()))?;
+    // Who may write there could put another library in its place.
+    let own = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
+    ensure!(own, "others may write to XDG_RUNTIME_DIR {}", runtime.display());
+    let mut hasher = DefaultHasher::new();
+    library.hash(&mut hasher);
+    let link = runtime.join(format!("overside-preload-{:016x}.so", hasher.finish()));
+    if std::fs::read_link(&link).is_ok_and(|target| target == library) {
+        return Ok(link);
+    }
+    let fresh = link.with_extension(std::process::id().to_string());
+    let _ = std::fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(library, &fresh)
+        .and_then(|()| std::fs::rename(&fresh, &link))
+        .with_context(|| format!("a link to it, {}, cannot be made", link.display()))?;
+    Ok(link)
+}
+
 /// The library: beside this executable, where a build puts it, or where a package would.
 ///
 /// # Errors
 /// It is at none of these places.
-pub(super) fn library() -> Result<PathBuf> {
+fn installed() -> Result<PathBuf> {
     let exe = std::env::current_exe().context("where this executable lies")?;
     let folder = exe.parent().unwrap_or(Path::new("/"));
     let places = [folder.join(NAME), folder.join("deps").join(NAME), folder.join("../lib/overside").join(NAME)];
@@ -106,6 +162,7 @@ fn told(lines: &str) -> String {
     )
 }
 
+const ELSEWHERE: &str = "move the folder with both to a path without";
 const NAME: &str = "liboverside_preload.so";
 /// The library looks for this name before it writes: the number of a process that ended may be another's.
 const REPORT: &str = "overside-report";

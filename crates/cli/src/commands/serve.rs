@@ -38,6 +38,11 @@ pub fn run(args: &Serve) -> Result<()> {
     let measuring = measuring(&addresses, &network);
     let server = overside::serve_over(&addresses, options, &network)?;
     drop(measuring);
+    for address in addresses.iter().filter(|address| network.anyone && !address.starts_with("shm:")) {
+        // Nobody may be listening there.
+        let _ =
+            writeln!(std::io::stderr(), "every user of this host may connect to {address}, read and change (--anyone)");
+    }
     if args.json {
         output::line(&json!({ "listening": addresses, "pid": std::process::id() }).to_string())?;
     } else {

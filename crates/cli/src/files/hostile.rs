@@ -1,7 +1,9 @@
 //! Damaged files: every byte changed, every length cut, and nothing but errors comes of it.
 
+use super::checks::{TARGETS, peak_max};
 use super::samples::{every_type, many};
 use super::*;
+use overside_corpus::{Corpus, MeteredHeap};
 use std::fs;
 use std::io::Seek;
 
@@ -12,9 +14,15 @@ fn bound_memory() {
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
 }
 
-/// Reads a file of `bytes` to its end, or to its first error.
+/// Reads a file of `bytes` to its end, or to its first error, in as much memory as reading such a file may take.
 fn read_all(name: &str, bytes: &[u8], columns: &[Field]) -> Result<usize> {
     bound_memory();
+    let (read, peak) = MeteredHeap::peak(|| read_rows(name, bytes, columns));
+    assert!(peak <= peak_max(bytes.len()), "{name} took {peak} bytes");
+    read
+}
+
+fn read_rows(name: &str, bytes: &[u8], columns: &[Field]) -> Result<usize> {
     // In memory: there are ten thousands of these files.
     let memory = rustix::fs::memfd_create("hostile", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = File::from(memory);
@@ -132,4 +140,11 @@ fn claims_of_a_few_bytes_allocate_nothing_absurd() {
     let stream = [&[0xFF; 4][..], &i32::MAX.to_le_bytes(), &[0; 64]].concat();
     let told = format!("{:#}", read_all("t.arrow", &stream, &[]).unwrap_err());
     assert!(told.contains("outside of the file"), "{told}");
+}
+
+#[test]
+fn every_fuzz_target_takes_its_seeds() {
+    for (target, check) in TARGETS {
+        Corpus::of(env!("CARGO_MANIFEST_DIR"), target).replay(check);
+    }
 }

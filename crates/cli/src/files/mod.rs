@@ -7,6 +7,7 @@
 //! Arrow's own crates for these formats (arrow-ipc, arrow-cast, arrow-select) cost minutes of
 //! build time; what a table needs of the formats is small enough to be read directly.
 
+pub mod budget;
 pub mod calendar;
 mod codec;
 mod csv;
@@ -19,6 +20,11 @@ mod samples;
 pub mod text;
 pub mod types;
 
+#[cfg(test)]
+mod bombs;
+#[cfg(test)]
+#[path = "../../fuzz/src/checks.rs"]
+mod checks;
 #[cfg(test)]
 mod fixtures;
 #[cfg(test)]
@@ -51,7 +57,10 @@ pub fn open(path: &Path, columns: &[Field]) -> Result<FileReader> {
 }
 
 /// Reads `file` as what it would be under the name `path`.
-fn open_as(path: &Path, file: File, columns: &[Field]) -> Result<FileReader> {
+///
+/// # Errors
+/// As [`open`].
+pub fn open_as(path: &Path, file: File, columns: &[Field]) -> Result<FileReader> {
     let opened = || -> Result<FileReader> {
         let bytes_total = file.metadata()?.len();
         let batches: Box<dyn Batches> = match Format::of(path)?.checked(&file)? {
@@ -83,7 +92,7 @@ impl FileReader {
         self.batches.rows_total()
     }
 
-    /// The next rows, at most [`BATCH_ROWS`] and never none; `None` at the end.
+    /// The next rows, at most [`BATCH_ROWS`], fewer where they are long, and never none; `None` at the end.
     ///
     /// # Errors
     /// Names the file and the place in it. Nothing can be read after an error.

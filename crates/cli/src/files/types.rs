@@ -6,6 +6,8 @@
 
 use anyhow::{Context, Result, bail};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use overside::table::schema::{COLUMNS_MAX, FIXED_BINARY_MAX};
+use std::collections::HashSet;
 
 /// The name of a type as the command line writes it.
 pub fn type_name(ty: &DataType) -> String {
@@ -98,16 +100,27 @@ pub fn parse_columns(text: &str) -> Result<Vec<Field>> {
 /// # Errors
 /// The first such column, its type, and what to do; or two columns of one name.
 pub fn check_schema(schema: &Schema) -> Result<()> {
-    if schema.fields().is_empty() {
-        bail!("the file has no columns");
-    }
-    for (index, field) in schema.fields().iter().enumerate() {
-        if schema.fields()[..index].iter().any(|f| f.name() == field.name()) {
+    check_columns(schema.fields().len())?;
+    let mut names = HashSet::with_capacity(schema.fields().len());
+    for field in schema.fields() {
+        if !names.insert(field.name()) {
             bail!("two columns are called `{}`; rename one of them", field.name());
         }
         check_type(field.name(), field.data_type())?;
     }
     Ok(())
+}
+
+/// Refuses as many columns as no table can have: before anything is done for each of them.
+///
+/// # Errors
+/// Says how many a table may have.
+pub fn check_columns(count: usize) -> Result<()> {
+    match count {
+        0 => bail!("the file has no columns"),
+        1..=COLUMNS_MAX => Ok(()),
+        _ => bail!("the file has {count} columns, a table at most {COLUMNS_MAX}: leave some out, or split it"),
+    }
 }
 
 /// Refuses a type no table can hold.
@@ -124,7 +137,12 @@ pub fn check_type(column: &str, ty: &DataType) -> Result<()> {
         | DataType::Binary
         | DataType::Float32
         | DataType::Float64 => return Ok(()),
-        DataType::FixedSizeBinary(bytes) if *bytes > 0 => return Ok(()),
+        DataType::FixedSizeBinary(bytes) if (1..=FIXED_BYTES_MAX).contains(bytes) => return Ok(()),
+        DataType::FixedSizeBinary(bytes) if *bytes > 0 => {
+            bail!(
+                "column `{column}` holds {bytes} bytes in each row, a fixed column at most {FIXED_BYTES_MAX}: make it binary"
+            )
+        }
         ty if ty.is_integer() => return Ok(()),
         DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => {
             "store its elements as rows of a table of their own, or as text"
@@ -192,6 +210,9 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
 
 const TYPES: &str = "int8 to int64, uint8 to uint64, float32, float64, decimal(P,S), date, \
      timestamp[s|ms|us|ns] with or without a zone, boolean, utf8, binary, fixed(N)";
+
+/// Bytes of a `fixed` column.
+const FIXED_BYTES_MAX: i32 = FIXED_BINARY_MAX as i32;
 
 #[cfg(test)]
 mod tests {

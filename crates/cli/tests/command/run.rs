@@ -1,17 +1,22 @@
 //! `overside run`: what it tells, and what it leaves.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A copy of the command beside a library that does nothing: the dynamic linker passes over what it cannot load.
-fn command(folder: &tempfile::TempDir) -> (Command, PathBuf) {
-    let copy = folder.path().join("overside");
+fn copy(folder: &Path) -> Command {
+    let copy = folder.join("overside");
     std::fs::copy(env!("CARGO_BIN_EXE_overside"), &copy).unwrap();
-    std::fs::write(folder.path().join("liboverside_preload.so"), "").unwrap();
+    std::fs::write(folder.join("liboverside_preload.so"), "").unwrap();
+    Command::new(copy)
+}
+
+fn command(folder: &tempfile::TempDir) -> (Command, PathBuf) {
+    let mut command = copy(folder.path());
     let scratch = folder.path().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
-    let mut command = Command::new(copy);
     command.args(["run", "--verbose", "--"]).env("TMPDIR", &scratch).stdin(Stdio::piped()).stdout(Stdio::piped());
     (command, scratch)
 }
@@ -47,4 +52,45 @@ fn killed_it_leaves_no_file() {
     running.wait().unwrap();
     assert_eq!(std::fs::read_dir(scratch).unwrap().count(), 0);
     drop(to);
+}
+
+/// LD_PRELOAD ends a path at a space or a colon, and replaces what begins with a dollar.
+#[test]
+fn a_path_that_would_be_cut_is_linked_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = folder.path().join("runtime");
+    std::fs::create_dir(&runtime).unwrap();
+    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o700)).unwrap();
+    for name in ["with a space", "with:colon", "with$ORIGIN", "with\ttab"] {
+        let odd = folder.path().join(name);
+        std::fs::create_dir(&odd).unwrap();
+        let run = |arguments: &[&str], runtime: Option<&Path>| {
+            let mut command = copy(&odd);
+            command.arg("run").args(arguments).env_remove("XDG_RUNTIME_DIR").env_remove("LD_PRELOAD");
+            runtime.map(|runtime| command.env("XDG_RUNTIME_DIR", runtime));
+            let output = command.output().unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            (output.status.success(), text(output.stdout), text(output.stderr))
+        };
+        let shown = ["--", "sh", "-c", "printf %s \"$LD_PRELOAD\""];
+        // Twice: the link of the first run serves the second.
+        for _ in 0..2 {
+            let (done, preloaded, error) = run(&shown, Some(&runtime));
+            assert!(done, "{name}: {error}");
+            assert!(!preloaded.contains([' ', ':', '$', '\t']), "{preloaded}");
+            let library = odd.join("liboverside_preload.so").canonicalize().unwrap();
+            assert_eq!(std::fs::canonicalize(&preloaded).unwrap(), library);
+        }
+        let (done, _, error) = run(&shown, None);
+        assert!(!done && error.contains("XDG_RUNTIME_DIR") && error.contains("move the folder"), "{error}");
+        let (done, printed, error) = run(&["--print-library"], Some(&runtime));
+        assert!(!done && printed.is_empty() && error.contains("move the folder"), "{printed}{error}");
+    }
+    assert_eq!(std::fs::read_dir(&runtime).unwrap().count(), 4, "one link for each");
+    // Where others may write, they may put another library in its place.
+    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let odd = folder.path().join("with a space");
+    let output = copy(&odd).args(["run", "--", "true"]).env("XDG_RUNTIME_DIR", &runtime).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("others may write"), "{error}");
 }

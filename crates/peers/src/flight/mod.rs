@@ -191,7 +191,7 @@ fn tempfile_key() -> Result<KeyFile> {
     let path = std::env::temp_dir().join(format!("overside-peers-{}.key", std::process::id()));
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     let key = KeyFile(path);
-    file.write_all(format!("for measuring only, {:?}", Instant::now()).as_bytes())?;
+    file.write_all(&overside::verbs::random::<32>()?)?;
     Ok(key)
 }
 

@@ -3,12 +3,12 @@
 use super::play::{Ball, Side, Stretch, follow, lead};
 use anyhow::{Result, ensure};
 use overside::memory::Window;
-use rustix::thread::futex;
 use std::{
     hint::spin_loop,
     os::fd::OwnedFd,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     thread,
+    time::Duration,
 };
 
 /// A ring of slots of a message of 64 bytes and a number, in each direction.
@@ -122,13 +122,17 @@ impl Futex {
 
     fn with<T>(&mut self, play: impl FnOnce(&mut Word<'_>) -> Result<T>) -> Result<T> {
         let Memory { window, places, turns } = &mut self.0;
-        play(&mut Word { out: window.half(places[0])?, into: window.half(places[1])?, turns })
+        let [out, into] = [window.word(places[0])?, window.word(places[1])?];
+        play(&mut Word { window, places: *places, out, into, turns })
     }
 }
 
+/// The system sleeps on the first four bytes of a word, which have the number.
 struct Word<'a> {
-    out: &'a AtomicU32,
-    into: &'a AtomicU32,
+    window: &'a Window,
+    places: [u64; 2],
+    out: &'a AtomicU64,
+    into: &'a AtomicU64,
     turns: &'a mut [u64; 2],
 }
 
@@ -136,20 +140,22 @@ impl Ball for Word<'_> {
     /// The number goes up by two; the lowest bit says that it was the last.
     fn send(&mut self, end: bool) -> Result<()> {
         self.turns[0] += 1;
-        self.out.store((self.turns[0] as u32) << 1 | u32::from(end), Ordering::SeqCst);
-        futex::wake(self.out, futex::Flags::empty(), 1)?;
+        let [a, b, c, d] = ((self.turns[0] as u32) << 1 | u32::from(end)).to_ne_bytes();
+        self.out.store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::SeqCst);
+        self.window.wake(self.places[0])?;
         Ok(())
     }
 
     fn receive(&mut self) -> Result<bool> {
         self.turns[1] += 1;
         loop {
-            let now = self.into.load(Ordering::SeqCst);
+            let [a, b, c, d, ..] = self.into.load(Ordering::SeqCst).to_ne_bytes();
+            let now = u32::from_ne_bytes([a, b, c, d]);
             if now >> 1 == self.turns[1] as u32 & (u32::MAX >> 1) {
                 return Ok(now & 1 == 1);
             }
             // It may have changed already, or a signal came: looked at again.
-            let _ = futex::wait(self.into, futex::Flags::empty(), now, None);
+            self.window.doze(self.places[1], now, SLEEP)?;
         }
     }
 }
@@ -164,6 +170,8 @@ impl Side for Futex {
     }
 }
 
+/// A sleep without a message is looked at once a minute; nothing is measured then.
+const SLEEP: Duration = Duration::from_secs(60);
 const MESSAGE_BYTES: usize = 64;
 const WORDS: usize = MESSAGE_BYTES / 8;
 /// A message with its number, in two cache lines of its own.

@@ -7,13 +7,15 @@ mod infer;
 mod records;
 
 use super::text::{TextColumn, text_column, write_value};
-use super::types::{check_type, type_name};
-use super::{BATCH_ROWS, Batches, Sink, put};
+use super::types::{check_columns, check_type, type_name};
+use super::{Batches, Sink, budget, put};
 use anyhow::{Context, Result, anyhow, bail};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use infer::Guess;
+use overside::table::schema::NAME_BYTES_MAX;
 use records::{Record, Records};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
 use std::sync::Arc;
@@ -25,6 +27,7 @@ pub struct CsvReader {
     inferred: Vec<bool>,
     records: Records,
     record: Record,
+    rows_max: usize,
 }
 
 impl CsvReader {
@@ -69,7 +72,8 @@ impl CsvReader {
         let mut records = Records::new(file);
         records.read(&mut record)?;
         let schema = Arc::new(Schema::new(fields));
-        Ok(CsvReader { schema, columns, inferred, records, record })
+        let rows_max = budget::rows_max(&schema);
+        Ok(CsvReader { schema, columns, inferred, records, record, rows_max })
     }
 
     fn push_record(&mut self) -> Result<()> {
@@ -117,10 +121,13 @@ impl Batches for CsvReader {
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        let mut rows = 0;
-        while rows < BATCH_ROWS && self.records.read(&mut self.record)? {
+        let room = budget::room(&self.schema, self.rows_max);
+        let (mut rows, mut bytes) = (0, 0);
+        // A record is far shorter than the room, so one more may go beyond it.
+        while rows < self.rows_max && bytes < room && self.records.read(&mut self.record)? {
             self.push_record()?;
             rows += 1;
+            bytes += self.record.bytes();
         }
         if rows == 0 {
             return Ok(None);
@@ -205,14 +212,19 @@ fn header(records: &mut Records, record: &mut Record) -> Result<Vec<String>> {
     if !records.read(record)? {
         bail!("has no header row; its first line must name the columns");
     }
+    check_columns(record.len()).context("line 1")?;
     let mut names: Vec<String> = Vec::with_capacity(record.len());
+    let mut known = HashSet::with_capacity(record.len());
     for index in 0..record.len() {
         let name = record.field(index).context("line 1: the header row is not UTF-8")?;
         let name = if index == 0 { name.trim_start_matches('\u{feff}') } else { name };
         if name.is_empty() {
             bail!("line 1: column {} has no name; the first line must name the columns", index + 1);
         }
-        if names.iter().any(|known| known == name) {
+        if name.len() > NAME_BYTES_MAX {
+            bail!("line 1: the name of column {} is longer than {NAME_BYTES_MAX} bytes; rename it", index + 1);
+        }
+        if !known.insert(name) {
             bail!("line 1: two columns are called `{name}`; rename one of them");
         }
         names.push(name.to_string());

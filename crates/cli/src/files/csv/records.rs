@@ -5,6 +5,7 @@
 
 use anyhow::{Result, bail};
 use csv_core::ReadRecordResult;
+use overside::table::schema::COLUMNS_MAX;
 use std::fs::File;
 use std::io::Read;
 
@@ -25,6 +26,11 @@ impl Record {
     /// Number of fields.
     pub fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// Bytes of all fields.
+    pub fn bytes(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
     }
 
     /// Field `index` as text; `None` when it is not UTF-8.
@@ -66,7 +72,7 @@ impl Records {
     /// Reads the next record into `record`; `false` at the end. Blank lines are passed over.
     ///
     /// # Errors
-    /// The file ends inside a quoted field; a record longer than [`RECORD_BYTES_MAX`].
+    /// The file ends inside a quoted field; a record longer than [`RECORD_BYTES_MAX`], or of more fields than a table has columns.
     pub fn read(&mut self, record: &mut Record) -> Result<bool> {
         record.line = self.parser.line();
         let (mut filled, mut fields) = (0, 0);
@@ -97,6 +103,11 @@ impl Records {
                     RECORD_BYTES_MAX >> 20
                 ),
                 ReadRecordResult::OutputFull => record.bytes.resize(filled * 2, 0),
+                // A field needs a comma, and takes more to note than that.
+                ReadRecordResult::OutputEndsFull if fields > COLUMNS_MAX => bail!(
+                    "line {}: more than {COLUMNS_MAX} fields, which no table has columns for: leave some out, or split it",
+                    record.line
+                ),
                 ReadRecordResult::OutputEndsFull => record.ends.resize(fields * 2, 0),
                 ReadRecordResult::Record => {
                     record.ends.truncate(fields);
@@ -181,6 +192,19 @@ mod tests {
         content.resize(RECORD_BYTES_MAX + 1000, b'x');
         let told = read(&content).unwrap_err().to_string();
         assert!(told.contains("line 2") && told.contains("quote"), "{told}");
+    }
+
+    #[test]
+    fn a_record_of_more_fields_than_columns_is_refused_before_they_are_noted() {
+        let told = read(&b"x,".repeat(1 << 20)).unwrap_err().to_string();
+        assert!(told.contains("line 1: more than 1024 fields"), "{told}");
+        assert_eq!(read(&b",".repeat(1023)).unwrap()[0].1.len(), 1024);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&b",".repeat(1 << 20)).unwrap();
+        file.rewind().unwrap();
+        let mut record = Record::new();
+        assert!(Records::new(file).read(&mut record).is_err());
+        assert!(record.ends.capacity() <= 4 * COLUMNS_MAX, "{}", record.ends.capacity());
     }
 
     #[test]

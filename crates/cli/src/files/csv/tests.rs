@@ -57,6 +57,30 @@ fn errors_name_the_line_and_the_column() {
 }
 
 #[test]
+fn a_header_costs_its_length() {
+    let names = |count: usize| (0..count).map(|n| format!("c{n}")).collect::<Vec<_>>().join(",");
+    for count in [1025, 2000, 100_000] {
+        let told = told(&names(count), "");
+        assert!(told.contains("line 1") && told.contains("1024") && told.contains("leave some out"), "{told}");
+    }
+    assert_eq!(open(&names(1024), "").unwrap().schema().fields().len(), 1024);
+    let long = told(&format!("a,{}\n1,2\n", "x".repeat(1 << 20)), "");
+    assert!(long.contains("name of column 2") && long.len() < 200, "{long}");
+}
+
+#[test]
+fn long_rows_make_short_batches() {
+    let long = "x".repeat(1 << 20);
+    let rows = (0..400).map(|n| format!("{n},{long}\n")).collect::<String>();
+    let mut reader = open(&format!("id,text\n{rows}"), "").unwrap();
+    let first = reader.next_batch().unwrap().unwrap();
+    assert!(first.num_rows() < 300, "{}", first.num_rows());
+    let second = reader.next_batch().unwrap().unwrap();
+    assert_eq!(first.num_rows() + second.num_rows(), 400);
+    assert!(reader.next_batch().unwrap().is_none());
+}
+
+#[test]
 fn a_value_beyond_the_sample_that_its_guess_does_not_hold_says_how_to_give_a_type() {
     let mut content = String::from("id\n");
     (0..SAMPLE_ROWS + 5).for_each(|row| content.push_str(&format!("{row}\n")));

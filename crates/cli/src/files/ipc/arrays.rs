@@ -1,22 +1,20 @@
 //! Buffers of a batch's body made into arrays, with every length and offset checked.
 
+use super::super::budget::{Budget, Charge};
 use super::super::codec::decompress;
+use super::dictionary::Dictionaries;
 use super::metadata::{Batch, Column};
+use super::stored::StoredColumn;
 use anyhow::{Context, Result, bail, ensure};
-use arrow_array::builder::StringBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray,
-    GenericByteArray, PrimitiveArray, StringArray, StringViewArray,
+    ArrayRef, ArrowPrimitiveType, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, GenericByteArray,
+    PrimitiveArray, StringViewArray,
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::DataType;
-use std::collections::HashMap;
 use std::sync::Arc;
-
-/// The dictionaries read so far, by number.
-pub type Dictionaries = HashMap<i64, StringArray>;
 
 /// Takes a body's buffers in order, as the columns need them.
 pub struct Body<'a> {
@@ -25,30 +23,40 @@ pub struct Body<'a> {
     nodes: usize,
     buffers: usize,
     views: usize,
-    /// Bytes that compressed buffers have claimed so far: a few that repeat themselves unpack into gigabytes.
-    unpacked: usize,
+    budget: &'a Budget,
+    /// For buffers that do not lie in the body: a few compressed bytes that repeat themselves unpack into gigabytes, and any number
+    /// of columns may name the same buffer.
+    charges: Vec<Charge>,
 }
 
 impl<'a> Body<'a> {
-    /// The body `bytes` of `batch`.
-    pub fn new(batch: &'a Batch, bytes: Buffer) -> Body<'a> {
-        Body { batch, bytes, nodes: 0, buffers: 0, views: 0, unpacked: 0 }
+    /// The body `bytes` of `batch`; what is unpacked of it is charged to `budget`.
+    pub fn new(batch: &'a Batch, bytes: Buffer, budget: &'a Budget) -> Body<'a> {
+        Body { batch, bytes, nodes: 0, buffers: 0, views: 0, budget, charges: Vec::new() }
+    }
+
+    /// What the columns' buffers were charged.
+    pub fn charges(self) -> Vec<Charge> {
+        self.charges
     }
 
     /// The next column.
     ///
     /// # Errors
-    /// A buffer is missing, too short or damaged; an index beyond its dictionary.
-    pub fn column(&mut self, column: &Column, dictionaries: &Dictionaries) -> Result<ArrayRef> {
+    /// A buffer is missing, too short or damaged; a dictionary is missing; more is unpacked than the file may take.
+    pub fn column(&mut self, column: &Column, dictionaries: &Dictionaries) -> Result<StoredColumn> {
         let Some((id, index)) = &column.dictionary else {
-            return self.values(&column.stored);
+            return Ok(StoredColumn::Values(self.values(&column.stored)?));
         };
         let indexes = self.values(index)?;
         let dictionary = dictionaries.get(id).context("a dictionary is missing")?;
-        decode(indexes.as_ref(), dictionary)
+        Ok(StoredColumn::Indexes(indexes, dictionary.clone()))
     }
 
-    /// The next column, as it is stored; views and large types become their plain ones.
+    /// The next column's values, as they are stored.
+    ///
+    /// # Errors
+    /// As [`Body::column`].
     pub fn values(&mut self, ty: &DataType) -> Result<ArrayRef> {
         let nulls = self.nulls()?;
         Ok(match ty {
@@ -86,25 +94,15 @@ impl<'a> Body<'a> {
             }
             DataType::Utf8 => self.bytes::<GenericStringType<i32>>(nulls)?,
             DataType::Binary => self.bytes::<GenericBinaryType<i32>>(nulls)?,
-            DataType::LargeUtf8 => {
-                let large = self.bytes::<GenericStringType<i64>>(nulls)?;
-                Arc::new(StringArray::from_iter(large.as_string::<i64>()))
-            }
-            DataType::LargeBinary => {
-                let large = self.bytes::<GenericBinaryType<i64>>(nulls)?;
-                Arc::new(BinaryArray::from_iter(large.as_binary::<i64>()))
-            }
+            DataType::LargeUtf8 => self.bytes::<GenericStringType<i64>>(nulls)?,
+            DataType::LargeBinary => self.bytes::<GenericBinaryType<i64>>(nulls)?,
             DataType::Utf8View => {
                 let (views, data) = self.view_buffers()?;
-                let array = StringViewArray::try_new(views, data, nulls)?;
-                ensure_plain_fits(array.lengths())?;
-                Arc::new(StringArray::from_iter(array.iter()))
+                Arc::new(StringViewArray::try_new(views, data, nulls)?)
             }
             DataType::BinaryView => {
                 let (views, data) = self.view_buffers()?;
-                let array = BinaryViewArray::try_new(views, data, nulls)?;
-                ensure_plain_fits(array.lengths())?;
-                Arc::new(BinaryArray::from_iter(array.iter()))
+                Arc::new(BinaryViewArray::try_new(views, data, nulls)?)
             }
             other => bail!("{other} is not read"),
         })
@@ -128,10 +126,6 @@ impl<'a> Body<'a> {
         let least = offsets.first().is_some_and(|first| *first >= T::Offset::default());
         ensure!(least && offsets.is_sorted(), "a column's offsets are out of order");
         let data = self.buffer(0)?;
-        if std::mem::size_of::<T::Offset>() == 8 {
-            let length = offsets[offsets.len() - 1].as_usize() - offsets[0].as_usize();
-            ensure!(length <= i32::MAX as usize, TOO_LARGE);
-        }
         Ok(Arc::new(GenericByteArray::<T>::try_new(OffsetBuffer::new(offsets), data, nulls)?))
     }
 
@@ -143,6 +137,9 @@ impl<'a> Body<'a> {
         let count = usize::try_from(*count).ok().filter(|count| *count <= left);
         let count = count.context("a view claims more buffers than there are")?;
         let data = (0..count).map(|_| self.buffer(0)).collect::<Result<_>>()?;
+        // Views may name the same bytes again and again, and each mention is checked to be text.
+        let total: u64 = views.iter().map(|view| u64::from(*view as u32)).sum();
+        ensure!(total <= VIEWS_BYTES_MAX, "a batch holds too much text in one column; write smaller batches");
         Ok((views, data))
     }
 
@@ -164,7 +161,7 @@ impl<'a> Body<'a> {
         let buffer = self.buffer(length)?;
         // Files align to 8 bytes at least, not to the 16 of decimals; a damaged one to nothing.
         let aligned = buffer.as_ptr().align_offset(std::mem::align_of::<T>()) == 0;
-        let buffer = if aligned { buffer } else { copied(&buffer) };
+        let buffer = if aligned { buffer } else { self.copied(&buffer)? };
         Ok(ScalarBuffer::new(buffer, 0, count))
     }
 
@@ -184,9 +181,8 @@ impl<'a> Body<'a> {
                     -1 => stored.slice(8),
                     claim => {
                         let claim = usize::try_from(claim).context("a length is negative")?;
-                        self.unpacked = self.unpacked.saturating_add(claim);
-                        ensure!(self.unpacked <= BATCH_BYTES_MAX, TOO_LARGE);
-                        copied(&decompress(codec, packed, claim).context("a buffer is damaged")?)
+                        self.charges.push(self.budget.charge(claim as u64)?);
+                        Buffer::from_vec(decompress(codec, packed, claim).context("a buffer is damaged")?)
                     }
                 }
             }
@@ -195,60 +191,15 @@ impl<'a> Body<'a> {
         ensure!(buffer.len() >= least, "a buffer is shorter than its column");
         Ok(buffer)
     }
-}
 
-/// A dictionary's values put in the place of their indexes.
-fn decode(indexes: &dyn Array, dictionary: &StringArray) -> Result<ArrayRef> {
-    let index: Box<dyn Fn(usize) -> Option<usize>> = match indexes.data_type() {
-        DataType::Int8 => indexer::<Int8Type>(indexes),
-        DataType::Int16 => indexer::<Int16Type>(indexes),
-        DataType::Int32 => indexer::<Int32Type>(indexes),
-        DataType::Int64 => indexer::<Int64Type>(indexes),
-        DataType::UInt8 => indexer::<UInt8Type>(indexes),
-        DataType::UInt16 => indexer::<UInt16Type>(indexes),
-        DataType::UInt32 => indexer::<UInt32Type>(indexes),
-        _ => indexer::<UInt64Type>(indexes),
-    };
-    let mut total = 0;
-    let mut builder = StringBuilder::new();
-    for row in 0..indexes.len() {
-        if indexes.is_null(row) {
-            builder.append_null();
-            continue;
-        }
-        let at = index(row).filter(|at| *at < dictionary.len());
-        let at = at.context("an index lies beyond its dictionary")?;
-        if dictionary.is_null(at) {
-            builder.append_null();
-        } else {
-            total += dictionary.value(at).len();
-            ensure!(total <= BATCH_BYTES_MAX, TOO_LARGE);
-            builder.append_value(dictionary.value(at));
-        }
+    /// A copy that is aligned for values of any type.
+    fn copied(&mut self, bytes: &[u8]) -> Result<Buffer> {
+        self.charges.push(self.budget.charge(bytes.len() as u64)?);
+        let mut copy = MutableBuffer::with_capacity(bytes.len());
+        copy.extend_from_slice(bytes);
+        Ok(copy.into())
     }
-    Ok(Arc::new(builder.finish()))
 }
 
-fn indexer<'a, T: ArrowPrimitiveType>(indexes: &'a dyn Array) -> Box<dyn Fn(usize) -> Option<usize> + 'a>
-where
-    T::Native: TryInto<usize>,
-{
-    let indexes = indexes.as_primitive::<T>();
-    Box::new(|row| indexes.value(row).try_into().ok())
-}
-
-/// Views may name the same bytes again and again; as plain text every mention takes its place.
-fn ensure_plain_fits(lengths: impl Iterator<Item = u32>) -> Result<()> {
-    let total: u64 = lengths.map(u64::from).sum();
-    ensure!(total <= BATCH_BYTES_MAX as u64, TOO_LARGE);
-    Ok(())
-}
-
-fn copied(bytes: &[u8]) -> Buffer {
-    let mut copy = MutableBuffer::with_capacity(bytes.len());
-    copy.extend_from_slice(bytes);
-    copy.into()
-}
-
-const BATCH_BYTES_MAX: usize = 1 << 30;
-const TOO_LARGE: &str = "a batch holds too much text in one column; write smaller batches";
+/// Bytes that the views of a column may name.
+const VIEWS_BYTES_MAX: u64 = 1 << 30;

@@ -3,7 +3,7 @@
 //! Field numbers are those of Schema.fbs, Message.fbs and File.fbs of the Arrow specification.
 
 use super::super::codec::Codec;
-use super::super::types::check_type;
+use super::super::types::{check_columns, check_type};
 use super::flatbuffer::{Table, i64_at};
 use anyhow::{Context, Result, bail, ensure};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
@@ -23,7 +23,9 @@ pub struct Column {
 pub fn columns(schema: Table) -> Result<(Schema, Vec<Column>)> {
     ensure!(schema.i16(0, 0)? == 0, "is big-endian; rewrite it on a little-endian machine");
     let (mut fields, mut columns) = (Vec::new(), Vec::new());
-    for field in schema.tables(1)? {
+    let stored = schema.tables(1)?;
+    check_columns(stored.len())?;
+    for field in stored {
         let name = field.text(0)?.unwrap_or("");
         let stored = data_type(name, &field)?;
         let dictionary = match field.table(4)? {

@@ -1,28 +1,32 @@
 //! Arrow IPC files: the file format and the stream format read, the file format written.
 //!
-//! A batch of the file is read into memory whole and handed on in slices. Bodies compressed with
+//! A batch of the file is read into memory whole and handed on in parts. Bodies compressed with
 //! LZ4 or zstd are read; files are written uncompressed, so that others can map them.
 
 mod arrays;
 mod builder;
+mod dictionary;
 mod flatbuffer;
 mod metadata;
+mod stored;
 mod writer;
 
 pub use writer::IpcWriter;
 
+use super::Batches;
+use super::budget::{self, Budget};
 use super::guard::guarded;
-use super::{BATCH_ROWS, Batches};
 use anyhow::{Context, Result, bail, ensure};
-use arrays::{Body, Dictionaries};
-use arrow_array::cast::AsArray;
-use arrow_array::{RecordBatch, StringArray};
+use arrays::Body;
+use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::SchemaRef;
+use dictionary::Dictionaries;
 use metadata::{Batch, Block, Column, Header};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use stored::{StoredBatch, StoredColumn};
 
 /// Reads an Arrow file or stream.
 pub struct IpcReader {
@@ -33,7 +37,9 @@ pub struct IpcReader {
     dictionaries: Dictionaries,
     source: Source,
     rows_total: Option<u64>,
-    current: Option<RecordBatch>,
+    current: Option<StoredBatch>,
+    rows_max: usize,
+    budget: Budget,
     bytes_done: u64,
 }
 
@@ -61,6 +67,10 @@ impl IpcReader {
         let (schema, dictionaries, batches) = metadata::footer(&footer).context("the footer is damaged")?;
         let (schema, columns) = metadata::columns(schema)?;
         let source = Source::File { batches: batches.clone(), next: 0 };
+        // Each lies by itself: a footer that names one again and again would cost more than the file is long.
+        let listed = dictionaries.iter().chain(&batches);
+        let named = listed.fold(0u64, |sum, (_, metadata, body)| sum.saturating_add(*metadata).saturating_add(*body));
+        ensure!(named <= file_bytes, "the footer names more bytes than the file has; it is damaged");
         let mut reader = IpcReader::new(file, file_bytes, Arc::new(schema), columns, source);
         for block in dictionaries {
             let metadata = reader.metadata(block.0, block.1)?;
@@ -68,6 +78,7 @@ impl IpcReader {
             let Header::Dictionary { id, delta, batch } = message.header else {
                 bail!("a dictionary is none; the footer is damaged");
             };
+            ensure!(message.body_bytes <= block.2, "a message is longer than the footer says; it is damaged");
             let body = reader.body(block.0 + block.1, message.body_bytes)?;
             guarded(|| reader.add_dictionary(id, delta, &batch, body))?;
         }
@@ -91,13 +102,15 @@ impl IpcReader {
             bail!("the stream does not begin with its columns");
         };
         let (schema, columns) = metadata::columns(schema)?;
-        (reader.schema, reader.columns) = (Arc::new(schema), columns);
+        (reader.rows_max, reader.schema, reader.columns) = (budget::rows_max(&schema), Arc::new(schema), columns);
         reader.source = Source::Stream { at: end.saturating_add(message.body_bytes) };
         Ok(reader)
     }
 
     fn new(file: File, file_bytes: u64, schema: SchemaRef, columns: Vec<Column>, source: Source) -> IpcReader {
         IpcReader {
+            rows_max: budget::rows_max(&schema),
+            budget: Budget::of_file(file_bytes),
             file,
             file_bytes,
             schema,
@@ -113,19 +126,20 @@ impl IpcReader {
     /// Reads the next batch of the file into `current`; `false` at the end.
     fn read_stored_batch(&mut self) -> Result<bool> {
         loop {
-            let (metadata, end) = match &mut self.source {
+            let (metadata, end, body_max) = match &mut self.source {
                 Source::File { batches, next } => {
                     let Some(block) = batches.get(*next).copied() else { return Ok(false) };
                     *next += 1;
-                    (self.metadata(block.0, block.1)?, block.0 + block.1)
+                    (self.metadata(block.0, block.1)?, block.0 + block.1, block.2)
                 }
                 Source::Stream { at } => {
                     let at = *at;
-                    let Some(message) = self.stream_metadata(at)? else { return Ok(false) };
-                    message
+                    let Some((metadata, end)) = self.stream_metadata(at)? else { return Ok(false) };
+                    (metadata, end, u64::MAX)
                 }
             };
             let message = metadata::message(&metadata)?;
+            ensure!(message.body_bytes <= body_max, "a message is longer than the footer says; the file is damaged");
             let body = self.body(end, message.body_bytes)?;
             if let Source::Stream { at } = &mut self.source {
                 *at = end + message.body_bytes;
@@ -144,26 +158,44 @@ impl IpcReader {
         }
     }
 
-    fn record_batch(&self, batch: &Batch, body: Buffer) -> Result<RecordBatch> {
-        let mut body = Body::new(batch, body);
-        let mut arrays = Vec::with_capacity(self.columns.len());
+    fn record_batch(&self, batch: &Batch, body: Buffer) -> Result<StoredBatch> {
+        let mut body = Body::new(batch, body, &self.budget);
+        let mut columns = Vec::with_capacity(self.columns.len());
         for (column, field) in self.columns.iter().zip(self.schema.fields()) {
-            let array = body.column(column, &self.dictionaries);
-            arrays.push(array.with_context(|| format!("column `{}`", field.name()))?);
+            let stored = body.column(column, &self.dictionaries);
+            columns.push(stored.with_context(|| format!("column `{}`", field.name()))?);
         }
+        Ok(StoredBatch { columns, rows: batch.rows, taken: 0, _charges: body.charges() })
+    }
+
+    /// The next rows of `stored`, as many as a batch has room for.
+    fn part(&self, stored: &mut StoredBatch) -> Result<RecordBatch> {
+        let rows = self.rows_max.min(stored.rows - stored.taken);
+        let mut lengths = vec![0; rows];
+        let named = |column: usize| format!("column `{}`", self.schema.field(column).name());
+        for (index, column) in stored.columns.iter().enumerate() {
+            column.add_lengths(stored.taken, &mut lengths).with_context(|| named(index))?;
+        }
+        let rows = budget::rows_within(budget::room(&self.schema, rows), lengths)?;
+        let plain =
+            |(index, column): (usize, &StoredColumn)| column.plain(stored.taken, rows).with_context(|| named(index));
+        let arrays = stored.columns.iter().enumerate().map(plain).collect::<Result<_>>()?;
+        stored.taken += rows;
         RecordBatch::try_new(self.schema.clone(), arrays).context("a batch contradicts its schema")
     }
 
     fn add_dictionary(&mut self, id: i64, delta: bool, batch: &Batch, body: Buffer) -> Result<()> {
         let column = self.columns.iter().find(|c| c.dictionary.as_ref().is_some_and(|d| d.0 == id));
-        let stored = column.map(|column| &column.stored).unwrap_or(&DataType::Utf8);
-        let values = Body::new(batch, body).values(stored).context("a dictionary is damaged")?;
-        let values = values.as_string_opt::<i32>().context("a dictionary holds no text")?.clone();
-        let values = match self.dictionaries.remove(&id).filter(|_| delta) {
-            None => values,
-            Some(before) => StringArray::from_iter(before.iter().chain(values.iter())),
-        };
-        self.dictionaries.insert(id, values);
+        // Nobody names it.
+        let Some(column) = column else { return Ok(()) };
+        let mut body = Body::new(batch, body, &self.budget);
+        let values = body.values(&column.stored).context("a dictionary is damaged")?;
+        let known = self.dictionaries.entry(id).or_default();
+        if !delta {
+            *known = Arc::default();
+        }
+        // Only a batch that is not handed on whole yet has it as well.
+        Arc::make_mut(known).add(values, body.charges());
         Ok(())
     }
 
@@ -238,14 +270,12 @@ impl Batches for IpcReader {
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            match self.current.take() {
-                Some(batch) if batch.num_rows() > BATCH_ROWS => {
-                    let left = batch.num_rows() - BATCH_ROWS;
-                    self.current = Some(batch.slice(BATCH_ROWS, left));
-                    return Ok(Some(batch.slice(0, BATCH_ROWS)));
-                }
-                Some(batch) if batch.num_rows() > 0 => return Ok(Some(batch)),
-                _ => {}
+            if let Some(mut stored) = self.current.take()
+                && stored.taken < stored.rows
+            {
+                let batch = guarded(|| self.part(&mut stored))?;
+                self.current = Some(stored);
+                return Ok(Some(batch));
             }
             if !self.read_stored_batch()? {
                 return Ok(None);

@@ -1,5 +1,6 @@
 //! One column of a row group, decoded into arrays.
 
+use super::flow::{Flow, Stop};
 use super::pages::Pages;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use arrow_array::builder::{BinaryBuilder, FixedSizeBinaryBuilder, StringBuilder};
@@ -17,11 +18,21 @@ use std::sync::Arc;
 
 /// Decodes one column of one row group, from its start on.
 pub trait ColumnReader: Send {
-    /// The next `rows` values.
+    /// Decodes until `rows` rows are there, or fewer (but one) where their texts and binaries take `room` bytes or more. Returns
+    /// how many rows are there, at most `rows`, and the bytes of all that are.
     ///
     /// # Errors
-    /// The column has fewer, or is damaged.
-    fn read(&mut self, rows: usize) -> Result<ArrayRef>;
+    /// The column has fewer rows, is damaged, or takes more memory than the file may.
+    fn fill(&mut self, rows: usize, room: usize) -> Result<(usize, usize)>;
+
+    /// Adds the bytes of each row's text or binary, for as many rows as `lengths` has; they must be there.
+    fn add_lengths(&self, lengths: &mut [usize]);
+
+    /// The first `rows` rows, which must be there.
+    ///
+    /// # Errors
+    /// A value is not of the column's type.
+    fn take(&mut self, rows: usize) -> Result<ArrayRef>;
 }
 
 /// The reader for a column that the schema shows as `ty`.
@@ -32,23 +43,25 @@ pub fn column_reader(descriptor: ColumnDescPtr, pages: Pages, ty: &DataType) -> 
     let source = Source { descriptor, pages };
     let ty = ty.clone();
     Ok(match (source.descriptor.physical_type(), &ty) {
-        (Type::BOOLEAN, DataType::Boolean) => source.typed::<physical::BoolType>(booleans),
+        (Type::BOOLEAN, DataType::Boolean) => source.typed::<physical::BoolType>(None, booleans),
         (Type::FLOAT, DataType::Float32) => source.primitive::<physical::FloatType, Float32Type>(ty, |v| Ok(*v)),
         (Type::DOUBLE, DataType::Float64) => source.primitive::<physical::DoubleType, Float64Type>(ty, |v| Ok(*v)),
         (Type::INT32, _) => int32_reader(source, ty)?,
         (Type::INT64, _) => int64_reader(source, ty)?,
         (Type::INT96, _) => source.primitive::<physical::Int96Type, TimestampNanosecondType>(ty, nanoseconds),
         (Type::BYTE_ARRAY, DataType::Decimal128(..)) => {
-            source.primitive::<physical::ByteArrayType, Decimal128Type>(ty, |v| decimal(v.data()))
+            let length: Length<ByteArray> = Some(ByteArray::len);
+            source.primitive_of::<physical::ByteArrayType, Decimal128Type>(ty, length, |v| decimal(v.data()))
         }
-        (Type::BYTE_ARRAY, DataType::Utf8) => source.typed::<physical::ByteArrayType>(strings),
-        (Type::BYTE_ARRAY, DataType::Binary) => source.typed::<physical::ByteArrayType>(binaries),
+        (Type::BYTE_ARRAY, DataType::Utf8) => source.typed::<physical::ByteArrayType>(Some(ByteArray::len), strings),
+        (Type::BYTE_ARRAY, DataType::Binary) => source.typed::<physical::ByteArrayType>(Some(ByteArray::len), binaries),
         (Type::FIXED_LEN_BYTE_ARRAY, DataType::Decimal128(..)) => {
-            source.primitive::<physical::FixedLenByteArrayType, Decimal128Type>(ty, |v| decimal(v.data()))
+            let length: Length<FixedLenByteArray> = Some(|value| value.len());
+            source.primitive_of::<physical::FixedLenByteArrayType, Decimal128Type>(ty, length, |v| decimal(v.data()))
         }
         (Type::FIXED_LEN_BYTE_ARRAY, DataType::FixedSizeBinary(bytes)) => {
-            let bytes = *bytes;
-            source.typed::<physical::FixedLenByteArrayType>(move |values, nulls| fixed(bytes, values, nulls))
+            let (bytes, length): (_, Length<FixedLenByteArray>) = (*bytes, Some(|value| value.len()));
+            source.typed::<physical::FixedLenByteArrayType>(length, move |values, nulls| fixed(bytes, values, nulls))
         }
         (physical, ty) => bail!("{physical} cannot be read as {ty}"),
     })
@@ -89,6 +102,9 @@ fn int64_reader(source: Source, ty: DataType) -> Result<Box<dyn ColumnReader>> {
     })
 }
 
+/// Bytes of a value that lie in its page or in a copy; none where values are numbers.
+type Length<V> = Option<fn(&V) -> usize>;
+
 struct Source {
     descriptor: ColumnDescPtr,
     pages: Pages,
@@ -97,11 +113,14 @@ struct Source {
 impl Source {
     fn typed<P: physical::DataType>(
         self,
+        length: Length<P::T>,
         build: impl Fn(&[P::T], Option<NullBuffer>) -> Result<ArrayRef> + Send + 'static,
     ) -> Box<dyn ColumnReader> {
         let level_max = self.descriptor.max_def_level();
+        let flow = self.pages.flow();
         let reader = ColumnReaderImpl::<P>::new(self.descriptor, Box::new(self.pages));
-        Box::new(Typed::<P, _> { reader, level_max, values: Vec::new(), levels: Vec::new(), build })
+        let (values, levels) = (Pending::default(), Pending::default());
+        Box::new(Typed::<P, _> { reader, flow, level_max, length, values, levels, bytes: 0, build })
     }
 
     fn primitive<P: physical::DataType, A: ArrowPrimitiveType>(
@@ -109,7 +128,16 @@ impl Source {
         ty: DataType,
         convert: impl Fn(&P::T) -> Result<A::Native> + Send + 'static,
     ) -> Box<dyn ColumnReader> {
-        self.typed::<P>(move |values, nulls| {
+        self.primitive_of::<P, A>(ty, None, convert)
+    }
+
+    fn primitive_of<P: physical::DataType, A: ArrowPrimitiveType>(
+        self,
+        ty: DataType,
+        length: Length<P::T>,
+        convert: impl Fn(&P::T) -> Result<A::Native> + Send + 'static,
+    ) -> Box<dyn ColumnReader> {
+        self.typed::<P>(length, move |values, nulls| {
             let native = spread(values, nulls.as_ref(), &convert)?;
             let array = PrimitiveArray::<A>::try_new(ScalarBuffer::from(native), nulls)?;
             let array = array.with_data_type(ty.clone());
@@ -121,12 +149,73 @@ impl Source {
     }
 }
 
+/// What was decoded; what was taken of it goes when it is most of it, so that each is moved a few times at most.
+struct Pending<V> {
+    all: Vec<V>,
+    taken: usize,
+}
+
+impl<V> Default for Pending<V> {
+    fn default() -> Self {
+        Pending { all: Vec::new(), taken: 0 }
+    }
+}
+
+impl<V> Pending<V> {
+    fn left(&self) -> &[V] {
+        &self.all[self.taken..]
+    }
+
+    fn take(&mut self, count: usize)
+    where
+        V: Default,
+    {
+        // What a value holds goes at once.
+        self.all[self.taken..self.taken + count].fill_with(V::default);
+        self.taken += count;
+        if self.taken * 2 >= self.all.len() {
+            self.all.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+}
+
 struct Typed<P: physical::DataType, B> {
     reader: ColumnReaderImpl<P>,
+    flow: Arc<Flow>,
     level_max: i16,
-    values: Vec<P::T>,
-    levels: Vec<i16>,
+    length: Length<P::T>,
+    values: Pending<P::T>,
+    levels: Pending<i16>,
+    /// Of the values that are not taken yet.
+    bytes: usize,
     build: B,
+}
+
+impl<P: physical::DataType, B> Typed<P, B> {
+    /// Rows that are decoded and not taken.
+    fn there(&self) -> usize {
+        if self.level_max > 0 { self.levels.left().len() } else { self.values.left().len() }
+    }
+
+    /// Decodes at most `rows` more. Returns how many, and why not all of them.
+    fn read(&mut self, rows: usize, room: u64, held_max: u64) -> Result<(usize, Stop)> {
+        let asked = self.flow.ask(rows, room, held_max);
+        let from = self.values.all.len();
+        let (levels, values) = (&mut self.levels.all, &mut self.values.all);
+        let (read, values_read, _) = self.reader.read_records(asked, Some(levels), None, values)?;
+        ensure!(values.len() == from + values_read, "the column's values do not match their count");
+        if let Some(length) = self.length {
+            self.bytes += values[from..].iter().map(length).sum::<usize>();
+        }
+        let stop = self.flow.stopped();
+        ensure!(read == asked || stop != Stop::None, "the column has fewer values than the table has rows");
+        Ok((read, stop))
+    }
+
+    fn valid(&self, rows: usize) -> impl Iterator<Item = bool> {
+        self.levels.left()[..rows].iter().map(|level| *level == self.level_max)
+    }
 }
 
 impl<P, B> ColumnReader for Typed<P, B>
@@ -134,18 +223,51 @@ where
     P: physical::DataType,
     B: Fn(&[P::T], Option<NullBuffer>) -> Result<ArrayRef> + Send,
 {
-    fn read(&mut self, rows: usize) -> Result<ArrayRef> {
-        self.values.clear();
-        self.levels.clear();
-        let (read, ..) = self.reader.read_records(rows, Some(&mut self.levels), None, &mut self.values)?;
-        ensure!(read == rows, "the column has fewer values than the table has rows");
-        let nulls = (self.level_max > 0).then(|| {
-            let valid = BooleanBuffer::from_iter(self.levels.iter().map(|l| *l == self.level_max));
-            NullBuffer::new(valid)
-        });
+    fn fill(&mut self, rows: usize, room: usize) -> Result<(usize, usize)> {
+        while self.there() < rows {
+            let there = self.there();
+            let held_max = match self.length {
+                None => u64::MAX,
+                Some(_) if there > 0 && self.bytes >= room => break,
+                // A page more at least, or there would be no row at all.
+                Some(_) if there == 0 => (room as u64).max(self.flow.held() + 1),
+                Some(_) => room as u64,
+            };
+            let (read, stop) = self.read(rows - there, room as u64, held_max)?;
+            if read == 0 && stop == Stop::Held {
+                ensure!(there > 0, "the column has fewer values than the table has rows");
+                break;
+            }
+        }
+        Ok((self.there().min(rows), self.bytes))
+    }
+
+    fn add_lengths(&self, lengths: &mut [usize]) {
+        let Some(length) = self.length else { return };
+        let mut values = self.values.left().iter();
+        if self.level_max == 0 {
+            lengths.iter_mut().zip(values).for_each(|(sum, value)| *sum += length(value));
+            return;
+        }
+        let rows = lengths.len();
+        for (sum, valid) in lengths.iter_mut().zip(self.valid(rows)) {
+            if valid {
+                *sum += values.next().map_or(0, length);
+            }
+        }
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let nulls = (self.level_max > 0).then(|| NullBuffer::new(BooleanBuffer::from_iter(self.valid(rows))));
         let present = nulls.as_ref().map_or(rows, |nulls| rows - nulls.null_count());
-        ensure!(self.values.len() == present, "the column's nulls and values do not match");
-        (self.build)(&self.values, nulls.filter(|nulls| nulls.null_count() > 0))
+        let values = self.values.left().get(..present).context("the column's nulls and values do not match")?;
+        let array = (self.build)(values, nulls.filter(|nulls| nulls.null_count() > 0))?;
+        if let Some(length) = self.length {
+            self.bytes -= values.iter().map(length).sum::<usize>();
+        }
+        self.values.take(present);
+        self.levels.take(if self.level_max > 0 { rows } else { 0 });
+        Ok(array)
     }
 }
 
@@ -188,7 +310,7 @@ fn booleans(values: &[bool], nulls: Option<NullBuffer>) -> Result<ArrayRef> {
 
 fn strings(values: &[ByteArray], nulls: Option<NullBuffer>) -> Result<ArrayRef> {
     let rows = nulls.as_ref().map_or(values.len(), NullBuffer::len);
-    let mut builder = StringBuilder::with_capacity(rows, total_bytes(values)?);
+    let mut builder = StringBuilder::with_capacity(rows, total_bytes(values));
     each_row(values, nulls.as_ref(), |value| {
         match value {
             None => builder.append_null(),
@@ -201,7 +323,7 @@ fn strings(values: &[ByteArray], nulls: Option<NullBuffer>) -> Result<ArrayRef> 
 
 fn binaries(values: &[ByteArray], nulls: Option<NullBuffer>) -> Result<ArrayRef> {
     let rows = nulls.as_ref().map_or(values.len(), NullBuffer::len);
-    let mut builder = BinaryBuilder::with_capacity(rows, total_bytes(values)?);
+    let mut builder = BinaryBuilder::with_capacity(rows, total_bytes(values));
     each_row(values, nulls.as_ref(), |value| {
         builder.append_option(value.map(ByteArray::data));
         Ok(())
@@ -221,11 +343,8 @@ fn fixed(bytes: i32, values: &[FixedLenByteArray], nulls: Option<NullBuffer>) ->
     Ok(Arc::new(builder.finish()))
 }
 
-/// Bytes of the values together; a dictionary lets a small file claim any amount.
-fn total_bytes(values: &[ByteArray]) -> Result<usize> {
-    let total: usize = values.iter().map(ByteArray::len).sum();
-    ensure!(total <= BATCH_BYTES_MAX, "{} rows hold {total} bytes in one column", values.len());
-    Ok(total)
+fn total_bytes(values: &[ByteArray]) -> usize {
+    values.iter().map(ByteArray::len).sum()
 }
 
 fn nanoseconds(value: &Int96) -> Result<i64> {
@@ -254,8 +373,6 @@ fn check_precision<A: ArrowPrimitiveType>(array: &PrimitiveArray<A>, precision: 
     let array = array.as_primitive_opt::<Decimal128Type>();
     Ok(array.map_or(Ok(()), |array| array.validate_decimal_precision(precision))?)
 }
-
-const BATCH_BYTES_MAX: usize = 1 << 30;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 ///
 /// # Errors
 /// A sequence claims more, or is damaged.
-pub fn check(bytes: &[u8], values_max: u32, sequences: usize) -> Result<()> {
+pub fn check(bytes: &[u8], values_max: u32, sequences: u64) -> Result<()> {
     let mut rest = bytes;
     for _ in 0..sequences {
         rest = after_sequence(rest, values_max)?;

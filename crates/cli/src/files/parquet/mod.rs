@@ -5,6 +5,7 @@
 
 mod column;
 mod delta;
+mod flow;
 mod pages;
 mod schema;
 mod thrift;
@@ -12,8 +13,10 @@ mod writer;
 
 pub use writer::ParquetWriter;
 
+use super::Batches;
+use super::budget::{self, Budget};
 use super::guard::guarded;
-use super::{BATCH_ROWS, Batches};
+use super::types::check_columns;
 use anyhow::{Context, Result, bail, ensure};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
@@ -34,6 +37,10 @@ pub struct ParquetReader {
     group: usize,
     columns: Vec<Box<dyn ColumnReader>>,
     rows_left: u64,
+    /// Rows that the next batch shall have.
+    rows_wanted: usize,
+    rows_max: usize,
+    budget: Budget,
     bytes_done: Arc<AtomicU64>,
 }
 
@@ -54,7 +61,9 @@ impl ParquetReader {
         }
         let (metadata, schema) = guarded(|| {
             let metadata = ParquetMetaDataReader::decode_metadata(&footer).context("the footer is damaged")?;
-            let schema = schema::arrow_schema(metadata.file_metadata().schema_descr())?;
+            let descriptor = metadata.file_metadata().schema_descr();
+            check_columns(descriptor.num_columns())?;
+            let schema = schema::arrow_schema(descriptor)?;
             Ok((metadata, Arc::new(schema)))
         })?;
         for group in metadata.row_groups() {
@@ -65,6 +74,9 @@ impl ParquetReader {
             file: Arc::new(file),
             file_bytes,
             metadata,
+            rows_wanted: budget::rows_max(&schema),
+            rows_max: budget::rows_max(&schema),
+            budget: Budget::of_file(file_bytes),
             schema,
             group: 0,
             columns: Vec::new(),
@@ -93,7 +105,7 @@ impl ParquetReader {
             .map(|(field, chunk)| {
                 let opened = || {
                     let counter = self.bytes_done.clone();
-                    let pages = Pages::new(self.file.clone(), self.file_bytes, chunk, counter)?;
+                    let pages = Pages::new(self.file.clone(), self.file_bytes, chunk, counter, self.budget.clone())?;
                     column_reader(chunk.column_descr_ptr(), pages, field.data_type())
                 };
                 opened().with_context(|| format!("column `{}`", field.name()))
@@ -105,15 +117,38 @@ impl ParquetReader {
         if !self.next_group()? {
             return Ok(None);
         }
-        let rows = self.rows_left.min(BATCH_ROWS as u64) as usize;
+        let rows = self.fill().with_context(|| format!("row group {}", self.group))?;
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
         for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
             let array =
-                column.read(rows).with_context(|| format!("row group {}, column `{}`", self.group, field.name()))?;
+                column.take(rows).with_context(|| format!("row group {}, column `{}`", self.group, field.name()))?;
             arrays.push(array);
         }
         self.rows_left -= rows as u64;
         Ok(Some(RecordBatch::try_new(self.schema.clone(), arrays)?))
+    }
+
+    /// Decodes the next rows of every column: as many as a batch has room for. Returns how many.
+    fn fill(&mut self) -> Result<usize> {
+        let wanted = self.rows_left.min(self.rows_wanted as u64) as usize;
+        let room = budget::room(&self.schema, wanted);
+        // Whatever the columns before it take, a column has room for some rows.
+        let share = room / SHARES / self.columns.len();
+        let (mut rows, mut taken) = (wanted, 0usize);
+        for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
+            let filled = column.fill(rows, room.saturating_sub(taken).max(share));
+            let (there, bytes) = filled.with_context(|| format!("column `{}`", field.name()))?;
+            rows = there;
+            taken = taken.saturating_add(bytes);
+        }
+        if taken > room {
+            let mut lengths = vec![0; rows];
+            self.columns.iter().for_each(|column| column.add_lengths(&mut lengths));
+            rows = budget::rows_within(room, lengths)?;
+        }
+        // Where rows are long, the first columns must not take all room for rows that the others have none for.
+        self.rows_wanted = if rows < wanted { 2 * rows } else { 2 * self.rows_wanted }.min(self.rows_max);
+        Ok(rows)
     }
 }
 
@@ -150,3 +185,6 @@ fn footer(file: &File, file_bytes: u64) -> Result<Vec<u8>> {
     file.read_exact_at(&mut footer, start)?;
     Ok(footer)
 }
+
+/// A column's least part of a batch's room is an even share of one in so many.
+const SHARES: usize = 16;

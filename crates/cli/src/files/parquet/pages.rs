@@ -3,14 +3,17 @@
 //! The decoders of the `parquet` crate allocate what a page's counts ask for; a failed
 //! allocation aborts the process, so no panic handler helps. What they allocate from is
 //! bounded here: page sizes by the file, dictionaries by their bytes, delta lengths by the
-//! page's number of values.
+//! page's number of values. And all of it is charged to the file's budget before it is spent.
 
+use super::super::budget::{Budget, Charge};
 use super::super::codec::{Codec, decompress};
 use super::delta;
+use super::flow::Flow;
 use super::thrift::{CutOff, PageHeader, PageKind, page_header};
 use anyhow::{Context, Result, bail, ensure};
 use parquet::basic::{Compression, Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use std::fs::File;
@@ -27,12 +30,22 @@ pub struct Pages {
     codec: Option<Codec>,
     /// Least bytes that a dictionary's entry takes, in PLAIN encoding.
     entry_bytes: usize,
+    /// Bytes that it takes when it is decoded.
+    decoded_bytes: u64,
     nullable: bool,
     bytes_done: Arc<AtomicU64>,
+    budget: Budget,
+    flow: Arc<Flow>,
+    /// A page that the decoder could not take yet.
+    ready: Option<Page>,
+    /// What the decoder makes of the dictionary.
+    dictionary: Option<Charge>,
+    /// What the decoder makes of a page's lengths.
+    lengths: Option<Charge>,
 }
 
 impl Pages {
-    /// The pages of `chunk`, which lies within the file's first `file_bytes`.
+    /// The pages of `chunk`, which lies within the file's first `file_bytes`. What they hold is charged to `budget`.
     ///
     /// # Errors
     /// The chunk lies elsewhere, or is compressed by a codec that is not built in.
@@ -41,6 +54,7 @@ impl Pages {
         file_bytes: u64,
         chunk: &ColumnChunkMetaData,
         bytes_done: Arc<AtomicU64>,
+        budget: Budget,
     ) -> Result<Pages> {
         ensure!(chunk.file_path().is_none(), "a column lies in another file; merge the files");
         let data = chunk.data_page_offset();
@@ -55,12 +69,14 @@ impl Pages {
             .filter(|(_, end)| *end <= file_bytes)
             .context("a column's pages lie outside of the file; it is damaged or cut off")?;
         let descriptor = chunk.column_descr();
-        let entry_bytes = match descriptor.physical_type() {
-            Type::BOOLEAN => 1,
-            Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
-            Type::INT64 | Type::DOUBLE => 8,
-            Type::INT96 => 12,
-            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(descriptor.type_length()).unwrap_or(0),
+        let array_bytes = std::mem::size_of::<ByteArray>();
+        let (entry_bytes, decoded_bytes) = match descriptor.physical_type() {
+            Type::BOOLEAN => (1, 1),
+            Type::INT32 | Type::FLOAT => (4, 4),
+            Type::INT64 | Type::DOUBLE => (8, 8),
+            Type::INT96 => (12, 12),
+            Type::BYTE_ARRAY => (4, array_bytes),
+            Type::FIXED_LEN_BYTE_ARRAY => (usize::try_from(descriptor.type_length()).unwrap_or(0), array_bytes),
         };
         ensure!(entry_bytes > 0, "a column's values have no length");
         Ok(Pages {
@@ -70,19 +86,40 @@ impl Pages {
             values_left: u64::try_from(chunk.num_values()).unwrap_or(0),
             codec: codec(chunk.compression())?,
             entry_bytes,
+            decoded_bytes: decoded_bytes as u64,
             nullable: descriptor.max_def_level() > 0,
             bytes_done,
+            budget,
+            flow: Arc::default(),
+            ready: None,
+            dictionary: None,
+            lengths: None,
         })
     }
 
+    /// What the column's reader is to be told by, and tells.
+    pub fn flow(&self) -> Arc<Flow> {
+        self.flow.clone()
+    }
+
+    /// The next page; none at the column's end, or where the flow stops.
     fn next_page(&mut self) -> Result<Option<Page>> {
+        if self.ready.is_none() && self.flow.admits_a_page() {
+            self.ready = self.read_page()?;
+        }
+        let admitted = self.ready.as_ref().is_some_and(|page| self.flow.admits_values(copy_bytes(page)));
+        Ok(if admitted { self.ready.take() } else { None })
+    }
+
+    fn read_page(&mut self) -> Result<Option<Page>> {
         loop {
             if self.next >= self.end || self.values_left == 0 {
                 return Ok(None);
             }
             let header = self.header()?;
+            let charge = self.budget.charge(header.uncompressed_bytes.max(header.compressed_bytes) as u64)?;
             let bytes = self.read(header.compressed_bytes)?;
-            if let Some(page) = self.page(&header, bytes)? {
+            if let Some(page) = self.page(&header, bytes, charge)? {
                 return Ok(Some(page));
             }
         }
@@ -130,7 +167,7 @@ impl Pages {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn page(&mut self, header: &PageHeader, bytes: Vec<u8>) -> Result<Option<Page>> {
+    fn page(&mut self, header: &PageHeader, bytes: Vec<u8>, charge: Charge) -> Result<Option<Page>> {
         let length = header.uncompressed_bytes;
         Ok(Some(match header.kind {
             PageKind::Index => return Ok(None),
@@ -138,8 +175,10 @@ impl Pages {
                 let buf = self.unpacked(bytes, 0, length)?;
                 let holds = buf.len() / self.entry_bytes;
                 ensure!(values as usize <= holds, "a dictionary claims {values} entries");
+                ensure!(self.dictionary.is_none(), "a column has two dictionaries; the file is damaged");
+                self.dictionary = Some(self.budget.charge(u64::from(values) * self.decoded_bytes)?);
                 Page::DictionaryPage {
-                    buf: buf.into(),
+                    buf: Arc::<Flow>::default().page(buf, charge),
                     num_values: values,
                     encoding: known_encoding(encoding)?,
                     is_sorted: false,
@@ -154,7 +193,7 @@ impl Pages {
                 let encoding = known_encoding(encoding)?;
                 self.check(values, encoding, &buf[levels..])?;
                 Page::DataPage {
-                    buf: buf.into(),
+                    buf: self.flow.page(buf, charge),
                     num_values: values,
                     encoding,
                     def_level_encoding: Encoding::RLE,
@@ -173,7 +212,7 @@ impl Pages {
                 let encoding = known_encoding(encoding)?;
                 self.check(values, encoding, &buf[levels..])?;
                 Page::DataPageV2 {
-                    buf: buf.into(),
+                    buf: self.flow.page(buf, charge),
                     num_values: values,
                     encoding,
                     num_nulls: nulls,
@@ -204,11 +243,17 @@ impl Pages {
     fn check(&mut self, values: u32, encoding: Encoding, encoded: &[u8]) -> Result<()> {
         self.values_left =
             self.values_left.checked_sub(values.into()).context("a page has more values than its column")?;
-        match encoding {
-            Encoding::DELTA_LENGTH_BYTE_ARRAY => delta::check(encoded, values, 1),
-            Encoding::DELTA_BYTE_ARRAY => delta::check(encoded, values, 2),
-            _ => Ok(()),
+        let sequences = match encoding {
+            Encoding::DELTA_LENGTH_BYTE_ARRAY => 1,
+            Encoding::DELTA_BYTE_ARRAY => 2,
+            _ => 0,
+        };
+        // The decoder keeps its lengths until it gets a page of its kind again.
+        if sequences > 0 {
+            self.lengths = None;
+            self.lengths = Some(self.budget.charge(u64::from(values) * sequences * LENGTH_BYTES)?);
         }
+        delta::check(encoded, values, sequences)
     }
 }
 
@@ -232,6 +277,16 @@ impl PageReader for Pages {
 
     fn skip_next_page(&mut self) -> Result<(), ParquetError> {
         self.get_next_page().map(|_| ())
+    }
+}
+
+/// Bytes that a value of the page may be copied into. Only one encoding copies: each value is what it shares with the one before,
+/// and more, so it may be as long as the page.
+fn copy_bytes(page: &Page) -> u64 {
+    match page {
+        Page::DataPage { buf, encoding: Encoding::DELTA_BYTE_ARRAY, .. }
+        | Page::DataPageV2 { buf, encoding: Encoding::DELTA_BYTE_ARRAY, .. } => buf.len() as u64,
+        _ => 0,
     }
 }
 
@@ -279,6 +334,8 @@ fn known_encoding(number: i32) -> Result<Encoding> {
 /// A page header is tens of bytes, more with statistics of long strings.
 const HEADER_BYTES: u64 = 4 << 10;
 const HEADER_BYTES_MAX: u64 = 16 << 20;
+/// The decoders' numbers for a length.
+const LENGTH_BYTES: u64 = 4;
 /// Writers make pages of a MiB; one that holds a single long value is as long as that.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 
@@ -289,8 +346,8 @@ mod tests {
     use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type as SchemaType};
     use std::io::Write;
 
-    /// The pages of an optional BYTE_ARRAY column of 3 values that consists of `bytes`.
-    fn pages(bytes: &[u8], compression: Compression) -> Pages {
+    /// The pages of an optional BYTE_ARRAY column of so many values that consists of `bytes`.
+    fn pages(bytes: &[u8], compression: Compression, values: i64) -> Pages {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         let ty = SchemaType::primitive_type_builder("c", Type::BYTE_ARRAY)
@@ -301,12 +358,12 @@ mod tests {
         let descriptor = Arc::new(ColumnDescriptor::new(Arc::new(ty), 1, 0, path));
         let chunk = ColumnChunkMetaData::builder(descriptor)
             .set_compression(compression)
-            .set_num_values(3)
+            .set_num_values(values)
             .set_total_compressed_size(bytes.len() as i64)
             .build()
             .unwrap();
         let length = bytes.len() as u64;
-        Pages::new(Arc::new(file), length, &chunk, Arc::new(AtomicU64::new(0))).unwrap()
+        Pages::new(Arc::new(file), length, &chunk, Arc::new(AtomicU64::new(0)), Budget::of_file(length)).unwrap()
     }
 
     fn zigzag(number: i64) -> Vec<u8> {
@@ -336,7 +393,13 @@ mod tests {
     }
 
     fn told(header: Vec<u8>, page: &[u8], compression: Compression) -> String {
-        let error = pages(&[&header[..], page].concat(), compression).next_page();
+        told_of(3, header, page, compression)
+    }
+
+    fn told_of(values: i64, header: Vec<u8>, page: &[u8], compression: Compression) -> String {
+        let mut pages = pages(&[&header[..], page].concat(), compression, values);
+        pages.flow().ask(3, u64::MAX, u64::MAX);
+        let error = pages.next_page();
         format!("{:#}", error.unwrap_err())
     }
 
@@ -363,6 +426,23 @@ mod tests {
         let bomb = header(0, ((1 << 28) + 1, 6), 5, &[3, 0, 3, 3]);
         let refused = told(bomb, &two_levels, Compression::ZSTD(Default::default()));
         assert!(refused.contains("more than the 256 MiB"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_decoder_makes_of_a_page_is_charged_before_it_is_made() {
+        // Entries of no bytes: 4 in the page, the length, and 32 when decoded.
+        let entries = 8 << 20;
+        let empty = vec![0; 4 * entries as usize];
+        let packed = ruzstd::encoding::compress_to_vec(&empty[..], ruzstd::encoding::CompressionLevel::Fastest);
+        let dictionary = header(2, (empty.len() as i64, packed.len() as i64), 7, &[entries, 0]);
+        let refused = told(dictionary, &packed, Compression::ZSTD(Default::default()));
+        assert!(refused.contains("at once"), "{refused}");
+        // A hundred million lengths of 0: differences of no bits.
+        let lengths = [0x80, 0x80, 0x80, 0x80, 0x08, 1, 0x80, 0xC2, 0xD7, 0x2F, 0, 0, 0];
+        let page = [&[2, 0, 0, 0, 6, 1][..], &lengths].concat();
+        let many = header(0, (page.len() as i64, page.len() as i64), 5, &[100_000_000, 6, 3, 3]);
+        let refused = told_of(1 << 30, many, &page, Compression::UNCOMPRESSED);
+        assert!(refused.contains("at once"), "{refused}");
     }
 
     #[test]

@@ -1,0 +1,6 @@
+//! An Arrow file or stream: an error, or batches, in bounded memory.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    overside_cli_fuzz::arrow(data);
+});
