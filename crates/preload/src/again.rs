@@ -40,7 +40,7 @@ pub(crate) fn rest(held: &mut Held<'_>) -> bool {
     if !is_open(&shared) || held.connection.tainted.load(Ordering::Relaxed) {
         return false;
     }
-    held.resting = true;
+    (held.resting, held.forked) = (true, false);
     (held.started, held.out_switched, held.in_switched) = (false, false, false);
     (held.resend, held.bells_last, held.dry, held.unread, held.patience) = (0, 0, 0, 0, 0);
     held.next_try = 0;
@@ -141,6 +141,8 @@ fn renew(held: &Inner, shared: &Shared) {
         shared.present(direction).store(0, Ordering::SeqCst);
         shared.reset(direction).store(0, Ordering::SeqCst);
         shared.left(direction).store(0, Ordering::SeqCst);
+        shared.pusher(direction).store(0, Ordering::SeqCst);
+        shared.pushed(direction).store(0, Ordering::SeqCst);
         shared.tail(direction).store(head, Ordering::SeqCst);
         // Whoever sleeps already, in a call that began before, is woken by the first byte.
         bells::arm(shared.bell(direction), bells::DATA | bells::ROOM);

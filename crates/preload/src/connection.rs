@@ -14,6 +14,7 @@ use crate::lock::{Guard, Lock};
 use crate::pace::Pace;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
+use crate::sleepers::Sleepers;
 
 /// Where a connection stands. It only ever moves forwards, but for a fork, after which it is counted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,8 @@ pub(crate) struct Connection {
     pub(crate) descriptors: AtomicU32,
     /// Threads that look at the shared memory without the lock, hence must find it mapped.
     pub(crate) watchers: AtomicU32,
-    /// Threads that sleep in the kernel on its socket.
-    pub(crate) sleepers: AtomicU32,
+    /// Threads that sleep in the kernel, and that a wake byte in its socket wakes.
+    pub(crate) sleepers: Sleepers,
     /// O_NONBLOCK, as far as the ring is concerned.
     pub(crate) nonblocking: AtomicBool,
     /// SO_RCVTIMEO has been set: the kernel is to count the time of a sleep.
@@ -51,8 +52,12 @@ pub(crate) struct Connection {
     tagged: AtomicU32,
     /// How often the ring was full for a sender who would not wait.
     pub(crate) fulls: AtomicU32,
-    /// Threads in poll that have asked for the chime, and sleep or are about to.
-    pub(crate) listeners: AtomicU32,
+    /// Threads in poll that this end's chime wakes; whether one was woken by it since it was
+    /// last made silent.
+    pub(crate) listeners: Sleepers,
+    pub(crate) heard: AtomicBool,
+    /// Threads in poll or select that began when the bytes still came through the kernel.
+    pub(crate) early: Sleepers,
     /// The chime that this end waits for in sets and lists, if it has one that can be waited for.
     pub(crate) chime: AtomicI32,
     /// Polls that found something in its ring or in those beside it.
@@ -86,8 +91,6 @@ pub(crate) struct Inner {
     pub(crate) shared: Option<Shared>,
     /// The chimes of end 0 and of end 1, or none.
     pub(crate) chimes: [c_int; 2],
-    /// Bytes that had arrived, and that the peer had taken, when a chime was last rung again for other sleepers.
-    pub(crate) heard: (u64, u64),
     /// The other end is on another host, as far as addresses tell; and the number made up for meeting it.
     pub(crate) distant: bool,
     pub(crate) nonce: [u8; 16],
@@ -97,8 +100,8 @@ pub(crate) struct Inner {
     pub(crate) dialled: bool,
     /// It was in the rings, a fork has brought it back, and it may come again.
     pub(crate) resting: bool,
-    /// There was a fork before all of the rings had been brought back: what is left is its user's to do, and who that is, parent or child,
-    /// is not known here. Whoever closes it leaves the stream alone.
+    /// There was a fork before all of the rings had been brought back: parent and child take what is left by counts that they share.
+    /// Whoever closes it leaves the stream alone.
     pub(crate) forked: bool,
     /// Our sending direction is in the ring.
     pub(crate) started: bool,
@@ -107,20 +110,22 @@ pub(crate) struct Inner {
     /// Our sending direction is back in the kernel; from `resend` on the ring's bytes must go through it first.
     pub(crate) out_switched: bool,
     pub(crate) resend: u64,
-    /// The receiving direction is back in the kernel once `bells_last` bells are eaten.
+    /// The receiving direction is back in the kernel once what lies before the border is taken from the ring, and `bells_last` bells
+    /// are eaten.
     pub(crate) in_switched: bool,
     pub(crate) bells_last: u64,
-    /// Bells counted but not sent yet.
+    /// Bells counted but not sent yet; those that were sent before our direction began.
     pub(crate) owed: u32,
-    /// Bells read from the kernel's stream.
-    pub(crate) eaten: u64,
+    pub(crate) given_before: u64,
     /// Consecutive receives that found nothing, sends that found unread bytes.
     pub(crate) dry: u32,
     pub(crate) unread: u32,
     /// Bytes have come out of the ring since the last send.
     pub(crate) answered: bool,
-    /// Naps taken for the sake of other sleepers.
-    pub(crate) patience: u8,
+    /// Since when a bell is left unread for the sake of other sleepers, and since when the chime is
+    /// not made silent; 0 if it is not so.
+    pub(crate) patience: u64,
+    pub(crate) patience_of_listeners: u64,
     pub(crate) reason: Reason,
     /// The program wants Nagle's algorithm; bells must not wait for it.
     pub(crate) nagle: bool,
@@ -196,13 +201,15 @@ impl Place for Connection {
             state: AtomicU8::new(State::Free as u8),
             descriptors: AtomicU32::new(0),
             watchers: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
+            sleepers: Sleepers::new(),
             nonblocking: AtomicBool::new(false),
             timed: AtomicBool::new(false),
             tainted: AtomicBool::new(false),
             tagged: AtomicU32::new(0),
             fulls: AtomicU32::new(1),
-            listeners: AtomicU32::new(0),
+            listeners: Sleepers::new(),
+            heard: AtomicBool::new(false),
+            early: Sleepers::new(),
             chime: AtomicI32::new(chime::NONE),
             polls: AtomicU8::new(0),
             pace: Pace::new(),
@@ -251,8 +258,8 @@ impl Connection {
     /// As good as new, for its first descriptor. The caller holds the lock.
     pub(crate) fn renew(&self) {
         self.descriptors.store(1, Ordering::Relaxed);
-        self.sleepers.store(0, Ordering::Relaxed);
-        self.listeners.store(0, Ordering::Relaxed);
+        self.forget_sleepers();
+        self.heard.store(false, Ordering::Relaxed);
         self.nonblocking.store(false, Ordering::Relaxed);
         self.timed.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
@@ -283,12 +290,18 @@ impl Connection {
         self.lock.is_kept()
     }
 
-    /// In a forked child, which has one thread.
+    /// In a forked child, which has one thread, and whose sets are its parent's.
     pub(crate) fn forget_other_threads(&self) {
         self.lock.renew();
+        self.tagged.store(0, Ordering::Relaxed);
         self.watchers.store(0, Ordering::Relaxed);
-        self.sleepers.store(0, Ordering::Relaxed);
-        self.listeners.store(0, Ordering::Relaxed);
+        self.forget_sleepers();
+    }
+
+    fn forget_sleepers(&self) {
+        self.sleepers.forget();
+        self.listeners.forget();
+        self.early.forget();
     }
 }
 
@@ -306,7 +319,6 @@ impl Inner {
             called: false,
             shared: None,
             chimes: [chime::NONE; 2],
-            heard: (0, 0),
             distant: false,
             nonce: [0; 16],
             nonce_of_peer: [0; 16],
@@ -321,11 +333,12 @@ impl Inner {
             in_switched: false,
             bells_last: 0,
             owed: 0,
-            eaten: 0,
+            given_before: 0,
             dry: 0,
             unread: 0,
             answered: false,
             patience: 0,
+            patience_of_listeners: 0,
             reason: Reason::Short,
             nagle: false,
             cork: false,
@@ -356,13 +369,31 @@ impl Inner {
     /// So many bells have come out of the kernel.
     #[inline]
     pub(crate) fn count_eaten(&mut self, bells: usize) {
-        self.eaten += bells as u64;
+        self.counts().eaten.fetch_add(bells as u64, Ordering::Relaxed);
         self.counts().received.fetch_add(bells as u64, Ordering::Relaxed);
     }
 
     /// Whether every bell that was rung has been read.
     pub(crate) fn eaten_all(&self, shared: &Shared) -> bool {
-        self.eaten >= crate::bells::rung(shared.bell(self.end))
+        self.eaten() >= crate::bells::rung(shared.bell(self.end))
+    }
+
+    /// Bells read from the kernel's stream.
+    #[inline]
+    pub(crate) fn eaten(&self) -> u64 {
+        self.counts().eaten.load(Ordering::Relaxed)
+    }
+
+    /// Up to where the ring is read, once the receiving direction is switched. What a relative has taken along counts.
+    #[inline]
+    pub(crate) fn border(&self) -> u64 {
+        self.counts().border.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that still lie in the ring before the border, once the receiving direction is switched.
+    #[inline]
+    pub(crate) fn rest(&self) -> u64 {
+        if self.in_switched { self.border().saturating_sub(self.counts().taken.load(Ordering::Acquire)) } else { 0 }
     }
 
     /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.

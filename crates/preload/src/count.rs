@@ -14,6 +14,12 @@ use rustix::process::Pid;
 pub(crate) struct Counts {
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
+    /// Bells read from the kernel's stream.
+    pub(crate) eaten: AtomicU64,
+    /// Once the receiving direction is switched: how far what lies before the border is taken.
+    pub(crate) taken: AtomicU64,
+    /// And where that border is.
+    pub(crate) border: AtomicU64,
     /// Some process has moved bytes of it that are not counted.
     spoiled: AtomicBool,
     /// The processes that have it open, once it was shared: their numbers, 0 for none, `UNBORN` for a child that a fork is making.
@@ -25,6 +31,9 @@ impl Counts {
         Self {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
+            eaten: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            border: AtomicU64::new(0),
             spoiled: AtomicBool::new(false),
             who: [const { AtomicI32::new(0) }; PROCESSES],
         }
@@ -33,6 +42,9 @@ impl Counts {
     pub(crate) fn copy_from(&self, other: &Counts) {
         self.sent.store(other.sent.load(Ordering::Relaxed), Ordering::Relaxed);
         self.received.store(other.received.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.eaten.store(other.eaten.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.taken.store(other.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.border.store(other.border.load(Ordering::Relaxed), Ordering::Relaxed);
         self.replace(0, me());
     }
 

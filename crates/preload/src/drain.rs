@@ -1,13 +1,22 @@
 //! Back to the kernel: what stops a connection's rings, at a counted byte.
 //!
-//! Either end may switch a direction at any moment by one bit in its tail word: from that tail on the bytes travel through
-//! the kernel, and those that lie in the ring already are sent again by their sender, before anything else. Nobody waits for
-//! anybody. Bells that are in the kernel's stream are counted (`bells`), so exactly those are dropped.
+//! Either end may switch a direction at any moment, by one step on its tail word that names the *border*: what lies before it is
+//! read from the ring, what comes behind it travels through the kernel. Nobody waits for anybody.
+//!
+//! - A receiver that leaves puts the border at the head: it takes what is unread along, and serves its program from the ring, with
+//!   the kernel's stream behind it. A send that is under way at that moment finds the border before its own bytes, and gives them
+//!   to the kernel; what that does not take has not been sent.
+//! - A sender that leaves gives what is unread to the kernel, if that takes all of it, and puts the border before it; else it puts
+//!   the border at the head.
+//! - Where another program will read the socket (`pour`), the receiver puts the border before what is unread, and has it sent again.
+//!
+//! Bells that are in the kernel's stream are counted (`bells`), so exactly those are dropped.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
@@ -19,14 +28,20 @@ use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::far::{self, AGAIN, END, Fate};
 use crate::kernel;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, Shared, UNREAD_MAX};
+use crate::leaving::{self, Action, Event, Find, Leave, Push, Pushed, Unread};
 use crate::meeting;
 use crate::near;
+use crate::pour;
 use crate::real;
+use crate::table;
 
-/// Ends acceleration of this connection. What of our own bytes the peer has not taken goes through the kernel now, as far as
-/// it fits; the rest before the next byte that is sent.
+/// Ends acceleration of this connection; what is unread is taken along.
 pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
+    leave_with(held, fd, reason, Unread::TakenAlong);
+}
+
+pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread: Unread) {
     match held.connection.state() {
         State::Counting => {
             held.reason = reason;
@@ -45,48 +60,133 @@ pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
                     _ => again::end(&shared),
                 }
             }
-            leave_ring(held, fd);
+            leave_ring(held, fd, unread);
         }
         State::Free | State::Plain => {}
     }
 }
 
-fn leave_ring(held: &mut Held<'_>, fd: c_int) {
+fn leave_ring(held: &mut Held<'_>, fd: c_int, unread: Unread) {
     let Some(shared) = held.shared else { return };
     // A bell of ours means something only behind a counted start.
     if shared.present(held.peer()).load(Ordering::Acquire) == 1 {
         start_now(held, &shared);
     }
-    switch_in(held, &shared);
+    switch_in_with(held, &shared, unread);
     if !held.out_switched {
-        let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
-        let rings = held.started;
-        end_out(held, word, rings);
+        stop_sending(held, fd, &shared);
         // Another thread may wait in poll for room, of which nobody would tell it any more.
-        if held.connection.listeners.load(Ordering::SeqCst) > 0 {
+        if held.connection.listeners.any() {
             chime::pass_on(held.connection);
         }
     }
-    // The peer may sleep, and has our unread bytes to send again.
-    ring(held, fd, &shared, bells::DATA | bells::ROOM);
+    // The peer may sleep, and has our unread bytes to send again. One that is gone would make a reset of a bell.
+    if !kernel::is_over(fd) {
+        ring(held, fd, &shared, bells::DATA | bells::ROOM);
+    }
     let _ = push(held, fd, &shared);
     finish(held, fd);
 }
 
-/// The receiving direction comes through the kernel from here on.
+/// The receiving direction comes through the kernel from here on; what is unread is taken along.
 pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
-    if !held.in_switched {
-        shared.tail(held.peer()).fetch_or(SWITCHED, Ordering::SeqCst);
-        shared.left(held.end).store(1, Ordering::SeqCst);
-        held.in_switched = true;
-        held.bells_last = bells::disarm(shared.bell(held.end));
-        if shared.is_far() {
-            // The peer is to say.
-            held.bells_last = u64::MAX;
-        } else {
-            near::wake(shared.bell(held.end));
-        }
+    switch_in_with(held, shared, Unread::TakenAlong);
+}
+
+fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
+    if held.in_switched {
+        return;
     }
+    let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
+    let mut leave = Leave::new(if shared.is_far() { Unread::SentAgain } else { unread }, tail);
+    leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
+    held.in_switched = true;
+    held.counts().border.store(tail, Ordering::Release);
+    held.counts().taken.store(tail, Ordering::Release);
+    held.bells_last = leave.bells;
+    if shared.is_far() {
+        // The peer is to say.
+        held.bells_last = u64::MAX;
+    } else {
+        // A peer that lies about it has broken the connection.
+        match leave.border.checked_sub(tail).filter(|unread| *unread <= UNREAD_MAX) {
+            Some(_) => held.counts().border.store(leave.border, Ordering::Release),
+            None => (held.reason, held.error) = (Reason::Corrupt, libc::ECONNRESET),
+        }
+        near::wake(shared.bell(own));
+    }
+}
+
+/// Does what a machine of `leaving` says, with a word of this direction or the socket `fd`. What puts bytes into the stream, and what
+/// says who does, is for the caller.
+pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize, action: Action) -> Event {
+    let receiver = direction ^ 1;
+    match action {
+        Action::LookLeft => Event::Word(shared.left(receiver).load(Ordering::SeqCst)),
+        Action::LookHead => Event::Word(shared.head(direction).load(Ordering::SeqCst)),
+        Action::LookTail => Event::Word(shared.tail(direction).load(Ordering::SeqCst)),
+        Action::LookPushed => Event::Word(shared.pushed(direction).load(Ordering::SeqCst).saturating_sub(1)),
+        Action::LookGiven => Event::Word(shared.given(direction).load(Ordering::SeqCst)),
+        Action::LookBorder => Event::Word(held.border()),
+        Action::SayLeft => {
+            shared.left(receiver).store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            Event::Done
+        }
+        Action::SayHead(head) => {
+            held.out.unsend(shared, direction, head);
+            Event::Done
+        }
+        Action::SayBorder(border) => {
+            held.counts().border.store(border, Ordering::SeqCst);
+            Event::Done
+        }
+        Action::SayPushed(position) => {
+            shared.pushed(direction).store(position.saturating_add(1), Ordering::SeqCst);
+            Event::Done
+        }
+        Action::Switch => Event::Word(shared.tail(direction).fetch_or(SWITCHED, Ordering::SeqCst)),
+        Action::SwitchAt(position) => {
+            let there = |word| (word & SWITCHED == 0).then_some(position | SWITCHED);
+            let before = shared.tail(direction).fetch_update(Ordering::SeqCst, Ordering::SeqCst, there);
+            Event::Word(before.map_or_else(|word| word, |_| position | SWITCHED))
+        }
+        Action::Disarm => Event::Word(bells::disarm(shared.bell(receiver))),
+        Action::Release => {
+            shared.pusher(direction).store(0, Ordering::SeqCst);
+            Event::Done
+        }
+        Action::SayGiven => {
+            shared.given(direction).fetch_add(1, Ordering::SeqCst);
+            Event::Done
+        }
+        Action::Room(bytes) if kernel::takes(fd, bytes) => Event::Done,
+        Action::Room(_) | Action::Claim | Action::Borrow | Action::GiveBell | Action::Give { .. } => Event::Refused,
+    }
+}
+
+/// Ends the sending direction. What the peer has not taken goes through the kernel, if that takes all of it now, and is there for
+/// whoever reads the socket; else the peer reads it from the ring.
+pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) {
+    let end = held.end;
+    if shared.is_far() {
+        let word = shared.tail(end).fetch_or(SWITCHED, Ordering::SeqCst);
+        let rings = held.started;
+        return end_out(held, word, rings);
+    }
+    if find(held, fd, shared, Find::stopping(held.out.head)) {
+        push_all(held, fd, shared);
+    }
+}
+
+/// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
+fn find(held: &mut Inner, fd: c_int, shared: &Shared, mut find: Find) -> bool {
+    let end = held.end;
+    leaving::run(&mut find, |action| act(held, fd, shared, end, action));
+    if let Some(word) = find.word {
+        note_out(held, word);
+    }
+    find.fits
 }
 
 /// Before the sending direction to another host is ended: whether the peer is to say first how far it has read. It is told that this end leaves,
@@ -123,12 +223,9 @@ pub(crate) fn note_out(held: &mut Inner, word: u64) {
 
 /// The same; with `rings`, a peer on another host is woken for it.
 fn end_out(held: &mut Inner, word: u64, rings: bool) {
-    let tail = word & !SWITCHED;
     held.out_switched = true;
     let (switched, head) = (word & SWITCHED != 0, held.out.head);
-    // A peer that lies about its position gets what it has not said to have taken, or nothing.
-    held.resend =
-        if tail <= held.out.head && held.out.head - tail <= held.out.in_ring_at_most() { tail } else { held.out.head };
+    held.resend = leaving::resend(word, head, held.out.in_ring_at_most());
     if let Some(shared) = held.shared
         && let Some(rings) = shared.far(|far| far.end(&shared, if switched { AGAIN } else { END + head }, rings))
     {
@@ -148,13 +245,33 @@ fn end_out(held: &mut Inner, word: u64, rings: bool) {
 /// What was asked of us by the peer's switch: to be done before sleeping.
 pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return };
-    let word = shared.tail(held.end).load(Ordering::Acquire);
-    if word & SWITCHED != 0 && !held.out_switched {
-        note_out(held, word);
+    let end = held.end;
+    if !held.out_switched && shared.is_far() {
+        let word = shared.tail(end).load(Ordering::SeqCst);
+        if word & SWITCHED != 0 {
+            note_out(held, word);
+        }
+    } else if !held.out_switched {
+        let machine = Find::responding(held.out.head);
+        find(held, fd, &shared, machine);
     }
     if held.out_switched {
         let _ = push(held, fd, &shared);
     }
+}
+
+/// Of the last bytes that were written, how many the kernel has to be offered anew: the peer has left before them.
+pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -> u64 {
+    if shared.is_far() {
+        return 0;
+    }
+    if !held.out_switched {
+        find(held, fd, shared, Find::published(held.out.head));
+    }
+    if !held.out_switched {
+        return 0;
+    }
+    push_from(held, fd, shared, held.resend, bytes).1
 }
 
 /// Whether ring bytes, or bells, must still go through the kernel before anything else does.
@@ -164,24 +281,53 @@ pub(crate) fn has_backlog(held: &Inner) -> bool {
 
 /// Sends again through the kernel what the peer did not take from the ring.
 pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), Errno> {
-    pay(held, fd)?;
-    while held.out_switched && held.resend < held.out.head {
-        let (at, len) = held.out.written(shared, held.end, held.resend);
-        match kernel::give(fd, at, len) {
-            Ok(sent) => {
-                held.resend += sent as u64;
-                held.count_sent(sent);
-            }
-            Err(Errno::AGAIN) => return Err(Errno::AGAIN),
-            Err(error) => {
-                // Nobody will have them. The error was meant for the program.
-                held.resend = held.out.head;
-                held.error = if error == Errno::PIPE { 0 } else { error.raw_os_error() };
-                return Err(error);
+    let from = if held.out_switched { held.resend } else { held.out.head };
+    push_from(held, fd, shared, from, 0).0
+}
+
+/// The same of what lies behind a position, and bells first; of the last `own` bytes, what the kernel does not take is taken back.
+fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) -> (Result<(), Errno>, u64) {
+    if held.owed == 0 && from >= held.out.head {
+        return (Ok(()), 0);
+    }
+    let (end, mut broken) = (held.end, Errno::AGAIN);
+    let mut push = Push::new(held.out.head, from, held.owed, own);
+    leaving::run(&mut push, |action| match action {
+        Action::Claim if pour::claim(held, fd, shared) => Event::Done,
+        Action::GiveBell | Action::Give { .. } => {
+            let (at, len) = match action {
+                Action::Give { from, .. } => held.out.written(shared, end, from),
+                _ => ((&raw const BELL).cast_mut(), 1),
+            };
+            match kernel::give(fd, at, len) {
+                Ok(sent) => {
+                    held.count_sent(sent);
+                    if action == Action::GiveBell { Event::Done } else { Event::Word(sent as u64) }
+                }
+                Err(Errno::AGAIN) => Event::Refused,
+                Err(error) => {
+                    broken = error;
+                    if action != Action::GiveBell {
+                        // The error was meant for the program.
+                        held.error = if error == Errno::PIPE { 0 } else { error.raw_os_error() };
+                    }
+                    Event::Broken
+                }
             }
         }
+        action => act(held, fd, shared, end, action),
+    });
+    held.count_sent(usize::try_from(push.in_place).unwrap_or(0));
+    held.owed = push.owed;
+    if held.out_switched {
+        held.resend = push.resend;
     }
-    Ok(())
+    let result = match push.result {
+        Pushed::All => Ok(()),
+        Pushed::Full => Err(Errno::AGAIN),
+        Pushed::Broken => Err(broken),
+    };
+    (result, push.unsent)
 }
 
 /// The same where the kernel's buffer, which the program has made small, is full of what nobody reads: it is made large enough meanwhile.
@@ -193,7 +339,7 @@ pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
 }
 
 /// Does it while the kernel's buffer takes so many bytes more, if it can be made to, and leaves that as it was.
-fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
+pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
     let fd = kernel::borrowed(fd);
     // The kernel tells twice of what it is given.
     let before = sockopt::socket_send_buffer_size(fd).unwrap_or(usize::MAX) / 2;
@@ -215,16 +361,31 @@ fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
 }
 
 /// What a program may ask for where nobody has changed net.core.wmem_max.
-const MOST_BUFFER: usize = 212_992;
+pub(crate) const MOST_BUFFER: usize = 212_992;
 
-/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a bell unread: it had taken all of our bytes.
+/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a bell unread: it had taken all of our
+/// bytes, and since the ring began nothing but bells went its way through the kernel.
 pub(crate) fn is_of_a_bell(held: &mut Inner, shared: &Shared) -> bool {
     let (end, peer) = (held.end, held.peer());
-    let in_rings = held.started && !held.out_switched && !held.in_switched && held.error == 0;
-    in_rings
+    let bells = shared.given(end).load(Ordering::Relaxed).wrapping_sub(held.given_before);
+    let begun = shared.start(end).load(Ordering::Relaxed).saturating_sub(1);
+    held.started
+        && held.error == 0
         && !shared.is_far()
         && shared.reset(peer).load(Ordering::Acquire) == 0
+        && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == bells
         && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
+}
+
+/// The kernel alone says how the stream ends from now on: a reset that is none is taken from it.
+fn take_reset_of_a_bell(held: &mut Inner, fd: c_int, shared: &Shared) {
+    if kernel::events(fd, PollFlags::empty()).contains(PollFlags::ERR)
+        && is_of_a_bell(held, shared)
+        && let Ok(Err(error)) = sockopt::socket_error(kernel::borrowed(fd))
+        && error != Errno::CONNRESET
+    {
+        held.error = error.raw_os_error();
+    }
 }
 
 /// Whether what the kernel calls a reset is one. It says so of a bell, too, that a killed peer had not read. Told once.
@@ -287,13 +448,13 @@ pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Er
 
 /// Sends bells that are counted but did not fit.
 pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
-    while held.owed > 0 {
-        kernel::give(fd, &0, 1)?;
-        held.owed -= 1;
-        held.count_sent(1);
-    }
-    Ok(())
+    let Some(shared) = held.shared else { return Ok(()) };
+    let head = held.out.head;
+    push_from(held, fd, &shared, head, 0).0
 }
+
+/// What a bell is in the kernel's stream.
+static BELL: u8 = 0;
 
 /// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a bell when it sees one.
 #[inline]
@@ -325,6 +486,7 @@ pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
 pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
     if !held.started && held.sending == 0 {
         let sent = held.counts().sent.load(Ordering::Relaxed);
+        held.given_before = shared.given(held.end).load(Ordering::Relaxed);
         shared.start(held.end).store(sent + 1, Ordering::SeqCst);
         held.started = true;
     }
@@ -352,11 +514,20 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     let Some(shared) = held.shared else { return true };
     let start = shared.start(held.peer()).load(Ordering::Acquire);
     let before_ring = held.counts().received.load(Ordering::Relaxed) < start.saturating_sub(1);
-    let done = held.in_switched && held.out_switched && held.eaten >= held.bells_last;
+    let done = held.in_switched
+        && held.out_switched
+        && held.eaten() >= held.bells_last
+        && held.rest() == 0
+        && pour::due(held, &shared) == 0;
     let reset = held.error != 0 || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
     if !done || before_ring || has_backlog(held) || reset || is_unheard(held, &shared) {
         return false;
     }
+    // A vfork child has this memory, and not the descriptors that other threads have opened since: sets of epoll among them.
+    if !table::is_ours() {
+        return false;
+    }
+    take_reset_of_a_bell(held, fd, &shared);
     meeting::restore(held, fd);
     epoll::restore(fd, held.connection);
     if !again::rest(held) {

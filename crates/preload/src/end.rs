@@ -16,6 +16,7 @@ pub(crate) fn close(fd: c_int, connection: &'static Connection) {
         {
             finish(&mut held, fd);
         }
+        table::tell_where_else(fd, connection);
         if table::remove(fd, connection) {
             table::give_back(connection);
         }
@@ -47,12 +48,12 @@ fn finish(held: &mut Held<'_>, fd: c_int) {
     fork::leave(held);
 }
 
-/// Little that the peer has not taken goes through the kernel, which takes it at once; much it finds in the ring, which it
+/// What the peer has not taken goes through the kernel, if that takes all of it; else the peer finds it in the ring, which it
 /// keeps. What we have not taken makes the close a reset, as the kernel does it.
 fn ring_ends(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.shared else { return };
     let peer = held.peer();
-    let unread = !held.in_switched && held.input.waiting(&shared, peer).is_ok_and(|bytes| bytes > 0);
+    let unread = held.rest() > 0 || !held.in_switched && held.input.waiting(&shared, peer).is_ok_and(|bytes| bytes > 0);
     let at_once = !held.unix && sockopt::socket_linger(kernel::borrowed(fd)) == Ok(Some(std::time::Duration::ZERO));
     // Before any switch: the peer looks for it when it sees one.
     if unread || at_once {
@@ -61,17 +62,26 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
             let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
         }
     }
-    let (end, head) = (held.end, held.out.head);
-    // Bytes in another host's memory stay there.
-    let few = |tail: u64| head - tail <= AT_ONCE || shared.is_far();
-    if held.started && !held.out_switched && held.out.taken(&shared, end).is_ok_and(|taken| few(taken.tail)) {
-        drain::switch_out(held, &shared);
+    if shared.is_far() {
+        // Bytes in another host's memory stay there.
+        if held.started && !held.out_switched {
+            drain::switch_out(held, &shared);
+        }
+        let _ = drain::push(held, fd, &shared);
+    } else {
+        if held.started && !held.out_switched {
+            drain::stop_sending(held, fd, &shared);
+        }
+        drain::push_all(held, fd, &shared);
+        if drain::has_backlog(held) {
+            // There is nobody left to send it.
+            shared.reset(held.end).store(1, Ordering::Release);
+        }
     }
-    let _ = drain::push(held, fd, &shared);
     drain::switch_in(held, &shared);
     // A bell left unread would make the kernel say reset.
     for _ in 0..BELL_TRIES {
-        if held.eaten >= held.bells_last.min(bells::rung(shared.bell(held.end))) {
+        if held.eaten() >= held.bells_last.min(bells::rung(shared.bell(held.end))) {
             break;
         }
         let mut bell = 0;
@@ -88,6 +98,4 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int) {
     let _ = bells::disarm(shared.bell(held.end));
 }
 
-/// Bytes that the kernel's buffer of an idle socket takes without doubt.
-const AT_ONCE: u64 = 8 << 10;
 const BELL_TRIES: u32 = 2000;

@@ -18,7 +18,8 @@ use crate::connection::{Held, State, Tally};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
-use crate::{again, chime, drain, epoll, errno, meeting, receive, report, table};
+use crate::settle::Reader;
+use crate::{again, chime, drain, epoll, errno, meeting, own, report, settle, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
@@ -36,14 +37,14 @@ pub(crate) extern "C" fn prepare() {
         for (fd, connection) in table::all() {
             // With the lock: one that is coming into the rings is there, or does not come.
             if table::hold(fd, connection).is_some_and(|held| held.connection.state() == State::Ring) {
-                receive::settle(fd, connection, Reason::Fork);
+                settle::settle(fd, connection, Reason::Fork, Reader::Both);
             }
         }
         PARENT.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
         // In the order in which locks are taken.
         if table::keep(put_in_order) {
             epoll::prepare();
-            chime::prepare();
+            own::prepare();
         }
     });
 }
@@ -57,10 +58,14 @@ pub(crate) fn is_under_way() -> bool {
 fn put_in_order(fd: c_int, held: &mut Held<'_>) {
     match (held.connection.state(), held.shared) {
         (State::Counting, _) => share(held, fd),
-        // Something is left of the rings: parent and child would each do it in its own way, and once is all they may.
+        // Something is left of the rings, which parent and child take by the same counts.
         (State::Ring, Some(shared)) => {
-            again::end(&shared);
+            if drain::has_backlog(held) {
+                again::end(&shared);
+            }
+            meeting::restore(held, fd);
             held.forked = true;
+            share_counts(held, fd);
         }
         _ => {}
     }
@@ -69,7 +74,7 @@ fn put_in_order(fd: c_int, held: &mut Held<'_>) {
 /// After it, in the parent.
 pub(crate) extern "C" fn parent() {
     if !table::was_nested() {
-        chime::adopt();
+        own::adopt();
         epoll::adopt();
         table::let_go();
     }
@@ -100,7 +105,7 @@ pub(crate) extern "C" fn child() {
     }
     UNDER_WAY.store(0, Ordering::Relaxed);
     table::adopt();
-    chime::in_child();
+    own::in_child();
     // Who cannot see the parent (it has ended, or has another view of processes) cannot tell whether it still lives.
     let sees_parent =
         rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()) == PARENT.load(Ordering::Relaxed);
@@ -111,6 +116,10 @@ pub(crate) extern "C" fn child() {
             // The parent's device wrote them; what is left of the ring is its business.
             held.shared = None;
             connection.set_state(State::Plain);
+        }
+        if held.forked {
+            // As is what it has to send again.
+            (held.owed, held.resend) = (0, held.out.head);
         }
         // The other threads' calls are the parent's, and what has gone so far is for the parent to tell.
         (held.sending, held.receiving) = (0, 0);
@@ -131,6 +140,10 @@ fn share(held: &mut Held<'_>, fd: c_int) {
         drain::leave(held, fd, Reason::Call("fork while the ends were meeting"));
         return;
     }
+    share_counts(held, fd);
+}
+
+fn share_counts(held: &mut Held<'_>, fd: c_int) {
     if held.common.is_null() {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-counts] a new mapping at an address of the system's choice, larger than `Counts`.
@@ -175,7 +188,7 @@ pub(crate) fn before_exec(reason: &'static str) {
             let inherited =
                 rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
             if inherited && matches!(connection.state(), State::Counting | State::Ring) {
-                receive::settle(fd, connection, Reason::Call(reason));
+                settle::settle(fd, connection, Reason::Call(reason), Reader::Stranger);
             }
         }
     });
@@ -189,7 +202,7 @@ pub(crate) fn before_sandbox(reason: &'static str) {
         meeting::bar();
         for (fd, connection) in table::all() {
             if matches!(connection.state(), State::Counting | State::Ring) {
-                receive::settle(fd, connection, Reason::Call(reason));
+                settle::settle(fd, connection, Reason::Call(reason), Reader::Kernel);
             }
             if let Some(held) = table::hold(fd, connection) {
                 report::write(&held, fd);

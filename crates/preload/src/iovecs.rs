@@ -9,6 +9,12 @@ pub(crate) fn is_outside(part: &iovec) -> bool {
     part.iov_len > 0 && (at < LOWEST || end < at)
 }
 
+/// Whether there is no byte in any of them.
+#[inline]
+pub(crate) fn is_empty(list: &[iovec]) -> bool {
+    list.iter().all(|part| part.iov_len == 0)
+}
+
 /// Whether a structure of the program's may lie there.
 #[inline]
 pub(crate) fn is_inside<T>(at: *const T) -> bool {
@@ -48,6 +54,14 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.at = self.at.wrapping_add(bytes);
+    }
+
+    /// Moves on by so many bytes, over as many buffers as they lie in.
+    pub(crate) fn skip(&mut self, mut bytes: usize) {
+        while let Some((_, len)) = self.peek(bytes).filter(|(_, len)| *len > 0) {
+            self.advance(len);
+            bytes -= len;
+        }
     }
 
     /// Whether nothing is left.

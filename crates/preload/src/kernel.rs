@@ -8,6 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::{drain, real};
+
 /// A descriptor of the program's, for the time of a call.
 #[inline]
 pub(crate) fn borrowed(fd: c_int) -> BorrowedFd<'static> {
@@ -43,6 +45,14 @@ pub(crate) fn ended(fd: c_int) -> Option<Result<(), Errno>> {
 /// Whether a receive from the kernel would return something: bytes, the end, or an error, which is left where it is.
 pub(crate) fn something(fd: c_int) -> bool {
     events(fd, PollFlags::IN).intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Whether the kernel takes so many bytes at once, its buffer made as large as a program may ask for.
+pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
+    let mut queued: c_int = 0;
+    // SAFETY: [preload-real] an int of ours.
+    let known = unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut queued) as usize) } == 0;
+    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= drain::MOST_BUFFER as u64)
 }
 
 /// Bytes that wait in the kernel.

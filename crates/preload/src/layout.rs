@@ -5,6 +5,7 @@
 //!          1024         small ring, connecting end → accepting end
 //!          2560         small ring, the other way
 //! page 1 …              large rings, whose memory is there only once a direction has outgrown its small ring
+//! behind                deep rings, for what a kernel socket would have buffered: memory comes by pieces, and goes
 //! ```
 //!
 //! Direction 0 goes from the connecting end (end 0) to the accepting end (end 1). The peer may write anything anywhere at any
@@ -12,7 +13,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -128,13 +129,27 @@ impl Shared {
         self.word(direction, START)
     }
 
-    /// One more than the position from which on bytes lie in the large ring; 0 as long as all lie in the small one.
+    /// In which ring bytes lie, as [`Home`] packs it.
     #[inline]
-    pub(crate) fn large_from(&self, direction: usize) -> &AtomicU64 {
-        self.word(direction, LARGE_FROM)
+    pub(crate) fn home(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, HOME)
     }
 
-    /// Bytes that the receiver has taken, ever, and [`SWITCHED`].
+    /// One more than the position at which the sender has left the small ring; 0 as long as it has not.
+    #[inline]
+    pub(crate) fn small_until(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, SMALL_UNTIL)
+    }
+
+    /// Where bytes lie now. Read behind the sender's position, it holds for all bytes before that.
+    #[inline]
+    pub(crate) fn home_now(&self, direction: usize) -> Home {
+        let word = self.home(direction).load(Ordering::Acquire);
+        Home::unpack(word, self.small_until(direction).load(Ordering::Acquire))
+    }
+
+    /// Bytes that the receiver has taken, ever. With [`SWITCHED`], the border: what lies before it is read from the ring, what
+    /// comes behind it travels through the kernel.
     #[inline]
     pub(crate) fn tail(&self, direction: usize) -> &AtomicU64 {
         self.word(direction, TAIL)
@@ -183,6 +198,40 @@ impl Shared {
         self.word(end, CHIMES)
     }
 
+    /// Who sends the bytes between border and head of a direction again: 0 nobody, else one more than the end.
+    #[inline]
+    pub(crate) fn pusher(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, PUSHER)
+    }
+
+    /// One more than the position up to which they have been sent again; 0 before the first of them.
+    #[inline]
+    pub(crate) fn pushed(&self, direction: usize) -> &AtomicU64 {
+        self.word(direction, PUSHED)
+    }
+
+    /// Bells that this end has put into the kernel's stream, of those that are counted.
+    #[inline]
+    pub(crate) fn given(&self, end: usize) -> &AtomicU64 {
+        self.word(end, GIVEN)
+    }
+
+    /// Where this end's socket is to be found: the process, one more than a descriptor there, and the socket's own number.
+    #[inline]
+    pub(crate) fn process(&self, end: usize) -> &AtomicU64 {
+        self.word(end, PROCESS)
+    }
+
+    #[inline]
+    pub(crate) fn descriptor(&self, end: usize) -> &AtomicU64 {
+        self.word(end, DESCRIPTOR)
+    }
+
+    #[inline]
+    pub(crate) fn cookie(&self, end: usize) -> &AtomicU64 {
+        self.word(end, COOKIE)
+    }
+
     /// How far the ends are with coming into the rings again; see `again`.
     #[inline]
     pub(crate) fn pact(&self) -> &AtomicU64 {
@@ -212,44 +261,123 @@ impl Shared {
 
     /// Where the byte at `position` of a direction lies, and how many follow it there in one run.
     #[inline]
-    pub(crate) fn place(&self, direction: usize, position: u64, large_from: u64) -> (*mut u8, u64) {
-        let direction = direction & 1;
-        let (at, run) = if large_from != 0 && position >= large_from - 1 {
-            let at = position & (LARGE - 1);
-            (PAGE + direction * LARGE as usize + at as usize, LARGE - at)
-        } else {
-            let at = position % SMALL;
-            let run = SMALL - at;
-            let run = if large_from == 0 { run } else { run.min(large_from - 1 - position) };
-            (SMALL_AT + direction * SMALL as usize + at as usize, run)
+    pub(crate) fn place(&self, direction: usize, position: u64, home: Home) -> (*mut u8, u64) {
+        let direction = (direction & 1) as u64;
+        let (ring, until) = home.at(position);
+        let (first, len) = match ring {
+            Ring::Small => (SMALL_AT + direction * SMALL, SMALL),
+            Ring::Large => (PAGE as u64 + direction * LARGE, LARGE),
+            Ring::Deep => (DEEP_AT + direction * DEEP, DEEP),
         };
-        // SAFETY: [preload-shared] below PAGE + 2 * LARGE by the remainders above.
-        (unsafe { self.base.as_ptr().add(at) }, run)
+        let at = position % len;
+        // SAFETY: [preload-shared] within the ring by the remainder, and the rings lie within the mapping.
+        (unsafe { self.base.as_ptr().add((first + at) as usize) }, until.min(len - at))
     }
 
     /// Has the large ring's memory allocated; false when there is none left.
     pub(crate) fn populate(&self, direction: usize) -> bool {
+        self.advise(PAGE as u64 + (direction & 1) as u64 * LARGE, LARGE, Advice::LinuxPopulateWrite)
+    }
+
+    /// The same for one piece of the deep ring.
+    pub(crate) fn populate_piece(&self, direction: usize, piece: u64) -> bool {
+        let at = DEEP_AT + (direction & 1) as u64 * DEEP + piece % PIECES * PIECE;
+        self.advise(at, PIECE, Advice::LinuxPopulateWrite)
+    }
+
+    /// Gives the deep ring's memory back to the system. Nothing that anybody will read lies there.
+    pub(crate) fn empty_deep(&self, direction: usize) {
+        let _ = self.advise(DEEP_AT + (direction & 1) as u64 * DEEP, DEEP, Advice::LinuxRemove);
+    }
+
+    fn advise(&self, at: u64, len: u64, advice: Advice) -> bool {
         // SAFETY: [preload-shared] within the mapping.
-        let at = unsafe { self.base.as_ptr().add(PAGE + (direction & 1) * LARGE as usize) };
-        // SAFETY: [preload-shared] advice on our own mapping; it writes nothing.
-        unsafe { rustix::mm::madvise(at.cast(), LARGE as usize, Advice::LinuxPopulateWrite) }.is_ok()
+        let at = unsafe { self.base.as_ptr().add(at as usize) };
+        // SAFETY: [preload-shared] advice on our own mapping, which racing copies alone reach.
+        unsafe { rustix::mm::madvise(at.cast(), len as usize, advice) }.is_ok()
     }
 }
 
-/// Bit of the tail word: from the tail on, bytes travel through the kernel. Either end sets it; it is cleared only where both
-/// have come to rest (`again`).
+/// One of the three rings of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ring {
+    Small,
+    Large,
+    Deep,
+}
+
+impl Ring {
+    fn of(bits: u64) -> Self {
+        match bits & 3 {
+            0 => Self::Small,
+            1 => Self::Large,
+            _ => Self::Deep,
+        }
+    }
+}
+
+/// In which ring a byte lies: the first of all in the small one, of the others those before `from` in the one, those behind it in
+/// the other. The sender moves to another ring only when all bytes before `from` are taken; it leaves the small one for good, at
+/// any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) before: Ring,
+    pub(crate) now: Ring,
+    pub(crate) from: u64,
+    pub(crate) small_until: u64,
+}
+
+impl Home {
+    pub(crate) const FIRST: Self = Self { before: Ring::Small, now: Ring::Small, from: 0, small_until: u64::MAX };
+
+    /// The ring of a position, and how many bytes from there on lie in it at most.
+    #[inline]
+    fn at(self, position: u64) -> (Ring, u64) {
+        if position < self.small_until {
+            (Ring::Small, self.small_until - position)
+        } else if position >= self.from {
+            (self.now, u64::MAX)
+        } else {
+            (self.before, self.from - position)
+        }
+    }
+
+    #[inline]
+    fn unpack(word: u64, small_until: u64) -> Self {
+        let small_until = small_until.checked_sub(1).unwrap_or(u64::MAX);
+        Self { before: Ring::of(word >> 2), now: Ring::of(word), from: word >> 4, small_until }
+    }
+
+    #[inline]
+    pub(crate) fn pack(self) -> u64 {
+        self.from << 4 | (self.before as u64) << 2 | self.now as u64
+    }
+}
+
+/// Bit of the tail word: the position beside it is the border, from which on bytes travel through the kernel. Either end sets it,
+/// once; it is cleared only where both have come to rest (`again`).
 pub(crate) const SWITCHED: u64 = 1 << 63;
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const SMALL: u64 = 1536;
 pub(crate) const LARGE: u64 = 128 << 10;
-pub(crate) const BYTES: usize = PAGE + 2 * LARGE as usize;
-const SMALL_AT: usize = 1024;
+/// As much as a TCP socket of the kernel buffers where nobody reads, its own limits unchanged.
+pub(crate) const DEEP: u64 = 4 << 20;
+/// What of it becomes memory at once.
+pub(crate) const PIECE: u64 = 128 << 10;
+pub(crate) const PIECES: u64 = DEEP / PIECE;
+/// Bytes that can lie unread in the rings of a direction, whatever the peer says.
+pub(crate) const UNREAD_MAX: u64 = SMALL + LARGE + DEEP;
+pub(crate) const BYTES: usize = (DEEP_AT + 2 * DEEP) as usize;
+const SMALL_AT: u64 = 1024;
+const DEEP_AT: u64 = PAGE as u64 + 2 * LARGE;
 
 /// Lines of direction 0 or end 0; those of 1 lie `SECOND` behind.
 const HEAD: usize = 64;
 const START: usize = 72;
-const LARGE_FROM: usize = 80;
+const HOME: usize = 80;
+const SMALL_UNTIL: usize = 88;
 const TAIL: usize = 128;
 const BELL: usize = 192;
 const PRESENT: usize = 256;
@@ -258,7 +386,13 @@ const RESET: usize = 272;
 const GONE: usize = 280;
 const CHIMES: usize = 288;
 const LEFT: usize = 296;
+const PUSHER: usize = 304;
+const PUSHED: usize = 312;
 const PACT: usize = 320;
+const PROCESS: usize = 328;
+const DESCRIPTOR: usize = 336;
+const COOKIE: usize = 344;
+const GIVEN: usize = 352;
 const NEXT_FRAME: usize = 384;
 const COPIES: usize = 392;
 const NEWS: usize = 400;
@@ -270,22 +404,31 @@ mod tests {
 
     #[test]
     fn the_words_and_rings_do_not_overlap() {
-        assert!(PACT + 8 + SECOND <= SMALL_AT && SMALL_AT + 2 * SMALL as usize <= PAGE);
+        assert!(NEWS + 8 + SECOND <= SMALL_AT as usize && (SMALL_AT + 2 * SMALL) as usize <= PAGE);
         let (shared, _) = Shared::create().unwrap();
-        for direction in 0..2 {
-            for large_from in [0, 1, 1000, 5000] {
-                let mut position = 0;
-                while position < 3 * LARGE {
-                    let (at, run) = shared.place(direction, position, large_from);
-                    let at = at as usize - shared.base.as_ptr() as usize;
-                    assert!(run > 0 && at >= SMALL_AT && at + run as usize <= BYTES);
-                    let small = SMALL_AT + direction * SMALL as usize;
-                    let large = PAGE + direction * LARGE as usize;
-                    assert!(
-                        at >= small && at + run as usize <= small + SMALL as usize
-                            || at >= large && at + run as usize <= large + LARGE as usize
-                    );
-                    position += run;
+        let rings = [(Ring::Small, SMALL_AT, SMALL), (Ring::Large, PAGE as u64, LARGE), (Ring::Deep, DEEP_AT, DEEP)];
+        for direction in 0..2u64 {
+            for (before, now) in rings.iter().flat_map(|before| rings.iter().map(move |now| (before, now))) {
+                for from in [0, 1, 1000, LARGE + 7] {
+                    let home = Home { before: before.0, now: now.0, from, small_until: from / 2 };
+                    assert_eq!(Home::unpack(home.pack(), from / 2 + 1), home);
+                    let mut position = 0;
+                    while position < DEEP + LARGE {
+                        let (at, run) = shared.place(direction as usize, position, home);
+                        let at = at as u64 - shared.base.as_ptr() as u64;
+                        let small = &rings[0];
+                        let (_, first, len) = if position < from / 2 {
+                            small
+                        } else if position < from {
+                            before
+                        } else {
+                            now
+                        };
+                        let first = first + direction * len;
+                        assert!(run > 0 && at >= first && at + run <= first + len && at + run <= BYTES as u64);
+                        assert!(position >= from || position + run <= from);
+                        position += run;
+                    }
                 }
             }
         }

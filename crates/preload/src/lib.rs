@@ -6,7 +6,7 @@
 //!
 //! Read in the order of a connection's life: `hooks` (what programs call), `table` and `connection` (which descriptor is
 //! which connection), `meeting` (the ends find each other), `layout` and `ring` (where bytes lie), `bells`, `send`,
-//! `receive`, `wait`, `poll` and `epoll`, `drain` (back to the kernel), `again` (and into the rings once more), `end`.
+//! `receive`, `wait`, `poll` and `epoll`, `leaving` and `drain` (back to the kernel), `again` (and into the rings once more), `end`.
 #![deny(unsafe_op_in_unsafe_fn)]
 // The hooks are not compiled for unit tests and fuzz targets, where they would replace the test's own system calls.
 #![cfg_attr(any(test, fuzzing), allow(dead_code, unused_imports))]
@@ -37,18 +37,24 @@ mod hooks;
 mod iovecs;
 mod kernel;
 mod layout;
+mod leaving;
 mod lock;
 mod meeting;
 mod name;
 mod near;
+mod own;
 mod pace;
+mod peer;
 mod poll;
+mod pour;
 mod ready;
 mod real;
 mod receive;
 mod report;
 mod ring;
 mod send;
+mod settle;
 mod slab;
+mod sleepers;
 mod table;
 mod wait;

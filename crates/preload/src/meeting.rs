@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,9 @@ use crate::fork;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
+use crate::own;
+use crate::peer;
+use crate::pour;
 use crate::real;
 use crate::table;
 
@@ -47,8 +50,17 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         return refuse(held, Reason::Alone);
     }
     held.next_try = if is_soon() { 0 } else { held.operations + (held.operations / 2).max(1) };
+    if held.offer >= 0 && !own::is(held.offer) {
+        // The program has closed it, and may have another there.
+        withdraw_offer(held);
+    }
     if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) || is_barred() {
         held.reason = Reason::Shared;
+        return;
+    }
+    if peer::own_user().is_none() {
+        // It has changed its effective user, maybe for a while.
+        held.reason = Reason::Alone;
         return;
     }
     let met = if held.distant {
@@ -126,9 +138,7 @@ pub(crate) fn call_off(held: &mut Held<'_>) {
 /// Nobody can come by any more.
 pub(crate) fn withdraw_offer(held: &mut Inner) {
     if held.offer >= 0 {
-        // SAFETY: [preload-descriptor] ours since it was offered.
-        drop(unsafe { OwnedFd::from_raw_fd(held.offer) });
-        held.offer = -1;
+        own::close(std::mem::replace(&mut held.offer, -1));
         held.called = false;
     }
 }
@@ -147,7 +157,7 @@ fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 fn answer(held: &mut Held<'_>) -> Result<(), Errno> {
     if !held.called {
         let caller = rustix::net::accept_with(borrowed(held.offer), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        is_same_user(&caller)?;
+        is_one_of_us(&caller)?;
         withdraw_offer(held);
         held.offer = out_of_the_way(caller)?;
         held.called = true;
@@ -167,7 +177,7 @@ fn dial(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
     let name = Name::of(fd, held.end).ok_or(Errno::NOTCONN)?;
     let socket = side_socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    is_same_user(&socket)?;
+    is_one_of_us(&socket)?;
     let (shared, memory) = Shared::create()?;
     // Whoever sleeps already, in a call that began before, is woken by the first byte.
     for end in 0..2 {
@@ -227,7 +237,9 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     let peer_is_there = !held.dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
     // Bells must not be held back; a program that corks its socket soon takes the cork out again.
     let corked = option(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|cork| cork != 0);
-    if !peer_is_there || held.sending > 0 || held.receiving > 0 || corked {
+    // Nor may a thread sleep that knows nothing of rings: others would take its wake byte away.
+    let awaited = held.sending > 0 || held.receiving > 0 || held.connection.early.any();
+    if !peer_is_there || awaited || corked {
         if held.operations > GIVE_UP {
             refuse(held, Reason::Alone);
         }
@@ -243,6 +255,7 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
         return refuse(held, Reason::Call("epoll"));
     }
     held.reason = Reason::None;
+    pour::tell_where(held, fd, &shared);
     shared.present(held.end).store(1, Ordering::Release);
     held.connection.set_state(State::Ring);
     epoll::enter(fd, held.connection);
@@ -333,10 +346,9 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (done == 0).then_some(value)
 }
 
-/// Nobody but this user.
-fn is_same_user(socket: &OwnedFd) -> Result<(), Errno> {
-    let theirs = sockopt::socket_peercred(socket)?.uid;
-    if theirs == rustix::process::geteuid() { Ok(()) } else { Err(Errno::PERM) }
+/// Nobody but a process that could as well trace this one.
+fn is_one_of_us(socket: &OwnedFd) -> Result<(), Errno> {
+    if peer::is_one_of_us(socket.as_raw_fd()) { Ok(()) } else { Err(Errno::PERM) }
 }
 
 fn side_socket() -> Result<OwnedFd, Errno> {
@@ -346,11 +358,14 @@ fn side_socket() -> Result<OwnedFd, Errno> {
 
 /// A descriptor that a program does not expect must not take a number that it does.
 pub(crate) fn out_of_the_way(socket: OwnedFd) -> Result<c_int, Errno> {
-    match rustix::io::fcntl_dupfd_cloexec(&socket, OUT_OF_THE_WAY) {
-        Ok(high) => Ok(high.into_raw_fd()),
-        Err(Errno::INVAL) => Ok(socket.into_raw_fd()),
-        Err(error) => Err(error),
-    }
+    let socket = match own::aside(socket.as_fd()) {
+        Some(double) => double,
+        None => match rustix::io::fcntl_dupfd_cloexec(&socket, OUT_OF_THE_WAY) {
+            Err(Errno::INVAL) => socket,
+            high => high?,
+        },
+    };
+    own::keep(socket).ok_or(Errno::MFILE)
 }
 
 /// After the program has shut itself off from system calls that this library may need.

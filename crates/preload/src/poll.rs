@@ -1,19 +1,28 @@
 //! poll, and select by way of it, over descriptors of which some are ring connections.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::{pollfd, sigset_t, timespec};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 use crate::connection::{Connection, State};
-use crate::ready::{Look, WRITES, Watch, look, translate};
+use crate::ready::{Look, Others, Seat, WRITES, Watch, look, translate};
 use crate::{chime, errno, pace, real, table, wait};
 
-/// Whether any of them is in a ring: only then is there anything to do here.
+/// Whether any of them is in a ring, or may come into one: only then is there anything to do here.
 #[inline]
 pub(crate) fn concerns(fds: &[pollfd]) -> bool {
-    fds.iter().any(|poll| ring(poll.fd).is_some())
+    fds.iter().any(|poll| table::find(poll.fd).is_some_and(may_be_in_ring))
+}
+
+/// Whether it is in a ring, or the ends may meet while a thread sleeps for it.
+#[inline]
+pub(crate) fn may_be_in_ring(connection: &Connection) -> bool {
+    matches!(connection.state(), State::Ring | State::Counting)
 }
 
 #[inline]
@@ -25,64 +34,88 @@ fn ring(fd: c_int) -> Option<&'static Connection> {
 pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
     wait::cancellation_point();
     // What is kept of each is cleared first, and most lists are short.
-    if fds.len() <= FEW { poll_among::<FEW>(fds, limit, mask) } else { poll_among::<AT_MOST>(fds, limit, mask) }
+    let many = fds.len();
+    if many <= FEW {
+        return poll_few::<FEW>(fds, limit, mask);
+    }
+    if many <= SOME {
+        return poll_few::<SOME>(fds, limit, mask);
+    }
+    let Some(mut room) = Room::for_list(many) else { return errno::fail(libc::ENOMEM) as c_int };
+    let result = poll_among(fds, limit, mask, room.notes());
+    errno::kept(|| room.give_back());
+    result
 }
 
 #[inline(never)]
-fn poll_among<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
+fn poll_few<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
+    let (mut asked, mut looks, mut seats) = ([[NOBODY; N]; 2], [Look::default(); N], [Seat::default(); N]);
+    let notes = Notes { asked: asked.as_flattened_mut(), looks: &mut looks, seats: &mut seats };
+    poll_among(fds, limit, mask, notes)
+}
+
+/// What is kept of each descriptor in a list.
+struct Notes<'a> {
+    /// What the kernel is asked, and the chimes behind it.
+    asked: &'a mut [pollfd],
+    looks: &'a mut [Look],
+    seats: &'a mut [Seat],
+}
+
+fn poll_among(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t, notes: Notes<'_>) -> c_int {
     // A time that the clock does not reach is for ever.
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let mut asked = [[NOBODY; N]; 2];
-    let mut looks = [Look::default(); N];
-    let mut listening = [None; N];
-    // Chimes stand behind what the program asks for.
-    let Some(asked) = asked.as_flattened_mut().get_mut(..2 * fds.len()) else {
+    let Notes { asked, looks, seats } = notes;
+    let (Some(asked), Some(looks), Some(seats)) =
+        (asked.get_mut(..2 * fds.len()), looks.get_mut(..fds.len()), seats.get_mut(..fds.len()))
+    else {
         return errno::fail(libc::EINVAL) as c_int;
     };
+    let by_bells = 2 * fds.len() > LEAST_LIMIT && 2 * fds.len() as u64 > descriptors();
     let at_once = limit == Some(Duration::ZERO);
     let mut spun = at_once;
     loop {
-        let sleep = spun && !at_once;
-        if sleep {
-            listen(fds, &mut listening);
-        }
-        let stand = look_at_all(fds, asked, &mut looks, sleep);
+        let stand = look_at_all(fds, asked, looks, if spun && !at_once { &mut *seats } else { &mut [] }, by_bells);
         if !stand.any && !spun {
             spun = true;
             spin(fds, deadline);
             continue;
         }
-        if stand.any && is_all_there_is_to_say(fds, &looks) {
-            listened(listening.get_mut(..fds.len()).unwrap_or(&mut []));
-            return say(fds, &looks);
+        if stand.any && is_all_there_is_to_say(fds, looks) {
+            rise(seats, &[]);
+            return say(fds, looks);
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let sleeping = !stand.any && left != Some(Duration::ZERO);
-        let pause = if stand.any {
+        let others = stand.others.filter(|_| sleeping);
+        let pause = if let Some((connection, others)) = others {
+            rise(seats, &[]);
+            if !others.outwait(connection) {
+                return errno::fail(libc::EINTR) as c_int;
+            }
+            Some(Duration::ZERO)
+        } else if stand.any {
             Some(Duration::ZERO)
         } else if stand.brief {
             Some(left.map_or(BRIEF, |left| left.min(BRIEF)))
-        } else if stand.chimes {
+        } else if stand.chimes && !stand.bells || !stand.rings {
             left
         } else {
             // Nobody tells one who sleeps for a bell alone that another thread has taken the connection back.
             Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
         };
-        count_sleepers(fds, &looks, sleeping, 1);
-        let many = if sleeping && stand.chimes { asked.len() } else { fds.len() };
+        let many = if sleeping && stand.chimes && others.is_none() { asked.len() } else { fds.len() };
         let result = asked.get_mut(..many).map_or(0, |asked| kernel_poll(asked, pause, mask));
         let error = errno::get();
-        count_sleepers(fds, &looks, sleeping, 1u32.wrapping_neg());
-        listened(listening.get_mut(..fds.len()).unwrap_or(&mut []));
+        rise(seats, if many > fds.len() { asked.get(fds.len()..).unwrap_or(&[]) } else { &[] });
         if result < 0 && !stand.any {
             errno::set(error);
             return -1;
         }
         if many > fds.len() {
-            hear(fds, asked);
-            hush(fds);
+            errno::kept(|| hush(fds));
         }
-        let ready = answer(fds, asked, &looks);
+        let ready = answer(fds, asked, looks);
         if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             errno::set(error);
             return ready;
@@ -90,11 +123,11 @@ fn poll_among<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask:
     }
 }
 
-/// Whether the kernel need not be asked beside what stands: a single one that is ready, or rings alone, of which it is asked at every
-/// eighth time, since it knows more of them than their rings do.
+/// Whether the kernel need not be asked beside what stands: a single one of which it knows no more, or rings alone, of which it is
+/// asked at every eighth time, since it knows more of them than their rings do.
 fn is_all_there_is_to_say(fds: &[pollfd], looks: &[Look]) -> bool {
-    if fds.len() == 1 {
-        return true;
+    if let ([_], [look]) = (fds, looks.get(..fds.len()).unwrap_or(looks)) {
+        return look.ask & !libc::POLLIN == 0;
     }
     let rings_alone = fds.iter().zip(looks).all(|(poll, look)| poll.fd < 0 || !look.plain && look.ask & WRITES == 0);
     let first = fds.iter().find_map(|poll| ring(poll.fd));
@@ -117,17 +150,27 @@ struct Stand {
     any: bool,
     brief: bool,
     chimes: bool,
+    /// One of them at least is in a ring; one waits for a bell alone.
+    rings: bool,
+    bells: bool,
+    others: Option<(&'static Connection, Others)>,
 }
 
-/// Looks at each, and writes down what the kernel is to be asked. With `sleep`, all is put in order for that.
-fn look_at_all(fds: &[pollfd], asked: &mut [pollfd], looks: &mut [Look], sleep: bool) -> Stand {
+/// Looks at each, and writes down what the kernel is to be asked. With seats, all is put in order
+/// for sleeping, `by_bells` without chimes.
+fn look_at_all(fds: &[pollfd], asked: &mut [pollfd], looks: &mut [Look], seats: &mut [Seat], by_bells: bool) -> Stand {
     let mut stand = Stand::default();
     let (asked, chimes) = asked.split_at_mut(fds.len());
+    let mut seats = seats.iter_mut();
     for (((poll, ask), chime), seen) in fds.iter().zip(asked).zip(chimes).zip(looks) {
-        *seen = match ring(poll.fd) {
-            Some(connection) => look(poll.fd, connection, poll.events, sleep),
+        let (seat, connection) = (seats.next(), table::find(poll.fd).filter(|found| may_be_in_ring(found)));
+        *seen = match connection {
+            Some(connection) => look(poll.fd, connection, poll.events, seat, by_bells),
             None => Look { ask: poll.events, plain: true, ..Look::default() },
         };
+        stand.rings |= !seen.plain;
+        stand.bells |= seen.armed && seen.chime.is_none();
+        stand.others = stand.others.or(connection.zip(seen.others));
         stand.any |= seen.ready != 0;
         stand.brief |= seen.brief;
         stand.chimes |= seen.chime.is_some();
@@ -137,31 +180,10 @@ fn look_at_all(fds: &[pollfd], asked: &mut [pollfd], looks: &mut [Look], sleep: 
     stand
 }
 
-/// From before a wish is left, whoever makes a chime silent is to know of this thread.
-fn listen(fds: &[pollfd], listening: &mut [Option<&'static Connection>]) {
-    for (poll, place) in fds.iter().zip(listening) {
-        *place = ring(poll.fd).filter(|connection| connection.chime.load(Ordering::Relaxed) != chime::NONE);
-        if let Some(connection) = place {
-            connection.listeners.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
-fn listened(listening: &mut [Option<&'static Connection>]) {
-    for connection in listening.iter_mut().filter_map(Option::take) {
-        let one_less = |count: u32| Some(count.saturating_sub(1));
-        let _ = connection.listeners.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
-    }
-}
-
-/// Chimes that were rung are to be silent before the next sleep.
-fn hear(fds: &[pollfd], asked: &[pollfd]) {
-    for (poll, chime) in fds.iter().zip(asked.get(fds.len()..).unwrap_or(&[])) {
-        if chime.revents & libc::POLLIN != 0
-            && let Some(connection) = ring(poll.fd)
-        {
-            errno::kept(|| chime::hear(poll.fd, connection));
-        }
+/// Awake: the thread is not counted any more. `chimes` are the kernel's answers, if they were asked.
+fn rise(seats: &mut [Seat], chimes: &[pollfd]) {
+    for (at, seat) in seats.iter_mut().enumerate() {
+        seat.rise(chimes.get(at).is_some_and(|chime| chime.revents & libc::POLLIN != 0));
     }
 }
 
@@ -197,17 +219,94 @@ fn kernel_poll(asked: &mut [pollfd], pause: Option<Duration>, mask: *const sigse
     unsafe { real::ppoll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, at, mask) }
 }
 
-/// Bells are left unread for whoever sleeps; see `wait::eat`.
-fn count_sleepers(fds: &[pollfd], looks: &[Look], sleeping: bool, by: u32) {
-    if sleeping {
-        let looked_at = fds.iter().zip(looks).filter(|(_, look)| !look.plain);
-        for connection in looked_at.filter_map(|(poll, _)| table::find(poll.fd)) {
-            let _ = connection.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
-                Some(if by == 1 { count.saturating_add(1) } else { count.saturating_sub(1) })
-            });
+/// Whether the kernel is to refuse the list, of which nothing may be there then.
+pub(crate) fn is_too_many(count: libc::nfds_t) -> bool {
+    count > SOME as libc::nfds_t && count > descriptors()
+}
+
+/// How many descriptors the kernel takes in one list.
+fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Memory for the notes of a long list, which one call has at a time. A thread that jumps out of its
+/// sleep, or is cancelled there, leaves it behind.
+struct Room {
+    base: NonNull<u8>,
+    /// Descriptors that there is room for, counted in its first word as well.
+    most: usize,
+}
+
+impl Room {
+    fn for_list(many: usize) -> Option<Self> {
+        if let Some(base) = NonNull::new(SPARE.swap(null_mut(), Ordering::AcqRel)) {
+            // SAFETY: [preload-lists] the first word of a mapping that was given back whole.
+            let room = Self { base, most: unsafe { base.cast::<usize>().read() } };
+            if room.most >= many {
+                return Some(room);
+            }
+            room.unmap();
+        }
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: [preload-lists] a new mapping at an address of the system's choice.
+        let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), Self::bytes(many)?, prot, flags) };
+        let base = base.ok().and_then(|base| NonNull::new(base.cast::<u8>()))?;
+        // SAFETY: [preload-lists] its first word, aligned to a page.
+        unsafe { base.cast::<usize>().write(many) };
+        Some(Self { base, most: many })
+    }
+
+    /// The head, and notes of so many.
+    fn bytes(many: usize) -> Option<usize> {
+        many.checked_mul(2 * size_of::<pollfd>() + size_of::<Look>() + size_of::<Seat>())?.checked_add(HEAD)
+    }
+
+    /// All cleared.
+    fn notes(&mut self) -> Notes<'_> {
+        // The strictest first, so that each begins where it may.
+        const { assert!(align_of::<Seat>() >= align_of::<Look>() && align_of::<Look>() >= align_of::<pollfd>()) };
+        let seats_at = HEAD;
+        let looks_at = seats_at + self.most * size_of::<Seat>();
+        let asked_at = looks_at + self.most * size_of::<Look>();
+        // SAFETY: [preload-lists] three parts of the mapping, one behind the other, each written whole.
+        unsafe {
+            let seats = cleared(self.base.add(seats_at).cast(), self.most, Seat::default());
+            let looks = cleared(self.base.add(looks_at).cast(), self.most, Look::default());
+            let asked = cleared(self.base.add(asked_at).cast(), 2 * self.most, NOBODY);
+            Notes { asked, looks, seats }
         }
     }
+
+    /// The next long list has it.
+    fn give_back(self) {
+        if let Some(base) = NonNull::new(SPARE.swap(self.base.as_ptr(), Ordering::AcqRel)) {
+            // SAFETY: [preload-lists] as in `for_list`.
+            Self { base, most: unsafe { base.cast::<usize>().read() } }.unmap();
+        }
+    }
+
+    fn unmap(self) {
+        let bytes = Self::bytes(self.most).unwrap_or(0);
+        // SAFETY: [preload-lists] nobody else has it, and its notes are gone.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
+    }
 }
+
+/// # Safety
+/// The memory is the caller's alone for that long, aligned, and as large as so many.
+unsafe fn cleared<'a, T: Copy>(at: NonNull<T>, many: usize, value: T) -> &'a mut [T] {
+    // SAFETY: [preload-lists] the caller's promise.
+    unsafe {
+        for index in 0..many {
+            at.add(index).write(value);
+        }
+        std::slice::from_raw_parts_mut(at.as_ptr(), many)
+    }
+}
+
+static SPARE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+/// The first word, and what keeps the notes behind it aligned.
+const HEAD: usize = 64;
 
 /// Watches the first few for a while.
 fn spin(fds: &[pollfd], deadline: Option<Instant>) {
@@ -227,9 +326,11 @@ fn spin(fds: &[pollfd], deadline: Option<Instant>) {
 }
 
 const NOBODY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
-/// More descriptors at once are given to the kernel.
-pub(crate) const AT_MOST: usize = 256;
+/// Lists on the stack; longer ones have memory from the system.
 const FEW: usize = 16;
+const SOME: usize = 256;
+/// No program has fewer descriptors, so it is not asked for short lists.
+const LEAST_LIMIT: usize = 16;
 const ASK_KERNEL: u8 = 8;
 const WATCHED: usize = 8;
 const BRIEF: Duration = Duration::from_millis(2);

@@ -10,7 +10,8 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLL
 use crate::connection::{Connection, Held, State};
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
-use crate::{bells, chime, drain, kernel, receive, table, wait};
+use crate::sleepers::{Counted, Present};
+use crate::{bells, chime, drain, kernel, pour, receive, send, table, wait};
 
 /// How far a connection's news have been told to one who wants to hear of changes only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,53 @@ pub(crate) struct Look {
     pub(crate) news: Told,
     /// The chime to wait for as well.
     pub(crate) chime: Option<c_int>,
+    /// A wish was left, so who sleeps now will be woken.
+    pub(crate) armed: bool,
+    /// Those who are to run before a wake-up can be taken away, and this thread can sleep.
+    pub(crate) others: Option<Others>,
+}
+
+/// Those who are counted among the sleepers of a connection's bell, or of its chime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    OfBell(Present),
+    OfChime(Present),
+}
+
+impl Others {
+    /// Until they have run. False when a signal's handler came in between.
+    pub(crate) fn outwait(self, connection: &Connection) -> bool {
+        match self {
+            Self::OfBell(present) => connection.sleepers.outwait(present),
+            Self::OfChime(present) => connection.listeners.outwait(present),
+        }
+    }
+}
+
+/// Where a thread that sleeps for a connection in poll is counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seat {
+    connection: Option<&'static Connection>,
+    bell: Option<Counted>,
+    chime: Option<Counted>,
+    early: Option<Counted>,
+}
+
+impl Seat {
+    /// The thread is awake, maybe because it `heard` the chime. That is said before it is no longer
+    /// counted, so nobody has made it silent yet.
+    pub(crate) fn rise(&mut self, heard: bool) {
+        let Self { connection: Some(connection), bell, chime, early } = std::mem::take(self) else { return };
+        if heard {
+            connection.heard.store(true, Ordering::SeqCst);
+        }
+        let counts = [(&connection.sleepers, bell), (&connection.listeners, chime), (&connection.early, early)];
+        for (sleepers, counted) in counts {
+            if let Some(counted) = counted {
+                sleepers.leave(counted);
+            }
+        }
+    }
 }
 
 impl Look {
@@ -52,17 +100,46 @@ impl Look {
     }
 }
 
-/// Looks at a connection. With `sleep`, everything is put in order for sleeping: bells of before are eaten and a wish is
-/// left, and what stands after that is told.
-pub(crate) fn look(fd: c_int, connection: &'static Connection, wanted: i16, sleep: bool) -> Look {
-    let plain = Look { ask: wanted, plain: true, ..Look::default() };
-    match table::hold(fd, connection) {
-        Some(mut held) => look_held(&mut held, fd, wanted, sleep, None),
-        None => plain,
+/// Looks at a connection. With a seat, everything is put in order for sleeping, and the thread is
+/// counted if it can sleep, `by_bells` for one who cannot wait for chimes.
+pub(crate) fn look(
+    fd: c_int,
+    connection: &'static Connection,
+    wanted: i16,
+    seat: Option<&mut Seat>,
+    by_bells: bool,
+) -> Look {
+    let Some(mut held) = table::hold(fd, connection) else {
+        if seat.is_some() && connection.state() == State::Counting {
+            // It cannot be counted, so the ends must not meet.
+            connection.tainted.store(true, Ordering::Relaxed);
+        }
+        return Look { ask: wanted, plain: true, ..Look::default() };
+    };
+    let Some(seat) = seat else { return look_held(&mut held, fd, wanted, false, None) };
+    let others = chime::quiet(&mut held, fd).map(Others::OfChime);
+    let mut look = look_held(&mut held, fd, wanted, others.is_none(), None);
+    look.others = look.others.or(others);
+    if by_bells
+        && look.chime.take().is_some()
+        && let Some(shared) = held.shared
+    {
+        shared.wish(held.end, wish_of(wanted));
+        let again = look_held(&mut held, fd, wanted, false, None);
+        (look.ready, look.brief) = (again.ready, look.brief || again.brief);
     }
+    *seat = Seat { connection: Some(connection), ..Seat::default() };
+    if look.plain && connection.state() == State::Counting {
+        seat.early = Some(connection.early.join());
+    } else if look.armed && look.ready == 0 && !look.brief && look.others.is_none() {
+        seat.bell = (wanted & (READS | WRITES) != 0).then(|| connection.sleepers.join());
+        seat.chime = look.chime.map(|_| connection.listeners.join());
+    }
+    look
 }
 
-/// As `look`, by one who has the connection's lock; with `told`, nothing is ready that has been told already.
+/// By one who has the connection's lock. With `sleep`, bells of before are eaten and a wish is left,
+/// and what stands after that is told; with `told`, nothing is ready that has been told already.
 pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool, told: Option<Told>) -> Look {
     let plain = Look { ask: wanted, plain: true, ..Look::default() };
     if held.connection.state() != State::Ring {
@@ -75,14 +152,18 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
         if held.connection.state() != State::Ring {
             return plain;
         }
+        if pour::due(held, &shared) > 0 && !kernel::something(fd) {
+            pour::take_along(held, &shared);
+        }
     }
     let mut look = standing(held, fd, &shared, wanted).since(told);
     if sleep && look.ready == 0 {
-        let wish =
-            if wanted & READS != 0 { bells::DATA } else { 0 } | if wanted & WRITES != 0 { bells::ROOM } else { 0 };
+        let wish = wish_of(wanted);
         if !look.brief && !held.in_switched {
-            look.brief = !wait::eat(held, fd, &shared);
+            look.others = wait::eat(held, fd, &shared).map(Others::OfBell);
+            look.brief = look.others.is_some();
             chime::arm(held, &shared, wish);
+            look.armed = true;
             look.chime = chime::to_wait_for(held, &shared);
         }
         let again = standing(held, fd, &shared, wanted).since(told);
@@ -95,16 +176,31 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
     look
 }
 
+fn wish_of(wanted: i16) -> u64 {
+    (if wanted & READS != 0 { bells::DATA } else { 0 }) | if wanted & WRITES != 0 { bells::ROOM } else { 0 }
+}
+
 fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Look {
     // Bells arrive as bytes; who wants neither to read nor to write is not to be woken by them.
     let bells = if wanted & (READS | WRITES) != 0 { POLLIN } else { 0 };
     let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | bells, ..Look::default() };
     look.news.fulls = held.connection.fulls.load(Ordering::Relaxed);
+    let is_reset = held.unix && shared.reset(held.peer()).load(Ordering::Acquire) != 0;
+    let peer = held.peer();
+    let all_read = held.rest() == 0 && (held.in_switched || held.input.waiting(shared, peer) == Ok(0));
+    if held.error != 0 || is_reset && all_read {
+        // Of a Unix socket the kernel knows no reset for bytes that lay in the ring. An error: one of our own calls has taken it from the socket, and the program has not been told yet.
+        look.ready |= POLLERR | wanted & READS;
+    }
     let start = shared.start(held.peer()).load(Ordering::Acquire);
     let kernel_first = comes_by_kernel(held, shared);
     if wanted & READS != 0 {
         let peer = held.peer();
-        let waits = if kernel_first {
+        let waits = if held.rest() > 0 {
+            // Of a taken-along rest a set is told as of what has just arrived.
+            look.news.head = held.border();
+            true
+        } else if kernel_first {
             let pending = is_before_ring(held, shared) && kernel::pending(fd) > 0;
             shared.far(|far| far.take_in(shared, fd));
             pending && is_before_ring(held, shared)
@@ -121,8 +217,10 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         look.brief |= drain::has_backlog(held);
     } else if wanted & WRITES != 0 {
         let end = held.end;
-        if held.out.taken(shared, end).is_err() || held.out.has_room() {
+        if held.out.taken(shared, end).is_err() || held.out.has_room() || send::deepen(held, fd, shared) {
             look.ready |= wanted & WRITES;
+        } else {
+            look.brief |= held.out.may_deepen();
         }
         // A peer that has not started cannot ring when there is room.
         look.brief |= start == 0;
@@ -185,7 +283,9 @@ pub(crate) fn translate_held(
             if held.connection.state() != State::Ring {
                 return Look { ready: events, plain: true, ..Look::default() };
             }
-            if held.eaten_all(&shared) && kernel::something(fd) {
+            // A peer that has ended may owe a bell, which never comes.
+            let bells_are_gone = held.eaten_all(&shared) || kernel::is_over(fd) && kernel::pending(fd) == 0;
+            if bells_are_gone && kernel::something(fd) {
                 events |= wanted & READS;
             }
         } else if comes_by_kernel(held, &shared) {

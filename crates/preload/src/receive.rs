@@ -10,8 +10,9 @@ use crate::diagnosis::Reason;
 use crate::far::Fate;
 use crate::iovecs::{self, Cursor};
 use crate::layout::{SWITCHED, Shared};
-use crate::ring::Took;
-use crate::{bells, drain, errno, kernel, meeting, real, table, wait};
+use crate::ring::{Receiver, Took};
+use crate::settle::{Reader, settle};
+use crate::{bells, drain, errno, kernel, meeting, pour, real, table, wait};
 use libc::iovec;
 
 /// How a call goes on.
@@ -35,7 +36,7 @@ pub(crate) enum How {
 }
 
 /// What one look came to.
-enum Step {
+pub(crate) enum Step {
     Bytes(usize),
     Nothing,
     End,
@@ -71,7 +72,7 @@ pub(crate) fn run(
 fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
     match connection.state() {
         State::Ring if list.iter().any(iovecs::is_outside) => {
-            settle(fd, connection, Reason::Call("a buffer outside of memory"));
+            settle(fd, connection, Reason::Call("a buffer outside of memory"), Reader::Kernel);
             Way::Kernel
         }
         State::Ring if is_understood(flags) => from_ring(fd, connection, list, flags, how),
@@ -92,7 +93,13 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
         }
         // Urgent data and the like; looking at the error queue moves no bytes.
         State::Ring | State::Counting if flags & libc::MSG_ERRQUEUE == 0 => {
-            settle(fd, connection, Reason::Call("a flag of recv"));
+            settle(fd, connection, Reason::Call("a flag of recv"), Reader::Kernel);
+            if connection.state() == State::Ring
+                && table::hold(fd, connection).is_some_and(|mut held| is_in_ring(&mut held))
+            {
+                // What lies in the ring comes first, and the flag means nothing there.
+                return from_ring(fd, connection, list, flags & UNDERSTOOD, how);
+            }
             Way::Kernel
         }
         _ => Way::Kernel,
@@ -112,52 +119,19 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
     });
 }
 
-/// Gives a connection back to the kernel and waits until nothing of ours is left in its stream, as far as the peer lets us:
-/// a call that is not covered follows, and bytes of the ring must go before its own.
-pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason) {
-    errno::kept(|| {
-        let unread = reason != Reason::Fork && table::hold(fd, connection).is_some_and(|mut held| is_unread(&mut held));
-        // Bytes in the ring of a peer on another host come again through the kernel, if it says in time how far it has read: it may itself
-        // be about to fork, or to become another program, which has no ring.
-        for _ in 0..FAR_TRIES {
-            let Some(mut held) = table::hold(fd, connection) else { return };
-            if !drain::is_to_be_asked(&mut held, fd) {
-                break;
-            }
-            drop(held);
-            kernel::nap();
-        }
-        for attempt in 0..BACKLOG_TRIES {
-            let Some(mut held) = table::hold(fd, connection) else { return };
-            drain::leave(&mut held, fd, reason);
-            if held.shared.is_none() || connection.state() != State::Ring {
-                break;
-            }
-            let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
-            drain::respond(&mut held, fd);
-            if let Some(shared) = held.shared.filter(|_| drain::has_backlog(&held)) {
-                drain::push_all(&mut held, fd, &shared);
-            }
-            let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
-                && !held.shared.is_some_and(|shared| drain::is_unheard(&held, &shared));
-            // Another host has to say first how its bytes go on.
-            let tries = if held.shared.is_some_and(|shared| shared.is_far()) { FAR_TRIES } else { BELL_TRIES };
-            if !drain::has_backlog(&held) && (bells_are_gone || attempt > tries) {
-                break;
-            }
-            drop(held);
-            kernel::nap();
-        }
-        if unread {
-            until_sent_again(fd);
-        }
-    });
+/// Whether this process still has bytes to read from the ring of a direction that is switched.
+fn is_in_ring(held: &mut Held<'_>) -> bool {
+    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return false };
+    held.in_switched && (held.rest() > 0 || pour::due(held, &shared) > 0)
 }
 
 /// Whether bytes lie in the ring that the program may know of.
 fn is_unread(held: &mut Held<'_>) -> bool {
-    let in_use = held.connection.state() == State::Ring && !held.in_switched;
+    let in_use = held.connection.state() == State::Ring;
     let Some(shared) = held.shared.filter(|_| in_use) else { return false };
+    if held.in_switched {
+        return pour::due(held, &shared) > 0;
+    }
     let direction = held.peer();
     !shared.is_far() && held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
 }
@@ -355,6 +329,9 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
     if there == 0 {
         return match kernel::ended(fd) {
             None => Step::Nothing,
+            Some(Ok(())) if held.unix && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
+                Step::Error(Errno::CONNRESET)
+            }
             Some(Ok(())) => Step::End,
             Some(Err(error)) => Step::Error(error),
         };
@@ -385,7 +362,7 @@ fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
         return false;
     }
     let before = shared.start(direction).load(Ordering::Acquire).saturating_sub(1);
-    held.counts().received.load(Ordering::Relaxed) >= before && held.eaten >= held.bells_last
+    held.counts().received.load(Ordering::Relaxed) >= before && held.eaten() >= held.bells_last && held.rest() == 0
 }
 
 /// Goes on with a switch as far as it can without taking a byte of the program's.
@@ -394,7 +371,7 @@ pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
-fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
+pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.shared else { return Step::Plain };
     let start = shared.start(held.peer()).load(Ordering::Acquire);
     let received = held.counts().received.load(Ordering::Relaxed);
@@ -407,15 +384,18 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
     if !drain::is_settled(held, fd, &shared) {
         return if held.in_switched { Step::Nothing } else { Step::Again };
     }
-    while held.eaten < held.bells_last {
-        let mut bells = [0; 16];
-        let len = (held.bells_last - held.eaten).min(bells.len() as u64) as usize;
-        match kernel::take(fd, bells.as_mut_ptr(), len, false) {
-            Ok(0) => return Step::End,
-            Ok(n) => held.count_eaten(n),
-            Err(Errno::AGAIN) => return Step::Nothing,
-            Err(error) => return Step::Error(error),
+    let bells = eat_last(held, fd);
+    if held.rest() > 0 {
+        let (direction, border) = (held.peer(), held.border());
+        let bytes = Receiver::read_on(&shared, direction, &held.counts().taken, border, to, look);
+        if !look {
+            held.tally.bytes_in += bytes;
+            held.tally.messages_in += 1;
         }
+        return Step::Bytes(bytes as usize);
+    }
+    if let Some(step) = bells {
+        return unless_due(held, fd, &shared, step, to);
     }
     drain::respond(held, fd);
     if shared.reset(held.peer()).load(Ordering::Acquire) == 1 && held.unix && held.error == 0 {
@@ -432,7 +412,42 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
         // It may have come since the caller looked.
         return if kernel::something(fd) { Step::Again } else { Step::Nothing };
     }
-    from_kernel(held, fd, to, look, u64::MAX)
+    let step = from_kernel(held, fd, to, look, u64::MAX);
+    unless_due(held, fd, &shared, step, to)
+}
+
+/// What the kernel's stream has come to, unless there are bytes that nobody has sent again: this process reads the ring after all.
+fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &mut Cursor<'_>) -> Step {
+    // What the kernel calls a reset, and is an end.
+    let of_a_bell = matches!(step, Step::Error(Errno::CONNRESET)) && drain::is_of_a_bell(held, shared);
+    let step = if of_a_bell { Step::End } else { step };
+    let ended = matches!(step, Step::End);
+    let asks = ended || matches!(step, Step::Nothing) && !to.is_done();
+    if !asks || pour::due(held, shared) == 0 {
+        // A relative has taken some along in the meantime.
+        return if asks && held.rest() > 0 { Step::Again } else { step };
+    }
+    // A sender that has sent a part again may not come back for the rest.
+    match pour::take_along(held, shared) || !ended && pour::in_place_of_sender(held, fd, shared, true) {
+        true => Step::Again,
+        false if ended => Step::Error(Errno::CONNRESET),
+        false => step,
+    }
+}
+
+/// Reads the bells that are still in the kernel's stream; what came in between, if not all could be had.
+fn eat_last(held: &mut Held<'_>, fd: c_int) -> Option<Step> {
+    while held.eaten() < held.bells_last {
+        let mut bells = [0; 16];
+        let len = (held.bells_last - held.eaten()).min(bells.len() as u64) as usize;
+        match kernel::take(fd, bells.as_mut_ptr(), len, false) {
+            Ok(0) => return Some(Step::End),
+            Ok(n) => held.count_eaten(n),
+            Err(Errno::AGAIN) => return Some(Step::Nothing),
+            Err(error) => return Some(Step::Error(error)),
+        }
+    }
+    None
 }
 
 /// As many of the kernel's bytes as are there and wanted, buffer by buffer; a look sees the first buffer's.
@@ -480,10 +495,5 @@ const UNDERSTOOD: c_int =
     libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC | libc::MSG_NOSIGNAL;
 /// A receive that finds nothing looks for the end of the stream so often.
 pub(crate) const DRY_MASK: u32 = 3;
-/// Milliseconds that a bell may be on its way; that a peer may leave the kernel's buffer full.
-const BELL_TRIES: u32 = 200;
-const BACKLOG_TRIES: u32 = 30_000;
-/// Milliseconds that a peer may take until it sends again what lay in the ring.
-const AGAIN_TRIES: u32 = 1_000;
-/// Milliseconds that a peer on another host may take until its next call.
-const FAR_TRIES: u32 = 5_000;
+/// Milliseconds that any other may take.
+pub(crate) const AGAIN_TRIES: u32 = 1_000;

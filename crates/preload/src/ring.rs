@@ -1,30 +1,36 @@
 //! One direction of a connection: positions, and copies in and out.
 //!
 //! Each end keeps its own position in private memory; what the peer says of its position is copied and checked. The receiver
-//! commits what it took by a compare-and-swap on the tail word, so it takes nothing once either end has switched.
+//! commits what it took by a compare-and-swap on the tail word, so it takes nothing once either end has switched; what then
+//! still lies before the border it reads on (`read_on`).
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use overside_memory::kernels::copy_racing;
 
-use crate::far::{Fate, RING};
+use crate::far::{self, Fate};
 use crate::iovecs::Cursor;
-use crate::layout::{LARGE, SMALL, SWITCHED, Shared};
+use crate::layout::{DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, Shared, UNREAD_MAX};
 
 /// What the peer wrote into the shared memory makes no sense.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
 /// The sending side of a direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sender {
     /// Bytes written, ever.
     pub(crate) head: u64,
     /// What was last seen of the receiver's position.
     tail: u64,
-    large_from: u64,
-    /// There was no memory for the large ring when it was asked for last.
+    home: Home,
+    /// There was no memory for a larger ring when it was asked for last.
     stuck: bool,
+    /// Bytes that may lie unread in the deep ring; pieces of it that have memory, a bit each.
+    most: u64,
+    pieces: u32,
+    /// Since when the ring has been full with the receiver where it is; 0 when it is not.
+    full_since_ns: u64,
     /// Between hosts: bytes that fit now.
     far_room: Option<u64>,
 }
@@ -37,9 +43,18 @@ pub(crate) struct Taken {
 }
 
 impl Sender {
-    pub(crate) const NEW: Self = Self { head: 0, tail: 0, large_from: 0, stuck: false, far_room: None };
+    pub(crate) const NEW: Self = Self {
+        head: 0,
+        tail: 0,
+        home: Home::FIRST,
+        stuck: false,
+        most: 0,
+        pieces: 0,
+        full_since_ns: 0,
+        far_room: None,
+    };
 
-    /// The receiver's position, checked.
+    /// The receiver's position, checked; once the direction is switched, the border.
     #[inline]
     pub(crate) fn taken(&mut self, shared: &Shared, direction: usize) -> Result<Taken, Corrupt> {
         if shared.is_far() {
@@ -53,7 +68,9 @@ impl Sender {
         if tail < self.tail || tail > self.head {
             return Err(Corrupt);
         }
-        self.tail = tail;
+        if tail != self.tail {
+            (self.tail, self.full_since_ns, self.stuck) = (tail, 0, false);
+        }
         Ok(Taken { tail, switched })
     }
 
@@ -61,17 +78,20 @@ impl Sender {
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         if let Some(room) = self.far_room {
-            room
-        } else if self.large_from == 0 {
-            SMALL - (self.head - self.tail)
-        } else {
-            LARGE - (self.head - self.tail.max(self.large_from - 1))
+            return room;
         }
+        // Bytes of before lie in another ring.
+        let len = match self.home.now {
+            Ring::Small => return SMALL - (self.head - self.tail),
+            Ring::Large => LARGE,
+            Ring::Deep => DEEP.min(self.most),
+        };
+        len.saturating_sub(self.head - self.tail.max(self.home.from).max(self.home.small_until))
     }
 
     /// What was written has reached the receiver in another way; it goes on behind.
     pub(crate) fn go_on(&mut self) {
-        (self.tail, self.stuck) = (self.head, false);
+        (self.tail, self.stuck, self.full_since_ns) = (self.head, false, 0);
     }
 
     /// What was last seen of the receiver's position.
@@ -81,22 +101,102 @@ impl Sender {
 
     /// Whether a send would take a byte.
     pub(crate) fn has_room(&self) -> bool {
-        self.far_room.is_none() && self.large_from == 0 && !self.stuck || self.room() > 0
+        self.far_room.is_none() && self.home.now == Ring::Small && !self.stuck || self.room() > 0
+    }
+
+    /// Whether the sender may go on in another ring: everything of before the last such step is taken.
+    fn may_move(&self) -> bool {
+        self.far_room.is_none() && self.tail >= self.home.from
+    }
+
+    fn go_to(&mut self, ring: Ring, shared: &Shared, direction: usize) {
+        if self.home.now == Ring::Small {
+            // All before lies in the small ring, which is told apart.
+            self.home = Home { before: ring, now: ring, from: 0, small_until: self.head };
+            shared.small_until(direction).store(self.head + 1, Ordering::Release);
+        } else {
+            self.home = Home { before: self.home.now, now: ring, from: self.head, ..self.home };
+        }
+        self.full_since_ns = 0;
+        shared.home(direction).store(self.home.pack(), Ordering::Release);
     }
 
     /// Moves over to the large ring, when its memory can be had.
     #[cold]
     pub(crate) fn grow(&mut self, shared: &Shared, direction: usize) -> bool {
-        if self.large_from != 0 || shared.is_far() {
+        if self.home.now != Ring::Small || !self.may_move() {
             return false;
         }
         self.stuck = !shared.populate(direction);
-        if self.stuck {
+        if !self.stuck {
+            self.go_to(Ring::Large, shared, direction);
+        }
+        !self.stuck
+    }
+
+    /// The ring is full. Whether it is to be looked at again soon, since it may become deeper: a receiver that is merely slow keeps
+    /// the ring that fits a cache; for one that does not read at all the kernel would have buffered more.
+    #[cold]
+    pub(crate) fn may_deepen(&self) -> bool {
+        self.home.now != Ring::Deep && self.far_room.is_none() && !self.stuck
+    }
+
+    /// Moves over to the deep ring, when this one has been full for so long and memory can be had. True when there is room now.
+    #[cold]
+    ///
+    /// `most`: bytes that may then lie unread.
+    pub(crate) fn deepen(
+        &mut self,
+        shared: &Shared,
+        direction: usize,
+        now_ns: u64,
+        most: impl FnOnce() -> u64,
+    ) -> bool {
+        if !self.may_deepen() {
             return false;
         }
-        self.large_from = self.head + 1;
-        shared.large_from(direction).store(self.large_from, Ordering::Release);
+        if self.full_since_ns == 0 {
+            self.full_since_ns = now_ns.max(1);
+        }
+        if now_ns.saturating_sub(self.full_since_ns) < FULL_NS || !self.may_move() {
+            return false;
+        }
+        let most = most();
+        if most <= self.head - self.tail {
+            self.stuck = true;
+            return false;
+        }
+        self.pieces = 0;
+        let first = self.head % DEEP / PIECE;
+        if !shared.populate_piece(direction, first) {
+            self.full_since_ns = now_ns.max(1);
+            return false;
+        }
+        self.most = most;
+        self.pieces = 1 << first;
+        self.go_to(Ring::Deep, shared, direction);
         true
+    }
+
+    /// Back to the large ring, once everything is taken and memory for more is of no use.
+    #[cold]
+    fn shallow(&mut self, shared: &Shared, direction: usize) {
+        self.go_to(Ring::Large, shared, direction);
+        self.pieces = 0;
+        shared.empty_deep(direction);
+    }
+
+    /// Whether there is memory behind a place of the deep ring, and how far.
+    #[cold]
+    fn reach(&mut self, shared: &Shared, direction: usize) -> u64 {
+        let piece = self.head % DEEP / PIECE;
+        if self.pieces >> piece & 1 == 0 {
+            if !shared.populate_piece(direction, piece) {
+                return 0;
+            }
+            self.pieces |= 1 << piece;
+        }
+        PIECE - self.head % PIECE
     }
 
     /// Copies what fits of the buffers and publishes it. Returns the bytes.
@@ -107,10 +207,17 @@ impl Sender {
             self.far_room = shared.far(|far| far.room());
             return bytes;
         }
-        let (mut room, before) = (self.room(), self.head);
+        let before = self.head;
+        if self.home.now == Ring::Deep && self.tail == self.head && self.may_move() {
+            self.shallow(shared, direction);
+        }
+        let mut room = self.room();
         while room > 0 {
-            let (to, run) = shared.place(direction, self.head, self.large_from);
-            let Some((source, len)) = from.peek(run.min(room) as usize) else { break };
+            let (to, mut run) = shared.place(direction, self.head, self.home);
+            if self.home.now == Ring::Deep {
+                run = run.min(self.reach(shared, direction));
+            }
+            let Some((source, len)) = from.peek(run.min(room) as usize).filter(|(_, len)| *len > 0) else { break };
             // SAFETY: [preload-shared] [preload-program] a run of the ring that the receiver leaves alone; the program's bytes.
             unsafe { copy_racing(to, source, len) };
             from.advance(len);
@@ -123,11 +230,13 @@ impl Sender {
 
     /// Bytes that can lie in the ring unread, whatever the peer says.
     pub(crate) fn in_ring_at_most(&self) -> u64 {
-        match (self.far_room, self.large_from) {
-            (Some(_), _) => RING,
-            (None, 0) => SMALL,
-            (None, _) => SMALL + LARGE,
-        }
+        if self.far_room.is_some() { far::RING } else { UNREAD_MAX }
+    }
+
+    /// Takes back the last bytes that were written: the direction is switched before them, so nobody will read them.
+    pub(crate) fn unsend(&mut self, shared: &Shared, direction: usize, head: u64) {
+        self.head = head;
+        shared.head(direction).store(head, Ordering::Release);
     }
 
     /// A run of what was written from `position` on; to be sent again through the kernel.
@@ -135,17 +244,16 @@ impl Sender {
         if let Some(unread) = shared.far(|far| far.unread(position)) {
             return unread;
         }
-        let (at, run) = shared.place(direction, position, self.large_from);
+        let (at, run) = shared.place(direction, position, self.home);
         (at, run.min(self.head - position) as usize)
     }
 }
 
 /// The receiving side of a direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Receiver {
     /// Bytes taken, ever.
     pub(crate) tail: u64,
-    large_from: u64,
 }
 
 /// What taking bytes came to.
@@ -160,14 +268,11 @@ pub(crate) enum Took {
 }
 
 impl Receiver {
-    pub(crate) const NEW: Self = Self { tail: 0, large_from: 0 };
+    pub(crate) const NEW: Self = Self { tail: 0 };
 
     /// What the sender has written so far has come in another way; it goes on behind.
     pub(crate) fn go_on(&mut self, shared: &Shared, direction: usize) {
         self.tail = shared.head(direction).load(Ordering::Acquire) & !SWITCHED;
-        if self.large_from == 0 {
-            self.large_from = shared.large_from(direction).load(Ordering::Acquire);
-        }
     }
 
     /// Bytes that wait, checked.
@@ -178,17 +283,45 @@ impl Receiver {
         }
         let head = shared.head(direction).load(Ordering::Acquire);
         let waiting = head.wrapping_sub(self.tail);
-        if waiting > SMALL + LARGE {
-            return Err(Corrupt);
+        if waiting > UNREAD_MAX { Err(Corrupt) } else { Ok(waiting) }
+    }
+
+    /// Copies from a run of positions into the buffers. Returns the bytes. The sender's word on where they lie is read behind the
+    /// one on how many there are.
+    #[inline]
+    fn copy(shared: &Shared, direction: usize, from: u64, until: u64, to: &mut Cursor<'_>) -> u64 {
+        let home = shared.home_now(direction);
+        let mut at = from;
+        while at < until {
+            let (source, run) = shared.place(direction, at, home);
+            let Some((place, len)) = to.peek(run.min(until - at) as usize).filter(|(_, len)| *len > 0) else { break };
+            // SAFETY: [preload-shared] [preload-program] a run of the ring; the program's buffer.
+            unsafe { copy_racing(place, source, len) };
+            to.advance(len);
+            at += len as u64;
         }
-        if self.large_from == 0 {
-            let from = shared.large_from(direction).load(Ordering::Acquire);
-            if from != 0 && from <= self.tail {
-                return Err(Corrupt);
+        at - from
+    }
+
+    /// What still lies before the border once the direction is switched: copies it, and moves the position on unless it is only
+    /// looked at. Processes that share the connection since a fork share the position.
+    pub(crate) fn read_on(
+        shared: &Shared,
+        direction: usize,
+        position: &AtomicU64,
+        border: u64,
+        to: &mut Cursor<'_>,
+        look: bool,
+    ) -> u64 {
+        loop {
+            let mut target = *to;
+            let at = position.load(Ordering::Acquire);
+            let bytes = Self::copy(shared, direction, at, border, &mut target);
+            if look || position.compare_exchange(at, at + bytes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                *to = target;
+                return bytes;
             }
-            self.large_from = from;
         }
-        Ok(waiting)
     }
 
     /// Copies what is there into the buffers and takes it, unless it is only looked at.
@@ -200,27 +333,18 @@ impl Receiver {
         to: &mut Cursor<'_>,
         look: bool,
     ) -> Result<Took, Corrupt> {
-        let mut waiting = self.waiting(shared, direction)?;
-        let mut at = self.tail;
+        let waiting = self.waiting(shared, direction)?;
         if waiting == 0 {
             let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0
                 || shared.far(|far| far.fate().0) == Some(Fate::End(self.tail));
             return Ok(if switched { Took::Switched } else { Took::Nothing });
         }
         let mut target = *to;
-        if let Some(read) = shared.far(|far| far.read(self.tail, waiting, &mut target, look)) {
-            (at, waiting) = (self.tail + read?, 0);
-        }
-        while waiting > 0 {
-            let (from, run) = shared.place(direction, at, self.large_from);
-            let Some((place, len)) = target.peek(run.min(waiting) as usize) else { break };
-            // SAFETY: [preload-shared] [preload-program] a run of the ring; the program's buffer.
-            unsafe { copy_racing(place, from, len) };
-            target.advance(len);
-            at += len as u64;
-            waiting -= len as u64;
-        }
-        let bytes = at - self.tail;
+        let bytes = match shared.far(|far| far.read(self.tail, waiting, &mut target, look)) {
+            Some(read) => read?,
+            None => Self::copy(shared, direction, self.tail, self.tail + waiting, &mut target),
+        };
+        let at = self.tail + bytes;
         let word = shared.tail(direction);
         if look {
             // Bytes that were taken back will come through the kernel.
@@ -230,7 +354,7 @@ impl Receiver {
         } else {
             match word.compare_exchange(self.tail, at, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => self.tail = at,
-                Err(now) if now == self.tail | SWITCHED => return Ok(Took::Switched),
+                Err(now) if now & SWITCHED != 0 && now & !SWITCHED >= self.tail => return Ok(Took::Switched),
                 Err(_) => return Err(Corrupt),
             }
         }
@@ -241,7 +365,7 @@ impl Receiver {
     /// Where the next byte will lie.
     #[inline]
     pub(crate) fn next(&self, shared: &Shared, direction: usize) -> *const u8 {
-        shared.place(direction, self.tail, self.large_from).0
+        shared.place(direction, self.tail, shared.home_now(direction)).0
     }
 
     /// Whether there is something to do: bytes, or the switch. For waiting, without any check.
@@ -252,6 +376,10 @@ impl Receiver {
             || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED != 0
     }
 }
+
+/// A ring that nobody has read from for so long is not merely behind.
+const FULL_NS: u64 = 3_000_000;
+const _: () = assert!(PIECES <= u32::BITS as u64);
 
 #[cfg(test)]
 mod tests {
@@ -266,7 +394,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_whatever_the_pieces(pieces in proptest::collection::vec((1usize..5000, 1usize..5000), 1..60)) {
             let (shared, _fd) = Shared::create().unwrap();
-            let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
+            let (mut sender, mut receiver) = (Sender::NEW, Receiver::NEW);
             let (mut sent, mut received) = (0u64, 0u64);
             for (write, read) in pieces {
                 let mut bytes: Vec<u8> = (0..write as u64).map(|i| (sent + i) as u8).collect();
@@ -293,11 +421,12 @@ mod tests {
             let (shared, _fd) = Shared::create().unwrap();
             shared.head(0).store(head, Ordering::Relaxed);
             shared.tail(0).store(tail, Ordering::Relaxed);
-            shared.large_from(0).store(from, Ordering::Relaxed);
+            shared.home(0).store(from, Ordering::Relaxed);
             let mut out = vec![0; 9000];
-            let _ = Receiver::default().read(&shared, 0, &mut Cursor::new(&vector(&mut out)), false);
-            let mut sender = Sender::default();
-            if sender.taken(&shared, 0).is_ok() { assert!(sender.room() <= LARGE); }
+            let mut receiver = Receiver::NEW;
+            let _ = receiver.read(&shared, 0, &mut Cursor::new(&vector(&mut out)), false);
+            let mut sender = Sender::NEW;
+            if sender.taken(&shared, 0).is_ok() { assert!(sender.room() <= DEEP); }
             // SAFETY: [preload-shared] not used afterwards.
             unsafe { shared.unmap() };
         }
@@ -306,7 +435,7 @@ mod tests {
     #[test]
     fn nothing_is_taken_once_the_ring_is_switched() {
         let (shared, _fd) = Shared::create().unwrap();
-        let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
+        let (mut sender, mut receiver) = (Sender::NEW, Receiver::NEW);
         let mut bytes = *b"hello";
         sender.write(&shared, 0, &mut Cursor::new(&vector(&mut bytes)));
         shared.tail(0).fetch_or(SWITCHED, Ordering::AcqRel);

@@ -5,12 +5,13 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
-use crate::connection::{Connection, Held, State};
+use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::iovecs::{self, Cursor};
-use crate::layout::{SWITCHED, Shared};
-use crate::receive::{Way, settle};
-use crate::{bells, chime, drain, errno, kernel, meeting, real, table, wait};
+use crate::layout::{DEEP, LARGE, SWITCHED, Shared};
+use crate::receive::Way;
+use crate::settle::{Reader, settle};
+use crate::{bells, chime, drain, errno, kernel, meeting, pace, real, table, wait};
 use libc::iovec;
 
 /// What one attempt came to.
@@ -52,7 +53,7 @@ pub(crate) fn run(
 fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
     match connection.state() {
         State::Ring if list.iter().any(iovecs::is_outside) => {
-            settle(fd, connection, Reason::Call("a buffer outside of memory"));
+            settle(fd, connection, Reason::Call("a buffer outside of memory"), Reader::Here);
             Way::Kernel
         }
         State::Ring if flags & !UNDERSTOOD == 0 => into_ring(fd, connection, list, flags),
@@ -72,7 +73,7 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
             begin(fd, connection, list, flags)
         }
         State::Ring | State::Counting => {
-            settle(fd, connection, Reason::Call("a flag of send"));
+            settle(fd, connection, Reason::Call("a flag of send"), Reader::Here);
             Way::Kernel
         }
         _ => Way::Kernel,
@@ -98,7 +99,8 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     let mut sent = 0usize;
     let mut limit = wait::Limit::default();
     if from.is_done() {
-        return Way::Done(0);
+        // Whether the other end is there is all that it asks.
+        return Way::Kernel;
     }
     loop {
         let Some(mut held) = table::hold(fd, connection) else {
@@ -205,9 +207,16 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     if held.out.room() < from.left() as u64 {
         held.out.grow(&shared, direction);
     }
-    let bytes = write(held, &shared, from);
+    let before = *from;
+    let mut bytes = write(held, &shared, from);
     if bytes == 0 {
-        return Step::Full;
+        if !deepen(held, fd, &shared) {
+            return Step::Full;
+        }
+        bytes = write(held, &shared, from);
+        if bytes == 0 {
+            return Step::Full;
+        }
     }
     held.answered = false;
     held.tally.bytes_out += bytes;
@@ -216,9 +225,32 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     fence(Ordering::SeqCst);
     drain::ring(held, fd, &shared, bells::DATA);
     if shared.left(held.peer()).load(Ordering::SeqCst) != 0 {
-        drain::respond(held, fd);
+        let unsent = drain::unsend(held, fd, &shared, bytes);
+        if unsent > 0 {
+            bytes -= unsent;
+            *from = before;
+            from.skip(bytes as usize);
+            if bytes == 0 {
+                return Step::KernelFull;
+            }
+        }
     }
     Step::Bytes(bytes as usize)
+}
+
+/// The ring is full. When the receiver has not taken anything for some milliseconds, the sender goes on in a ring that holds what
+/// the kernel's buffers would. True when there is room now.
+#[cold]
+pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
+    let (direction, unix) = (held.end, held.unix);
+    held.out.deepen(shared, direction, pace::now_ns(), || kernel_room(fd, unix))
+}
+
+/// Bytes that the kernel would have buffered: over TCP its buffers grow by themselves, unless the program has set their size.
+fn kernel_room(fd: c_int, unix: bool) -> u64 {
+    let size = rustix::net::sockopt::socket_send_buffer_size(kernel::borrowed(fd)).unwrap_or(0) as u64;
+    let locked = meeting::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
+    if unix || locked { size.max(LARGE) } else { DEEP }
 }
 
 /// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, leaves a wish for the bell.
@@ -291,3 +323,5 @@ fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<
 /// Flags that mean the same in a ring, or nothing there.
 const UNDERSTOOD: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
 const UNREAD_TURN: u32 = 16;
+/// SOCK_SNDBUF_LOCK.
+const SNDBUF_LOCKED: c_int = 1;

@@ -5,10 +5,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::connection::{Connection, Held, Inner, State};
-use crate::errno;
 use crate::layout::Shared;
 use crate::lock::Lock;
 use crate::slab::Slab;
+use crate::{errno, pour};
 
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
@@ -162,6 +162,18 @@ pub(crate) fn remove(fd: c_int, connection: &'static Connection) -> bool {
     let pointer = std::ptr::from_ref(connection).cast_mut();
     slot.compare_exchange(pointer, null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         && connection.descriptors.fetch_sub(1, Ordering::AcqRel) == 1
+}
+
+/// A descriptor is about to be closed, which the peer may know as the one of this end's socket: it is told of another.
+pub(crate) fn tell_where_else(fd: c_int, connection: &'static Connection) {
+    if connection.state() == State::Ring
+        && connection.descriptors.load(Ordering::Acquire) > 1
+        && let Some(held) = hold(fd, connection)
+        && let Some(shared) = held.shared
+        && let Some((other, _)) = all().find(|(other, it)| *other != fd && std::ptr::eq(*it, connection))
+    {
+        pour::tell_where(&held, other, &shared);
+    }
 }
 
 /// All descriptors that may be in the table from `first` to `last`.

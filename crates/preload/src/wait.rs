@@ -3,7 +3,7 @@
 //! Whoever sleeps for bytes does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
 //! cancellation and the peer's death are then the kernel's business. Who waits for room sleeps on a word of the shared memory, some
 //! milliseconds at a time: what ends that wait, another thread's fork or shutdown among it, puts nothing into the socket. No lock is held,
-//! nothing must be destroyed, so a `siglongjmp` out of it leaves no more than a count that is too high.
+//! nothing must be destroyed, so a `siglongjmp` out of it leaves no more than a count that is too high (see `sleepers`).
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -17,6 +17,7 @@ use crate::layout::{SWITCHED, Shared};
 use crate::pace::{self, Pace};
 use crate::ready::Watch;
 use crate::ring::Receiver;
+use crate::sleepers::{Counted, Present};
 use crate::{drain, epoll, errno, kernel, near, real, receive, table};
 
 /// What is watched without the lock.
@@ -61,9 +62,9 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
             leave(connection);
             Ok(())
         }
-        Doze::Kernel => {
+        Doze::Kernel(counted) => {
             let slept = sleep(fd);
-            connection.sleepers.fetch_sub(1, Ordering::SeqCst);
+            rise(connection, counted);
             leave(connection);
             let reset = slept == Err(libc::ECONNRESET);
             after_sleep(fd, connection, reset);
@@ -128,9 +129,9 @@ fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result
     let result = if !near::is_possible() || scene.shared.is_far() {
         match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
             Doze::Awake => Ok(()),
-            Doze::Kernel => {
+            Doze::Kernel(counted) => {
                 let result = sleep_for_room(fd, limit);
-                connection.sleepers.fetch_sub(1, Ordering::SeqCst);
+                rise(connection, counted);
                 result
             }
         }
@@ -145,21 +146,18 @@ fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result
     result
 }
 
-/// Until there may be room, the peer has gone, or the time of a send is over.
+/// One nap, until there may be room, the peer has gone, or the time of a send is over. The caller looks after each: it may have become
+/// time for a deeper ring.
 fn nap_for_room(
     fd: c_int,
     connection: &'static Connection,
     limit: &mut Limit,
     stirring: impl Fn(&Scene) -> bool,
 ) -> Result<(), c_int> {
-    loop {
-        let left_ns = limit.left_ns(fd)?;
-        match nap(fd, connection, bells::ROOM, left_ns, &stirring) {
-            Nap::Woken => return Ok(()),
-            Nap::Interrupted => return Err(libc::EINTR),
-            Nap::Kernel if !near::is_possible() || kernel::is_over(fd) => return Ok(()),
-            Nap::Kernel => {}
-        }
+    let left_ns = limit.left_ns(fd)?;
+    match nap(fd, connection, bells::ROOM, left_ns, &stirring) {
+        Nap::Woken | Nap::Kernel => Ok(()),
+        Nap::Interrupted => Err(libc::EINTR),
     }
 }
 
@@ -281,8 +279,15 @@ pub(crate) fn cancellation_point() {
 
 enum Doze {
     Awake,
-    /// Armed, nothing there: sleep. `sleepers` counts us.
-    Kernel,
+    /// Armed, nothing there: sleep. Counted, unless what comes is for good and no wake byte.
+    Kernel(Option<Counted>),
+}
+
+/// Awake again.
+fn rise(connection: &Connection, counted: Option<Counted>) {
+    if let Some(counted) = counted {
+        connection.sleepers.leave(counted);
+    }
 }
 
 /// Everything that must be in order before sleeping: the peer's switch is answered, bells of before are eaten, the wish is
@@ -308,45 +313,50 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
         return Doze::Awake;
     }
     if held.in_switched {
-        connection.sleepers.fetch_add(1, Ordering::SeqCst);
-        return Doze::Kernel;
+        return Doze::Kernel(None);
     }
     let started = shared.start(held.peer()).load(Ordering::SeqCst);
     if stirring(&scene) {
         return Doze::Awake;
     }
     // A peer that has not started cannot ring.
-    let nap = started == 0 && wish == bells::ROOM;
-    if nap || !eat(&mut held, fd, &shared) {
+    if started == 0 && wish == bells::ROOM {
         drop(held);
         kernel::nap();
+        return Doze::Awake;
+    }
+    if let Some(others) = eat(&mut held, fd, &shared) {
+        drop(held);
+        connection.sleepers.outwait(others);
         return Doze::Awake;
     }
     shared.wish(held.end, wish);
     if stirring(&scene) || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0 && !held.out_switched {
         return Doze::Awake;
     }
-    connection.sleepers.fetch_add(1, Ordering::SeqCst);
-    Doze::Kernel
+    Doze::Kernel(Some(connection.sleepers.join()))
 }
 
-/// Takes bells of before out of the kernel's stream, so that the next one wakes. False when others sleep whom the unread
-/// bell is just waking: they would go back to sleep without having looked.
-pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+/// Takes bells of before out of the kernel's stream, so that the next one wakes. Others whom the
+/// unread bell is just waking must have run before: it returns who they are.
+pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Present> {
     let rung = bells::rung(shared.bell(held.end));
     let start = shared.start(held.peer()).load(Ordering::SeqCst);
-    if held.eaten >= rung || start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 {
-        return true;
+    if held.eaten() >= rung || start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 {
+        return None;
     }
-    if held.connection.sleepers.load(Ordering::SeqCst) > 0 && held.patience < PATIENCE {
-        held.patience += 1;
-        return false;
+    let connection = held.connection;
+    if let Some(others) = connection.sleepers.present(&mut held.patience) {
+        return Some(others);
     }
-    held.patience = 0;
-    let before = held.eaten;
-    while held.eaten < rung {
+    if epoll::is_deaf(held, fd, shared) {
+        // The bell, as long as it is unread, wakes those who sleep in the set.
+        return Some(connection.sleepers.now());
+    }
+    let before = held.eaten();
+    while held.eaten() < rung {
         let mut bells = [0; 16];
-        let len = (rung - held.eaten).min(bells.len() as u64) as usize;
+        let len = (rung - held.eaten()).min(bells.len() as u64) as usize;
         match kernel::take(fd, bells.as_mut_ptr(), len, false) {
             Ok(n) if n > 0 => held.count_eaten(n),
             // On its way, or the stream has ended: the next look tells.
@@ -354,10 +364,10 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
             Err(_) => break,
         }
     }
-    if held.eaten > before {
+    if held.eaten() > before {
         epoll::eaten(held, fd, shared);
     }
-    true
+    None
 }
 
 /// A look may have found what is no bell: the end, or bytes that somebody wrote past the library. The next receive tells.
@@ -417,7 +427,5 @@ pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
     pace::watch(&first.connection.pace, beside, || watches.iter().flatten().any(Watch::is_stirring))
 }
 
-/// Naps for the sake of other sleepers before bells are eaten all the same (a count may be too high for ever).
-const PATIENCE: u8 = 20;
 /// No SO_SNDTIMEO is shorter: the kernel counts it in ticks.
 const LEAST_NS: u64 = 1_000_000;

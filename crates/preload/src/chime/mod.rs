@@ -5,25 +5,25 @@
 //! and the other end writes to it. Nothing of that is in the stream, nothing is counted. An end that has no room for descriptors says
 //! nothing and is woken, and wakes, by bells.
 //!
+//! In poll an eventfd is waited for by level, so it stays rung until every thread that slept for it
+//! has run (`sleepers`); the next one that is about to sleep reads it. Sets wait for its edge and
+//! never read it.
+//!
 //! Descriptors lie where the program's do not: above its limit, if that can be raised for a moment. The number of connections that
 //! have chimes is bounded in each process. Who closes one (by `close_range`) gives that connection back to the kernel.
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::EventfdFlags;
-use rustix::fs::CWD;
-use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
 use crate::layout::Shared;
-use crate::lock::Lock;
-use crate::table::{self, DESCRIPTORS};
-use crate::{bells, drain, epoll};
+use crate::sleepers::Present;
+use crate::{bells, drain, epoll, own};
 
 /// A new pair, for end 0 and for end 1; none when this process has enough of them.
 pub(crate) fn make() -> Option<[OwnedFd; 2]> {
@@ -38,13 +38,16 @@ pub(crate) fn make() -> Option<[OwnedFd; 2]> {
 /// These are the connection's from now on, if there is room for them and they are what they should be.
 pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
     if COUNT.fetch_add(1, Ordering::Relaxed) < MOST
-        && pair.iter().all(is_eventfd)
-        && let Some(pair) = aside(pair.each_ref().map(AsFd::as_fd))
+        && pair.iter().all(|fd| own::is_eventfd(fd.as_fd()))
+        && let [Some(first), Some(second)] = pair.each_ref().map(|fd| own::aside(fd.as_fd()))
+        && let Some(first) = own::keep(first)
     {
-        let pair = pair.map(IntoRawFd::into_raw_fd);
-        pair.iter().for_each(|fd| mark(*fd, true));
-        held.chimes = pair;
-        held.connection.chime.store(pair.get(held.end).copied().unwrap_or(NONE), Ordering::Relaxed);
+        let Some(second) = own::keep(second) else {
+            COUNT.fetch_sub(1, Ordering::Relaxed);
+            return own::close(first);
+        };
+        held.chimes = [first, second];
+        held.connection.chime.store(held.chimes.get(held.end).copied().unwrap_or(NONE), Ordering::Relaxed);
         shared.chimes(held.end).store(1, Ordering::SeqCst);
     } else {
         COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -59,10 +62,21 @@ pub(crate) fn drop_of(held: &mut Held<'_>) {
         return;
     }
     COUNT.fetch_sub(1, Ordering::Relaxed);
-    for fd in pair {
-        mark(fd, false);
-        // SAFETY: [preload-descriptor] ours since `keep`, and the field that held it is cleared.
-        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    if held.connection.state() == State::Plain {
+        await_listeners(held.connection, pair.get(held.end).copied());
+    }
+    pair.into_iter().for_each(own::close);
+}
+
+/// The connection is the kernel's again. Who is about to wait for the chime must not find another's at
+/// its number, and who waits for it is to ask the kernel for more than its own.
+fn await_listeners(connection: &Connection, own: Option<c_int>) {
+    for _ in 0..LISTENER_TRIES {
+        if !connection.listeners.any() {
+            return;
+        }
+        own.into_iter().for_each(strike);
+        connection.listeners.outwait(connection.listeners.now());
     }
 }
 
@@ -93,126 +107,51 @@ pub(crate) fn pass_on(connection: &Connection) {
     }
 }
 
-/// One that poll has found rung is silent from now on. Others may sleep for it, in poll or in sets, who will not hear it any more.
-pub(crate) fn hear(fd: c_int, connection: &'static Connection) {
-    let Some(mut held) = table::hold(fd, connection) else { return };
-    let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else { return };
-    let own = connection.chime.load(Ordering::Relaxed);
-    if own == NONE {
-        return;
+/// This end's, if poll has heard it, is made silent for one who is about to sleep. Those who sleep
+/// in sets are told of what stands. Others in poll must have run before: it returns who they are.
+pub(crate) fn quiet(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
+    let connection = held.connection;
+    if !connection.heard.load(Ordering::SeqCst) {
+        return None;
     }
-    let mut count = [0; 8];
-    let _ = rustix::io::read(borrowed(own), &mut count);
-    if connection.listeners.load(Ordering::SeqCst) > 0 {
-        arm(&held, &shared, bells::DATA | bells::ROOM);
-        // Once for what is new, or two that sleep would wake one another for ever.
-        let now = (shared.head(held.peer()).load(Ordering::SeqCst), shared.tail(held.end).load(Ordering::SeqCst));
-        if now != held.heard {
-            held.heard = now;
-            strike(own);
+    let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
+    if let Some(present) = connection.listeners.present(&mut held.patience_of_listeners) {
+        return Some(present);
+    }
+    connection.heard.store(false, Ordering::SeqCst);
+    let own = connection.chime.load(Ordering::Relaxed);
+    if own != NONE {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(borrowed(own), &mut count);
+        if epoll::eaten(held, fd, &shared) {
+            // It was rung again for a set, whose thread runs soon.
+            connection.heard.store(true, Ordering::SeqCst);
+            return Some(connection.listeners.now());
         }
     }
-    epoll::eaten(&mut held, fd, &shared);
+    None
 }
 
 /// This end's wishes for its chime are taken back, unless somebody still sleeps for it, or is about to: in poll, or in a set.
 pub(crate) fn hush(held: &Held<'_>) {
-    let nobody = held.connection.listeners.load(Ordering::SeqCst) == 0 && !held.connection.is_tagged();
+    let nobody = !held.connection.listeners.any() && !held.connection.is_tagged();
     if let Some(shared) = held.shared.filter(|shared| nobody && !shared.is_far()) {
         bells::hush(shared.bell(held.end));
     }
 }
 
-/// The program closes descriptors that it does not know, and of which some may be ours: their connections go back first.
-pub(crate) fn closing(first: u32, last: u32) {
-    if COUNT.load(Ordering::Relaxed) == 0 || first == last && !is_marked(first) || !table::is_ours() {
-        return;
+/// The connection goes back to the kernel: the program closes a chime of it.
+pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, reason: Reason) {
+    drain::leave(held, fd, reason);
+    epoll::mute(fd, held.connection);
+    if let Some(shared) = held.shared {
+        shared.chimes(held.end).store(0, Ordering::SeqCst);
     }
-    for (fd, connection) in table::all() {
-        let Some(mut held) = table::hold(fd, connection) else { continue };
-        if !held.chimes.iter().any(|chime| u32::try_from(*chime).is_ok_and(|chime| (first..=last).contains(&chime))) {
-            continue;
-        }
-        drain::leave(&mut held, fd, Reason::Call("closing a descriptor of this library's"));
-        epoll::mute(fd, connection);
-        if let Some(shared) = held.shared {
-            shared.chimes(held.end).store(0, Ordering::SeqCst);
-        }
-        drop_of(&mut held);
-    }
-}
-
-/// Before a fork: the limit is to be as the program knows it.
-pub(crate) fn prepare() {
-    LIMIT.keep();
-}
-
-/// After it, in the parent.
-pub(crate) fn adopt() {
-    LIMIT.let_go();
-}
-
-/// After it, in the child.
-pub(crate) fn in_child() {
-    LIMIT.renew();
+    drop_of(held);
 }
 
 fn strike(fd: c_int) {
     let _ = rustix::io::write(borrowed(fd), &1u64.to_ne_bytes());
-}
-
-/// What a peer passes could be anything, and a write to it could wait, or do harm.
-fn is_eventfd(fd: &OwnedFd) -> bool {
-    use std::fmt::Write;
-    use std::os::fd::AsRawFd;
-    let mut path = crate::report::Line::<32>::new();
-    let mut target = [std::mem::MaybeUninit::uninit(); 32];
-    if write!(path, "/proc/self/fd/{}\0", fd.as_raw_fd()).is_err() {
-        return false;
-    }
-    let Ok(path) = std::ffi::CStr::from_bytes_with_nul(path.bytes()) else { return false };
-    rustix::fs::readlinkat_raw(CWD, path, &mut target).is_ok_and(|(name, _)| name == EVENTFD)
-}
-
-/// Both at numbers that the program does not use.
-pub(crate) fn aside(pair: [BorrowedFd<'_>; 2]) -> Option<[OwnedFd; 2]> {
-    let _one_at_a_time = LIMIT.lock()?;
-    let limit = getrlimit(Resource::Nofile);
-    let most = limit.current.unwrap_or(u64::MAX);
-    if most > PLENTY {
-        return both(pair, OUT_OF_THE_WAY);
-    }
-    let raised = most + 2 * u64::from(MOST);
-    if limit.maximum.is_some_and(|maximum| maximum < raised) {
-        return None;
-    }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }).ok()?;
-    let pair = both(pair, most as c_int);
-    let _ = setrlimit(Resource::Nofile, limit);
-    pair
-}
-
-fn both(pair: [BorrowedFd<'_>; 2], above: c_int) -> Option<[OwnedFd; 2]> {
-    let move_up = |fd: BorrowedFd<'_>| -> Result<OwnedFd, Errno> { rustix::io::fcntl_dupfd_cloexec(fd, above) };
-    let [first, second] = pair;
-    let pair = [move_up(first).ok()?, move_up(second).ok()?];
-    use std::os::fd::AsRawFd;
-    pair.iter().all(|fd| (fd.as_raw_fd() as usize) < DESCRIPTORS).then_some(pair)
-}
-
-fn mark(fd: c_int, ours: bool) {
-    if let Some(word) = OURS.get(fd as usize / 64) {
-        let bit = 1 << (fd as u32 % 64);
-        if ours {
-            word.fetch_or(bit, Ordering::Relaxed)
-        } else {
-            word.fetch_and(!bit, Ordering::Relaxed)
-        };
-    }
-}
-
-fn is_marked(fd: u32) -> bool {
-    OURS.get(fd as usize / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (fd % 64) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -220,14 +159,9 @@ mod race;
 
 /// No descriptor.
 pub(crate) const NONE: c_int = -1;
-/// Which descriptors are chimes; how many connections have them.
-static OURS: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+/// Milliseconds that a thread which was woken is waited for; one that has jumped away never comes.
+const LISTENER_TRIES: u32 = 20;
+/// How many connections have chimes.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// While the limit of descriptors is raised.
-static LIMIT: Lock = Lock::new();
 /// Connections with chimes in one process.
-const MOST: u32 = 256;
-/// So many descriptors may a program have that a few of ours among them do not matter.
-const PLENTY: u64 = 16_384;
-const OUT_OF_THE_WAY: c_int = 1024;
-const EVENTFD: &[u8] = b"anon_inode:[eventfd]";
+pub(crate) const MOST: u32 = 256;

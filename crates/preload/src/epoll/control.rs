@@ -4,13 +4,14 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
+use rustix::event::PollFlags;
 
 use super::member::{self, Entry, LISTS, Member};
 use super::set::{self, Set, SetHeld, give_up};
 use crate::connection::{Connection, Held, State};
 use crate::layout::Shared;
 use crate::ready::{self, Look, READS, Told, WRITES};
-use crate::{bells, chime, errno, real, table};
+use crate::{bells, chime, errno, kernel, real, table};
 
 /// `epoll_ctl` on a known set.
 pub(crate) fn apply(set: &'static Set, set_fd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -97,6 +98,10 @@ fn add(
         if ring && let Some(connection) = table::find(fd) {
             connection.count_tagged(1);
             members.listen(member, connection);
+            if kick {
+                // The kernel grants EPOLLOUT only where its buffer is not full.
+                chime::pass_on(connection);
+            }
         }
     }
     members.heat(member);
@@ -128,6 +133,12 @@ fn modify(
     if let Some(entry) = members.entry(member) {
         (entry.events, entry.data, entry.given, entry.tagged) = (user.events, user.u64, given, ring || marked);
         (entry.spent, entry.parked, entry.told) = (false, false, Told::default());
+        if kick
+            && entry.chime.is_some()
+            && let Some(connection) = table::find(fd)
+        {
+            chime::pass_on(connection);
+        }
     }
     members.heat(member);
     0
@@ -255,11 +266,26 @@ pub(super) fn give_back(members: &mut SetHeld, member: &'static Member) {
     members.give(op, member.fd(), events, data);
 }
 
-/// Bells were taken out of the kernel, which may have been all that would have woken somebody: whoever sleeps gets a new wish,
-/// or is woken if there is something for him already; all others look.
-pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+/// Whether a thread sleeps in a set that has it, and only a bell could wake it: there is no chime, and
+/// the kernel's buffer is full, so that EPOLLOUT is not granted.
+pub(crate) fn is_deaf(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    if !held.connection.is_tagged() || chime::to_wait_for(held, shared).is_some() {
+        return false;
+    }
+    let mut asleep = false;
+    each(fd, held.connection, |members, member| {
+        let listens = members.entry(member).is_some_and(|entry| entry.ring && !entry.spent);
+        asleep |= listens && members.set.sleepers.load(Ordering::SeqCst) > 0;
+    });
+    asleep && !errno::kept(|| kernel::events(fd, PollFlags::OUT)).contains(PollFlags::OUT)
+}
+
+/// Bells were taken out of the kernel, or a chime was read, which may have been all that would have
+/// woken somebody: whoever sleeps gets a new wish, or is woken if there is something for him already;
+/// all others look. True if the chime was rung for that.
+pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
     if !held.connection.is_tagged() {
-        return;
+        return false;
     }
     let mut asleep = false;
     let all = each(fd, held.connection, |members, member| {
@@ -271,13 +297,14 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
         asleep = true;
     }
     if !asleep {
-        return;
+        return false;
     }
     chime::arm(held, shared, bells::DATA | bells::ROOM);
     let head = shared.head(held.peer()).load(Ordering::SeqCst);
     let end = held.end;
     let room = held.out.taken(shared, end).is_err() || held.out.has_room();
     let (data, fulls) = (head != held.input.tail || shared.is_new(), held.connection.fulls.load(Ordering::Relaxed));
+    let mut rings = false;
     errno::kept(|| {
         each(fd, held.connection, |members, member| {
             let sleepers = members.set.sleepers.load(Ordering::SeqCst);
@@ -286,12 +313,20 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
             let news = data && wants & READS != 0 && told.is_none_or(|told| told.head != head)
                 || room && wants & WRITES != 0 && told.is_none_or(|told| told.fulls != fulls);
             if news && sleepers > 0 && entry.ring && !entry.spent {
+                if entry.chime.is_some() {
+                    rings = true;
+                    return;
+                }
                 entry.given |= libc::EPOLLOUT as u32;
                 let given = entry.given;
                 members.give(EPOLL_CTL_MOD, member.fd(), given, member.tag());
             }
         });
     });
+    if rings {
+        chime::pass_on(held.connection);
+    }
+    rings
 }
 
 /// As `closing`, and sets among them are closed too.

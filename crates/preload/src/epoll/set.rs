@@ -14,7 +14,7 @@ use crate::diagnosis::Reason;
 use crate::lock::{Guard, Lock};
 use crate::slab::{Place, Slab};
 use crate::table::{self, DESCRIPTORS};
-use crate::{real, receive};
+use crate::{own, real, settle};
 
 /// A set. Never unmapped.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ pub(super) fn give_up(fd: c_int, reason: &'static str) {
     if let Some(connection) = table::find(fd)
         && matches!(connection.state(), State::Counting | State::Ring)
     {
-        receive::settle(fd, connection, Reason::Call(reason));
+        settle::settle(fd, connection, Reason::Call(reason), settle::Reader::Kernel);
     }
 }
 
@@ -336,7 +336,9 @@ impl SetHeld {
 
     /// The kernel's set has a member's chime no more. The peer has it open too, so closing it would not do.
     pub(super) fn mute(&mut self, member: &'static Member) {
-        if let Some(chime) = self.entry(member).and_then(|entry| entry.chime.take()) {
+        if let Some(chime) = self.entry(member).and_then(|entry| entry.chime.take())
+            && own::is(chime)
+        {
             self.give(EPOLL_CTL_DEL, chime, 0, 0);
         }
     }

@@ -2,8 +2,14 @@
 //!
 //! By datagrams, not one byte of the stream: the connecting end listens on the UDP port of its connection's own number, the accepting
 //! end sends there. `KNOCK` names the connection; `ANSWER` and `CARD` bring each end's queue pair and a number that the other has made up
-//! for this once. All carry a proof of the key that both hosts have. Nobody waits: a step is made at the end of a call, a datagram that
-//! is lost costs the acceleration, and where nobody answers the connection stays as it is.
+//! for this once, and carry a proof of the key that both hosts have.
+//!
+//! The connecting end proves first: a server's knock carries nothing that depends on the key, so
+//! whoever connects to it has nothing to try keys on. The connecting end listens to the address
+//! alone that its program connected to.
+//!
+//! Nobody waits: a step is made at the end of a call, a datagram that is lost costs the
+//! acceleration, and where nobody answers the connection stays as it is.
 
 use core::net::SocketAddr;
 use std::ffi::c_int;
@@ -50,17 +56,16 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     let connection = name::connection(fd, held.end).ok_or(Errno::NOTCONN)?;
     let mut letter = Letter::new(KNOCK, &connection);
     if held.end == 1 {
-        while let Some((answer, _)) = hear(held, means, &connection)? {
+        while let Some((answer, _)) = hear(held, fd, means, &connection)? {
             if answer.kind() == ANSWER && answer.nonce(ACCEPTING) == held.nonce {
                 return accept(held, means, here, &answer, letter);
             }
         }
         letter.put(ACCEPTING, &held.nonce);
-        letter.sign(&means.key);
         say(held.offer, &letter, None)?;
         return Err(Errno::AGAIN);
     }
-    while let Some((knock, from)) = hear(held, means, &connection)? {
+    while let Some((knock, from)) = hear(held, fd, means, &connection)? {
         if knock.kind() == KNOCK {
             held.shared = Some(Far::create(means, held.end, Some(here))?);
             return answer(held, means, &knock, letter, from);
@@ -129,7 +134,7 @@ pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
         }
         return Ok(true);
     }
-    while let Some((letter, from)) = hear(held, means, &connection)? {
+    while let Some((letter, from)) = hear(held, fd, means, &connection)? {
         if letter.kind() == KNOCK {
             answer(held, means, &letter, Letter::new(ANSWER, &connection), from)?;
         } else if letter.kind() == CARD && letter.nonce(CONNECTING) == held.nonce {
@@ -147,9 +152,11 @@ fn leave(held: &mut Inner) {
     crate::meeting::withdraw_offer(held);
 }
 
-/// The next letter about this connection from somebody who has the key. A few at a time.
+/// The next letter about this connection from the other end's host: a knock, or from somebody who
+/// has the key. A few at a time.
 fn hear(
     held: &Inner,
+    fd: c_int,
     means: &nic::Means,
     connection: &[u8; 36],
 ) -> Result<Option<(Letter, Option<SocketAddrAny>)>, Errno> {
@@ -159,11 +166,19 @@ fn hear(
             Err(Errno::AGAIN | Errno::CONNREFUSED) => return Ok(None),
             other => other?,
         };
-        if letter.is_taken(len, connection, &means.key) {
+        if letter.is_taken(len, connection, &means.key) && comes_from(fd, from.as_ref())? {
             return Ok(Some((letter, from)));
         }
     }
     Ok(None)
+}
+
+/// Whether a datagram is of the host at the other end of the connection. A connected socket hears
+/// no other, and may say no address.
+fn comes_from(fd: c_int, from: Option<&SocketAddrAny>) -> Result<bool, Errno> {
+    let host = |address: &SocketAddrAny| SocketAddr::try_from(address.clone()).ok().map(|it| it.ip().to_canonical());
+    let peer = rustix::net::getpeername(borrowed(fd))?.ok_or(Errno::NOTCONN)?;
+    Ok(from.is_none_or(|from| host(from) == host(&peer)))
 }
 
 fn say(socket: c_int, letter: &Letter, to: Option<SocketAddrAny>) -> Result<(), Errno> {
@@ -235,13 +250,25 @@ impl Letter {
         self.put(PROOF, &proof);
     }
 
-    /// Whether a datagram of this length is one about this connection from somebody who has the key.
+    /// Whether a datagram of this length is one about this connection: a knock, or of somebody who
+    /// has the key.
     fn is_taken(&self, len: usize, connection: &[u8; 36], key: &Key) -> bool {
-        len == LETTER_BYTES && self.is_about(connection) && same(&self.proof(key), &self.take::<32>(PROOF))
+        len == LETTER_BYTES && self.is_about(connection) && (self.is_knock(connection) || self.is_signed(key))
+    }
+
+    /// A knock says its sender's number and no more.
+    fn is_knock(&self, connection: &[u8; 36]) -> bool {
+        let mut knock = Letter::new(KNOCK, connection);
+        knock.put(ACCEPTING, &self.nonce(ACCEPTING));
+        self.bytes.get(..LETTER_BYTES) == knock.bytes.get(..LETTER_BYTES)
+    }
+
+    fn is_signed(&self, key: &Key) -> bool {
+        self.kind() != KNOCK && same(&self.proof(key), &self.take::<32>(PROOF))
     }
 }
 
-const GREETING: [u8; 16] = *b"overside-rdma-01";
+const GREETING: [u8; 16] = *b"overside-rdma-02";
 const KNOCK: u8 = 1;
 const ANSWER: u8 = 2;
 const CARD: u8 = 3;
@@ -263,10 +290,17 @@ pub(super) mod parts {
     use super::*;
 
     fn key() -> Key {
-        Key::from_bytes(b"the key of the fuzz targets").unwrap()
+        overside_verbs::handshake::parts::key(1)
     }
 
     const CONNECTION_OF_ALL: [u8; 36] = [7; 36];
+    const NUMBER: std::ops::Range<usize> = ACCEPTING..CONNECTING;
+
+    /// Whether this byte of an input is in the number of a knock.
+    #[cfg(test)]
+    pub fn is_number_of_knock(bytes: &[u8], at: usize) -> bool {
+        bytes.get(1 + KIND) == Some(&KNOCK) && at.checked_sub(1).is_some_and(|at| NUMBER.contains(&at))
+    }
 
     /// True: it is taken. The first byte says whether it is signed by whoever has the key.
     ///
@@ -277,15 +311,18 @@ pub(super) mod parts {
         let mut letter = Letter { bytes: [0; LETTER_BYTES + 1] };
         let len = bytes.len().min(LETTER_BYTES + 1);
         letter.bytes[..len].copy_from_slice(&bytes[..len]);
-        if signed & 1 == 1 {
+        if signed & 1 == 1 && letter.kind() != KNOCK {
             letter.sign(&key());
         }
         if !letter.is_taken(len, &CONNECTION_OF_ALL, &key()) {
             return false;
         }
         let mut changed = Letter { bytes: letter.bytes };
-        changed.bytes[usize::from(signed >> 1) % LETTER_BYTES] ^= 1;
-        assert!(!changed.is_taken(len, &CONNECTION_OF_ALL, &key()), "another one has the same proof");
+        let at = usize::from(signed >> 1) % LETTER_BYTES;
+        changed.bytes[at] ^= 1;
+        // Nobody has signed a knock: it may say any number.
+        let free = letter.kind() == KNOCK && NUMBER.contains(&at);
+        assert!(free || !changed.is_taken(len, &CONNECTION_OF_ALL, &key()), "another one has the same proof");
         if let Some(card) = letter.card() {
             assert_eq!(Card::decode(&card.encode()), Some(card), "a card has one encoding");
         }
@@ -300,9 +337,11 @@ pub(super) mod parts {
             .flat_map(|kind| {
                 let mut letter = Letter::new(kind, &CONNECTION_OF_ALL);
                 letter.put(ACCEPTING, &[1; 16]);
-                letter.put(CONNECTING, &[2; 16]);
-                letter.put(CARD_AT, if kind == KNOCK { &[0; Card::BYTES] } else { &card });
-                letter.sign(&key());
+                if kind != KNOCK {
+                    letter.put(CONNECTING, &[2; 16]);
+                    letter.put(CARD_AT, &card);
+                    letter.sign(&key());
+                }
                 [0, 1].map(|signed| [&[signed], &letter.bytes[..LETTER_BYTES]].concat())
             })
             .collect()
@@ -324,6 +363,42 @@ pub(super) mod parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_knock_tells_nothing_of_the_key_and_stands_for_no_proof() {
+        let (connection, key) = ([7; 36], overside_verbs::handshake::parts::key(1));
+        let mut knock = Letter::new(KNOCK, &connection);
+        knock.put(ACCEPTING, &[1; 16]);
+        assert_eq!(knock.take::<32>(PROOF), [0; 32]);
+        assert!(knock.is_taken(LETTER_BYTES, &connection, &key));
+        // Nor is one taken that carries more.
+        for at in [CONNECTING, CARD_AT, PROOF] {
+            let mut more = Letter { bytes: knock.bytes };
+            more.put(at, &[1]);
+            assert!(!more.is_taken(LETTER_BYTES, &connection, &key), "at {at}");
+        }
+        // What brings a queue pair needs the proof.
+        for kind in [ANSWER, CARD] {
+            knock.put(KIND, &[kind]);
+            assert!(!knock.is_taken(LETTER_BYTES, &connection, &key));
+            let mut signed = Letter { bytes: knock.bytes };
+            signed.sign(&key);
+            assert!(signed.is_taken(LETTER_BYTES, &connection, &key));
+        }
+    }
+
+    /// Or the answer to a forged knock, which proves the key, would go to whoever forged it.
+    #[test]
+    fn only_the_host_at_the_other_end_is_heard() {
+        use std::os::fd::AsRawFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let from = |address: &str| Some(SocketAddrAny::from(address.parse::<SocketAddr>().unwrap()));
+        let heard = |from: Option<SocketAddrAny>| comes_from(stream.as_raw_fd(), from.as_ref());
+        assert_eq!((heard(from("127.0.0.1:9")), heard(from("[::ffff:127.0.0.1]:9"))), (Ok(true), Ok(true)));
+        assert_eq!((heard(from("127.0.0.2:9")), heard(from("[::1]:9"))), (Ok(false), Ok(false)));
+        assert_eq!(heard(None), Ok(true), "a connected socket hears no other");
+    }
 
     #[test]
     fn the_parts_of_a_letter_do_not_overlap() {

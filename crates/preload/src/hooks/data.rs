@@ -1,4 +1,5 @@
-//! Bytes of one or several buffers: read, recv, write, send and their kin.
+//! Bytes of one or several buffers: read, recv, write, send and their kin. The C library has some
+//! of them under a second name, as other functions here.
 
 use std::ffi::{c_int, c_void};
 
@@ -20,6 +21,11 @@ unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t {
+    if len == 0 {
+        // It returns at once, unlike `recv`.
+        // SAFETY: [preload-real] the program's arguments.
+        return unsafe { real::read(fd, to, len) };
+    }
     // SAFETY: [preload-real] the program's arguments.
     receive_by(fd, &one(to, len), 0, || unsafe { real::read(fd, to, len) })
 }
@@ -30,15 +36,21 @@ unsafe extern "C-unwind" fn __read_chk(fd: c_int, to: *mut c_void, len: usize, r
         // SAFETY: [preload-real] the program's arguments; the C library ends the program in its own words.
         return unsafe { real::__read_chk(fd, to, len, room) };
     }
-    // SAFETY: [preload-real] the program's arguments.
-    receive_by(fd, &one(to, len), 0, || unsafe { real::read(fd, to, len) })
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { read(fd, to, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { read(fd, to, len) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     if table::find(fd).is_some()
         // SAFETY: [preload-program] the program's list.
-        && let Some(list) = unsafe { list(iov, count) }
+        && let Some(list) = unsafe { list(iov, count) }.filter(|list| !iovecs::is_empty(list))
     {
         // SAFETY: [preload-real] the program's arguments.
         return receive_by(fd, list, 0, || unsafe { real::readv(fd, iov, count) });
@@ -110,6 +122,18 @@ unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: usize) ->
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __write(fd: c_int, from: *const c_void, len: usize) -> ssize_t {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { write(fd, from, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __send(fd: c_int, from: *const c_void, len: usize, flags: c_int) -> ssize_t {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { send(fd, from, len, flags) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     if table::find(fd).is_some()
         // SAFETY: [preload-program] the program's list.
@@ -138,7 +162,9 @@ unsafe extern "C-unwind" fn sendto(
     alen: socklen_t,
 ) -> ssize_t {
     if !address.is_null() {
-        super::give_up(fd, "sendto with an address");
+        // SAFETY: [preload-real] the program's arguments.
+        let real = || unsafe { real::sendto(fd, from, len, flags, address, alen) };
+        return super::send_past(fd, "sendto with an address", real);
     }
     // SAFETY: [preload-real] the program's arguments.
     send_by(fd, &one(from, len), flags, || unsafe { real::sendto(fd, from, len, flags, address, alen) })

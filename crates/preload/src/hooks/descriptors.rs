@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use libc::{sockaddr, socklen_t};
 use rustix::net::{SocketAddrAny, SocketAddrV4, SocketAddrV6, SocketType, sockopt};
 
-use super::give_up;
+use super::{give_up, give_up_to};
 use crate::connection::{Connection, State};
 use crate::kernel::borrowed;
-use crate::{chime, end, epoll, errno, far, meeting, real, table};
+use crate::layout::SWITCHED;
+use crate::settle::Reader;
+use crate::{end, epoll, errno, far, meeting, own, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -39,6 +41,12 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { connect(fd, address, len) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: [preload-real] the program's arguments.
     let result = unsafe { real::accept(fd, address, len) };
@@ -59,6 +67,8 @@ fn accepted(fd: c_int) {
         return;
     }
     errno::kept(|| {
+        // It is new: what was said of its number was of another.
+        table::note_in_set(fd, false);
         if let Some(distant) = is_for_us(fd)
             && table::is_ours()
         {
@@ -104,9 +114,15 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { close(fd) }
+}
+
 /// Before a descriptor is closed.
 pub(super) fn forget(fd: c_int) {
-    errno::kept(|| chime::closing(fd as u32, fd as u32));
+    errno::kept(|| own::closing(fd as u32, fd as u32));
     table::note_in_set(fd, false);
     epoll::closing(fd);
     if epoll::find(fd).is_some() && errno::kept(table::is_ours) {
@@ -121,7 +137,7 @@ pub(super) fn forget(fd: c_int) {
 
 /// Before all these are closed.
 fn forget_range(first: c_uint, last: c_uint) {
-    chime::closing(first, last);
+    own::closing(first, last);
     epoll::closing_range(first, last);
     for (fd, connection) in table::range(first, last) {
         end::close(fd, connection);
@@ -131,11 +147,16 @@ fn forget_range(first: c_uint, last: c_uint) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if flags & CLOSE_RANGE_CLOEXEC == 0 && errno::kept(table::is_ours) {
-        forget_range(first, last);
-    }
+    before_close_range(first, last, flags);
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::close_range(first, last, flags) }
+}
+
+/// Unless it closes nothing yet.
+pub(super) fn before_close_range(first: c_uint, last: c_uint, flags: c_int) {
+    if flags & CLOSE_RANGE_CLOEXEC == 0 && errno::kept(table::is_ours) {
+        errno::kept(|| forget_range(first, last));
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -149,7 +170,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    give_up(fd, "shutdown");
+    give_up_to(Reader::Here, fd, "shutdown");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::shutdown(fd, how) }
 }
@@ -176,6 +197,12 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { dup2(fd, to) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to && flags & !libc::O_CLOEXEC == 0 && borrowed_exists(fd) {
         forget(to);
@@ -187,7 +214,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 /// Whether a dup of it can succeed; only then is the target closed.
-fn borrowed_exists(fd: c_int) -> bool {
+pub(super) fn borrowed_exists(fd: c_int) -> bool {
     fd >= 0 && errno::kept(|| rustix::io::fcntl_getfd(borrowed(fd)).is_ok())
 }
 
@@ -200,10 +227,10 @@ fn doubled(fd: c_int, new: c_int) {
     let Some(connection) = table::find(fd) else { return };
     errno::kept(|| {
         if !table::is_ours() {
-            give_up(fd, "dup in a vfork child");
+            give_up_to(Reader::Stranger, fd, "dup in a vfork child");
         } else if new <= libc::STDERR_FILENO {
             // The C library's streams read and write there by calls of their own.
-            give_up(fd, "a standard stream");
+            give_up_to(Reader::Stranger, fd, "a standard stream");
             table::add(new, connection);
         } else if !table::add(new, connection) {
             give_up(fd, "a descriptor above 65535");
@@ -217,6 +244,12 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) ->
     let result = unsafe { real::fcntl(fd, command, argument) };
     after_fcntl(fd, command, argument, result);
     result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { fcntl(fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
@@ -287,9 +320,17 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
         let taken = held.out.taken(&shared, end).ok()?;
         return (!taken.switched && held.started).then_some((held.out.head - taken.tail) as c_int);
     }
-    let in_ring = if held.in_switched { 0 } else { held.input.waiting(&shared, peer).ok()? };
+    let word = shared.tail(peer).load(Ordering::Acquire);
+    let in_ring = if held.in_switched {
+        held.rest()
+    } else if word & SWITCHED != 0 && !shared.is_far() {
+        // What the sender has switched before comes through the kernel.
+        (word & !SWITCHED).checked_sub(held.input.tail)?
+    } else {
+        held.input.waiting(&shared, peer).ok()?
+    };
     // Before those of the ring may lie others, and bells.
-    let bells = crate::bells::rung(shared.bell(end)).saturating_sub(held.eaten);
+    let bells = crate::bells::rung(shared.bell(end)).saturating_sub(held.eaten());
     Some((in_ring + crate::kernel::pending(fd).saturating_sub(bells)) as c_int)
 }
 

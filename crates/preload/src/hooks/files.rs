@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 
 use libc::{iovec, off_t, ssize_t};
 
-use super::{give_up, send_by};
+use super::{give_up, give_up_to, send_by};
 use crate::connection::State;
+use crate::settle::Reader;
 use crate::{errno, real, table};
 
 #[unsafe(no_mangle)]
@@ -33,7 +34,7 @@ unsafe fn by_ring_or(out: c_int, from: c_int, at: *mut off_t, len: usize, kernel
         if table::find(out).is_some_and(|connection| connection.state() == State::Ring) {
             // SAFETY: [preload-program] the program's place for a position.
             return unsafe { into_ring(out, from, at, len) }.unwrap_or_else(|| {
-                give_up(out, "sendfile of what is no file");
+                give_up_to(Reader::Here, out, "sendfile of what is no file");
                 kernel()
             });
         }

@@ -1,17 +1,23 @@
 //! sendmsg and recvmsg, with ancillary data and without.
 
 use std::ffi::{c_int, c_uint};
+use std::time::{Duration, Instant};
 
 use libc::{cmsghdr, iovec, mmsghdr, msghdr, ssize_t, timespec};
 
-use super::{give_up, receive_as, send_by};
+use super::{give_up, give_up_to, receive_as, send_by};
+use crate::connection::State;
 use crate::receive::How;
+use crate::settle::Reader;
 use crate::{epoll, iovecs, real, table};
 
 /// The buffers of a message, when its header can be read at all.
 unsafe fn buffers<'a>(message: *const msghdr) -> Option<(&'a msghdr, &'a [iovec])> {
     // SAFETY: [preload-program] the program's promise to sendmsg or recvmsg.
     let header = unsafe { message.as_ref() }.filter(|_| iovecs::is_inside(message))?;
+    if header.msg_iovlen == 0 {
+        return Some((header, &[]));
+    }
     if !iovecs::is_inside(header.msg_iov) || header.msg_iovlen > 1024 {
         return None;
     }
@@ -28,7 +34,10 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
         && let Some((header, list)) = unsafe { buffers(message) }
     {
         if header.msg_controllen > 0 || !header.msg_name.is_null() {
-            give_up(fd, "sendmsg with ancillary data");
+            // SAFETY: [preload-real] the program's arguments.
+            return super::send_past(fd, "sendmsg with ancillary data", || unsafe {
+                real::sendmsg(fd, message, flags)
+            });
         }
         // SAFETY: [preload-real] the program's arguments.
         return send_by(fd, list, flags, || unsafe { real::sendmsg(fd, message, flags) });
@@ -70,7 +79,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    give_up(fd, "sendmmsg");
+    give_up_to(Reader::Here, fd, "sendmmsg");
     for index in 0..if messages.is_null() { 0 } else { (count as usize).min(MESSAGES_MAX) } {
         // SAFETY: [preload-program] the program's messages.
         unsafe { give_up_passed(&raw const (*messages.add(index)).msg_hdr) };
@@ -87,9 +96,37 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    give_up(fd, "recvmmsg");
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::recvmmsg(fd, messages, count, flags, timeout) }
+    let in_ring = table::find(fd).is_some_and(|connection| connection.state() == State::Ring);
+    if !in_ring || !iovecs::is_inside(messages) {
+        give_up(fd, "recvmmsg");
+        // SAFETY: [preload-real] the program's arguments.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    // SAFETY: [preload-program] the program's time, or none.
+    let limit = unsafe { timeout.as_ref() };
+    let limit =
+        limit.map(|limit| Duration::new(limit.tv_sec.max(0) as u64, limit.tv_nsec.clamp(0, 999_999_999) as u32));
+    let begun = Instant::now();
+    let mut flags_now = flags & !libc::MSG_WAITFORONE;
+    let mut got = 0;
+    while got < count.min(MESSAGES_MAX as c_uint) {
+        // SAFETY: [preload-program] the program's messages, of which this is one.
+        let len = unsafe { recvmsg(fd, &raw mut (*messages.add(got as usize)).msg_hdr, flags_now) };
+        if len < 0 {
+            break;
+        }
+        // SAFETY: [preload-program] the same.
+        unsafe { (*messages.add(got as usize)).msg_len = len as c_uint };
+        got += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags_now |= libc::MSG_DONTWAIT;
+        }
+        // As the kernel has it: the time is looked at between messages.
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            break;
+        }
+    }
+    if got > 0 { got as c_int } else { -1 }
 }
 
 /// Connections whose descriptors travel with a message: whoever gets them may not have the library.
@@ -108,7 +145,7 @@ unsafe fn give_up_passed(message: *const msghdr) {
                 let bytes = part.cmsg_len.saturating_sub(size_of::<cmsghdr>());
                 for index in 0..bytes / size_of::<c_int>() {
                     let fd = fds.add(index).read_unaligned();
-                    give_up(fd, "its descriptor was passed on");
+                    give_up_to(Reader::Stranger, fd, "its descriptor was passed on");
                     epoll::make_foreign(fd, "a set of epoll that was passed on");
                 }
             }

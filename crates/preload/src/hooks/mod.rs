@@ -19,10 +19,11 @@ use std::ffi::c_int;
 
 use libc::iovec;
 
-use crate::connection::State;
+use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
-use crate::receive::{How, settle};
-use crate::{crowd, end, errno, far, fork, kernel, meeting, receive, report, send, table, wait};
+use crate::receive::How;
+use crate::settle::{Reader, settle};
+use crate::{crowd, end, errno, far, fork, iovecs, kernel, meeting, receive, report, send, table, wait};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -64,8 +65,25 @@ fn receive_as(fd: c_int, list: &[iovec], flags: c_int, how: How, real: impl FnOn
     let Some(connection) = table::find(fd) else { return real() };
     if connection.state() == State::Ring {
         wait::cancellation_point();
+        if iovecs::is_empty(list) {
+            return receive_nothing(fd, connection, flags, how, real);
+        }
     }
     receive::run(fd, connection, list, flags, how, real)
+}
+
+/// A receive of no bytes waits for some, or for the end, and takes none.
+fn receive_nothing(
+    fd: c_int,
+    connection: &'static Connection,
+    flags: c_int,
+    how: How,
+    real: impl FnOnce() -> isize,
+) -> isize {
+    let mut byte = 0u8;
+    let list = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_PEEK;
+    receive::run(fd, connection, &list, flags, how, real).min(0)
 }
 
 /// A send of these buffers, by the ring or by `real`.
@@ -78,12 +96,30 @@ fn send_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize
     send::run(fd, connection, list, flags, real)
 }
 
-/// The connection goes back to the kernel, if it ever left: a call that is not covered follows.
+/// A send of more than bytes, by `real`: the connection goes back first, and what is unread here may still lie in its ring.
+fn send_past(fd: c_int, call: &'static str, real: impl FnOnce() -> isize) -> isize {
+    let Some(connection) = table::find(fd) else { return real() };
+    give_up_to(Reader::Here, fd, call);
+    let result = real();
+    if let Ok(sent @ 1..) = usize::try_from(result)
+        && connection.state() == State::Ring
+    {
+        errno::kept(|| table::hold(fd, connection).inspect(|held| held.count_sent(sent)));
+    }
+    result
+}
+
+/// The connection goes back to the kernel, if it ever left: a call that is not covered follows, and reads what the kernel has.
 fn give_up(fd: c_int, call: &'static str) {
+    give_up_to(Reader::Kernel, fd, call);
+}
+
+/// The same, by who reads on.
+fn give_up_to(reader: Reader, fd: c_int, call: &'static str) {
     if let Some(connection) = table::find(fd)
         && matches!(connection.state(), State::Counting | State::Ring)
     {
-        settle(fd, connection, Reason::Call(call));
+        settle(fd, connection, Reason::Call(call), reader);
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use libc::socklen_t;
 
-use super::give_up;
+use super::give_up_to;
 use crate::connection::{Connection, State};
+use crate::settle::Reader;
 use crate::{drain, iovecs, real, table};
 
 #[unsafe(no_mangle)]
@@ -41,7 +42,7 @@ unsafe extern "C-unwind" fn setsockopt(
                 libc::SOL_SOCKET,
                 libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | libc::SO_ZEROCOPY,
             )
-            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => give_up(fd, "a socket option"),
+            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => give_up_to(Reader::Here, fd, "a socket option"),
             _ => {}
         }
     }

@@ -6,7 +6,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::pid_t;
 
-use super::give_up;
+use super::give_up_to;
+use crate::settle::Reader;
 use crate::{errno, fork, real};
 
 type Strings = *const *const c_char;
@@ -88,7 +89,7 @@ unsafe extern "C-unwind" fn posix_spawnp(
 /// What is doubled for a new program goes back, whether it would be inherited by itself or not.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
-    give_up(fd, "posix_spawn with its descriptor");
+    give_up_to(Reader::Stranger, fd, "posix_spawn with its descriptor");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }

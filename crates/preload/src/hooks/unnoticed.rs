@@ -4,8 +4,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{aiocb, iovec, off_t, ssize_t};
 
-use super::give_up;
-use crate::{iovecs, real};
+use super::descriptors::forget;
+use super::{give_up, give_up_to};
+use crate::connection::State;
+use crate::settle::Reader;
+use crate::{errno, iovecs, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn splice(
@@ -16,18 +19,61 @@ unsafe extern "C-unwind" fn splice(
     len: usize,
     flags: c_uint,
 ) -> ssize_t {
-    give_up(from, "splice");
-    give_up(to, "splice");
+    give_up_to(Reader::Here, from, "splice");
+    give_up_to(Reader::Here, to, "splice");
+    if table::find(from).is_some_and(|connection| connection.state() == State::Ring) {
+        return out_of_ring(from, to, len, flags);
+    }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::splice(from, from_at, to, to_at, len, flags) }
+}
+
+/// What still lies in the ring goes into a pipe by way of memory: as much as the pipe takes without waiting once it has room.
+fn out_of_ring(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_t {
+    let mut bytes = [0u8; libc::PIPE_BUF];
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    let mut room = libc::pollfd { fd: to, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: [preload-real] one pollfd of ours.
+    match unsafe { real::poll(&mut room, 1, if waits { -1 } else { 0 }) } {
+        0 => return errno::fail(libc::EAGAIN),
+        1 => {}
+        _ => return -1,
+    }
+    let list = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len.min(bytes.len()) }];
+    let wait = if waits { 0 } else { libc::MSG_DONTWAIT };
+    let (at, most) = (bytes.as_mut_ptr().cast(), len.min(bytes.len()));
+    // SAFETY: [preload-real] so many bytes of ours.
+    let got = super::receive_by(from, &list, wait, || unsafe { real::recv(from, at, most, wait) });
+    if got <= 0 {
+        return got;
+    }
+    // SAFETY: [preload-real] so many bytes of ours, just read.
+    unsafe { real::write(to, bytes.as_ptr().cast(), got as usize) }
 }
 
 /// A stream of the C library reads and writes by calls of its own.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    give_up(fd, "fdopen");
+    give_up_to(Reader::Stranger, fd, "fdopen");
+    if table::find(fd).is_none() {
+        // A socket that is connected later is the kernel's, too.
+        table::note_in_set(fd, true);
+    }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::fdopen(fd, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(stream: *mut c_void) -> c_int {
+    if !stream.is_null() {
+        // SAFETY: [preload-program] the program's stream.
+        let fd = errno::kept(|| unsafe { libc::fileno(stream.cast()) });
+        if fd >= 0 {
+            forget(fd);
+        }
+    }
+    // SAFETY: [preload-real] the program's argument.
+    unsafe { real::fclose(stream) }
 }
 
 #[unsafe(no_mangle)]
@@ -46,7 +92,7 @@ unsafe extern "C-unwind" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-    give_up(fd, "pwritev2");
+    give_up_to(Reader::Here, fd, "pwritev2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::pwritev2(fd, iov, count, at, flags) }
 }
@@ -59,7 +105,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
     at: off_t,
     flags: c_int,
 ) -> ssize_t {
-    give_up(fd, "pwritev2");
+    give_up_to(Reader::Here, fd, "pwritev2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::pwritev64v2(fd, iov, count, at, flags) }
 }

@@ -1,10 +1,11 @@
 //! Functions that take any number of arguments, which Rust cannot define: each saves the registers in which arguments
 //! come, lets this library do what must be done first, and jumps to the C library's own with everything as it was.
 
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use super::{descriptors, give_up};
-use crate::{fork, real};
+use super::{descriptors, give_up, give_up_to};
+use crate::settle::Reader;
+use crate::{epoll, errno, fork, iovecs, real, table};
 
 extern "C" fn before_execl() -> *const c_void {
     fork::before_exec("exec");
@@ -22,12 +23,12 @@ extern "C" fn before_execle() -> *const c_void {
 }
 
 extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
-    give_up(fd, "dprintf");
+    give_up_to(Reader::Here, fd, "dprintf");
     real::address(c"dprintf")
 }
 
 extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
-    give_up(fd, "dprintf");
+    give_up_to(Reader::Here, fd, "dprintf");
     real::address(c"__dprintf_chk")
 }
 
@@ -54,11 +55,20 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
             give_up(fd, "a raw system call");
             give_up(third as c_int, "a raw system call");
         }
-        libc::SYS_dup3 => {
-            give_up(fd, "a raw system call");
-            descriptors::forget(second as c_int);
-        }
+        libc::SYS_dup3 => before_dup(fd, second as c_int),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => before_dup(fd, second as c_int),
+        // It may make a double, or the socket wait no more.
+        libc::SYS_fcntl | libc::SYS_ioctl | libc::SYS_setsockopt => give_up(fd, "a raw system call"),
         libc::SYS_close => descriptors::forget(fd),
+        libc::SYS_close_range => {
+            descriptors::before_close_range(first as c_uint, second as c_uint, third as c_int);
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait => before_wait(number, first, second),
+        libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 | libc::SYS_epoll_ctl => {
+            before_wait(number, first, second)
+        }
         libc::SYS_seccomp => fork::before_sandbox("a sandbox"),
         libc::SYS_prctl if fd == libc::PR_SET_SECCOMP => fork::before_sandbox("a sandbox"),
         libc::SYS_io_uring_setup => fork::before_sandbox("io_uring"),
@@ -68,9 +78,37 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
     real::syscall()
 }
 
+fn before_dup(fd: c_int, to: c_int) {
+    give_up(fd, "a raw system call");
+    if fd != to && descriptors::borrowed_exists(fd) {
+        descriptors::forget(to);
+    }
+}
+
+/// What is waited for without this library, or changed in a set, is the kernel's.
+fn before_wait(number: c_long, first: usize, second: usize) {
+    let is_set = [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_epoll_ctl].contains(&number);
+    #[cfg(target_arch = "x86_64")]
+    let (is_set, is_poll) = (is_set || number == libc::SYS_epoll_wait, number == libc::SYS_poll);
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_poll = false;
+    if is_set {
+        errno::kept(|| epoll::make_foreign(first as c_int, "a raw system call"));
+    } else if is_poll || number == libc::SYS_ppoll {
+        let fds = first as *const libc::pollfd;
+        for index in 0..if iovecs::is_inside(fds) { second } else { 0 } {
+            // SAFETY: [preload-program] the program's array.
+            give_up(unsafe { (*fds.add(index)).fd }, "a raw system call");
+        }
+    } else if first > 0 {
+        // Which of these it asks for is the kernel's to see.
+        table::range(0, first as u32 - 1).for_each(|(fd, _)| give_up(fd, "a raw system call"));
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
-    give_up(fd, "dprintf");
+    give_up_to(Reader::Here, fd, "dprintf");
     // SAFETY: [preload-real] the program's arguments; a list of arguments is passed by its address.
     unsafe { real::vdprintf(fd, format, arguments) }
 }
@@ -82,7 +120,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     format: *const c_char,
     arguments: *mut c_void,
 ) -> c_int {
-    give_up(fd, "dprintf");
+    give_up_to(Reader::Here, fd, "dprintf");
     // SAFETY: [preload-real] the program's arguments; a list of arguments is passed by its address.
     unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
 }

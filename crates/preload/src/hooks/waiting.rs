@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::give_up;
-use crate::connection::{Connection, State};
+use crate::connection::Connection;
 use crate::{epoll, errno, poll as rings, real, table};
 
-/// The program's own array, when some of it concerns us; more than we take at once goes back to the kernel.
+/// The program's own array, when some of it concerns us.
 unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() {
+    if fds.is_null() || rings::is_too_many(count) {
         return None;
     }
     // SAFETY: [preload-program] the program's array.
@@ -19,16 +19,7 @@ unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]
     if epoll::has_any() {
         list.iter().for_each(|poll| epoll::make_foreign(poll.fd, "poll of a set of epoll"));
     }
-    if !rings::concerns(list) {
-        return None;
-    }
-    if list.len() > rings::AT_MOST {
-        for poll in list {
-            give_up(poll.fd, "poll of many");
-        }
-        return None;
-    }
-    Some(list)
+    rings::concerns(list).then_some(list)
 }
 
 /// The program's time, or none, which is for ever. `Err` for one that the kernel is to refuse.
@@ -53,6 +44,12 @@ unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int
             None => real::poll(fds, count, timeout),
         }
     }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { poll(fds, count, timeout) }
 }
 
 #[unsafe(no_mangle)]
@@ -132,6 +129,18 @@ unsafe extern "C-unwind" fn select(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __select(
+    count: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    errors: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: [preload-program] the program's arguments.
+    unsafe { select(count, reads, writes, errors, timeout) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pselect(
     count: c_int,
     reads: *mut fd_set,
@@ -172,23 +181,17 @@ unsafe fn selected(
         (0..count).filter(within).for_each(|fd| epoll::make_foreign(fd, "select of a set of epoll"));
     }
     let in_ring = |(fd, connection): &(c_int, &Connection)| {
-        connection.state() == State::Ring && sets.iter().any(|set| has(*fd, *set))
+        rings::may_be_in_ring(connection) && sets.iter().any(|set| has(*fd, *set))
     };
     if count == 0 || !table::range(0, count as u32 - 1).any(|entry| in_ring(&entry)) {
         return None;
     }
-    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; rings::AT_MOST];
+    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; libc::FD_SETSIZE];
     let mut len = 0;
     for fd in 0..count {
         let events = EVENTS.iter().zip(sets).filter(|(_, set)| has(fd, *set)).fold(0, |all, (events, _)| all | events);
         if events != 0 {
-            match list.get_mut(len) {
-                Some(place) => *place = pollfd { fd, events, revents: 0 },
-                None => {
-                    table::range(0, count as u32 - 1).filter(in_ring).for_each(|(fd, _)| give_up(fd, "select of many"));
-                    return None;
-                }
-            }
+            *list.get_mut(len)? = pollfd { fd, events, revents: 0 };
             len += 1;
         }
     }

@@ -116,6 +116,36 @@ pub(crate) fn polled_many(side: Side, log: &mut Log) {
     log.say("polled");
 }
 
+/// Lists nearly as long as the kernel takes them, and longer ones, which it refuses.
+pub(crate) fn polled_to_the_limit(side: Side, log: &mut Log) {
+    // SAFETY: live structures, and so many pollfds.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = 300;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        side.warm_up();
+        for many in [200, 299, 20] {
+            let mut all = vec![libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; many];
+            all[many / 2].fd = side.fd;
+            for round in 0..30usize {
+                if !side.server {
+                    send_all(side.fd, &pattern(round, 100));
+                    assert!(recv_exactly(side.fd, 100) == pattern(round, 100));
+                    crate::sock::nap(round as u64 % 3);
+                    continue;
+                }
+                assert_eq!(libc::poll(all.as_mut_ptr(), many as libc::nfds_t, 60_000), 1);
+                let bytes = recv_exactly(side.fd, 100);
+                send_all(side.fd, &bytes);
+            }
+        }
+        let mut one = libc::pollfd { fd: side.fd, events: libc::POLLIN, revents: 0 };
+        log.result("far too many", libc::poll(&mut one, 1 << 30, 0) as isize);
+    }
+    side.rendezvous(1);
+}
+
 /// ppoll and pselect let signals in while they wait, and at no other time.
 pub(crate) fn masks(side: Side, log: &mut Log) {
     static CAUGHT: AtomicU64 = AtomicU64::new(0);

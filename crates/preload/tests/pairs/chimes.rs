@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::Barrier;
 
-use crate::sock::{Log, Side, close, nap, recv_exactly, send_all};
+use crate::sock::{Log, Side, close, nap, recv_exactly, second, send_all};
 
 /// Long after any machine has come round to it.
 const LONG_MS: i32 = 60_000;
@@ -118,6 +118,77 @@ pub(crate) fn what_is_not_its_own(side: Side, log: &mut Log) {
         assert_eq!(libc::close_range(last as u32 + 1, u32::MAX, 0), 0);
     }
     side.rendezvous(1);
+}
+
+/// A system call as a program makes it that has its own code for that.
+pub(crate) fn bare(number: libc::c_long, first: usize, second: usize, third: usize) -> isize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let result: isize;
+        // SAFETY: as the call that it stands for.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                inlateout("rax") number as isize => result,
+                in("rdi") first,
+                in("rsi") second,
+                in("rdx") third,
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        result
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as the call that it stands for.
+    unsafe {
+        libc::syscall(number, first, second, third) as isize
+    }
+}
+
+/// Closes what it does not know while an end is looking for the other, one by one, and has files of
+/// its own at those numbers: nobody but the program closes them. Once as the C library does it,
+/// once by its own code.
+pub(crate) fn numbers_of_its_own(side: Side, log: &mut Log) {
+    for own_code in [false, true] {
+        let other = second(&side);
+        if other.server {
+            // It makes no call before, so nobody comes by.
+            assert_eq!(recv_exactly(side.fd, 1), [5]);
+            recv_exactly(other.fd, 8 * 50);
+        } else {
+            (0..8).for_each(|_| send_all(other.fd, &[1; 50]));
+            let known = [side.fd, other.fd];
+            let last = known.into_iter().max().unwrap();
+            let file = tempfile::tempfile().unwrap();
+            let file = std::os::fd::AsRawFd::as_raw_fd(&file);
+            let unknown = last.max(file) + 1..1600;
+            for number in unknown.clone() {
+                if own_code {
+                    bare(libc::SYS_close, number as usize, 0, 0);
+                } else {
+                    // SAFETY: no descriptor that this program uses.
+                    unsafe { libc::close(number) };
+                }
+            }
+            let taken = if own_code { unknown } else { 495..600 };
+            for number in taken.clone() {
+                assert_eq!(bare(libc::SYS_dup3, file as usize, number as usize, 0), number as isize);
+            }
+            send_all(side.fd, &[5]);
+            other.exchange(60);
+            let gone = taken.clone().filter(|number| bare(libc::SYS_fcntl, *number as usize, 1, 0) < 0).count();
+            log.say(format_args!("{gone} are gone"));
+            // SAFETY: descriptors of ours.
+            taken.for_each(|number| assert_eq!(unsafe { libc::close(number) }, 0));
+            side.rendezvous(6);
+            close(other.fd);
+            continue;
+        }
+        other.exchange(60);
+        side.rendezvous(6);
+        close(other.fd);
+    }
 }
 
 /// How many descriptors a program can have is its own limit's to say.

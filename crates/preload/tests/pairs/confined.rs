@@ -125,6 +125,62 @@ pub(crate) fn user_namespace(side: Side, log: &mut Log) {
     });
 }
 
+/// The accepting end has a space of users of its own, in which its number is what it was.
+pub(crate) fn mapped_users(side: Side, log: &mut Log) {
+    if !side.server {
+        return go_on(&side);
+    }
+    in_a_child(&side, log, || {
+        // SAFETY: no memory is passed.
+        let (user, moved) = unsafe { (libc::geteuid(), libc::unshare(libc::CLONE_NEWUSER)) };
+        if moved == 0 {
+            std::fs::write("/proc/self/uid_map", format!("{user} {user} 1")).unwrap();
+        }
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::geteuid() }, user);
+        go_on(&side);
+        moved
+    });
+}
+
+/// The accepting end has a space of processes of its own, as in a container that shares the network.
+pub(crate) fn another_container(side: Side, log: &mut Log) {
+    // A connection of its own, which it has not inherited.
+    let exchange = || go_on(&second(&side));
+    if !side.server {
+        return exchange();
+    }
+    in_a_child(&side, log, || {
+        // SAFETY: no memory is passed; the child of the child has one thread.
+        unsafe {
+            if libc::unshare(libc::CLONE_NEWPID) != 0 {
+                exchange();
+                return 0;
+            }
+            let child = libc::fork();
+            if child == 0 {
+                exchange();
+                libc::exit(0);
+            }
+            close(side.fd);
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        }
+    });
+}
+
+/// Both ends have changed their effective user for a while, and are the other user still.
+pub(crate) fn effective_user(side: Side, log: &mut Log) {
+    // SAFETY: no memory is passed; without the right to, nothing happens.
+    unsafe {
+        libc::seteuid(65_534);
+        go_on(&side);
+        libc::seteuid(0);
+    }
+    log.say("as ever");
+}
+
 /// A program that runs as another user than who started it: the dynamic linker preloads nothing.
 pub(crate) fn set_user_id(side: Side, log: &mut Log) {
     // SAFETY: no memory is passed.
@@ -253,4 +309,22 @@ pub(crate) fn sandboxed(side: Side, log: &mut Log) {
     };
     log.result("filter", n as isize);
     close(side.fd);
+}
+
+/// No process may take another's descriptors, as where the system keeps debuggers out.
+pub(crate) fn without_borrowing() -> std::io::Result<()> {
+    let line = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_pidfd_getfd as u32),
+        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: a live filter.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
+    };
+    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

@@ -8,8 +8,8 @@ use crate::programs::{
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_ends, polled_full, selected, set_before_connect};
 use crate::{
-    calls, chimes, confined, edges, files, forks, halves, leaving, numbers, options, passing, sets, shared_sets,
-    signals, started, strangers, unseen, urgency,
+    calls, chimes, confined, edges, files, forks, halves, leaving, numbers, options, other_names, passing, sets,
+    shared_sets, signals, started, strangers, two_waiters, unread, unseen, urgency,
 };
 
 type Program = fn(Side, &mut Log);
@@ -57,6 +57,14 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("change_under_a_sleeper", shared_sets::change_under_a_sleeper),
     ("set_of_many", shared_sets::set_of_many),
     ("set_with_a_pipe", shared_sets::set_with_a_pipe),
+    ("unread_of_a_closed", unread::unread_of_a_closed),
+    ("unread_of_a_half_closed", unread::unread_of_a_half_closed),
+    ("unread_of_an_idle", unread::unread_of_an_idle),
+    ("unread_by_both", unread::unread_by_both),
+    ("unseen_of_a_closed", unread::unseen_of_a_closed),
+    ("unseen_of_an_idle", unread::unseen_of_an_idle),
+    ("written_before_read", unread::written_before_read),
+    ("written_without_waiting", unread::written_without_waiting),
     ("late_accept", late_accept),
     ("urgent", urgent),
     ("connect_again", connect_again),
@@ -65,6 +73,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("printed", calls::printed),
     ("exec_by_list", calls::exec_by_list),
     ("polled_many", calls::polled_many),
+    ("polled_to_the_limit", calls::polled_to_the_limit),
     ("masks", calls::masks),
     ("cancelled", calls::cancelled),
     ("jumps", calls::jumps),
@@ -91,6 +100,9 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("another_network", confined::another_network),
     ("user_namespace", confined::user_namespace),
     ("set_user_id", confined::set_user_id),
+    ("mapped_users", confined::mapped_users),
+    ("another_container", confined::another_container),
+    ("effective_user", confined::effective_user),
     ("six", confined::six),
     ("many", confined::many),
     ("sandboxed", confined::sandboxed),
@@ -104,6 +116,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("strays", unseen::strays),
     ("all_are_told", chimes::all_are_told),
     ("what_is_not_its_own", chimes::what_is_not_its_own),
+    ("numbers_of_its_own", chimes::numbers_of_its_own),
     ("as_many_as_allowed", chimes::as_many_as_allowed),
     ("fork_beside", forks::fork_beside),
     ("snapshots", forks::snapshots),
@@ -143,4 +156,11 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("delays", options::delays),
     ("at_positions", options::at_positions),
     ("urgent_polled", urgency::urgent_polled),
+    ("second_names", other_names::second_names),
+    ("raw_calls", other_names::raw_calls),
+    ("stream_before_connect", other_names::stream_before_connect),
+    ("no_bytes", other_names::no_bytes),
+    ("two_waiters", two_waiters::two_waiters),
+    ("two_waiters_without_eventfds", two_waiters::two_waiters_without_eventfds),
+    ("waits_from_before", two_waiters::waits_from_before),
 ];

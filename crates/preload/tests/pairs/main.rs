@@ -17,6 +17,7 @@ mod leaving;
 mod list;
 mod numbers;
 mod options;
+mod other_names;
 mod passing;
 mod programs;
 mod sets;
@@ -25,6 +26,8 @@ mod signals;
 mod sock;
 mod started;
 mod strangers;
+mod two_waiters;
+mod unread;
 mod unseen;
 mod urgency;
 mod waiting;
@@ -90,6 +93,8 @@ enum Way {
     With,
     /// With the library, whose ends look for each other from the first call.
     Soon,
+    /// With the library, where no process may borrow another's socket.
+    Walled,
 }
 
 struct Run {
@@ -112,6 +117,10 @@ fn start(role: &str, program: &str, folder: &Path, address: &str, way: Way) -> C
     }
     if way == Way::Soon {
         command.env("OVERSIDE_SOCKETS_SOON", "1");
+    }
+    if way == Way::Walled {
+        // SAFETY: between fork and exec, system calls alone.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, confined::without_borrowing) };
     }
     command.spawn().unwrap()
 }
@@ -166,7 +175,9 @@ fn check(program: &str, expect: Expect) {
     };
     for family in families {
         let plain = run(program, family, Way::Plain);
-        for way in [Way::With, Way::Soon] {
+        let ways: &[Way] =
+            if program.starts_with("unread") { &[Way::With, Way::Soon, Way::Walled] } else { &[Way::With, Way::Soon] };
+        for way in ways.iter().copied() {
             let with = run(program, family, way);
             for (role, (plain, with)) in
                 ["server", "client"].iter().zip(plain.transcripts.iter().zip(&with.transcripts))
@@ -284,7 +295,8 @@ pairs! {
     addresses: Rings,
     printed: Rings,
     exec_by_list: Rings,
-    polled_many: Rings,
+    polled_many: Often(60),
+    polled_to_the_limit: Often(100),
     masks: Rings,
     cancelled: Rings,
     jumps: Rings,
@@ -311,6 +323,9 @@ pairs! {
     another_network: OfNamespaces("did not come by"),
     user_namespace: OfNamespaces("did not come by"),
     set_user_id: OfRoot("did not come by"),
+    mapped_users: OfNamespaces("was not the other end"),
+    another_container: OfRoot("was not the other end"),
+    effective_user: OfRoot("did not come by"),
     six: Rings,
     many: Rings,
     sandboxed: Rings,
@@ -325,6 +340,7 @@ pairs! {
     strays: Rings,
     all_are_told: Rings,
     what_is_not_its_own: Rings,
+    numbers_of_its_own: Any,
     as_many_as_allowed: Often(60),
     fork_beside: Often(600),
     snapshots: Often(300),
@@ -364,7 +380,22 @@ pairs! {
     delays: Rings,
     at_positions: Rings,
     sent_after_a_switch: Rings,
+    unread_of_a_closed: Rings,
+    unread_of_a_half_closed: Rings,
+    unread_of_an_idle: Rings,
+    unread_by_both: Rings,
+    unseen_of_a_closed: Rings,
+    unseen_of_an_idle: Rings,
+    written_before_read: ManyBytes,
+    written_without_waiting: Rings,
     urgent_polled: Rings,
+    second_names: Often(100),
+    raw_calls: Rings,
+    stream_before_connect: Any,
+    no_bytes: Rings,
+    two_waiters: ManyBytes,
+    two_waiters_without_eventfds: ManyBytes,
+    waits_from_before: Any,
 }
 
 /// What this executable is when a test started it.

@@ -91,7 +91,7 @@ fn meet(side: Side, log: &mut Log, gift: &Gift) {
 
 fn give(socket: &OwnedFd, gift: &Gift) {
     let memory = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&memory, 4096 + 2 * (128 << 10)).unwrap();
+    rustix::fs::ftruncate(&memory, 4096 + 2 * (128 << 10) + 2 * (4 << 20)).unwrap();
     rustix::fs::fallocate(&memory, rustix::fs::FallocateFlags::empty(), 0, 4096).unwrap();
     if matches!(gift, Gift::LateAndSwitched) {
         for tail in TAILS {

@@ -1,0 +1,174 @@
+//! What lies unread in a ring is put into the kernel's stream, for a program that will read the socket without this library: after
+//! exec, behind a descriptor that is passed on, in a stream of the C library.
+//!
+//! The receiver has switched the direction before what is unread (`leaving::Unread::SentAgain`). Mostly the sender sends it again: at
+//! once where it sleeps in a call, else at its next one. A sender that computes meanwhile is not waited for: the receiver borrows
+//! its socket from its process, as a debugger would, where the system allows that, and sends in its place. One word says who does
+//! it, so that it is done once; another how far that has come.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
+use crate::connection::{Held, Inner};
+use crate::layout::Shared;
+use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
+use crate::{drain, kernel, near};
+
+/// The sender is to be the one who sends again what lies behind the border. False as long as the receiver is at it.
+pub(crate) fn claim(held: &Inner, fd: c_int, shared: &Shared) -> bool {
+    if shared.is_far() {
+        return true;
+    }
+    let (end, me) = (held.end, held.end as u64 + 1);
+    for attempt in 0.. {
+        match shared.pusher(end).compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
+            // This thread has jumped out of it; or the receiver was killed in the midst of it.
+            Ok(_) => break,
+            Err(other) if other == me || kernel::is_over(fd) => break,
+            Err(_) if attempt < CLAIM_TRIES => kernel::nap(),
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// The same of the receiver, in the sender's place.
+fn claim_in_place(held: &Inner, shared: &Shared) -> Event {
+    let (me, pusher) = (held.end as u64 + 1, shared.pusher(held.peer()));
+    match pusher.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => Event::Done,
+        Err(_) => Event::Refused,
+    }
+}
+
+/// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
+pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
+    if shared.is_far() || !held.in_switched {
+        return 0;
+    }
+    let direction = held.peer();
+    let head = shared.head(direction).load(Ordering::SeqCst);
+    let pushed = shared.pushed(direction).load(Ordering::SeqCst).saturating_sub(1);
+    leaving::due(held.border(), head, pushed)
+}
+
+/// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
+/// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came.
+pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
+    held.rest() > 0 || due(held, shared) > 0 && kernel::is_over(fd)
+}
+
+/// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
+pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared, partly: bool) -> bool {
+    if due(held, shared) == 0 {
+        return true;
+    }
+    let direction = held.peer();
+    let (mut socket, mut more) = (None, 0);
+    let mut machine = InPlace::new(held.border(), held.bells_last, partly);
+    leaving::run(&mut machine, |action| match action {
+        Action::Borrow => {
+            socket = borrow(held, fd, shared);
+            if socket.is_some() { Event::Done } else { Event::Refused }
+        }
+        Action::Claim => claim_in_place(held, shared),
+        Action::Give { from, until } => {
+            let Some(number) = socket.as_ref().map(OwnedFd::as_raw_fd) else { return Event::Refused };
+            let home = shared.home_now(direction);
+            let (at, run) = shared.place(direction, from, home);
+            let mut sent = Event::Refused;
+            drain::with_buffer_for(number, more, || {
+                if let Ok(bytes) = kernel::give(number, at, run.min(until - from) as usize) {
+                    sent = Event::Word(bytes as u64);
+                }
+            });
+            sent
+        }
+        action => {
+            let number = socket.as_ref().map_or(-1, OwnedFd::as_raw_fd);
+            let event = drain::act(held, number, shared, direction, action);
+            if let (Action::Room(bytes), Event::Done) = (action, event) {
+                // A buffer whose size is set does not grow by itself any more, and so takes less than it might.
+                more = usize::try_from(bytes).unwrap_or(0);
+            }
+            event
+        }
+    });
+    near::wake(shared.bell(direction));
+    machine.there
+}
+
+/// Nobody has sent again what is due, and nobody will in time: this end takes it from the ring after all, and the sender finds that
+/// it is done. False while the sender is at it, or was.
+pub(crate) fn take_along(held: &mut Held<'_>, shared: &Shared) -> bool {
+    let direction = held.peer();
+    let mut machine = TakeAlong::default();
+    leaving::run(&mut machine, |action| match action {
+        Action::Claim => claim_in_place(held, shared),
+        action => drain::act(held, -1, shared, direction, action),
+    });
+    machine.taken
+}
+
+/// The peer's own socket, as long as this is kept; none where the system does not allow it, or it is not to be found.
+fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<OwnedFd> {
+    let peer = held.peer();
+    let pid = Pid::from_raw(i32::try_from(shared.process(peer).load(Ordering::Acquire)).ok()?)?;
+    let number = i32::try_from(shared.descriptor(peer).load(Ordering::Acquire).checked_sub(1)?).ok()?;
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let socket = rustix::process::pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+    // Numbers are used again, and a peer may say anything.
+    let is_it = sockopt::socket_cookie(&socket) == Ok(shared.cookie(peer).load(Ordering::Acquire))
+        && sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
+        && is_of_this_connection(fd, &socket);
+    is_it.then_some(socket)
+}
+
+/// Over TCP the names of both ends tell. Sockets of a pair have none; there the number that the peer has said is all there is.
+fn is_of_this_connection(fd: c_int, theirs: &OwnedFd) -> bool {
+    let ours = kernel::borrowed(fd);
+    let (here, there) = (rustix::net::getsockname(ours), rustix::net::getpeername(ours));
+    let (Ok(here), Ok(there)) = (here, there) else { return false };
+    if here.address_family() == AddressFamily::UNIX {
+        let ours = sockopt::socket_cookie(ours);
+        return sockopt::socket_domain(theirs) == Ok(AddressFamily::UNIX) && ours != sockopt::socket_cookie(theirs);
+    }
+    rustix::net::getpeername(theirs).is_ok_and(|peer| peer == Some(here))
+        && Some(rustix::net::getsockname(theirs)).and_then(Result::ok) == there
+}
+
+/// This end's socket, as the peer may look for it.
+pub(crate) fn tell_where(held: &Inner, fd: c_int, shared: &Shared) {
+    if shared.is_far() {
+        return;
+    }
+    let end = held.end;
+    let cookie = sockopt::socket_cookie(kernel::borrowed(fd)).unwrap_or(0);
+    shared.cookie(end).store(cookie, Ordering::Relaxed);
+    shared.process(end).store(rustix::process::getpid().as_raw_nonzero().get() as u64, Ordering::Relaxed);
+    shared.descriptor(end).store(fd as u64 + 1, Ordering::Release);
+}
+
+/// A program that knows nothing of the ring is about to read the socket, and what lies in the ring cannot be had any more in any
+/// other way: what it reads is an error and not an end. Another socket whose peer has reset it takes the descriptor's place.
+pub(crate) fn break_off(fd: c_int) {
+    let Ok((ours, other)) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+    else {
+        return;
+    };
+    let _ = kernel::give(ours.as_raw_fd(), &0, 1);
+    // With a byte unread, which makes it a reset.
+    drop(other);
+    let cloexec = rustix::io::fcntl_getfd(kernel::borrowed(fd)).unwrap_or(rustix::io::FdFlags::empty());
+    let flags = if cloexec.contains(rustix::io::FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: [preload-real] two descriptors, of which the second stays the program's.
+    let _ = unsafe { crate::real::dup3(ours.as_raw_fd(), fd, flags) };
+}
+
+/// Milliseconds that a receiver may take.
+const CLAIM_TRIES: u32 = 100;

@@ -1,0 +1,118 @@
+//! A connection goes back to the kernel because of a call that rings do not cover: what must be in order before that call.
+
+use std::ffi::c_int;
+
+use crate::connection::{Connection, State};
+use crate::diagnosis::Reason;
+use crate::iovecs::Cursor;
+use crate::leaving::Unread;
+use crate::receive::{AGAIN_TRIES, How, Step, after_ring};
+use crate::{drain, errno, kernel, pour, table};
+
+/// Who reads the socket once a connection has gone back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// This process, by calls of this library: what is unread is taken along.
+    Here,
+    /// The kernel is asked by calls that this library does not see: what is unread must be there.
+    Kernel,
+    /// The same, in a program that will never come back here: what cannot be there must not look like an end.
+    Stranger,
+    /// This process and a child that a fork is making.
+    Both,
+}
+
+impl Reader {
+    /// Whether it reads by calls of this library, which know of the ring.
+    fn is_covered(self) -> bool {
+        matches!(self, Self::Here | Self::Both)
+    }
+}
+
+/// Gives a connection back to the kernel. Unless it is read on here alone, waits until nothing of ours is left in its stream, and what
+/// is unread is there, as far as the peer lets us.
+pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason, reader: Reader) {
+    errno::kept(|| {
+        let far = match table::hold(fd, connection) {
+            Some(held) => held.shared.is_some_and(|shared| shared.is_far()),
+            None => return,
+        };
+        if far {
+            return settle_far(fd, connection, reason);
+        }
+        for attempt in 0..BACKLOG_TRIES {
+            let Some(mut held) = table::hold(fd, connection) else { return };
+            drain::leave_with(&mut held, fd, reason, Unread::SentAgain);
+            if held.shared.is_none() || connection.state() != State::Ring {
+                return;
+            }
+            let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
+            drain::respond(&mut held, fd);
+            let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else { return };
+            if drain::has_backlog(&held) {
+                drain::push_all(&mut held, fd, &shared);
+            }
+            let bells_are_gone =
+                matches!(step, Step::Plain | Step::End | Step::Bytes(_)) && !drain::is_unheard(&held, &shared);
+            let there = pour::in_place_of_sender(&mut held, fd, &shared, !reader.is_covered());
+            if there && drain::finish(&mut held, fd) {
+                return;
+            }
+            // What is not there yet is read from the ring, if the sender does not come first.
+            let patience = match reader {
+                Reader::Here => 0,
+                Reader::Both => WAKE_TRIES,
+                // One that has ended sends nothing any more.
+                Reader::Kernel | Reader::Stranger if kernel::is_over(fd) => WAKE_TRIES,
+                Reader::Kernel | Reader::Stranger => AGAIN_TRIES,
+            };
+            if (bells_are_gone && there || attempt >= patience) && !drain::has_backlog(&held) {
+                if reader == Reader::Stranger && pour::is_lost(&held, fd, &shared) {
+                    pour::break_off(fd);
+                }
+                return;
+            }
+            drop(held);
+            kernel::nap();
+        }
+    });
+}
+
+/// The same of one to another host. Its unread bytes come again through the kernel, if it says in time how far it has read: it may itself
+/// be about to fork, or to become another program, which has no ring.
+fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
+    for _ in 0..FAR_TRIES {
+        let Some(mut held) = table::hold(fd, connection) else { return };
+        if !drain::is_to_be_asked(&mut held, fd) {
+            break;
+        }
+        drop(held);
+        kernel::nap();
+    }
+    for attempt in 0..BACKLOG_TRIES {
+        let Some(mut held) = table::hold(fd, connection) else { return };
+        drain::leave(&mut held, fd, reason);
+        if held.shared.is_none() || connection.state() != State::Ring {
+            break;
+        }
+        let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
+        drain::respond(&mut held, fd);
+        if let Some(shared) = held.shared.filter(|_| drain::has_backlog(&held)) {
+            drain::push_all(&mut held, fd, &shared);
+        }
+        let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
+            && !held.shared.is_some_and(|shared| drain::is_unheard(&held, &shared));
+        if !drain::has_backlog(&held) && (bells_are_gone || attempt > FAR_TRIES) {
+            break;
+        }
+        drop(held);
+        kernel::nap();
+    }
+}
+
+/// Milliseconds that a peer which sleeps in a call may take until it has sent again what lay in the ring.
+const WAKE_TRIES: u32 = 20;
+/// Milliseconds that a peer on another host may take until its next call.
+const FAR_TRIES: u32 = 5_000;
+/// Milliseconds that a peer may leave the kernel's buffer full.
+const BACKLOG_TRIES: u32 = 30_000;
