@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz`: every fuzz target of the repository for a while, guided by coverage, on the stable compiler.
 //!
-//! libFuzzer needs counters in the code and nothing else that only a nightly compiler gives (the address sanitizer is; the
-//! targets check their promises themselves). Each target starts from its committed corpus. What it finds stays under
+//! libFuzzer needs counters in the code and nothing else that only a nightly compiler gives; the targets check their promises
+//! themselves. With `--sanitize` they are built under the address sanitizer as well, which the stable compiler has behind a
+//! nightly flag: where its library is absent, that is said and nothing is run. Each target starts from its committed corpus. What it finds stays under
 //! `target/fuzz/found`, an input that fails under `target/fuzz/failed`; `--keep` adds to the committed corpus those found inputs
 //! that reach code which nothing committed reaches, and the crates' own tests replay them from then on.
 
@@ -20,6 +21,8 @@ pub struct Asked {
     /// Of each target.
     seconds: u32,
     keep: bool,
+    /// Under the address sanitizer.
+    sanitize: bool,
     /// Names of targets, as `tcp/frames`; all, when there is none.
     targets: Vec<String>,
 }
@@ -27,12 +30,13 @@ pub struct Asked {
 impl Asked {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked = Self { seconds: 60, keep: false, targets: Vec::new() };
+        let mut asked = Self { seconds: 60, keep: false, sanitize: false, targets: Vec::new() };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
                 "--seconds" => asked.seconds = arguments.next()?.parse().ok().filter(|seconds| *seconds > 0)?,
                 "--keep" => asked.keep = true,
+                "--sanitize" => asked.sanitize = true,
                 flag if flag.starts_with('-') => return None,
                 target => asked.targets.push(target.to_owned()),
             }
@@ -65,8 +69,12 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
         bail!("there is no fuzz target {unknown}; there are: {}", known.join(", "));
     }
     targets.retain(|target| asked.targets.is_empty() || asked.targets.contains(&target.name));
-    let place = host::target(root).join("fuzz");
-    let built = build(root, &place, &targets)?;
+    if asked.sanitize && !has_sanitizer()? {
+        println!("fuzz: skipped, this compiler comes without the address sanitizer's library (librustc-*_rt.asan.a)");
+        return Ok(());
+    }
+    let place = host::target(root).join(if asked.sanitize { "fuzz-sanitized" } else { "fuzz" });
+    let built = build(root, &place, &targets, asked.sanitize)?;
     let at_once = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     let (queue, failed) = (Mutex::new(VecDeque::from(built)), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -120,8 +128,9 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Builds each workspace's targets and copies them to where no other's have their names.
-fn build(root: &Path, place: &Path, targets: &[Target]) -> Result<Vec<(Target, PathBuf)>> {
+fn build(root: &Path, place: &Path, targets: &[Target], sanitize: bool) -> Result<Vec<(Target, PathBuf)>> {
     let host = triple()?;
+    let flags: Vec<&str> = FLAGS.iter().copied().chain(sanitize.then_some(SANITIZE)).collect();
     let programs = place.join("programs");
     std::fs::create_dir_all(&programs)?;
     let mut built = Vec::new();
@@ -131,11 +140,15 @@ fn build(root: &Path, place: &Path, targets: &[Target]) -> Result<Vec<(Target, P
         let lock = workspace.join("Cargo.lock");
         std::fs::copy(root.join("Cargo.lock"), &lock).with_context(|| lock.display().to_string())?;
         let bins = of_one.iter().flat_map(|target| ["--bin", target.bin.as_str()]);
-        let status = Command::new(env!("CARGO"))
+        let mut cargo = Command::new(env!("CARGO"));
+        if sanitize {
+            cargo.env("RUSTC_BOOTSTRAP", "1");
+        }
+        let status = cargo
             .args(["build", "--release", "--quiet", "--target", &host, "--target-dir"])
             .arg(place)
             .args(bins)
-            .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"))
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
             .current_dir(workspace)
             .status()?;
         if !status.success() {
@@ -148,6 +161,13 @@ fn build(root: &Path, place: &Path, targets: &[Target]) -> Result<Vec<(Target, P
         }
     }
     Ok(built)
+}
+
+/// Whether the compiler can build under the address sanitizer.
+fn has_sanitizer() -> Result<bool> {
+    let said = Command::new("rustc").args(["--print", "target-libdir"]).output().context("cannot start rustc")?.stdout;
+    let folder = PathBuf::from(String::from_utf8_lossy(&said).trim());
+    Ok(entries(&folder)?.iter().any(|path| path.to_string_lossy().ends_with("_rt.asan.a")))
 }
 
 fn triple() -> Result<String> {
@@ -166,6 +186,10 @@ fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<S
     let fuzzer = || {
         let mut command = Command::new(program);
         command.current_dir(place).stdin(Stdio::null()).args(LIMITS);
+        if asked.sanitize {
+            // What is freed is overwritten: the kernel's reads of it, which the sanitizer does not see, show it to whoever looks.
+            command.env("ASAN_OPTIONS", ASAN_OPTIONS).arg(SANITIZED_LIMIT);
+        }
         command
     };
     let output = fuzzer()
@@ -212,6 +236,11 @@ const FLAGS: [&str; 9] = [
     "-Coverflow-checks=yes",
     "-Cpanic=unwind",
 ];
+/// Every load and store of our own code is checked.
+const SANITIZE: &str = "-Zsanitizer=address";
+const ASAN_OPTIONS: &str = "detect_leaks=0:max_free_fill_size=1048576:free_fill_byte=219";
+/// Freed memory is kept for a while, so that its use is found.
+const SANITIZED_LIMIT: &str = "-rss_limit_mb=4096";
 /// No input takes longer or more memory; on a loaded machine everything takes long.
 const LIMITS: [&str; 3] = ["-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=0"];
 const TAIL_LINES: usize = 40;
@@ -226,9 +255,11 @@ mod tests {
         let targets = find(&root).unwrap();
         for name in [
             "bwtree/leaf",
+            "cli/parquet",
             "table/row",
             "tcp/frames",
             "tcp/one_sided",
+            "tcp/two_ends",
             "verbs/handshake",
             "shm/ring",
             "preload/letters",
@@ -243,7 +274,8 @@ mod tests {
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
         let asked = Asked::parse(&["--seconds", "5", "tcp/frames"]).unwrap();
-        assert_eq!(asked, Asked { seconds: 5, keep: false, targets: vec!["tcp/frames".to_owned()] });
+        assert_eq!(asked, Asked { seconds: 5, keep: false, sanitize: false, targets: vec!["tcp/frames".to_owned()] });
+        assert!(Asked::parse(&["--sanitize"]).unwrap().sanitize);
         assert_eq!(Asked::parse(&["--seconds"]), None);
         assert_eq!(Asked::parse(&["--seconds", "0"]), None);
         assert_eq!(Asked::parse(&["--forever"]), None);

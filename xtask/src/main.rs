@@ -5,6 +5,7 @@
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
 //! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
+//! - `cargo xtask torture` runs random programs plainly and under the sockets library.
 //! - `cargo xtask check` formats, lints, tidies and tests: what to run before a commit.
 //!
 //! The same rules run as a test of this crate, so that the test command alone guards them.
@@ -17,6 +18,7 @@ mod instructions;
 mod rules;
 mod source;
 mod syntax;
+mod torture;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +29,8 @@ use anyhow::{Context, Result, bail};
 use crate::tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
-     cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [CRATE/TARGET]...";
+     cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [CRATE/TARGET]... | \
+     cargo xtask torture --help";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -41,6 +44,17 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] => match fuzz::Asked::parse(rest) {
             Some(asked) => fuzz::run(&root(), &asked),
             None => return usage(),
+        },
+        ["torture", "--help"] => {
+            println!("{}", torture::HELP);
+            Ok(())
+        }
+        ["torture", ref rest @ ..] => match torture::Asked::parse(rest) {
+            Some(asked) => torture::run(&root(), &asked),
+            None => {
+                eprintln!("{}", torture::HELP);
+                return ExitCode::from(2);
+            }
         },
         _ => return usage(),
     };

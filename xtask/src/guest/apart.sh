@@ -9,8 +9,8 @@ if [ ! -e redis-server ]; then
     echo "apart: no redis on this host, so nothing is tested (apt-get install redis-server)"
     exit 0
 fi
-printf 'the key of both machines' >key
-printf 'another key altogether' >other
+echo d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8 >key
+echo 7cd1c32b3c4cb5abf9f9e25113e99112cc31280d6899af94a3c7236b52949b50 >other
 chmod 600 key other
 export OVERSIDE_RDMA=rxe0,key-file=/job/key
 

@@ -6,8 +6,8 @@
 export OVERSIDE_DEVICE_EXPECTED=1 OVERSIDE_ADDRESS=10.77.0.1:7300
 R=rdma:10.77.0.1:7070
 T=tcp:10.77.0.1:7071
-printf 'the key of both machines' >key
-printf 'another key altogether' >other
+echo d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8 >key
+echo 7cd1c32b3c4cb5abf9f9e25113e99112cc31280d6899af94a3c7236b52949b50 >other
 chmod 600 key other
 
 if [ "$NODE" = 1 ]; then

@@ -31,7 +31,13 @@ pub const JOBS: [Job; 6] = [
     Job {
         name: "conformance",
         builds: &[&["test", "--no-run", "--package", "overside-ibv", "--tests"]],
-        programs: &[("conformance", "conformance"), ("declared", "declared"), ("hostile", "hostile"), ("fork", "fork")],
+        programs: &[
+            ("conformance", "conformance"),
+            ("declared", "declared"),
+            ("holds", "holds"),
+            ("hostile", "hostile"),
+            ("fork", "fork"),
+        ],
         borrowed: &[],
         script: include_str!("conformance.sh"),
         machines: 1,

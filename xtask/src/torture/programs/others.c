@@ -1,0 +1,172 @@
+#define _GNU_SOURCE
+#include "others.h"
+#include "calls.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { CHILDREN = 256 };
+static _Atomic int children[CHILDREN], born;
+
+static int is(const char *word, const char *other) { return !strcmp(word, other); }
+
+static int wait_for_child(int pid) {
+    int status = -1;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR);
+    return status;
+}
+
+static void later(int pid) {
+    int at = atomic_fetch_add(&born, 1);
+    if (at < CHILDREN) children[at] = pid;
+}
+
+void reap_all(void) {
+    for (int i = 0; i < CHILDREN; i++) {
+        int pid = atomic_exchange(&children[i], 0);
+        if (pid > 0) wait_for_child(pid);
+    }
+}
+
+void step_reap(const struct step *step) {
+    (void)step;
+    reap_all();
+}
+
+static void no_children(void) {
+    for (int i = 0; i < CHILDREN; i++) children[i] = 0;
+}
+
+// Processes that do nothing with the connections, n times.
+static int run_once(const struct step *step) {
+    char *const command[] = {"true", NULL};
+    int pid = -1, status;
+    if (is(step->call, "system")) return system("true");
+    if (is(step->call, "popen")) {
+        FILE *other = popen("true", "r");
+        return other ? pclose(other) : -1;
+    }
+    if (is(step->call, "spawn")) {
+        if (posix_spawnp(&pid, "true", NULL, NULL, command, environ)) return -1;
+        return wait_for_child(pid);
+    }
+    if (is(step->call, "vfork")) {
+        pid = vfork();
+        if (!pid) {
+            execve("/bin/true", command, environ);
+            _exit(1);
+        }
+        return wait_for_child(pid);
+    }
+    pid = fork();
+    if (!pid) {
+        if (step->piece) usleep(step->piece);
+        _exit(0);
+    }
+    if (is(step->call, "hold")) {
+        later(pid);
+        return 0;
+    }
+    status = wait_for_child(pid);
+    return status;
+}
+
+void step_run(const struct step *step) {
+    char text[OUTCOME];
+    int status = 0;
+    for (long i = 0; i < step->n; i++) {
+        status |= run_once(step);
+        if (step->delay) usleep(step->delay);
+        atomic_fetch_add(&shared->progress, 1);
+    }
+    snprintf(text, sizeof text, "status %#x", status);
+    outcome(step, text);
+}
+
+// The connection by a message to a process that has closed its own copy.
+static int pass(const struct step *step) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) return -1;
+    char byte = 0, space[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    int pid = fork();
+    if (!pid) {
+        struct connection *c = &connections[step->connection];
+        no_children();
+        forget_sets();
+        close(ends[0]);
+        for (int i = 0; i < c->count; i++) close(c->aliases[i]);
+        if (recvmsg(ends[1], &message, 0) != 1 || !CMSG_FIRSTHDR(&message)) _exit(3);
+        int fd;
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+        *c = (struct connection){fd, {fd}, 1, NULL};
+        take_list((int)step->n);
+        _exit(0);
+    }
+    close(ends[1]);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), &connections[step->connection].fd, sizeof(int));
+    if (sendmsg(ends[0], &message, MSG_NOSIGNAL) != 1) outcome(step, strerrorname_np(errno));
+    close(ends[0]);
+    return pid;
+}
+
+// A program that inherits the connection, also as its standard input if that is asked for.
+static int execute(const struct step *step) {
+    char list[16], descriptors[32 * CONNECTIONS] = "";
+    int used = 0, input = is(step->call, "stdin");
+    snprintf(list, sizeof list, "%ld", step->n);
+    for (int c = 0; c < CONNECTIONS; c++)
+        if (connections[c].fd >= 0) used += snprintf(descriptors + used, sizeof descriptors - used, "%d=%d,", c, input && c == step->connection ? 0 : connections[c].fd);
+    char *const command[] = {"interpreter", "child", getenv("TORTURE_SCRIPT"), getenv("TORTURE_FOLDER"), list, descriptors, NULL};
+    char *plain[512];
+    int kept = 0;
+    for (char **at = environ; *at && kept < 511; at++)
+        if (!is(step->call, "plainly") || strncmp(*at, "LD_PRELOAD=", 11)) plain[kept++] = *at;
+    plain[kept] = NULL;
+    // Into the environment, for nothing may be looked up between vfork and exec.
+    const char *program = getenv("TORTURE_PROGRAM");
+    int from = connections[step->connection].fd, pid = vfork();
+    if (!pid) {
+        if (input) dup2(from, 0);
+        execve(program, command, plain);
+        _exit(1);
+    }
+    return pid;
+}
+
+void step_spawn(const struct step *step) {
+    int pid;
+    if (step->n < 0 || step->n >= script.lists || !script.list[step->n].child) return outcome(step, "no such list");
+    if (is(step->call, "pass")) {
+        pid = pass(step);
+    } else if (is(step->call, "fork")) {
+        pid = fork();
+        if (!pid) {
+            no_children();
+            forget_sets();
+            take_list((int)step->n);
+            _exit(0);
+        }
+    } else {
+        pid = execute(step);
+    }
+    if (pid < 0) return outcome(step, strerrorname_np(errno));
+    if (is(step->wait, "wait")) {
+        char text[OUTCOME];
+        snprintf(text, sizeof text, "status %#x", wait_for_child(pid));
+        outcome(step, text);
+    } else {
+        later(pid);
+    }
+}
