@@ -80,6 +80,28 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
     }
 }
 
+/// A send whose bytes the kernel alone can take, counted where that may still matter. None when the ends have met: then nothing was
+/// sent, and it is to go by the ring.
+pub(crate) fn by_kernel(fd: c_int, connection: &'static Connection, real: impl FnOnce() -> isize) -> Option<isize> {
+    if connection.state() == State::Counting
+        && let Some(mut held) = table::hold(fd, connection)
+    {
+        if meeting::is_soon() {
+            errno::kept(|| meeting::advance(&mut held, fd));
+        }
+        if connection.state() == State::Counting {
+            held.sending += 1;
+            drop(held);
+            let result = real();
+            counted(fd, connection, result);
+            return Some(result);
+        }
+    } else if connection.state() == State::Counting {
+        connection.tainted.store(true, Ordering::Relaxed);
+    }
+    (connection.state() != State::Ring).then(real)
+}
+
 /// Counts what the kernel took; the ends may meet now.
 fn counted(fd: c_int, connection: &'static Connection, result: isize) {
     errno::kept(|| {

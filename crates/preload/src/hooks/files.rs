@@ -8,7 +8,7 @@ use libc::{iovec, off_t, ssize_t};
 use super::{give_up, give_up_to, send_by};
 use crate::connection::State;
 use crate::settle::Reader;
-use crate::{errno, real, table};
+use crate::{errno, real, send, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendfile(out: c_int, from: c_int, at: *mut off_t, len: usize) -> ssize_t {
@@ -31,20 +31,15 @@ unsafe fn by_ring_or(out: c_int, from: c_int, at: *mut off_t, len: usize, kernel
         return kernel();
     }
     loop {
-        if table::find(out).is_some_and(|connection| connection.state() == State::Ring) {
+        let Some(connection) = table::find(out) else { return kernel() };
+        if connection.state() == State::Ring {
             // SAFETY: [preload-program] the program's place for a position.
             return unsafe { into_ring(out, from, at, len) }.unwrap_or_else(|| {
                 give_up_to(Reader::Here, out, "sendfile of what is no file");
                 kernel()
             });
         }
-        let mut went = false;
-        let result = send_by(out, &[], 0, || {
-            went = true;
-            kernel()
-        });
-        // Else the ends have met just now.
-        if went {
+        if let Some(result) = send::by_kernel(out, connection, &kernel) {
             return result;
         }
     }

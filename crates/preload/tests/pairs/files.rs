@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-use crate::sock::{Log, Side, nap, pattern, recv_exactly, send_all, until};
+use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send_all, until};
 
 /// sendfile: from a position, from the file's own, past its end, into a full connection, and of what is no file.
 pub(crate) fn files(side: Side, log: &mut Log) {
@@ -44,6 +44,41 @@ pub(crate) fn files(side: Side, log: &mut Log) {
     let folder = File::open("/").unwrap();
     log.result("a folder", send(&side, &folder, None, 100));
     send_all(side.fd, b"after");
+}
+
+/// A file is the first that goes over the connection, to a peer that waits for it already: the ends meet in the midst of it. Both
+/// poll before each call, as programs with time limits do.
+pub(crate) fn file_first(side: Side, log: &mut Log) {
+    let bytes = pattern(7, BYTES);
+    let wait = |events| {
+        let mut poll = libc::pollfd { fd: side.fd, events, revents: 0 };
+        // SAFETY: one pollfd.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, -1) }, 1);
+    };
+    nonblocking(side.fd, true);
+    if side.server {
+        let file = file_of(&bytes);
+        let mut at: libc::off_t = 0;
+        while (at as usize) < BYTES {
+            wait(libc::POLLOUT);
+            let left = BYTES - at as usize;
+            if send(&side, &file, Some(&mut at), left) < 0 {
+                assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
+            }
+        }
+    } else {
+        let (mut got, mut piece) = (Vec::new(), [0; 8192]);
+        while got.len() < BYTES {
+            let n = recv(side.fd, &mut piece, 0);
+            match usize::try_from(n) {
+                Ok(n) => got.extend_from_slice(&piece[..n]),
+                Err(_) => wait(libc::POLLIN),
+            }
+        }
+        assert!(got == bytes, "in another order");
+    }
+    nonblocking(side.fd, false);
+    log.say("all of it");
 }
 
 /// Is there once the connection takes no more: the other end reads nothing before.

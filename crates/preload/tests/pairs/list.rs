@@ -82,6 +82,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("before_constructors", calls::before_constructors),
     ("noise", noise),
     ("files", files::files),
+    ("file_first", files::file_first),
     ("corked", files::corked),
     ("fortified", edges::fortified),
     ("spawned", edges::spawned),

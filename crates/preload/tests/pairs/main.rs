@@ -305,6 +305,7 @@ pairs! {
     before_constructors: Rings,
     noise: Says("nonsense"),
     files: ManyBytes,
+    file_first: Any,
     corked: Rings,
     fortified: Rings,
     spawned: Rings,
