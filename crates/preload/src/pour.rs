@@ -10,13 +10,14 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::connection::{Held, Inner};
-use crate::layout::Shared;
+use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
-use crate::{drain, kernel, near};
+use crate::{bells, drain, kernel, near, receive};
 
 /// The sender is to be the one who sends again what lies behind the border. False as long as the receiver is at it.
 pub(crate) fn claim(held: &Inner, fd: c_int, shared: &Shared) -> bool {
@@ -57,9 +58,10 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
 }
 
 /// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
-/// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came.
+/// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte.
 pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
-    held.rest() > 0 || due(held, shared) > 0 && kernel::is_over(fd)
+    let bells = shared.given(held.peer()).load(Ordering::SeqCst).min(held.bells_last);
+    held.rest() > 0 || due(held, shared) > 0 && kernel::is_over(fd) || !shared.is_far() && bells > held.eaten()
 }
 
 /// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
@@ -100,6 +102,65 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
     });
     near::wake(shared.bell(direction));
     machine.there
+}
+
+/// Before somebody else reads the socket: wake bytes that lie behind unread bytes of before the ring are taken out of the stream. Those
+/// bytes are read, and sent again by the sender's socket; then the wake bytes come first, and are eaten. As long as the sender has not
+/// left the ring, and nobody wishes to be woken, it puts nothing between them.
+pub(crate) fn take_bells_out(held: &mut Inner, fd: c_int, shared: &Shared) {
+    let (own, direction) = (held.end, held.peer());
+    let (start, received) = (shared.start(direction).load(Ordering::SeqCst), &held.counts().received);
+    let before = start.saturating_sub(1).saturating_sub(received.load(Ordering::Relaxed));
+    let stays = || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED == 0;
+    if before == 0 || shared.is_far() || held.in_switched || held.receiving > 0 || held.eaten_all(shared) || !stays() {
+        return;
+    }
+    let rung = bells::disarm(shared.bell(own));
+    let behind = rung.saturating_sub(held.eaten());
+    let is_there = || {
+        shared.given(direction).load(Ordering::SeqCst) >= rung && kernel::pending(fd) == before.saturating_add(behind)
+    };
+    if !(0..BELL_TRIES).any(|_| {
+        is_there() || {
+            kernel::nap();
+            false
+        }
+    }) {
+        return;
+    }
+    let Some(socket) = borrow(held, fd, shared).filter(|socket| kernel::takes(socket.as_raw_fd(), before)) else {
+        return;
+    };
+    let mut left = before;
+    while left > 0 {
+        let mut bytes = [0; PIECE];
+        let want = left.min(PIECE as u64) as usize;
+        let Ok(got @ 1..) = kernel::take(fd, bytes.as_mut_ptr(), want, false) else { break };
+        left -= got as u64;
+        if !give_all(socket.as_raw_fd(), bytes.get(..got).unwrap_or(&[])) {
+            return break_off(fd);
+        }
+    }
+    let eaten = receive::eat_last(held, fd, rung).is_none();
+    if left > 0 || !eaten || !stays() {
+        // It has left in this very moment: what it sent may have come in between.
+        break_off(fd);
+    }
+}
+
+/// All of it, in spite of a buffer that is full for a moment.
+fn give_all(socket: c_int, mut bytes: &[u8]) -> bool {
+    for _ in 0..CLAIM_TRIES {
+        match kernel::give(socket, bytes.as_ptr(), bytes.len()) {
+            Ok(given) => bytes = bytes.get(given..).unwrap_or(&[]),
+            Err(Errno::AGAIN) => kernel::nap(),
+            Err(_) => return false,
+        }
+        if bytes.is_empty() {
+            return true;
+        }
+    }
+    false
 }
 
 /// Nobody has sent again what is due, and nobody will in time: this end takes it from the ring after all, and the sender finds that
@@ -172,3 +233,7 @@ pub(crate) fn break_off(fd: c_int) {
 
 /// Milliseconds that a receiver may take.
 const CLAIM_TRIES: u32 = 100;
+/// Milliseconds that a wake byte may be on its way.
+const BELL_TRIES: u32 = 20;
+/// Bytes that are sent again at once.
+const PIECE: usize = 4096;

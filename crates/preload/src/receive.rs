@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use crate::connection::{Connection, Held, State};
+use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::far::Fate;
 use crate::iovecs::{self, Cursor};
@@ -384,7 +384,8 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
     if !drain::is_settled(held, fd, &shared) {
         return if held.in_switched { Step::Nothing } else { Step::Again };
     }
-    let bells = eat_last(held, fd);
+    let last = held.bells_last;
+    let bells = eat_last(held, fd, last);
     if held.rest() > 0 {
         let (direction, border) = (held.peer(), held.border());
         let bytes = Receiver::read_on(&shared, direction, &held.counts().taken, border, to, look);
@@ -436,10 +437,10 @@ fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &
 }
 
 /// Reads the bells that are still in the kernel's stream; what came in between, if not all could be had.
-fn eat_last(held: &mut Held<'_>, fd: c_int) -> Option<Step> {
-    while held.eaten() < held.bells_last {
+pub(crate) fn eat_last(held: &mut Inner, fd: c_int, last: u64) -> Option<Step> {
+    while held.eaten() < last {
         let mut bells = [0; 16];
-        let len = (held.bells_last - held.eaten()).min(bells.len() as u64) as usize;
+        let len = (last - held.eaten()).min(bells.len() as u64) as usize;
         match kernel::take(fd, bells.as_mut_ptr(), len, false) {
             Ok(0) => return Some(Step::End),
             Ok(n) => held.count_eaten(n),

@@ -42,6 +42,9 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
         }
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
+            if let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring && !reader.is_covered()) {
+                pour::take_bells_out(&mut held, fd, &shared);
+            }
             drain::leave_with(&mut held, fd, reason, Unread::SentAgain);
             if held.shared.is_none() || connection.state() != State::Ring {
                 return;

@@ -83,6 +83,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("noise", noise),
     ("files", files::files),
     ("file_first", files::file_first),
+    ("stream_behind_a_wake_byte", passing::stream_behind_a_wake_byte),
     ("corked", files::corked),
     ("fortified", edges::fortified),
     ("spawned", edges::spawned),

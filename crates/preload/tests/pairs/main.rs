@@ -306,6 +306,7 @@ pairs! {
     noise: Says("nonsense"),
     files: ManyBytes,
     file_first: Any,
+    stream_behind_a_wake_byte: Any,
     corked: Rings,
     fortified: Rings,
     spawned: Rings,

@@ -179,3 +179,45 @@ pub(crate) fn rights(side: Side, log: &mut Log) {
 fn pattern_of(len: usize) -> Vec<u8> {
     (0..len.div_ceil(1000)).flat_map(|part| pattern(part * 1000, 1000)).take(len).collect()
 }
+
+/// The ends come together again after a fork, while bytes of before lie unread; then a stream of the C library reads on. The wake byte
+/// that lies behind those bytes is not among what it reads.
+pub(crate) fn stream_behind_a_wake_byte(side: Side, log: &mut Log) {
+    let bytes = pattern(3, 7 + ROUNDS * 11);
+    for round in 0..5 {
+        side.warm_up();
+        side.rendezvous(2 * round);
+        if side.server {
+            // SAFETY: a child that ends at once.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: no status is wanted.
+            assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        }
+        side.rendezvous(2 * round + 1);
+    }
+    if side.server {
+        let (head, rest) = bytes.split_at(7);
+        head.chunks(3).chain(rest.chunks(11)).for_each(|piece| send_all(side.fd, piece));
+        return log.result("taken", recv_exactly(side.fd, 1).len() as isize);
+    }
+    let mut seven = [0; 7];
+    while recv(side.fd, &mut seven, libc::MSG_PEEK) < 7 {}
+    assert_eq!(recv_exactly(side.fd, 7), seven);
+    let mut rest = vec![0; ROUNDS * 11];
+    // SAFETY: a descriptor of ours, and a place for what is read.
+    let read = unsafe {
+        let stream = libc::fdopen(side.fd, c"r".as_ptr());
+        libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0);
+        libc::fread(rest.as_mut_ptr().cast(), 1, rest.len(), stream)
+    };
+    log.result("read", read as isize);
+    let wrong = rest.iter().zip(&bytes[7..]).position(|(got, sent)| got != sent);
+    assert_eq!((&seven[..], wrong), (&bytes[..7], None));
+    send_all(side.fd, b"1");
+}
+
+const ROUNDS: usize = 64;
