@@ -21,30 +21,53 @@ pub fn run(base: &Base, packed: &Path, job: &Job) -> Result<i32> {
     write_whole(&initrd, &bytes)?;
     let folder = packed.parent().context("the archive has no folder")?;
     let nodes: Vec<Option<u8>> = if job.machines == 1 { vec![None] } else { (1..=job.machines).map(Some).collect() };
+    let (told, lines) = mpsc::channel();
     let mut machines = Vec::new();
     for node in nodes {
-        machines.push(Machine::start(base, &initrd, node, folder, job)?);
+        machines.push(Machine::start(base, &initrd, node, folder, job, told.clone())?);
     }
-    let mut worst = 0;
-    for machine in &mut machines {
-        let status = machine.wait()?;
-        worst = if worst == 0 { status } else { worst };
-    }
+    drop(told);
+    let status = wait(&lines, machines.len(), job)?;
     drop(machines);
     std::fs::remove_file(initrd)?;
-    Ok(worst)
+    Ok(status)
+}
+
+/// Until each machine has said how it ended, or one that it failed: the others may wait for it for ever.
+fn wait(lines: &mpsc::Receiver<String>, machines: usize, job: &Job) -> Result<i32> {
+    let end = Instant::now() + Duration::from_secs(job.limit_s);
+    let mut running = machines;
+    while running > 0 {
+        let line = match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => line,
+            Err(mpsc::RecvTimeoutError::Timeout) => bail!("guest {}: no end within its time", job.name),
+            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("guest {}: it ended without a status", job.name),
+        };
+        println!("{line}");
+        let Some((_, status)) = line.split_once("] guest-exit ") else { continue };
+        match status.trim().parse().context("the guest's status is no number")? {
+            0 => running -= 1,
+            failed => return Ok(failed),
+        }
+    }
+    Ok(0)
 }
 
 /// A running machine; it ends with this.
 struct Machine {
     child: Child,
-    lines: mpsc::Receiver<String>,
-    shown: String,
-    end: Instant,
 }
 
 impl Machine {
-    fn start(base: &Base, initrd: &Path, node: Option<u8>, folder: &Path, job: &Job) -> Result<Self> {
+    /// `told`: gets every line of its console, its name in front.
+    fn start(
+        base: &Base,
+        initrd: &Path,
+        node: Option<u8>,
+        folder: &Path,
+        job: &Job,
+        told: mpsc::Sender<String>,
+    ) -> Result<Self> {
         // A machine that nobody waits for would run on for ever.
         let mut command = tied("qemu-system-x86_64");
         // Several processors, emulated, would wait for each other.
@@ -67,32 +90,16 @@ impl Machine {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().context("qemu-system-x86_64 cannot be started")?;
         let console = child.stdout.take().context("no pipe")?;
-        let (sender, lines) = mpsc::channel();
+        let shown = node.map_or_else(|| job.name.to_owned(), |node| format!("{} {node}", job.name));
         std::thread::spawn(move || {
             for line in BufReader::new(console).split(b'\n').map_while(std::result::Result::ok) {
-                let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
-                if sender.send(line).is_err() {
+                let line = String::from_utf8_lossy(&line);
+                if told.send(format!("[{shown}] {}", line.trim_end_matches('\r'))).is_err() {
                     return;
                 }
             }
         });
-        let shown = node.map_or_else(|| job.name.to_owned(), |node| format!("{} {node}", job.name));
-        Ok(Self { child, lines, shown, end: Instant::now() + Duration::from_secs(job.limit_s) })
-    }
-
-    fn wait(&mut self) -> Result<i32> {
-        loop {
-            let left = self.end.saturating_duration_since(Instant::now());
-            let line = match self.lines.recv_timeout(left) {
-                Ok(line) => line,
-                Err(mpsc::RecvTimeoutError::Timeout) => bail!("guest {}: no end within its time", self.shown),
-                Err(mpsc::RecvTimeoutError::Disconnected) => bail!("guest {}: it ended without a status", self.shown),
-            };
-            match line.trim().strip_prefix("guest-exit ") {
-                Some(status) => return status.trim().parse().context("the guest's status is no number"),
-                None => println!("[{}] {line}", self.shown),
-            }
-        }
+        Ok(Self { child })
     }
 }
 
