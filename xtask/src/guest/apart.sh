@@ -13,6 +13,8 @@ echo d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8 >key
 echo 7cd1c32b3c4cb5abf9f9e25113e99112cc31280d6899af94a3c7236b52949b50 >other
 chmod 600 key other
 export OVERSIDE_RDMA=rxe0,key-file=/job/key
+# Emulated, and beside other work, the whole takes two minutes.
+watched 400
 
 if [ "$NODE" = 1 ]; then
     ./overside run --verbose -- ./redis-server --bind 10.77.0.1 --port 7500 --save "" --protected-mode no >served 2>said

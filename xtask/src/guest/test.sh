@@ -19,3 +19,19 @@ listens() {
     cat served
     grep -q "listening on $1" served
 }
+# watched SECONDS: shows where this machine's programs stand, should the test not have ended by then, and fails. To the console: who waits for
+# the test's own output to end would wait for this.
+watched() {
+    (
+        sleep "$1"
+        for thread in /proc/[0-9]*/task/[0-9]*; do
+            [ -s "${thread%/task/*}/cmdline" ] || continue
+            echo "${thread#/proc/} $(cat "$thread"/comm "$thread"/wchan "$thread"/syscall "$thread"/stat 2>/dev/null | tr '\n' ' ')"
+        done
+        cat /proc/net/tcp
+        # The other machine's lines come as well.
+        sleep 20
+        echo "failed: no end after $1 s"
+        echo "guest-exit 1"
+    ) >/dev/console 2>&1 &
+}
