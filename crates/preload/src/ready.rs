@@ -200,13 +200,18 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
             // Of a taken-along rest a set is told as of what has just arrived.
             look.news.head = held.border();
             true
-        } else if kernel_first {
-            let pending = is_before_ring(held, shared) && kernel::pending(fd) > 0;
-            shared.far(|far| far.take_in(shared, fd));
-            pending && is_before_ring(held, shared)
         } else {
-            look.news.head = shared.head(peer).load(Ordering::Acquire);
-            held.input.waiting(shared, peer).map_or(true, |bytes| bytes > 0)
+            let pending = kernel_first && is_before_ring(held, shared) && kernel::pending(fd) > 0;
+            if kernel_first {
+                shared.far(|far| far.take_in(shared, fd));
+            }
+            // What has come in just now may say that the ring has begun, and bring its bytes: nobody says so again.
+            if comes_by_kernel(held, shared) {
+                pending && is_before_ring(held, shared)
+            } else {
+                look.news.head = shared.head(peer).load(Ordering::Acquire);
+                held.input.waiting(shared, peer).map_or(true, |bytes| bytes > 0)
+            }
         };
         if waits {
             look.ready |= wanted & READS;

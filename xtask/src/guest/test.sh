@@ -25,7 +25,7 @@ watched() {
     (
         sleep "$1"
         for thread in /proc/[0-9]*/task/[0-9]*; do
-            [ -s "${thread%/task/*}/cmdline" ] || continue
+            [ -n "$(tr -d '\0' <"${thread%/task/*}/cmdline")" ] || continue
             echo "${thread#/proc/} $(cat "$thread"/comm "$thread"/wchan "$thread"/syscall "$thread"/stat 2>/dev/null | tr '\n' ' ')"
         done
         cat /proc/net/tcp

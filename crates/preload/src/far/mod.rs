@@ -184,7 +184,8 @@ impl Far {
         self.fd = fd;
         self.broken |= self.wire.reap().is_err();
         if let Some(words) = self.mirror().load(self.heard[BACK]) {
-            self.expecting = false;
+            // A copy that was on its way when the peer was asked may say less than the answer did.
+            self.expecting = self.expecting && self.answer_exceeds(&words);
             self.corrupt |= self.hear(shared, &words).is_err();
             self.heard = words;
         }
@@ -362,19 +363,25 @@ impl Far {
         }
         self.begin_to_tell(shared);
         let asked = self.is_there_room() && self.wire.read(OWN, ANSWER, BYTES).is_ok() && self.settle(STUCK_NS);
-        // SAFETY: [preload-far] within the outgoing memory.
-        let answer = unsafe { Block::new(self.base.as_ptr().add(OUTGOING + ANSWER)) };
-        let word = |which: usize| answer.word(which).load(Ordering::Acquire);
         self.expecting = !asked;
         if asked {
-            let most = shared.head(self.end ^ 1).load(Ordering::Relaxed).saturating_add(RING);
+            let (answer, most) =
+                (self.answer(), shared.head(self.end ^ 1).load(Ordering::Relaxed).saturating_add(RING));
+            let word = |which: usize| answer.word(which).load(Ordering::Acquire);
             self.announced = self.announced.max(word(HEAD).min(most));
             self.corrupt |= self.freed(shared, word(FREED)).is_err();
-            let told =
-                [PRESENT, START, RUNG, FINAL].into_iter().any(|which| self.heard.get(which) != Some(&word(which)));
-            self.expecting = told || (word(TAKEN) ^ self.heard[TAKEN]) & SWITCHED != 0;
+            self.expecting = self.answer_exceeds(&self.heard);
         }
         self.note(shared);
+    }
+
+    /// Whether the peer's answer says what these words of it do not: that is on its way.
+    fn answer_exceeds(&self, words: &Words) -> bool {
+        let answer = self.answer();
+        let exceeds =
+            |which: usize| words.get(which).is_some_and(|word| answer.word(which).load(Ordering::Acquire) > *word);
+        let switched = answer.word(TAKEN).load(Ordering::Acquire) & !words[TAKEN] & SWITCHED != 0;
+        switched && self.fate_out == 0 || [PRESENT, START, RUNG, FINAL].into_iter().any(exceeds)
     }
 
     /// Frames and writes what finds room. Returns the bytes.
@@ -472,6 +479,12 @@ impl Far {
     fn mirror(&self) -> Block {
         // SAFETY: [preload-far] within the incoming memory.
         unsafe { Block::new(self.part(INCOMING + MIRROR).as_ptr()) }
+    }
+
+    /// What the peer said of itself when it was last asked.
+    fn answer(&self) -> Block {
+        // SAFETY: [preload-far] within the outgoing memory.
+        unsafe { Block::new(self.part(OUTGOING + ANSWER).as_ptr()) }
     }
 
     fn own(&self) -> Block {
