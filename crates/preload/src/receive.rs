@@ -246,7 +246,13 @@ fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: Ho
     }
     let received = held.counts().received.load(Ordering::Relaxed);
     if received < start - 1 {
-        return from_kernel(held, fd, to, look, start - 1 - received);
+        let step = from_kernel(held, fd, to, look, start - 1 - received);
+        return looks_on(step, look.then_some(start - 1 - received), to, |to| {
+            match held.input.read(&shared, direction, to, true) {
+                Ok(Took::Bytes(bytes)) => bytes as usize,
+                _ => 0,
+            }
+        });
     }
     match held.input.read(&shared, direction, to, look) {
         Ok(Took::Bytes(bytes)) => {
@@ -376,7 +382,13 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
     let start = shared.start(held.peer()).load(Ordering::Acquire);
     let received = held.counts().received.load(Ordering::Relaxed);
     if received < start.saturating_sub(1) {
-        return from_kernel(held, fd, to, look, start - 1 - received);
+        let step = from_kernel(held, fd, to, look, start - 1 - received);
+        return looks_on(step, look.then_some(start - 1 - received), to, |to| {
+            if held.rest() == 0 {
+                return 0;
+            }
+            Receiver::read_on(&shared, held.peer(), &held.counts().taken, held.border(), to, true) as usize
+        });
     }
     if shared.is_far() {
         wait::eat(held, fd, &shared);
@@ -386,14 +398,26 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
     }
     let last = held.bells_last;
     let bells = eat_last(held, fd, last);
-    if held.rest() > 0 {
+    let rest = held.rest();
+    if rest > 0 {
         let (direction, border) = (held.peer(), held.border());
         let bytes = Receiver::read_on(&shared, direction, &held.counts().taken, border, to, look);
         if !look {
             held.tally.bytes_in += bytes;
             held.tally.messages_in += 1;
         }
-        return Step::Bytes(bytes as usize);
+        let all_there = look && bells.is_none();
+        return looks_on(Step::Bytes(bytes as usize), all_there.then_some(rest), to, |to| {
+            match from_kernel(held, fd, to, true, u64::MAX) {
+                Step::Bytes(bytes) => bytes,
+                Step::Error(error) => {
+                    // Taken from the socket now, and told when it is its turn.
+                    held.error = error.raw_os_error();
+                    0
+                }
+                _ => 0,
+            }
+        });
     }
     if let Some(step) = bells {
         return unless_due(held, fd, &shared, step, to);
@@ -415,6 +439,20 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
     }
     let step = from_kernel(held, fd, to, look, u64::MAX);
     unless_due(held, fd, &shared, step, to)
+}
+
+/// A look that has seen all `before` a border looks on behind it: a program that looks until enough is there would see no more otherwise,
+/// however often.
+fn looks_on(
+    step: Step,
+    before: Option<u64>,
+    to: &mut Cursor<'_>,
+    behind: impl FnOnce(&mut Cursor<'_>) -> usize,
+) -> Step {
+    match step {
+        Step::Bytes(bytes) if before == Some(bytes as u64) && !to.is_done() => Step::Bytes(bytes + behind(to)),
+        step => step,
+    }
 }
 
 /// What the kernel's stream has come to, unless there are bytes that nobody has sent again: this process reads the ring after all.

@@ -84,6 +84,8 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("files", files::files),
     ("file_first", files::file_first),
     ("stream_behind_a_wake_byte", passing::stream_behind_a_wake_byte),
+    ("looks_across", passing::looks_across),
+    ("unread_looked_at", passing::unread_looked_at),
     ("corked", files::corked),
     ("fortified", edges::fortified),
     ("spawned", edges::spawned),

@@ -307,6 +307,8 @@ pairs! {
     files: ManyBytes,
     file_first: Any,
     stream_behind_a_wake_byte: Any,
+    looks_across: Any,
+    unread_looked_at: Any,
     corked: Rings,
     fortified: Rings,
     spawned: Rings,

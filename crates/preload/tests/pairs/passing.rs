@@ -180,10 +180,56 @@ fn pattern_of(len: usize) -> Vec<u8> {
     (0..len.div_ceil(1000)).flat_map(|part| pattern(part * 1000, 1000)).take(len).collect()
 }
 
-/// The ends come together again after a fork, while bytes of before lie unread; then a stream of the C library reads on. The wake byte
-/// that lies behind those bytes is not among what it reads.
-pub(crate) fn stream_behind_a_wake_byte(side: Side, log: &mut Log) {
-    let bytes = pattern(3, 7 + ROUNDS * 11);
+/// A look at all that there is sees it, though some lies in the kernel from before the ring, and the rest in the ring.
+pub(crate) fn looks_across(side: Side, log: &mut Log) {
+    let bytes = pattern(5, 20 + ROUNDS * 11);
+    after_forks(&side);
+    if side.server {
+        let (head, rest) = bytes.split_at(20);
+        send_all(side.fd, head);
+        for piece in rest.chunks(11) {
+            nap(1);
+            send_all(side.fd, piece);
+        }
+        return log.result("taken", recv_exactly(side.fd, 1).len() as isize);
+    }
+    let mut seven = [0; 7];
+    while recv(side.fd, &mut seven, libc::MSG_PEEK) < 7 {}
+    assert!(recv_exactly(side.fd, 7) == bytes[..7]);
+    let mut seen = vec![0; 13 + ROUNDS * 11];
+    while recv(side.fd, &mut seen, libc::MSG_PEEK) < seen.len() as isize {
+        nap(1);
+    }
+    assert!(seen == bytes[7..]);
+    assert!(recv_exactly(side.fd, seen.len()) == seen);
+    send_all(side.fd, b"1");
+}
+
+/// The same of what lies in a ring that this end has left, and what has come through the kernel since.
+pub(crate) fn unread_looked_at(side: Side, log: &mut Log) {
+    let bytes = pattern(5, 150);
+    side.warm_up();
+    if side.server {
+        let (in_ring, later) = bytes.split_at(100);
+        send_all(side.fd, in_ring);
+        // Meanwhile the client leaves.
+        nap(300);
+        send_all(side.fd, later);
+        return log.result("taken", recv_exactly(side.fd, 2).len() as isize);
+    }
+    nap(100);
+    assert_eq!(send(side.fd, b"0", libc::MSG_DONTROUTE), 1);
+    let mut seen = vec![0; bytes.len()];
+    while recv(side.fd, &mut seen, libc::MSG_PEEK) < bytes.len() as isize {
+        nap(1);
+    }
+    assert!(seen == bytes);
+    assert!(recv_exactly(side.fd, bytes.len()) == bytes);
+    send_all(side.fd, b"1");
+}
+
+/// The server forks now and then; the ends come together again each time.
+fn after_forks(side: &Side) {
     for round in 0..5 {
         side.warm_up();
         side.rendezvous(2 * round);
@@ -199,6 +245,13 @@ pub(crate) fn stream_behind_a_wake_byte(side: Side, log: &mut Log) {
         }
         side.rendezvous(2 * round + 1);
     }
+}
+
+/// The ends come together again after a fork, while bytes of before lie unread; then a stream of the C library reads on. The wake byte
+/// that lies behind those bytes is not among what it reads.
+pub(crate) fn stream_behind_a_wake_byte(side: Side, log: &mut Log) {
+    let bytes = pattern(3, 7 + ROUNDS * 11);
+    after_forks(&side);
     if side.server {
         let (head, rest) = bytes.split_at(7);
         head.chunks(3).chain(rest.chunks(11)).for_each(|piece| send_all(side.fd, piece));
