@@ -33,6 +33,7 @@
 
 pub mod acceptor;
 mod admission;
+mod clock;
 pub mod declared;
 mod error;
 mod fork;
@@ -51,6 +52,7 @@ mod spin;
 pub mod watch;
 mod work;
 
+pub use clock::{Clock, SystemClock};
 pub use error::VerbsError;
 pub use fork::ForkMark;
 pub use numbers::{ByNumber, NumberHasher};

@@ -3,12 +3,14 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use overside_planner::{Capabilities, Profile};
 
 use crate::VerbsError;
 use crate::acceptor::Refused;
+use crate::clock::{Clock, SystemClock};
 use crate::port::Port;
 use crate::region::{Access, Memory, MemoryRegion};
 
@@ -26,6 +28,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// hence whether it is worth measuring; ports that are open heed it too.
     fn learn(&self, _prices: &Profile) -> bool {
         false
+    }
+
+    /// Where its ports, and whatever stands on it, take time, sleep and chance from: the system's clock
+    /// unless the provider says otherwise.
+    fn clock(&self) -> Arc<dyn Clock> {
+        SystemClock::handle()
     }
 
     /// A new protection domain: regions and queue pairs of different domains do not mix.
