@@ -87,11 +87,7 @@ pub(crate) struct Guard<'a> {
 
 impl Epochs {
     pub(crate) fn new(waits: &'static dyn Waits) -> Epochs {
-        Epochs {
-            now: CachePadded::new(AtomicU64::new(1)),
-            blocks: [const { OnceLock::new() }; BLOCKS],
-            waits,
-        }
+        Epochs { now: CachePadded::new(AtomicU64::new(1)), blocks: [const { OnceLock::new() }; BLOCKS], waits }
     }
 
     #[inline]
@@ -302,7 +298,8 @@ mod under_shuttle {
     /// One looks who is inside, and then goes through what a thread that has left retired. In between a reader may have come
     /// in, and a writer may have replaced what it reads and left: the look is older than what it is held against.
     fn nothing_goes_under_a_reader() {
-        let (epochs, word, freed) = (Arc::new(Epochs::new(&crate::waits::System)), Arc::new(AtomicU64::new(1)), Arc::new(Freed::new(0)));
+        let (epochs, word, freed) =
+            (Arc::new(Epochs::new(&crate::waits::System)), Arc::new(AtomicU64::new(1)), Arc::new(Freed::new(0)));
         let run = |work: fn(&Epochs, &AtomicU64, &Freed)| {
             let (epochs, word, freed) = (epochs.clone(), word.clone(), freed.clone());
             thread::spawn(move || work(&epochs, &word, &freed))

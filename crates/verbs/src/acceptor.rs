@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketAddrAny, SocketFlags};
 use rustix::process::{Resource, getrlimit};
 
-use crate::clock::Clock;
 use crate::admission::{Admission, Source};
+use crate::clock::Clock;
 use crate::watch::{Watch, failed, timespec};
 use crate::{Link, Listener, VerbsError};
 

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::{Handshake, Keys, Turn};
-use crate::clock::{Clock, SystemClock};
 use crate::VerbsError;
+use crate::clock::{Clock, SystemClock};
 use crate::watch::{failed, timespec};
 
 /// Says and hears what can be said and heard without waiting.
