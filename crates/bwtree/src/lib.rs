@@ -78,7 +78,6 @@ mod store;
 mod sync;
 mod transmit;
 mod tree;
-mod waits;
 mod write;
 
 pub use account::PinAccount;
@@ -94,4 +93,3 @@ pub use rows::{Range, Rows, Run, Runs};
 pub use segments::{SegmentArena, SegmentObserver};
 pub use stats::Stats;
 pub use tree::Tree;
-pub use waits::Waits;

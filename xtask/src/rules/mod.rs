@@ -16,7 +16,6 @@ mod papers;
 mod preload_safe;
 mod providers;
 mod readme;
-mod sim_safe;
 mod unsafety;
 mod words;
 
@@ -41,14 +40,13 @@ impl fmt::Display for Violation {
 
 /// All violations in `tree`, by path and line.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    const RULES: [fn(&Tree) -> Vec<Violation>; 12] = [
+    const RULES: [fn(&Tree) -> Vec<Violation>; 11] = [
         dependencies::check,
         default_build::check,
         names::check,
         unsafety::check,
         preload_safe::check,
         providers::check,
-        sim_safe::check,
         lengths::check,
         words::check,
         dead_files::check,

@@ -9,7 +9,7 @@ use crate::syntax;
 use crate::tree::Tree;
 
 const RULE: &str = "preload-safe";
-const CRATES: [&str; 4] = ["overside-memory", "overside-verbs", "overside-shm", "overside-ibv"];
+const CRATES: [&str; 5] = ["overside-memory", "overside-verbs", "overside-transfer", "overside-shm", "overside-ibv"];
 const PATHS: [(&str, &str); 8] = [
     ("std::net", "sockets go through rustix"),
     ("std::os::unix::net", "sockets go through rustix"),

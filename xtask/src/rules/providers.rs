@@ -5,8 +5,15 @@ use crate::tree::Tree;
 
 const RULE: &str = "providers";
 /// What differs between providers is in `Capabilities` and `Profile`.
-const BELOW: [&str; 6] =
-    ["overside-verbs", "overside-planner", "overside-memory", "overside-shape", "overside-bwtree", "overside-table"];
+const BELOW: [&str; 7] = [
+    "overside-transfer",
+    "overside-verbs",
+    "overside-planner",
+    "overside-memory",
+    "overside-shape",
+    "overside-bwtree",
+    "overside-table",
+];
 const NAMES: [&str; 5] = ["shm", "tcp", "ibv", "rdma", "model"];
 
 pub fn check(tree: &Tree) -> Vec<Violation> {

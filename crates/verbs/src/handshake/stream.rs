@@ -9,7 +9,6 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::{Handshake, Keys, Turn};
 use crate::VerbsError;
-use crate::clock::{Clock, SystemClock};
 use crate::watch::{failed, timespec};
 
 /// Says and hears what can be said and heard without waiting.
@@ -62,7 +61,7 @@ pub struct Patience {
 impl Patience {
     /// From now on.
     pub fn new(timeout: Duration) -> Self {
-        Self { end: SystemClock.now() + timeout, timeout }
+        Self { end: Instant::now() + timeout, timeout }
     }
 
     /// What is left of it.
@@ -70,7 +69,7 @@ impl Patience {
     /// # Errors
     /// [`VerbsError::TimedOut`] when nothing is.
     pub fn left(&self) -> Result<Duration, VerbsError> {
-        let left = self.end.saturating_duration_since(SystemClock.now());
+        let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(self.over()) } else { Ok(left) }
     }
 

@@ -1,0 +1,101 @@
+//! Receive buffers: posted, taken by messages, and posted again.
+
+use overside_memory::Buffer;
+use overside_verbs::{CompletionQueue, QueuePair, VerbsError};
+
+/// How a [`Ring`] is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingOptions {
+    /// Whose receives they are; none: of the shared receive queue.
+    pub queue_pair: Option<QueuePair>,
+    /// The number that completions of these receives carry.
+    pub id: u64,
+    /// Bytes of a buffer: the longest message.
+    pub bytes: usize,
+    /// How many buffers there are.
+    pub count: usize,
+    /// How many are posted at once. With few, the same few buffers stay in the cache.
+    pub posted_max: usize,
+    /// How many come back before any is posted again: telling the sender of each one costs both ends.
+    pub repost: usize,
+    /// Whether each page is written first, so that no message meets a page that is not there yet.
+    pub touched: bool,
+}
+
+/// Receive buffers of one size. They are posted, or here, or with whoever looks at a message.
+#[derive(Debug)]
+pub struct Ring {
+    queue_pair: Option<QueuePair>,
+    id: u64,
+    posted: usize,
+    posted_max: usize,
+    repost: usize,
+    /// The one that came back last is at the end, and is posted first: it is still in the cache.
+    free: Vec<(u64, Buffer)>,
+    /// About to be posted; empty between calls.
+    next: Vec<(u64, Buffer)>,
+}
+
+impl Default for RingOptions {
+    fn default() -> Self {
+        Self { queue_pair: None, id: 0, bytes: 0, count: 0, posted_max: usize::MAX, repost: 1, touched: false }
+    }
+}
+
+impl Ring {
+    pub(crate) fn new(mut buffers: Vec<Buffer>, options: RingOptions) -> Ring {
+        let RingOptions { queue_pair, id, count, posted_max, repost, touched, .. } = options;
+        buffers.truncate(count);
+        if touched {
+            buffers.iter_mut().for_each(|buffer| buffer.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1));
+        }
+        let free = buffers.into_iter().map(|buffer| (id, buffer)).collect();
+        Ring { queue_pair, id, posted: 0, posted_max: posted_max.max(1), repost: repost.max(1), free, next: Vec::new() }
+    }
+
+    /// Receives that are posted; none: whoever took the messages has all buffers.
+    pub fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// Counts a receive that has completed; its buffer is the caller's until it is [`put`](Self::put) back.
+    #[inline]
+    pub fn completed(&mut self) {
+        self.posted = self.posted.saturating_sub(1);
+    }
+
+    /// Takes a buffer back, to be posted by [`post`](Self::post).
+    #[inline]
+    pub fn put(&mut self, buffer: Buffer) {
+        self.free.push((self.id, buffer));
+    }
+
+    /// Posts what has come back, once it is enough.
+    ///
+    /// # Errors
+    /// [`VerbsError::Closed`] when the queue pair is not there.
+    #[inline]
+    pub fn post(&mut self, queue: &mut CompletionQueue) -> Result<(), VerbsError> {
+        if self.free.len() < self.repost { Ok(()) } else { self.post_all(queue) }
+    }
+
+    /// Posts what has come back, however little it is.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub fn post_all(&mut self, queue: &mut CompletionQueue) -> Result<(), VerbsError> {
+        let room = self.posted_max.saturating_sub(self.posted);
+        if room >= self.free.len() {
+            let posted = queue.post_receive(self.queue_pair, &mut self.free);
+            self.posted += posted.as_ref().map_or(0, |posted| *posted);
+            return posted.map(drop);
+        }
+        self.next.extend(self.free.drain(self.free.len() - room..));
+        let posted = queue.post_receive(self.queue_pair, &mut self.next);
+        self.posted += posted.as_ref().map_or(0, |posted| *posted);
+        self.free.append(&mut self.next);
+        posted.map(drop)
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
