@@ -3,6 +3,7 @@
 //! - `cargo xtask tidy` holds the tree against the rules of docs/ARCHITECTURE.md and
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
+//! - `cargo xtask lines` counts lines of code by crate, and how they differ from a revision's.
 //! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
 //! - `cargo xtask torture` runs random programs plainly and under the sockets library.
@@ -15,6 +16,7 @@
 mod fuzz;
 mod guest;
 mod instructions;
+mod lines;
 mod rules;
 mod source;
 mod syntax;
@@ -29,7 +31,7 @@ use anyhow::{Context, Result, bail};
 use crate::tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
-     cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [CRATE/TARGET]... | \
+     cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [CRATE/TARGET]... | \
      cargo xtask torture --help";
 
 fn main() -> ExitCode {
@@ -39,6 +41,10 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["instructions"] => instructions::run(&root(), false),
         ["instructions", "--record"] => instructions::run(&root(), true),
+        ["lines", ref rest @ ..] => match lines::Asked::parse(rest) {
+            Some(asked) => lines::run(&root(), &asked),
+            None => return usage(),
+        },
         ["guest", "--keep", ref tests @ ..] => guest::run(&root(), true, tests),
         ["guest", ref tests @ ..] => guest::run(&root(), false, tests),
         ["fuzz", ref rest @ ..] => match fuzz::Asked::parse(rest) {

@@ -89,24 +89,106 @@ pub fn closing_brace(code: &str, open: usize) -> usize {
     code.len().saturating_sub(1)
 }
 
-/// Ranges of code that are compiled for tests alone.
+/// Ranges of code that only tests, fuzzing or a model checker compile.
 pub fn test_ranges(code: &str) -> Vec<Range<usize>> {
-    const MARKS: [&str; 3] = ["#[cfg(test)]", "#[cfg(all(test", "#[test]"];
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    if code.contains("#![cfg(test)]") || code.contains("#![cfg(all(test") {
-        ranges.push(0..code.len().saturating_sub(1));
+    for (at, _) in code.match_indices("#[cfg(").chain(code.match_indices("#[test]")) {
+        let past = at + attribute_len(&code[at..]);
+        if code[at..].starts_with("#[test]") || is_for_tests(&code[at + 6..past]) {
+            ranges.push(at..item_end(code, past));
+        }
     }
-    for mark in MARKS {
-        for (at, _) in code.match_indices(mark) {
-            let past = at + attribute_len(&code[at..]);
-            let end = match body_after(code, past) {
-                Some(body) => body.end,
-                None => past + code[past..].find(';').unwrap_or(0),
-            };
-            ranges.push(at..end);
+    for (at, _) in code.match_indices("#![cfg(") {
+        if is_for_tests(&code[at + 7..]) {
+            ranges.push(0..code.len().saturating_sub(1));
         }
     }
     ranges
+}
+
+/// Whether the predicate at the start of `code` is false wherever code is shipped.
+fn is_for_tests(code: &str) -> bool {
+    predicate(&mut { code }) == Some(false)
+}
+
+/// What a `cfg` predicate says of shipped code, if that can be known; `code` then starts past it.
+fn predicate(code: &mut &str) -> Option<bool> {
+    let name = identifier(code);
+    *code = code.trim_start().strip_prefix(name)?.trim_start();
+    let mut inner = Vec::new();
+    if let Some(rest) = code.strip_prefix('(') {
+        *code = rest.trim_start();
+        while !name.is_empty() && !code.starts_with(')') && !code.is_empty() {
+            inner.push(predicate(code));
+            *code = code.trim_start().trim_start_matches(',').trim_start();
+        }
+        *code = code.strip_prefix(')').unwrap_or(code);
+    } else {
+        // The value of `name = "value"` is no part of what is decided here.
+        *code = &code[code.find([',', ')']).unwrap_or(code.len())..];
+    }
+    match name {
+        "test" | "fuzzing" | "shuttle" => Some(false),
+        "not" => inner.first().copied().flatten().map(|said| !said),
+        "any" if inner.iter().all(|said| *said == Some(false)) => Some(false),
+        "all" if inner.contains(&Some(false)) => Some(false),
+        _ => None,
+    }
+}
+
+/// Where the item, field, variant or statement that starts at `at` ends.
+fn item_end(code: &str, at: usize) -> usize {
+    const ITEMS: [&str; 15] = [
+        "fn",
+        "mod",
+        "struct",
+        "enum",
+        "union",
+        "impl",
+        "use",
+        "const",
+        "static",
+        "trait",
+        "type",
+        "unsafe",
+        "async",
+        "extern",
+        "macro_rules",
+    ];
+    let mut start = at + code[at..].len() - code[at..].trim_start().len();
+    while code[start..].starts_with("#[") {
+        start += attribute_len(&code[start..]);
+        start += code[start..].len() - code[start..].trim_start().len();
+    }
+    let mut item = &code[start..];
+    if identifier(item) == "pub" {
+        item = item[3..].trim_start();
+        if item.starts_with('(') {
+            item = item.find(')').map_or(item, |close| &item[close + 1..]);
+        }
+    }
+    if !ITEMS.contains(&identifier(item)) {
+        return field_end(code, start);
+    }
+    match body_after(code, start) {
+        Some(body) => body.end,
+        None => start + code[start..].find(';').unwrap_or(0),
+    }
+}
+
+/// Where a field, variant, arm or statement ends: with its comma or semicolon, or before what holds it closes.
+fn field_end(code: &str, start: usize) -> usize {
+    let mut depth = 0isize;
+    for (offset, byte) in code.bytes().enumerate().skip(start) {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' if depth == 0 => return offset.saturating_sub(1),
+            b')' | b']' | b'}' => depth -= 1,
+            b',' | b';' if depth == 0 => return offset,
+            _ => {}
+        }
+    }
+    code.len().saturating_sub(1)
 }
 
 fn attribute_len(code: &str) -> usize {
@@ -202,6 +284,22 @@ mod tests {
         let found = functions(code);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].name.as_str(), &code[found[0].range.end..][..1]), ("a", "}"));
+    }
+
+    #[test]
+    fn test_code_is_known_by_what_it_is_compiled_for() {
+        let of = |code: &str| test_ranges(code).into_iter().map(|r| code[r].to_string()).collect::<Vec<_>>();
+        let held = "#[cfg(any(test, fuzzing))] pub mod a { fn b() {} ";
+        assert_eq!(of(&format!("fn x() {{}}\n{held}}}\nfn y() {{}}")), [held]);
+        assert_eq!(of("#[cfg(all(shuttle, unix))] use a;"), ["#[cfg(all(shuttle, unix))] use a"]);
+        assert_eq!(of("struct A { #[cfg(test)] a: u8, b: B<u8> }\nfn x() {}"), ["#[cfg(test)] a: u8"]);
+        assert_eq!(
+            of("#[cfg(fuzzing)]\n#[inline] pub(crate) fn a<A, B>() { b() }"),
+            ["#[cfg(fuzzing)]\n#[inline] pub(crate) fn a<A, B>() { b() "]
+        );
+        for shipped in ["not(test)", "any(test, unix)", "all(unix, a = \"  \")", "not(any(test, fuzzing))"] {
+            assert!(of(&format!("#[cfg({shipped})] fn a() {{}}")).is_empty(), "{shipped}");
+        }
     }
 
     #[test]

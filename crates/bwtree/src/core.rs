@@ -11,6 +11,7 @@ use crate::shortage::Sheltered;
 use crate::stats::Counter;
 use crate::store::{LeafState, Store, drop_inner, inner_word};
 use crate::sync::Ordering;
+use crate::waits::Waits;
 
 pub(crate) struct Core {
     pub(crate) store: Store,
@@ -23,8 +24,8 @@ pub(crate) struct Core {
 pub(crate) const ROOT: u32 = 0;
 
 impl Core {
-    pub(crate) fn new(store: Store, options: Options) -> Result<Core, Error> {
-        let core = Core { store, epochs: Epochs::new(), options, sheltered: Sheltered::default() };
+    pub(crate) fn new(store: Store, options: Options, waits: &'static dyn Waits) -> Result<Core, Error> {
+        let core = Core { store, epochs: Epochs::new(waits), options, sheltered: Sheltered::default() };
         let (root, leaf) = (core.store.map.take(), core.store.map.take());
         debug_assert_eq!(root, ROOT);
         let fences = Fences { low: &[], high: None };

@@ -14,11 +14,12 @@
 use std::cell::{Cell, UnsafeCell};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32 as Count32, AtomicU64 as Count};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence, thread_hint, thread_id};
+use crate::waits::Waits;
 
 /// What is retired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +65,7 @@ type Block = Box<[CachePadded<Slot>]>;
 pub(crate) struct Epochs {
     now: CachePadded<AtomicU64>,
     blocks: [OnceLock<Block>; BLOCKS],
-    start: Instant,
+    pub(crate) waits: &'static dyn Waits,
 }
 
 /// The longest stay inside the tree that is being seen.
@@ -85,12 +86,8 @@ pub(crate) struct Guard<'a> {
 }
 
 impl Epochs {
-    pub(crate) fn new() -> Epochs {
-        Epochs {
-            now: CachePadded::new(AtomicU64::new(1)),
-            blocks: [const { OnceLock::new() }; BLOCKS],
-            start: Instant::now(),
-        }
+    pub(crate) fn new(waits: &'static dyn Waits) -> Epochs {
+        Epochs { now: CachePadded::new(AtomicU64::new(1)), blocks: [const { OnceLock::new() }; BLOCKS], waits }
     }
 
     #[inline]
@@ -134,7 +131,7 @@ impl Epochs {
     /// Looks who is inside, and reports the longest stay.
     pub(crate) fn stall(&self) -> Option<Stall> {
         self.intervals(&mut Vec::new());
-        let now = self.start.elapsed();
+        let now = self.waits.now();
         let lagging = self.slots().filter_map(|slot| {
             let first = slot.interval.load(Ordering::SeqCst) >> LIFE_BITS;
             if first == 0 || slot.lag_epoch.load(Ordering::Relaxed) != first {
@@ -157,7 +154,7 @@ impl Epochs {
             }
             let (first, life) = (interval >> LIFE_BITS, interval & LIFE_MAX);
             if first + LAG < now && slot.lag_epoch.load(Ordering::Relaxed) != first {
-                slot.lag_since.store(self.start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                slot.lag_since.store(self.waits.now().as_nanos() as u64, Ordering::Relaxed);
                 slot.lag_epoch.store(first, Ordering::Relaxed);
             }
             out.push((first, if life == LIFE_MAX { u64::MAX } else { first + life }));
@@ -301,7 +298,8 @@ mod under_shuttle {
     /// One looks who is inside, and then goes through what a thread that has left retired. In between a reader may have come
     /// in, and a writer may have replaced what it reads and left: the look is older than what it is held against.
     fn nothing_goes_under_a_reader() {
-        let (epochs, word, freed) = (Arc::new(Epochs::new()), Arc::new(AtomicU64::new(1)), Arc::new(Freed::new(0)));
+        let (epochs, word, freed) =
+            (Arc::new(Epochs::new(&crate::waits::System)), Arc::new(AtomicU64::new(1)), Arc::new(Freed::new(0)));
         let run = |work: fn(&Epochs, &AtomicU64, &Freed)| {
             let (epochs, word, freed) = (epochs.clone(), word.clone(), freed.clone());
             thread::spawn(move || work(&epochs, &word, &freed))

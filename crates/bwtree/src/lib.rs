@@ -78,6 +78,7 @@ mod store;
 mod sync;
 mod transmit;
 mod tree;
+mod waits;
 mod write;
 
 pub use account::PinAccount;
@@ -93,3 +94,4 @@ pub use rows::{Range, Rows, Run, Runs};
 pub use segments::{SegmentArena, SegmentObserver};
 pub use stats::Stats;
 pub use tree::Tree;
+pub use waits::Waits;

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
@@ -40,7 +40,7 @@ pub trait SegmentObserver: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct SegmentArena {
     reservation: Reservation,
-    segments: Mutex<HashMap<usize, Arc<Segment>>>,
+    segments: Mutex<BTreeMap<usize, Arc<Segment>>>,
     /// The segment's number in each place, for whoever sends from it; 0 while there is none.
     numbers: Box<[AtomicU32]>,
     chunks_committed_max: usize,

@@ -571,7 +571,7 @@ mod tests {
         let pid = store.map.take();
         store.map.entry(pid).word.store(store.seal(&fresh), Ordering::SeqCst);
 
-        let epochs = Epochs::new();
+        let epochs = Epochs::new(&crate::waits::System);
         let guard = epochs.enter();
         let state = store.leaf(Word::read(&guard, store.map.entry(pid)));
         let draft = Draft { op: Op::Put, key: b"key", prefix: &[0; 8], rest: Rest::Inline(b"") };

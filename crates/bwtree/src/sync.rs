@@ -13,24 +13,6 @@ pub(crate) use shuttle::sync::{
     atomic::{AtomicU32, AtomicU64, fence},
 };
 
-/// Lets others run: the first times as long as they like, then, on a machine with more cores than runnable threads or fewer than
-/// it needs, for a time that grows to 32 ms.
-#[cfg(not(shuttle))]
-pub(crate) fn wait_for_others(times: usize) {
-    match times.checked_sub(YIELDS) {
-        None => std::thread::yield_now(),
-        Some(more) => std::thread::sleep(std::time::Duration::from_millis(1 << more.min(5))),
-    }
-}
-
-#[cfg(shuttle)]
-pub(crate) fn wait_for_others(_: usize) {
-    shuttle::thread::yield_now();
-}
-
-#[cfg(not(shuttle))]
-const YIELDS: usize = 12;
-
 pub(crate) use std::sync::atomic::Ordering;
 
 /// A small number that differs between threads: where a thread starts looking for a slot of its own.

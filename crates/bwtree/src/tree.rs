@@ -12,6 +12,7 @@ use crate::reader::Reader;
 use crate::rows::Range;
 use crate::stats::Stats;
 use crate::store::Store;
+use crate::waits::{System, Waits};
 use crate::write::{Change, Outcome};
 
 /// A lock-free ordered map from byte keys to byte values. Cheap to clone; clones are the same tree.
@@ -23,8 +24,13 @@ pub struct Tree {
 impl Tree {
     /// An empty tree over `arena`, which it has for itself.
     pub fn new(arena: Arc<dyn Arena>, options: Options) -> Result<Tree, Error> {
+        Tree::with_waits(arena, options, &System)
+    }
+
+    /// The same, which waits and tells time by `waits`.
+    pub fn with_waits(arena: Arc<dyn Arena>, options: Options, waits: &'static dyn Waits) -> Result<Tree, Error> {
         options.check(&*arena)?;
-        Ok(Tree { core: Arc::new(Core::new(Store::new(arena, options.page_bytes), options)?) })
+        Ok(Tree { core: Arc::new(Core::new(Store::new(arena, options.page_bytes), options, waits)?) })
     }
 
     /// Adds a key; [`Error::Exists`] if it is there.

@@ -8,7 +8,6 @@ use crate::options::Error;
 use crate::page::{Draft, Op, OverflowRef, POSITION_EXACT, Rest, head_of};
 use crate::stats::Counter;
 use crate::store::LeafState;
-use crate::sync::wait_for_others;
 
 /// A change to one key.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +101,7 @@ impl Core {
                 // Somebody who was put to sleep inside the tree may hold back what is missing.
                 guard.count(Counter::Waits as usize, 1);
                 drop(guard);
-                wait_for_others(failed - TRIES);
+                self.epochs.waits.pause(failed - TRIES);
             }
         };
         self.store.let_go(draft.rest);

@@ -10,6 +10,7 @@ use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -18,6 +19,7 @@ use rustix::net::{Shutdown, SocketAddrAny, SocketFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::admission::{Admission, Source};
+use crate::clock::Clock;
 use crate::watch::{Watch, failed, timespec};
 use crate::{Link, Listener, VerbsError};
 
@@ -78,6 +80,7 @@ pub struct Acceptor<D: Door> {
     /// The last attempt to accept one failed for want of a descriptor or memory.
     short: bool,
     patience: Duration,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug)]
@@ -98,11 +101,11 @@ pub struct Refused {
 }
 
 impl<D: Door> Acceptor<D> {
-    /// Of a socket that listens and never blocks.
+    /// Of a socket that listens and never blocks; patience with peers is counted by `clock`.
     ///
     /// # Errors
     /// When the system has no descriptor left.
-    pub fn new(door: D, socket: OwnedFd) -> Result<Self, VerbsError> {
+    pub fn new(door: D, socket: OwnedFd, clock: Arc<dyn Clock>) -> Result<Self, VerbsError> {
         let watch = Watch::new()?;
         watch.add(&socket, LISTENING)?;
         let stage_max = stage_max();
@@ -119,6 +122,7 @@ impl<D: Door> Acceptor<D> {
             refused: Refused::default(),
             short: false,
             patience: HANDSHAKE_DEADLINE,
+            clock,
         })
     }
 
@@ -131,7 +135,7 @@ impl<D: Door> Acceptor<D> {
                 self.hear(*token);
             }
         }
-        let now = Instant::now();
+        let now = self.clock.now();
         while let Some((token, oldest)) = self.half_open.first_key_value()
             && oldest.deadline <= now
         {
@@ -157,7 +161,7 @@ impl<D: Door> Acceptor<D> {
                     // What made room has helped nobody so far, or there was nobody: others must
                     // give something back.
                     if std::mem::replace(&mut self.short, true) || !roomy {
-                        pause();
+                        self.clock.sleep(ACCEPT_PAUSE);
                     }
                     return Ok(());
                 }
@@ -167,7 +171,7 @@ impl<D: Door> Acceptor<D> {
         }
         // An error that stays must not be met as fast as the processor can.
         if !came {
-            pause();
+            self.clock.sleep(ACCEPT_PAUSE);
         }
         Ok(())
     }
@@ -188,7 +192,7 @@ impl<D: Door> Acceptor<D> {
         if let Err(error) = self.watch.add(&guest, token) {
             return self.refused.note(error.to_string());
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.clock.now() + self.patience;
         self.half_open.insert(token, HalfOpen { guest, source, has_greeted: false, deadline });
         if let Some(evicted) = self.silent.enter(token, source) {
             self.evict(evicted, "too many connections said nothing; its address had most, and it was the oldest");
@@ -257,21 +261,21 @@ impl<D: Door> Acceptor<D> {
 impl<D: Door> Listener for Acceptor<D> {
     fn accept(&mut self, timeout: Duration) -> Result<Option<Link>, VerbsError> {
         self.door.check()?;
-        let end = Instant::now() + timeout;
+        let end = self.clock.now() + timeout;
         loop {
             if let Some(link) = self.done.pop_front() {
                 return Ok(Some(link));
             }
-            let mut left = end.saturating_duration_since(Instant::now());
+            let mut left = end.saturating_duration_since(self.clock.now());
             if let Some((_, oldest)) = self.half_open.first_key_value() {
-                left = left.min(oldest.deadline.saturating_duration_since(Instant::now()));
+                left = left.min(oldest.deadline.saturating_duration_since(self.clock.now()));
             }
             let mut ready = std::mem::take(&mut self.ready);
             ready.clear();
             let progressed = self.watch.wait(left, |token, _| ready.push(token)).and_then(|()| self.progress(&ready));
             self.ready = ready;
             progressed?;
-            if self.done.is_empty() && Instant::now() >= end {
+            if self.done.is_empty() && self.clock.now() >= end {
                 return Ok(None);
             }
         }
@@ -333,10 +337,6 @@ fn is_of_one_connection(errno: Errno) -> bool {
     ended || matches!(errno, E::NETDOWN | E::NETUNREACH | E::HOSTDOWN | E::HOSTUNREACH | E::NONET)
 }
 
-fn pause() {
-    let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
-}
-
 /// The listening socket's token; connections count up from there.
 const LISTENING: u64 = 0;
 /// Connections admitted in one go, before those that have spoken get their turn.
@@ -356,7 +356,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Peer;
+    use crate::{Peer, SystemClock};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -400,7 +400,7 @@ mod tests {
     fn acceptor() -> (SocketAddr, Acceptor<Letter>) {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        (socket.local_addr().unwrap(), Acceptor::new(Letter, socket.into()).unwrap())
+        (socket.local_addr().unwrap(), Acceptor::new(Letter, socket.into(), SystemClock::handle()).unwrap())
     }
 
     fn settle(acceptor: &mut Acceptor<Letter>, until: impl Fn(&Acceptor<Letter>) -> bool) {

@@ -48,14 +48,15 @@
 //! - **nonblocking**: `post`, `poll`, `arm`, `close` and `next_event` do not wait for a peer.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use overside_memory::{Fragment, SegmentId};
 use overside_shape::Shape;
 
+use crate::clock::{Clock, SystemClock};
 use crate::provider::Link;
 use crate::region::RemoteToken;
-use crate::watch::sleep_on;
 use crate::work::Status;
 use crate::{Opcode, VerbsError};
 
@@ -226,7 +227,12 @@ pub unsafe trait Port: Send {
     fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
         let armed = self.arm()?;
         if armed {
-            sleep_on(self.fd(), other, timeout)?;
+            let clock = self.clock();
+            let until = timeout.and_then(|timeout| clock.now().checked_add(timeout));
+            match other {
+                Some(other) => clock.wait(&[self.fd(), other], until)?,
+                None => clock.wait(&[self.fd()], until)?,
+            }
         }
         Ok(armed)
     }
@@ -235,6 +241,12 @@ pub unsafe trait Port: Send {
     /// to it; none where that is not known or there is no such thing. It is measured by the polls that follow a call of this, and no others.
     fn line_ns(&mut self, _qp: QpIndex) -> Option<f64> {
         None
+    }
+
+    /// Where its [`wait`](Self::wait) takes time from: its provider's
+    /// [clock](crate::Provider::clock).
+    fn clock(&self) -> Arc<dyn Clock> {
+        SystemClock::handle()
     }
 
     /// The descriptor to wait on.

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_memory::Buffer;
 use smallvec::SmallVec;
 
 use crate::VerbsError;
+use crate::clock::Clock;
 use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
 use crate::reported::complete_all;
@@ -23,6 +25,8 @@ use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 /// queue pairs, waits up to a second for what is in flight, and leaks the rest: it never frees early.
 pub struct CompletionQueue {
     port: Option<Box<dyn Port>>,
+    /// The port's.
+    clock: Arc<dyn Clock>,
     /// Freed at one place alone, once the port has let go of all of it: whatever panics before, it stays.
     slots: ManuallyDrop<Slots>,
     pairs: QueuePairs,
@@ -42,6 +46,7 @@ impl CompletionQueue {
     /// Over a port that `Provider::open_port` opened.
     pub fn new(port: Box<dyn Port>) -> Self {
         Self {
+            clock: port.clock(),
             port: Some(port),
             slots: ManuallyDrop::default(),
             pairs: QueuePairs::default(),
@@ -334,7 +339,7 @@ impl CompletionQueue {
             self.spin.found();
             return Ok(found);
         }
-        let start = Instant::now();
+        let start = self.clock.now();
         if budget > Duration::ZERO {
             let found = self.poll_for(budget, start, out);
             if found > 0 || self.made_room {
@@ -342,11 +347,11 @@ impl CompletionQueue {
                 return Ok(found);
             }
         }
-        let polled = start.elapsed();
+        let polled = self.since(start);
         let left = timeout.map(|t| t.saturating_sub(polled));
         if self.port().wait(other, left)? {
             self.sleeps += 1;
-            self.spin.slept(budget > Duration::ZERO, start.elapsed() - polled);
+            self.spin.slept(budget > Duration::ZERO, self.since(start).saturating_sub(polled));
         }
         Ok(self.poll(out))
     }
@@ -394,21 +399,21 @@ impl CompletionQueue {
     fn poll_for(&mut self, budget: Duration, start: Instant, out: &mut Vec<WorkCompletion>) -> usize {
         // Whoever is waited for may share this core's units and caches: the longer nothing comes, the rarer the looks.
         let mut pauses = 1;
-        while start.elapsed() < budget {
+        while self.since(start) < budget {
             for _ in 0..SPIN_POLLS {
                 let found = self.poll(out);
                 if found > 0 || self.made_room {
-                    self.spun += start.elapsed();
+                    self.spun += self.since(start);
                     return found;
                 }
                 (0..pauses).for_each(|_| std::hint::spin_loop());
             }
             if pauses == 1 {
-                self.poll_takes = (start.elapsed() / SPIN_POLLS as u32).min(POLL_TAKES_MAX);
+                self.poll_takes = (self.since(start) / SPIN_POLLS as u32).min(POLL_TAKES_MAX);
             }
             pauses = (pauses * 2).min(PAUSES_MAX);
         }
-        self.spun += start.elapsed();
+        self.spun += self.since(start);
         0
     }
 
@@ -460,6 +465,10 @@ impl CompletionQueue {
         self.spun
     }
 
+    fn since(&self, start: Instant) -> Duration {
+        self.clock.now().saturating_duration_since(start)
+    }
+
     fn port(&mut self) -> &mut dyn Port {
         self.port.as_mut().expect("open until drop").as_mut()
     }
@@ -474,10 +483,10 @@ impl Drop for CompletionQueue {
         }
         let open: Vec<QueuePair> = self.pairs.open().collect();
         open.into_iter().for_each(|qp| self.close(qp));
-        let end = Instant::now() + DRAIN;
+        let end = self.clock.now() + DRAIN;
         let (mut sink, mut panicked) = (Vec::new(), None);
         // Shared receives are not bound to a queue pair: the port gives them back when it is dropped.
-        while self.sends_left() && Instant::now() < end {
+        while self.sends_left() && self.clock.now() < end {
             // A hold that panics must not cut the drain short: what is in flight would be freed
             // early.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.poll(&mut sink))) {

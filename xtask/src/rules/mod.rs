@@ -16,6 +16,7 @@ mod papers;
 mod preload_safe;
 mod providers;
 mod readme;
+mod sim_safe;
 mod unsafety;
 mod words;
 
@@ -40,13 +41,14 @@ impl fmt::Display for Violation {
 
 /// All violations in `tree`, by path and line.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    const RULES: [fn(&Tree) -> Vec<Violation>; 11] = [
+    const RULES: [fn(&Tree) -> Vec<Violation>; 12] = [
         dependencies::check,
         default_build::check,
         names::check,
         unsafety::check,
         preload_safe::check,
         providers::check,
+        sim_safe::check,
         lengths::check,
         words::check,
         dead_files::check,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use overside_verbs::acceptor::{Acceptor, BACKLOG, Door, Heard};
 use overside_verbs::watch::failed;
-use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError};
+use overside_verbs::{Link, Peer, ProtectionDomain, SystemClock, VerbsError};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
@@ -48,7 +48,7 @@ pub(crate) fn bind(
     };
     rustix::net::bind(&socket, &bound).map_err(refused)?;
     rustix::net::listen(&socket, BACKLOG).map_err(refused)?;
-    Acceptor::new(ShmDoor { shared, domain: domain.id() }, socket)
+    Acceptor::new(ShmDoor { shared, domain: domain.id() }, socket, SystemClock::handle())
 }
 
 impl Door for ShmDoor {

@@ -9,7 +9,7 @@ use overside_verbs::acceptor::{Acceptor, BACKLOG, Door, Heard};
 use overside_verbs::handshake::stream::{self, prepare};
 use overside_verbs::handshake::{Handshake, Keys, NEEDS_KEY, Turn};
 use overside_verbs::owner::Owners;
-use overside_verbs::{Link, ProtectionDomain, VerbsError, random};
+use overside_verbs::{Link, ProtectionDomain, SystemClock, VerbsError, random};
 use rustix::net::SocketAddrAny;
 
 use crate::address;
@@ -58,7 +58,7 @@ pub(crate) fn bind(
     rustix::net::listen(&socket, BACKLOG).map_err(|e| refused(e.to_string()))?;
     let owners = shared.options.asks_owner().then(|| Owners::of(&socket)).transpose();
     let owners = owners.map_err(|error| refused(error.to_string()))?;
-    Acceptor::new(TcpDoor { shared, domain: domain.id(), owners }, socket.into())
+    Acceptor::new(TcpDoor { shared, domain: domain.id(), owners }, socket.into(), SystemClock::handle())
 }
 
 impl Door for TcpDoor {

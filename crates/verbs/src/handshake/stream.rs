@@ -9,6 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::{Handshake, Keys, Turn};
 use crate::VerbsError;
+use crate::clock::{Clock, SystemClock};
 use crate::watch::{failed, timespec};
 
 /// Says and hears what can be said and heard without waiting.
@@ -61,7 +62,7 @@ pub struct Patience {
 impl Patience {
     /// From now on.
     pub fn new(timeout: Duration) -> Self {
-        Self { end: Instant::now() + timeout, timeout }
+        Self { end: SystemClock.now() + timeout, timeout }
     }
 
     /// What is left of it.
@@ -69,7 +70,7 @@ impl Patience {
     /// # Errors
     /// [`VerbsError::TimedOut`] when nothing is.
     pub fn left(&self) -> Result<Duration, VerbsError> {
-        let left = self.end.saturating_duration_since(Instant::now());
+        let left = self.end.saturating_duration_since(SystemClock.now());
         if left.is_zero() { Err(self.over()) } else { Ok(left) }
     }
 

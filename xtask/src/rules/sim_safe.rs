@@ -1,0 +1,67 @@
+//! What must not stand in the crates that a seeded simulation runs.
+//!
+//! There, time, sleep, chance and threads are the simulation's, and nothing may depend on the order
+//! of a map whose keys are hashed by chance.
+
+use super::{Violation, violation};
+use crate::source::Source;
+use crate::syntax;
+use crate::tree::Tree;
+
+const RULE: &str = "sim-safe";
+const CRATES: [&str; 4] = ["overside-verbs", "overside-bwtree", "overside-transfer", "overside-service"];
+/// Where the system's own clock and waits stand, behind the traits.
+const SYSTEMS: [&str; 4] = [
+    "crates/verbs/src/clock.rs",
+    "crates/bwtree/src/waits.rs",
+    "crates/service/src/threads.rs",
+    "crates/verbs/src/numbers.rs",
+];
+const CLOCK: &str = "take it from the clock of the provider or port (`overside_verbs::Clock`)";
+const WAITS: &str = "wait by the clock (`Clock::sleep`, `Clock::wait`), so that a simulation can step it";
+const THREADS: &str = "starting a thread is its caller's, or goes through the trait that `service` has for it";
+const ORDER: &str = "its order is chance: BTreeMap, or `overside_verbs::ByNumber`";
+const PATHS: [(&str, &str); 7] = [
+    ("Instant::now", CLOCK),
+    ("SystemTime", CLOCK),
+    ("thread::sleep", WAITS),
+    ("thread::spawn", THREADS),
+    ("thread::Builder", THREADS),
+    ("HashMap", ORDER),
+    ("HashSet", ORDER),
+];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    tree.sources_of(&CRATES).filter(|source| !SYSTEMS.contains(&source.path.as_str())).flat_map(check_source).collect()
+}
+
+fn check_source(source: &Source) -> Vec<Violation> {
+    let found = PATHS.iter().flat_map(|(path, why)| {
+        syntax::words(&source.code, path).map(move |at| (source.line_of(at), format!("`{path}`: {why}")))
+    });
+    found
+        .filter(|(line, _)| source.is_shipped(*line))
+        .map(|(line, message)| violation(RULE, &source.path, line, message))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::planted;
+    use super::*;
+
+    const CODE: &str = "use std::time::Instant;\nfn a() {\n  let t = Instant::now();\n  std::thread::sleep(d);\n}\n\
+                        use std::collections::HashMap;\n#[cfg(test)]\nmod tests { fn b() { Instant::now(); } }\n";
+
+    #[test]
+    fn time_sleep_and_chance_are_found_in_shipped_code() {
+        let tree = planted::tree(&[("crates/verbs/src/queue.rs", CODE)]);
+        assert_eq!(planted::lines(&check(&tree)), [3, 4, 6]);
+    }
+
+    #[test]
+    fn other_crates_and_the_system_behind_the_trait_are_free() {
+        let tree = planted::tree(&[("crates/verbs/src/clock.rs", CODE), ("crates/bench/src/lib.rs", CODE)]);
+        assert_eq!(check(&tree), []);
+    }
+}
