@@ -1,22 +1,22 @@
 //! Declared sends over the reference provider: its short gather lists divide what others send at once.
 
-#[allow(dead_code)]
-mod reference;
+mod harness;
 
 use std::sync::Arc;
 
+use harness::ReferenceHarness;
 use overside_conformance::declared::{BUFFERS, Delivery, REQUEST_BYTES, dealt, messages};
 use overside_planner::{Force, Terms, Way};
+use overside_reference::World;
 use overside_shape::{Bitmap, Column, Order, Run, Shape};
 use overside_verbs::declared::{Balance, SharedTerms};
-use reference::ReferenceHarness;
 
 fn some_delivery(destinations: usize) -> Option<Delivery> {
     Some(delivery(destinations))
 }
 
 fn delivery(destinations: usize) -> Delivery {
-    Delivery::open(&ReferenceHarness::new(None, |port| port), destinations, MEMORY_BYTES).unwrap()
+    Delivery::open(&ReferenceHarness(World::new()), destinations, MEMORY_BYTES).unwrap()
 }
 
 overside_conformance::declared_tests!(some_delivery, destinations: 4, ways: [Copy, Gather, Mixture], cases: 40);

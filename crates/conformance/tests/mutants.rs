@@ -1,19 +1,20 @@
 //! The suite itself under test: a provider that keeps every sentence passes, and each that breaks one on
 //! purpose fails by the sentence it breaks.
 
+mod harness;
 mod mutant;
-mod reference;
 
 use std::sync::Arc;
 
+use harness::ReferenceHarness;
 use mutant::{Mutant, Wrong};
 use overside_conformance::{Harness, Outcome, check, suite};
+use overside_reference::{Fault, World};
 use overside_verbs::port::Port;
-use reference::{Fault, ReferenceHarness};
 
 #[test]
 fn the_reference_keeps_every_sentence() {
-    let harness: Arc<dyn Harness> = Arc::new(ReferenceHarness::new(None, |port| port));
+    let harness: Arc<dyn Harness> = Arc::new(ReferenceHarness(World::new()));
     let report = suite(&harness);
     println!("{report}");
     assert!(report.outcomes.iter().all(|(_, outcome)| *outcome == Outcome::Kept), "\n{report}");
@@ -22,7 +23,7 @@ fn the_reference_keeps_every_sentence() {
 /// Each of `sentences` catches it.
 fn caught(fault: Option<Fault>, wrap: fn(Box<dyn Port>) -> Box<dyn Port>, sentences: &[&str]) {
     for sentence in sentences {
-        let harness: Arc<dyn Harness> = Arc::new(ReferenceHarness::new(fault, wrap));
+        let harness: Arc<dyn Harness> = Arc::new(ReferenceHarness(World::broken(fault, wrap)));
         match check(sentence, &harness) {
             Outcome::Broken(what) => println!("{sentence}: {what}"),
             other => panic!("**{sentence}** did not catch it: {other:?}"),

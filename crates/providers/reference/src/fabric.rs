@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use overside_memory::{Fragment, kernels};
 use overside_verbs::port::{QpIndex, RawCompletion};
-use overside_verbs::{Access, Memory, Opcode, PortEvent, RemoteToken, Status};
+use overside_verbs::{Access, Clock, Memory, Opcode, PortEvent, RemoteToken, Status};
 
 use super::Fault;
 
@@ -83,6 +83,14 @@ pub struct PortState {
     wake: Arc<OwnedFd>,
 }
 
+/// A name at which somebody listens.
+#[derive(Debug)]
+pub struct Listening {
+    /// Ends of those who came, the first first.
+    pub waiting: VecDeque<usize>,
+    pub wake: Arc<OwnedFd>,
+}
+
 /// One end of a connection.
 #[derive(Debug, Default)]
 struct End {
@@ -101,7 +109,8 @@ pub struct Fabric {
     pub fault: Option<Fault>,
     pub regions: HashMap<u128, Region>,
     pub ports: Vec<PortState>,
-    pub waiting: HashMap<String, Vec<usize>>,
+    pub listening: HashMap<String, Listening>,
+    clock: Arc<dyn Clock>,
     /// Whose registration has ended: for the fault HoardsMemory.
     pub hoard: Vec<Region>,
     /// Ends 2n and 2n + 1 are each other's peers.
@@ -110,9 +119,13 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    pub fn new(fault: Option<Fault>) -> Self {
-        let (regions, waiting) = (HashMap::new(), HashMap::new());
-        Self { fault, regions, ports: Vec::new(), waiting, hoard: Vec::new(), ends: Vec::new(), numbers: 0 }
+    pub fn new(fault: Option<Fault>, clock: Arc<dyn Clock>) -> Self {
+        let (regions, listening) = (HashMap::new(), HashMap::new());
+        Self { fault, regions, ports: Vec::new(), listening, clock, hoard: Vec::new(), ends: Vec::new(), numbers: 0 }
+    }
+
+    fn since(&self, then: Instant) -> Duration {
+        self.clock.now().saturating_duration_since(then)
     }
 
     pub fn number(&mut self) -> u64 {
@@ -195,7 +208,7 @@ impl Fabric {
             }
             if at > 0 {
                 // Overtaken; it goes next, a while later.
-                std::thread::sleep(Duration::from_millis(2));
+                self.clock.sleep(Duration::from_millis(2));
                 match self.carry_out(end, 0) {
                     Some(done) => self.ends[end].sends[0].done = Some(done),
                     None => return,
@@ -210,7 +223,7 @@ impl Fabric {
             return false;
         }
         match (self.fault, &first.work, &second.work) {
-            (Some(Fault::IgnoresFences), Work::Read(..), Work::Send(..)) => first.posted.elapsed() < READ_LATE,
+            (Some(Fault::IgnoresFences), Work::Read(..), Work::Send(..)) => self.since(first.posted) < READ_LATE,
             (Some(Fault::WritesOvertake), Work::Write(_, long, None), Work::Write(_, short, None)) => {
                 short.len < long.len
             }
@@ -245,7 +258,7 @@ impl Fabric {
         }
         if self.fault == Some(Fault::IgnoresFences)
             && matches!(sent.work, Work::Read(..))
-            && sent.posted.elapsed() < READ_LATE
+            && self.since(sent.posted) < READ_LATE
         {
             return None;
         }
@@ -289,7 +302,7 @@ impl Fabric {
             Bytes::InlineAt(address, len) => vec![(*address, *len)],
             Bytes::List(list) => list.clone(),
             Bytes::ListAt(address, count) => {
-                // SAFETY: the fault KeepsPointers; the probe never frees a list.
+                // SAFETY: [reference-in-flight] the fault KeepsPointers; the probe never frees a list.
                 let list = unsafe { std::slice::from_raw_parts(*address as *const Fragment, *count) };
                 list.iter().map(|f| (f.address as usize, f.len as usize)).collect()
             }
@@ -300,7 +313,7 @@ impl Fabric {
         for (address, len) in list {
             let at = out.len();
             out.resize(at + len, 0);
-            // SAFETY: the request is in flight, so its bytes are there; `out` is ours.
+            // SAFETY: [reference-in-flight] the request is in flight, so its bytes are there; `out` is ours.
             unsafe { kernels::copy_racing(out[at..].as_mut_ptr(), address as *const u8, len) };
         }
         out
@@ -321,7 +334,7 @@ impl Fabric {
         let fits = message.len() <= receive.len;
         let past = self.fault == Some(Fault::WritesPastTheEnd);
         if opcode == Opcode::Receive && (fits || past) {
-            // SAFETY: a posted receive is ours to write; the fault WritesPastTheEnd stays in the probe's area.
+            // SAFETY: [reference-in-flight] a posted receive is ours to write; the fault WritesPastTheEnd stays in the probe's area.
             unsafe { kernels::copy_racing(receive.address as *mut u8, message.as_ptr(), message.len()) };
         }
         let status = if fits || opcode != Opcode::Receive { Status::Success } else { Status::TooLong };
@@ -354,7 +367,7 @@ impl Fabric {
         if self.fault == Some(Fault::LastWordFirst) && message.len() >= 8 {
             let last = ((remote.at + len) & !7).saturating_sub(8).max(remote.at);
             let _ = window.write(last, &message[(last - remote.at) as usize..][..8]);
-            std::thread::sleep(Duration::from_millis(2));
+            self.clock.sleep(Duration::from_millis(2));
         }
         let written = window.write(remote.at, message);
         debug_assert!(written.is_ok(), "the range was checked");
@@ -371,11 +384,11 @@ impl Fabric {
             Memory::Window(window) => window.read(remote.at, &mut bytes).unwrap(),
             Memory::Segment(segment) => {
                 let from = segment.base().as_ptr().wrapping_add(remote.at as usize);
-                // SAFETY: within the segment, which the region keeps.
+                // SAFETY: [reference-in-flight] within the segment, which the region keeps.
                 unsafe { kernels::copy_racing(bytes.as_mut_ptr(), from, bytes.len()) };
             }
         }
-        // SAFETY: the sink of a READ in flight is ours to write and as long as the range.
+        // SAFETY: [reference-in-flight] the sink of a READ in flight is ours to write and as long as the range.
         unsafe { kernels::copy_racing(sink as *mut u8, bytes.as_ptr(), bytes.len()) };
         Done { status: Status::Success, bytes: remote.len, value: 0 }
     }
@@ -389,7 +402,7 @@ impl Fabric {
         let value = match self.fault {
             Some(Fault::LoadsThenStores) => {
                 let old = word.load(Ordering::Acquire);
-                std::thread::sleep(Duration::from_micros(20));
+                self.clock.sleep(Duration::from_micros(20));
                 word.store(new(old), Ordering::Release);
                 old
             }
@@ -412,7 +425,7 @@ impl Fabric {
 
     fn wake(&mut self, port: usize) {
         if std::mem::take(&mut self.ports[port].armed) {
-            let _ = rustix::io::write(&*self.ports[port].wake, &1u64.to_ne_bytes());
+            super::port::wake(&self.ports[port].wake);
         }
     }
 

@@ -3,20 +3,21 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use overside_memory::SegmentId;
 use overside_shape::Run;
 use overside_verbs::declared::{Framing, bundle};
 use overside_verbs::port::{Payload, Port, QpIndex, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork};
-use overside_verbs::{Link, Memory, PortEvent, Status, VerbsError};
+use overside_verbs::watch::failed;
+use overside_verbs::{Clock, Link, Memory, PortEvent, Status, VerbsError};
 
-use super::Fault;
 use super::fabric::{Bytes, Fabric, Receive, RegionSend, Sent, Work};
+use super::{Fault, lock};
 
 #[derive(Debug)]
 pub struct ReferencePort {
     fabric: Arc<Mutex<Fabric>>,
+    clock: Arc<dyn Clock>,
     port: usize,
     domain: u64,
     depth: usize,
@@ -24,15 +25,31 @@ pub struct ReferencePort {
     wake: Arc<OwnedFd>,
 }
 
-pub fn eventfd() -> OwnedFd {
-    rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC).unwrap()
+pub(crate) fn eventfd() -> Result<OwnedFd, VerbsError> {
+    let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+    rustix::event::eventfd(0, flags).map_err(|errno| failed("eventfd", errno))
+}
+
+pub(crate) fn wake(eventfd: &OwnedFd) {
+    // A full counter is awake enough.
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+pub(crate) fn drain(eventfd: &OwnedFd) {
+    let _ = rustix::io::read(eventfd, &mut [0u8; 8][..]);
 }
 
 impl ReferencePort {
-    pub fn open(fabric: &Arc<Mutex<Fabric>>, owner: u64, domain: u64, depth: usize) -> Self {
-        let wake = Arc::new(eventfd());
-        let port = fabric.lock().unwrap().port(owner, domain, wake.clone());
-        Self { fabric: fabric.clone(), port, domain, depth, ends: HashMap::new(), wake }
+    pub fn open(
+        fabric: &Arc<Mutex<Fabric>>,
+        clock: Arc<dyn Clock>,
+        owner: u64,
+        domain: u64,
+        depth: usize,
+    ) -> Result<Self, VerbsError> {
+        let wake = Arc::new(eventfd()?);
+        let port = lock(fabric).port(owner, domain, wake.clone());
+        Ok(Self { fabric: fabric.clone(), clock, port, domain, depth, ends: HashMap::new(), wake })
     }
 
     fn registered(&self, fabric: &Fabric, segment: SegmentId) -> Result<(), VerbsError> {
@@ -86,7 +103,7 @@ impl ReferencePort {
             RawWork::FetchAdd(remote, add) => Work::FetchAdd(*remote, *add),
             RawWork::CompareSwap(remote, compare, swap) => Work::CompareSwap(*remote, *compare, *swap),
         };
-        Ok(Sent { slot: request.slot, work, signalled: request.signalled, posted: Instant::now(), done: None })
+        Ok(Sent { slot: request.slot, work, signalled: request.signalled, posted: self.clock.now(), done: None })
     }
 }
 
@@ -107,18 +124,18 @@ fn sends(region: &RawRegion<'_>) -> VecDeque<RegionSend> {
     out
 }
 
-// SAFETY: what the fabric touches lies between post and completion, each slot leaves its queue once, and the reports of
+// SAFETY: [reference-in-flight] what the fabric touches lies between post and completion, each slot leaves its queue once, and the reports of
 // a queue pair leave from the front; the faults break that on purpose, within memory that the probe keeps mapped.
 unsafe impl Port for ReferencePort {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
         let end: usize = link.into_inner()?;
         self.ends.insert(qp, end);
-        self.fabric.lock().unwrap().attach(end, self.port, qp);
+        lock(&self.fabric).attach(end, self.port, qp);
         Ok(())
     }
 
     unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
-        let mut fabric = self.fabric.lock().unwrap();
+        let mut fabric = lock(&self.fabric);
         let Some(end) = self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)) else {
             return (0, Some(VerbsError::Closed));
         };
@@ -146,7 +163,7 @@ unsafe impl Port for ReferencePort {
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
-        let mut fabric = self.fabric.lock().unwrap();
+        let mut fabric = lock(&self.fabric);
         let end = match qp {
             None => None,
             Some(qp) => Some(self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)).ok_or(VerbsError::Closed)?),
@@ -165,7 +182,7 @@ unsafe impl Port for ReferencePort {
     }
 
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
-        let mut fabric = self.fabric.lock().unwrap();
+        let mut fabric = lock(&self.fabric);
         fabric.polled(self.port);
         fabric.progress(self.port);
         let done = &mut fabric.ports[self.port].done;
@@ -177,19 +194,22 @@ unsafe impl Port for ReferencePort {
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
-        self.fabric.lock().unwrap().ports[self.port].events.pop_front()
+        lock(&self.fabric).ports[self.port].events.pop_front()
     }
 
     fn arm(&mut self) -> Result<bool, VerbsError> {
-        let mut fabric = self.fabric.lock().unwrap();
+        let mut fabric = lock(&self.fabric);
         let port = &mut fabric.ports[self.port];
         if !port.done.is_empty() || !port.events.is_empty() {
             return Ok(false);
         }
-        let mut word = [0; 8];
-        let _ = rustix::io::read(&*self.wake, &mut word[..]);
+        drain(&self.wake);
         port.armed = true;
         Ok(true)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -198,14 +218,14 @@ unsafe impl Port for ReferencePort {
 
     fn close(&mut self, qp: QpIndex) {
         if let Some(end) = self.ends.remove(&qp) {
-            self.fabric.lock().unwrap().close(end, Status::Flushed);
+            lock(&self.fabric).close(end, Status::Flushed);
         }
     }
 }
 
 impl Drop for ReferencePort {
     fn drop(&mut self) {
-        let mut fabric = self.fabric.lock().unwrap();
+        let mut fabric = lock(&self.fabric);
         for end in self.ends.values() {
             fabric.close(*end, Status::Flushed);
         }

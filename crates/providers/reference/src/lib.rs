@@ -1,0 +1,271 @@
+//! A provider within one process, as simple as the sentences allow: one lock, and whoever calls in
+//! carries out whatever can be carried out.
+//!
+//! It takes time from any [`Clock`], such as one that is [stepped by hand](SteppedClock). It can be
+//! told to break one of its promises, so that the conformance suite is tested itself. Nothing ships
+//! it: it is for tests.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod clock;
+mod fabric;
+mod port;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
+use overside_verbs::port::Port;
+use overside_verbs::{
+    Access, Clock, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider, RemoteToken,
+    Status, SystemClock, VerbsError,
+};
+
+pub use clock::SteppedClock;
+use fabric::{Fabric, Listening, Region};
+use port::ReferencePort;
+
+/// A promise that the reference breaks when told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Takes requests beyond the depth, and says that it did not.
+    TouchesRefused,
+    /// Gives messages to the youngest receive.
+    LastReceiveFirst,
+    /// Sends fragments by address.
+    SortsFragments,
+    /// Reads inline bytes and lists when it sends.
+    KeepsPointers,
+    /// Fails a message that meets no receive.
+    NeedsReceives,
+    /// Writes all of a message that is too long.
+    WritesPastTheEnd,
+    /// Writes the last word first.
+    LastWordFirst,
+    /// Lets a short WRITE overtake a long one.
+    WritesOvertake,
+    /// READs late, whatever is fenced.
+    IgnoresFences,
+    /// Adds by load and store.
+    LoadsThenStores,
+    /// Takes any key for any right.
+    IgnoresKeys,
+    /// Needs the target to call in.
+    NeedsTheTarget,
+    /// Throws the shared receives away with a queue pair.
+    FlushesShared,
+    /// Does not notice a death.
+    MissesDeath,
+    /// Completes a region after the first of its SENDs.
+    RegionsOfOne,
+    /// One peer's mistake closes every queue pair of the port.
+    ClosesAll,
+    /// Wakes for completed sends when none is in flight any more.
+    WakesForTheLast,
+    /// Lets memory go at the next poll, and wakes nobody for that.
+    HoardsMemory,
+    /// Tells nobody that there is room again.
+    ForgetsRoom,
+    /// Says nothing of what ended silently before the end.
+    LeavesSilence,
+}
+
+/// One fabric, whose providers reach each other by name.
+#[derive(Clone, Debug)]
+pub struct World {
+    fabric: Arc<Mutex<Fabric>>,
+    clock: Arc<dyn Clock>,
+    wrap: fn(Box<dyn Port>) -> Box<dyn Port>,
+}
+
+impl World {
+    /// A sound one, in the system's time.
+    pub fn new() -> Self {
+        Self::by(SystemClock::handle())
+    }
+
+    /// A sound one, in the time of `clock`.
+    pub fn by(clock: Arc<dyn Clock>) -> Self {
+        let fabric = Arc::new(Mutex::new(Fabric::new(None, clock.clone())));
+        Self { fabric, clock, wrap: |port| port }
+    }
+
+    /// One that breaks a promise, and puts something in front of its ports.
+    pub fn broken(fault: Option<Fault>, wrap: fn(Box<dyn Port>) -> Box<dyn Port>) -> Self {
+        let clock = SystemClock::handle();
+        Self { fabric: Arc::new(Mutex::new(Fabric::new(fault, clock.clone()))), clock, wrap }
+    }
+
+    /// A provider of a process of its own, as far as the others can tell.
+    pub fn provider(&self) -> Reference {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let owner = NEXT.fetch_add(1, Ordering::Relaxed);
+        Reference { fabric: self.fabric.clone(), clock: self.clock.clone(), owner, wrap: self.wrap }
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A provider of a [`World`].
+#[derive(Debug)]
+pub struct Reference {
+    fabric: Arc<Mutex<Fabric>>,
+    clock: Arc<dyn Clock>,
+    owner: u64,
+    wrap: fn(Box<dyn Port>) -> Box<dyn Port>,
+}
+
+impl Reference {
+    /// Ends it as a killed process ends: its peers hear of it, it says nothing itself.
+    pub fn kill(&self) {
+        lock(&self.fabric).kill(self.owner);
+    }
+}
+
+impl Provider for Reference {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            sge_max: 16,
+            inline_max: 64,
+            message_max: 1 << 20,
+            depth_max: 128,
+            progress_by_itself: true,
+            one_sided: true,
+            atomics: AtomicScope::Cpu,
+            last_byte_last: true,
+            region_bytes_max: 1 << 20,
+            foreign: ForeignMemory::Direct,
+        }
+    }
+
+    fn profile(&self) -> Profile {
+        // Nobody prices anything here.
+        Profile {
+            send_request_ns: 1.0,
+            send_fragment_ns: 1.0,
+            send_byte_ns: 1.0,
+            pack_byte_ns: 1.0,
+            pack_piece_ns: 1.0,
+            pack_request_ns: 10.0,
+            row_ns: 1.0,
+            receive_request_ns: 1.0,
+            receive_fragment_ns: 1.0,
+            receive_byte_ns: 1.0,
+            wire_byte_ns: 0.0,
+            bends: Bends::default(),
+            source: "none".into(),
+            elsewhere: None,
+        }
+    }
+
+    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
+        Ok(ProtectionDomain::new(lock(&self.fabric).number()))
+    }
+
+    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
+        let mut fabric = lock(&self.fabric);
+        let rkey = u128::from(fabric.number()) << 64 | 0x5EED_0000;
+        let region = Region { domain: domain.id(), memory: memory.clone(), access };
+        fabric.regions.insert(rkey, region);
+        Ok(MemoryRegion::new(memory.clone(), access, rkey))
+    }
+
+    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
+        let RemoteToken { rkey, .. } = region.token();
+        let mut fabric = lock(&self.fabric);
+        let ended = fabric.regions.remove(&rkey);
+        if fabric.fault == Some(Fault::HoardsMemory) {
+            fabric.hoard.extend(ended);
+        }
+        Ok(())
+    }
+
+    fn listen(&self, _domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
+        let wake = Arc::new(port::eventfd()?);
+        let mut fabric = lock(&self.fabric);
+        if fabric.listening.contains_key(name) {
+            return Err(VerbsError::Address { address: name.into(), reason: "the name is taken".into() });
+        }
+        fabric.listening.insert(name.into(), Listening { waiting: VecDeque::new(), wake: wake.clone() });
+        drop(fabric);
+        let (fabric, clock) = (self.fabric.clone(), self.clock.clone());
+        Ok(Box::new(Waiting { fabric, clock, name: name.into(), wake }))
+    }
+
+    fn connect(&self, _domain: &ProtectionDomain, name: &str, _timeout: Duration) -> Result<Link, VerbsError> {
+        let mut fabric = lock(&self.fabric);
+        if !fabric.listening.contains_key(name) {
+            return Err(VerbsError::Unreachable { address: name.into(), reason: "nobody has that name".into() });
+        }
+        let (ours, theirs) = fabric.connection();
+        if let Some(listening) = fabric.listening.get_mut(name) {
+            listening.waiting.push_back(theirs);
+            port::wake(&listening.wake);
+        }
+        Ok(link(ours))
+    }
+
+    fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
+        let clock = self.clock.clone();
+        let port = ReferencePort::open(&self.fabric, clock, self.owner, domain.id(), options.depth.min(128))?;
+        Ok((self.wrap)(Box::new(port)))
+    }
+}
+
+fn link(end: usize) -> Link {
+    Link::new(Peer { pid: Some(std::process::id()), uid: None, description: "this process".into() }, end)
+}
+
+#[derive(Debug)]
+struct Waiting {
+    fabric: Arc<Mutex<Fabric>>,
+    clock: Arc<dyn Clock>,
+    name: String,
+    wake: Arc<OwnedFd>,
+}
+
+impl Listener for Waiting {
+    fn accept(&mut self, timeout: Duration) -> Result<Option<Link>, VerbsError> {
+        let until = self.clock.now() + timeout;
+        loop {
+            port::drain(&self.wake);
+            let next = lock(&self.fabric).listening.get_mut(&self.name).and_then(|l| l.waiting.pop_front());
+            if let Some(end) = next {
+                return Ok(Some(link(end)));
+            }
+            if self.clock.now() >= until {
+                return Ok(None);
+            }
+            self.clock.wait(&[self.wake.as_fd()], Some(until))?;
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut fabric = lock(&self.fabric);
+        // Who came and was not accepted hears that it is over.
+        for end in fabric.listening.remove(&self.name).into_iter().flat_map(|listening| listening.waiting) {
+            fabric.close(end, Status::Flushed);
+        }
+    }
+}
+
+/// A panic of a test leaves the fabric as it was between two of its calls.
+fn lock(fabric: &Mutex<Fabric>) -> MutexGuard<'_, Fabric> {
+    fabric.lock().unwrap_or_else(PoisonError::into_inner)
+}
