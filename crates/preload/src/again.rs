@@ -11,10 +11,12 @@
 use std::sync::atomic::Ordering;
 
 use crate::bells;
-use crate::connection::{Held, Inner, State};
+use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
 use crate::meeting;
+use crate::sleepers::Patience;
+use crate::state::{Incoming, Life, Outgoing};
 
 /// A fork is about to switch the rings back: the ends may come again.
 pub(crate) fn promise(shared: &Shared) {
@@ -36,16 +38,15 @@ pub(crate) fn end(shared: &Shared) {
 
 /// Both directions are back in the kernel and nothing of the rings is left. True when the connection only rests.
 pub(crate) fn rest(held: &mut Held<'_>) -> bool {
-    let Some(shared) = held.shared else { return false };
+    let Some(shared) = held.ring() else { return false };
     if !is_open(&shared) || held.connection.tainted.load(Ordering::Relaxed) {
         return false;
     }
-    (held.resting, held.forked) = (true, false);
-    (held.started, held.out_switched, held.in_switched) = (false, false, false);
-    (held.resend, held.bells_last, held.dry, held.unread, held.patience) = (0, 0, 0, 0, 0);
+    (held.outgoing, held.incoming) = (Outgoing::Before, Incoming::Open);
+    (held.dry, held.unread, held.patience) = (0, 0, Patience::default());
     held.next_try = 0;
     held.reason = Reason::Fork;
-    held.connection.set_state(State::Counting);
+    held.set_life(Life::Resting(shared));
     true
 }
 
@@ -67,7 +68,7 @@ pub(crate) enum Pact {
 
 /// One step of an end that rests; `alone` when no other process has it open and it may meet.
 pub(crate) fn advance(held: &mut Inner, alone: bool) -> Pact {
-    let Some(shared) = held.shared else { return Pact::Over };
+    let Some(shared) = held.shared() else { return Pact::Over };
     let pact = shared.pact();
     loop {
         let now = pact.load(Ordering::SeqCst);
@@ -154,18 +155,17 @@ fn resume(held: &mut Inner, shared: &Shared) {
     let peer = held.peer();
     held.out.go_on();
     held.input.go_on(shared, peer);
-    held.resting = false;
-    held.dialled = false;
+    held.meet(*shared, false);
     held.operations = 0;
     held.next_try = 0;
 }
 
 /// Before another process has a connection that is counted. False when the ends are just meeting.
 pub(crate) fn before_fork(held: &mut Held<'_>) -> bool {
-    match held.shared {
-        Some(shared) if held.resting => withdraw(held, &shared),
-        Some(_) => false,
-        None => held.offer < 0,
+    match held.life() {
+        Life::Resting(shared) => withdraw(held, &shared),
+        Life::Apart => held.search.socket().is_none(),
+        Life::Met { .. } | Life::Ring(_) | Life::Forked(_) | Life::Plain(_) => false,
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
         let (shared, _) = Shared::create().unwrap();
         let ends = [0, 1].map(|end| {
             let mut inner = Inner::new(end);
-            (inner.shared, inner.resting) = (Some(shared), true);
+            inner.go_on_resting(shared);
             inner.out.head = 100 + end as u64;
             shared.head(end).store(inner.out.head, Ordering::SeqCst);
             shared.tail(end).store(7 | SWITCHED, Ordering::SeqCst);
@@ -222,7 +222,7 @@ mod tests {
                 assert_eq!(shared.tail(end).load(Ordering::SeqCst), head, "taken, and not switched");
                 assert_eq!(shared.start(end).load(Ordering::SeqCst) + shared.present(end).load(Ordering::SeqCst), 0);
             }
-            assert_eq!((a.resting, b.resting), (false, true));
+            assert!(matches!((a.life(), b.life()), (Life::Met { .. }, Life::Resting(_))));
             assert!(!withdraw(b, &shared), "too late");
             assert_eq!(advance(b, false), Pact::Live, "the other may have begun");
             assert_eq!((a.input.tail, b.input.tail), (b.out.head, a.out.head));

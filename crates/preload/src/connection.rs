@@ -2,8 +2,10 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+use rustix::io::Errno;
 
 use crate::chime;
 use crate::count::Counts;
@@ -14,21 +16,10 @@ use crate::lock::{Guard, Lock};
 use crate::pace::Pace;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
-use crate::sleepers::Sleepers;
+use crate::sleepers::{Patience, Sleepers};
+use crate::state::{Family, Host, Incoming, Life, Outgoing, Search, Source};
 
-/// Where a connection stands. It only ever moves forwards, but for a fork, after which it is counted again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// No connection.
-    Free,
-    /// Through the kernel, every byte counted; the ends may still meet.
-    Counting,
-    /// Shared memory is mapped and both ends know it; each direction starts when its sender finds it can.
-    Ring,
-    /// The kernel's for good.
-    Plain,
-}
+pub(crate) use crate::state::State;
 
 /// One connection. It is never unmapped, so a stale pointer from the table is harmless: whoever uses it takes the lock and
 /// looks whether the table still names it.
@@ -76,66 +67,43 @@ unsafe impl Sync for Connection {}
 pub(crate) struct Inner {
     /// 0 connected, 1 accepted: our end, and the direction that we send in.
     pub(crate) end: usize,
-    pub(crate) own: Counts,
-    /// In place of `own` once a fork has shared them.
-    pub(crate) common: *const Counts,
+    counts: Counting,
     /// Calls that are in the kernel with the program's own buffers.
     pub(crate) sending: u32,
     pub(crate) receiving: u32,
     /// Finished calls that carried bytes; how often the ends have tried to meet.
     pub(crate) operations: u32,
     pub(crate) next_try: u32,
-    /// A listening socket on which the other end may come by, or the one on which it has; -1 if there is neither.
-    pub(crate) offer: c_int,
-    pub(crate) called: bool,
-    pub(crate) shared: Option<Shared>,
-    /// The chimes of end 0 and of end 1, or none.
-    pub(crate) chimes: [c_int; 2],
-    /// The other end is on another host, as far as addresses tell; and the number made up for meeting it.
-    pub(crate) distant: bool,
-    pub(crate) nonce: [u8; 16],
-    /// The one that the other end has made up, once it is known.
-    pub(crate) nonce_of_peer: [u8; 16],
-    /// We dialled: ours is the memory, and the other may never come.
-    pub(crate) dialled: bool,
-    /// It was in the rings, a fork has brought it back, and it may come again.
-    pub(crate) resting: bool,
-    /// There was a fork before all of the rings had been brought back: parent and child take what is left by counts that they share.
-    /// Whoever closes it leaves the stream alone.
-    pub(crate) forked: bool,
-    /// Our sending direction is in the ring.
-    pub(crate) started: bool,
+    life: Life,
+    pub(crate) host: Host,
+    pub(crate) search: Search,
+    /// The chimes of end 0 and of end 1.
+    pub(crate) chimes: Option<[c_int; 2]>,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
     pub(crate) out: Sender,
     pub(crate) input: Receiver,
-    /// Our sending direction is back in the kernel; from `resend` on the ring's bytes must go through it first.
-    pub(crate) out_switched: bool,
-    pub(crate) resend: u64,
-    /// The receiving direction is back in the kernel once what lies before the border is taken from the ring, and `bells_last` bells
-    /// are eaten.
-    pub(crate) in_switched: bool,
-    pub(crate) bells_last: u64,
-    /// Bells counted but not sent yet; those that were sent before our direction began.
-    pub(crate) owed: u32,
-    pub(crate) given_before: u64,
     /// Consecutive receives that found nothing, sends that found unread bytes.
     pub(crate) dry: u32,
     pub(crate) unread: u32,
     /// Bytes have come out of the ring since the last send.
     pub(crate) answered: bool,
-    /// Since when a bell is left unread for the sake of other sleepers, and since when the chime is
-    /// not made silent; 0 if it is not so.
-    pub(crate) patience: u64,
-    pub(crate) patience_of_listeners: u64,
+    /// With other sleepers, for whose sake a bell is left unread, or the chime is not made silent.
+    pub(crate) patience: Patience,
+    pub(crate) patience_of_listeners: Patience,
     pub(crate) reason: Reason,
-    /// The program wants Nagle's algorithm; bells must not wait for it.
-    pub(crate) nagle: bool,
-    /// It has put the cork in, which means nothing in the rings.
-    pub(crate) cork: bool,
-    /// A Unix socket: the kernel makes no reset of bytes that lie in a ring.
-    pub(crate) unix: bool,
-    /// An error that one of our own calls has taken from the socket, and that is the program's.
-    pub(crate) error: c_int,
+    pub(crate) family: Family,
+    /// One that our own calls have taken from the socket, and that is the program's.
+    pub(crate) error: Option<Errno>,
     pub(crate) tally: Tally,
+}
+
+/// Where a connection's counts lie.
+#[derive(Debug)]
+enum Counting {
+    Own(Counts),
+    /// In a page that a fork has made, for all that have the connection since.
+    Common(NonNull<Counts>),
 }
 
 /// What went through rings.
@@ -171,6 +139,12 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Held<'_> {
+    /// The connection's life goes on so.
+    pub(crate) fn set_life(&mut self, life: Life) {
+        self.life = life;
+        self.connection.set_state(life.state());
+    }
+
     /// The lock stays held, over a fork.
     pub(crate) fn keep(mut self) {
         self.tell();
@@ -181,7 +155,7 @@ impl Held<'_> {
     /// What is new is told to another host before anybody else, or the program, goes on.
     #[inline]
     fn tell(&mut self) {
-        if let Some(shared) = self.shared.filter(Shared::is_far) {
+        if let Some(shared) = self.shared().filter(Shared::is_far) {
             crate::errno::kept(|| shared.far(|far| far.tell(&shared, far::PATIENCE_NS)));
         }
     }
@@ -234,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// The caller holds the lock.
+    /// Of a new one, or one that is no more; else by [`Held::set_life`].
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
     }
@@ -309,41 +283,27 @@ impl Inner {
     pub(crate) fn new(end: usize) -> Self {
         Self {
             end,
-            own: Counts::new(),
-            common: std::ptr::null(),
+            counts: Counting::Own(Counts::new()),
             sending: 0,
             receiving: 0,
             operations: 0,
             next_try: if crate::meeting::is_soon() { 0 } else { FIRST_TRY },
-            offer: -1,
-            called: false,
-            shared: None,
-            chimes: [chime::NONE; 2],
-            distant: false,
-            nonce: [0; 16],
-            nonce_of_peer: [0; 16],
-            dialled: false,
-            resting: false,
-            forked: false,
-            started: false,
+            life: Life::Apart,
+            host: Host::This,
+            search: Search::Silent,
+            chimes: None,
+            outgoing: Outgoing::Before,
+            incoming: Incoming::Open,
             out: Sender::NEW,
             input: Receiver::NEW,
-            out_switched: false,
-            resend: 0,
-            in_switched: false,
-            bells_last: 0,
-            owed: 0,
-            given_before: 0,
             dry: 0,
             unread: 0,
             answered: false,
-            patience: 0,
-            patience_of_listeners: 0,
+            patience: Patience::default(),
+            patience_of_listeners: Patience::default(),
             reason: Reason::Short,
-            nagle: false,
-            cork: false,
-            unix: false,
-            error: 0,
+            family: Family::Tcp { nagle: false, cork: false },
+            error: None,
             tally: Tally { bytes_out: 0, messages_out: 0, bytes_in: 0, messages_in: 0 },
         }
     }
@@ -354,10 +314,64 @@ impl Inner {
         self.end ^ 1
     }
 
+    /// The memory, as long as it is mapped.
+    #[inline]
+    pub(crate) fn shared(&self) -> Option<Shared> {
+        self.life.shared()
+    }
+
+    /// The memory of one that is in the rings.
+    #[inline]
+    pub(crate) fn ring(&self) -> Option<Shared> {
+        self.life.ring()
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        self.life
+    }
+
+    /// There is memory, of this end's own if it has `dialled`; or the rings are as they were at the first meeting.
+    pub(crate) fn meet(&mut self, shared: Shared, dialled: bool) {
+        debug_assert_eq!(self.life.state(), State::Counting);
+        self.life = Life::Met { shared, dialled };
+    }
+
+    /// The other end has forked once more, before this one came.
+    pub(crate) fn go_on_resting(&mut self, shared: Shared) {
+        debug_assert_eq!(self.life.state(), State::Counting);
+        self.life = Life::Resting(shared);
+    }
+
     #[inline]
     pub(crate) fn counts(&self) -> &Counts {
-        // SAFETY: [preload-counts] a page of this process and its forked relatives, mapped until the connection is closed.
-        unsafe { self.common.as_ref() }.unwrap_or(&self.own)
+        match &self.counts {
+            Counting::Own(counts) => counts,
+            // SAFETY: [preload-counts] a page of this process and its forked relatives, mapped until the connection is closed.
+            Counting::Common(page) => unsafe { page.as_ref() },
+        }
+    }
+
+    /// Whether other processes have had it open since a fork, and count with this one.
+    pub(crate) fn has_relatives(&self) -> bool {
+        matches!(self.counts, Counting::Common(_))
+    }
+
+    /// The counts go on in this page, which is the caller's to map.
+    pub(crate) fn count_in(&mut self, page: NonNull<Counts>) {
+        // SAFETY: [preload-counts] the caller's new page.
+        unsafe { page.as_ref() }.copy_from(self.counts());
+        self.counts = Counting::Common(page);
+    }
+
+    /// The page is not this connection's any more.
+    pub(crate) fn count_apart(&mut self) -> Option<NonNull<Counts>> {
+        match std::mem::replace(&mut self.counts, Counting::Own(Counts::new())) {
+            Counting::Common(page) => Some(page),
+            own @ Counting::Own(_) => {
+                self.counts = own;
+                None
+            }
+        }
     }
 
     /// So many bytes more, of the program's or ours, have gone to the kernel.
@@ -393,17 +407,37 @@ impl Inner {
     /// Bytes that still lie in the ring before the border, once the receiving direction is switched.
     #[inline]
     pub(crate) fn rest(&self) -> u64 {
-        if self.in_switched { self.border().saturating_sub(self.counts().taken.load(Ordering::Acquire)) } else { 0 }
+        if !self.incoming.has_left() {
+            return 0;
+        }
+        self.border().saturating_sub(self.counts().taken.load(Ordering::Acquire))
     }
 
     /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.
     pub(crate) fn forsake(&mut self) {
-        (self.shared, self.common, self.offer, self.chimes) = (None, std::ptr::null(), -1, [chime::NONE; 2]);
+        (self.life, self.search, self.chimes) = (Life::Plain(None), Search::Silent, None);
+        self.counts = Counting::Own(Counts::new());
+    }
+
+    /// Where the next byte comes from, by the word of the sender on where its ring begins.
+    #[inline]
+    pub(crate) fn source(&self, shared: &Shared) -> Source {
+        let Some(before) = shared.start(self.peer()).load(Ordering::SeqCst).checked_sub(1) else {
+            return Source::NotBegun;
+        };
+        match before.saturating_sub(self.counts().received.load(Ordering::Relaxed)) {
+            0 if !self.incoming.has_left() => Source::Ring,
+            0 => match self.rest() {
+                0 => Source::Kernel,
+                rest => Source::Along(rest),
+            },
+            left => Source::Before(left),
+        }
     }
 
     /// Whether no other process can have it open, and none has moved bytes of it uncounted.
     pub(crate) fn is_ours_alone(&self) -> bool {
-        self.common.is_null() || self.counts().is_ours_alone()
+        !self.has_relatives() || self.counts().is_ours_alone()
     }
 }
 

@@ -23,7 +23,7 @@ use rustix::net::sockopt;
 use crate::again;
 use crate::bells;
 use crate::chime;
-use crate::connection::{Held, Inner, State};
+use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::far::{self, AGAIN, END, Fate};
@@ -34,6 +34,7 @@ use crate::meeting;
 use crate::near;
 use crate::pour;
 use crate::real;
+use crate::state::{Begun, Incoming, Life, Outgoing, Source};
 use crate::table;
 
 /// Ends acceleration of this connection; what is unread is taken along.
@@ -42,39 +43,37 @@ pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
 }
 
 pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread: Unread) {
-    match held.connection.state() {
-        State::Counting => {
+    match held.life() {
+        Life::Apart | Life::Met { .. } | Life::Resting(_) => {
             held.reason = reason;
             held.counts().spoil();
             meeting::call_off(held);
-            held.connection.set_state(State::Plain);
+            let left = held.shared();
+            held.set_life(Life::Plain(left));
         }
-        State::Ring => {
-            if !held.out_switched && !held.in_switched {
+        Life::Ring(shared) | Life::Forked(shared) => {
+            if !held.outgoing.has_left() && !held.incoming.has_left() {
                 held.reason = reason;
             }
-            if let Some(shared) = held.shared {
-                match reason {
-                    Reason::Fork => again::promise(&shared),
-                    Reason::Peer => {}
-                    _ => again::end(&shared),
-                }
+            match reason {
+                Reason::Fork => again::promise(&shared),
+                Reason::Peer => {}
+                _ => again::end(&shared),
             }
-            leave_ring(held, fd, unread);
+            leave_ring(held, fd, &shared, unread);
         }
-        State::Free | State::Plain => {}
+        Life::Plain(_) => {}
     }
 }
 
-fn leave_ring(held: &mut Held<'_>, fd: c_int, unread: Unread) {
-    let Some(shared) = held.shared else { return };
+fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
     // A bell of ours means something only behind a counted start.
     if shared.present(held.peer()).load(Ordering::Acquire) == 1 {
-        start_now(held, &shared);
+        start_now(held, shared);
     }
-    switch_in_with(held, &shared, unread);
-    if !held.out_switched {
-        stop_sending(held, fd, &shared);
+    switch_in_with(held, shared, unread);
+    if !held.outgoing.has_left() {
+        stop_sending(held, fd, shared);
         // Another thread may wait in poll for room, of which nobody would tell it any more.
         if held.connection.listeners.any() {
             chime::pass_on(held.connection);
@@ -82,9 +81,9 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, unread: Unread) {
     }
     // The peer may sleep, and has our unread bytes to send again. One that is gone would make a reset of a bell.
     if !kernel::is_over(fd) {
-        ring(held, fd, &shared, bells::DATA | bells::ROOM);
+        ring(held, fd, shared, bells::DATA | bells::ROOM);
     }
-    let _ = push(held, fd, &shared);
+    let _ = push(held, fd, shared);
     finish(held, fd);
 }
 
@@ -94,24 +93,22 @@ pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
 }
 
 fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
-    if held.in_switched {
+    if held.incoming.has_left() {
         return;
     }
     let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
     let mut leave = Leave::new(if shared.is_far() { Unread::SentAgain } else { unread }, tail);
     leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
-    held.in_switched = true;
     held.counts().border.store(tail, Ordering::Release);
     held.counts().taken.store(tail, Ordering::Release);
-    held.bells_last = leave.bells;
     if shared.is_far() {
-        // The peer is to say.
-        held.bells_last = u64::MAX;
+        held.incoming = Incoming::Unsettled;
     } else {
+        held.incoming = Incoming::Left { bells: leave.bells };
         // A peer that lies about it has broken the connection.
         match leave.border.checked_sub(tail).filter(|unread| *unread <= UNREAD_MAX) {
             Some(_) => held.counts().border.store(leave.border, Ordering::Release),
-            None => (held.reason, held.error) = (Reason::Corrupt, libc::ECONNRESET),
+            None => (held.reason, held.error) = (Reason::Corrupt, Some(Errno::CONNRESET)),
         }
         near::wake(shared.bell(own));
     }
@@ -171,7 +168,7 @@ pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) {
     let end = held.end;
     if shared.is_far() {
         let word = shared.tail(end).fetch_or(SWITCHED, Ordering::SeqCst);
-        let rings = held.started;
+        let rings = held.outgoing.has_begun();
         return end_out(held, word, rings);
     }
     if find(held, fd, shared, Find::stopping(held.out.head)) {
@@ -192,8 +189,8 @@ fn find(held: &mut Inner, fd: c_int, shared: &Shared, mut find: Find) -> bool {
 /// Before the sending direction to another host is ended: whether the peer is to say first how far it has read. It is told that this end leaves,
 /// and stops where it is at its next call. False once it has taken all, or takes no more, or is not there.
 pub(crate) fn is_to_be_asked(held: &mut Held<'_>, fd: c_int) -> bool {
-    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return false };
-    if !shared.is_far() || !held.started || held.out_switched || kernel::is_over(fd) {
+    let Some(shared) = held.ring() else { return false };
+    if !shared.is_far() || !held.outgoing.has_begun() || held.outgoing.has_left() || kernel::is_over(fd) {
         return false;
     }
     let end = held.end;
@@ -201,7 +198,7 @@ pub(crate) fn is_to_be_asked(held: &mut Held<'_>, fd: c_int) -> bool {
     if all_taken || shared.far(|far| far.is_broken()) == Some(true) {
         return false;
     }
-    if !held.in_switched {
+    if !held.incoming.has_left() {
         switch_in(held, &shared);
         ring(held, fd, &shared, bells::DATA | bells::ROOM);
     }
@@ -210,7 +207,7 @@ pub(crate) fn is_to_be_asked(held: &mut Held<'_>, fd: c_int) -> bool {
 
 /// The sending direction alone: the peer is gone, and the kernel is to say how.
 pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
-    if !held.out_switched {
+    if !held.outgoing.has_left() {
         let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
         note_out(held, word);
     }
@@ -223,15 +220,17 @@ pub(crate) fn note_out(held: &mut Inner, word: u64) {
 
 /// The same; with `rings`, a peer on another host is woken for it.
 fn end_out(held: &mut Inner, word: u64, rings: bool) {
-    held.out_switched = true;
     let (switched, head) = (word & SWITCHED != 0, held.out.head);
-    held.resend = leaving::resend(word, head, held.out.in_ring_at_most());
-    if let Some(shared) = held.shared
+    let resend = leaving::resend(word, head, held.out.in_ring_at_most());
+    held.outgoing.leave(resend, head);
+    if let Some(shared) = held.shared()
         && let Some(rings) = shared.far(|far| far.end(&shared, if switched { AGAIN } else { END + head }, rings))
     {
         // Unless the peer has taken no more, it reads on in its own memory.
-        held.resend = if switched { held.resend } else { head };
-        held.owed += u32::from(rings);
+        held.outgoing.leave(if switched { resend } else { head }, head);
+        if rings {
+            held.outgoing.owe(head);
+        }
         if switched {
             // It leaves, and waits for us to stop where we are, so that it can send the rest again.
             switch_in(held, &shared);
@@ -244,18 +243,18 @@ fn end_out(held: &mut Inner, word: u64, rings: bool) {
 
 /// What was asked of us by the peer's switch: to be done before sleeping.
 pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
-    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return };
+    let Some(shared) = held.ring() else { return };
     let end = held.end;
-    if !held.out_switched && shared.is_far() {
+    if !held.outgoing.has_left() && shared.is_far() {
         let word = shared.tail(end).load(Ordering::SeqCst);
         if word & SWITCHED != 0 {
             note_out(held, word);
         }
-    } else if !held.out_switched {
+    } else if !held.outgoing.has_left() {
         let machine = Find::responding(held.out.head);
         find(held, fd, &shared, machine);
     }
-    if held.out_switched {
+    if held.outgoing.has_left() {
         let _ = push(held, fd, &shared);
     }
 }
@@ -265,33 +264,29 @@ pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -
     if shared.is_far() {
         return 0;
     }
-    if !held.out_switched {
+    if !held.outgoing.has_left() {
         find(held, fd, shared, Find::published(held.out.head));
     }
-    if !held.out_switched {
+    if !held.outgoing.has_left() {
         return 0;
     }
-    push_from(held, fd, shared, held.resend, bytes).1
-}
-
-/// Whether ring bytes, or bells, must still go through the kernel before anything else does.
-pub(crate) fn has_backlog(held: &Inner) -> bool {
-    held.out_switched && (held.owed > 0 || held.resend < held.out.head)
+    let from = held.outgoing.resend(held.out.head);
+    push_from(held, fd, shared, from, bytes).1
 }
 
 /// Sends again through the kernel what the peer did not take from the ring.
 pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), Errno> {
-    let from = if held.out_switched { held.resend } else { held.out.head };
+    let from = held.outgoing.resend(held.out.head);
     push_from(held, fd, shared, from, 0).0
 }
 
 /// The same of what lies behind a position, and bells first; of the last `own` bytes, what the kernel does not take is taken back.
 fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) -> (Result<(), Errno>, u64) {
-    if held.owed == 0 && from >= held.out.head {
+    if held.outgoing.owed() == 0 && from >= held.out.head {
         return (Ok(()), 0);
     }
     let (end, mut broken) = (held.end, Errno::AGAIN);
-    let mut push = Push::new(held.out.head, from, held.owed, own);
+    let mut push = Push::new(held.out.head, from, held.outgoing.owed(), own);
     leaving::run(&mut push, |action| match action {
         Action::Claim if pour::claim(held, fd, shared) => Event::Done,
         Action::GiveBell | Action::Give { .. } => {
@@ -309,7 +304,7 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
                     broken = error;
                     if action != Action::GiveBell {
                         // The error was meant for the program.
-                        held.error = if error == Errno::PIPE { 0 } else { error.raw_os_error() };
+                        held.error = (error != Errno::PIPE).then_some(error);
                     }
                     Event::Broken
                 }
@@ -318,10 +313,8 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
         action => act(held, fd, shared, end, action),
     });
     held.count_sent(usize::try_from(push.in_place).unwrap_or(0));
-    held.owed = push.owed;
-    if held.out_switched {
-        held.resend = push.resend;
-    }
+    let head = held.out.head;
+    held.outgoing.pushed(push.resend, push.owed, head);
     let result = match push.result {
         Pushed::All => Ok(()),
         Pushed::Full => Err(Errno::AGAIN),
@@ -332,7 +325,8 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
 
 /// The same where the kernel's buffer, which the program has made small, is full of what nobody reads: it is made large enough meanwhile.
 pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
-    let backlog = usize::try_from(held.out.head - held.resend).unwrap_or(0) + held.owed as usize;
+    let unsent = held.out.head - held.outgoing.resend(held.out.head);
+    let backlog = usize::try_from(unsent).unwrap_or(0) + held.outgoing.owed() as usize;
     with_buffer_for(fd, backlog, || {
         let _ = push(held, fd, shared);
     });
@@ -367,10 +361,10 @@ pub(crate) const MOST_BUFFER: usize = 212_992;
 /// bytes, and since the ring began nothing but bells went its way through the kernel.
 pub(crate) fn is_of_a_bell(held: &mut Inner, shared: &Shared) -> bool {
     let (end, peer) = (held.end, held.peer());
-    let bells = shared.given(end).load(Ordering::Relaxed).wrapping_sub(held.given_before);
+    let Some(Begun { given }) = held.outgoing.begun() else { return false };
+    let bells = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
     let begun = shared.start(end).load(Ordering::Relaxed).saturating_sub(1);
-    held.started
-        && held.error == 0
+    held.error.is_none()
         && !shared.is_far()
         && shared.reset(peer).load(Ordering::Acquire) == 0
         && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == bells
@@ -384,14 +378,15 @@ fn take_reset_of_a_bell(held: &mut Inner, fd: c_int, shared: &Shared) {
         && let Ok(Err(error)) = sockopt::socket_error(kernel::borrowed(fd))
         && error != Errno::CONNRESET
     {
-        held.error = error.raw_os_error();
+        held.error = Some(error);
     }
 }
 
 /// Whether what the kernel calls a reset is one. It says so of a bell, too, that a killed peer had not read. Told once.
 pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
     let (end, peer) = (held.end, held.peer());
-    let unread = !held.out_switched && held.out.taken(shared, end).is_ok_and(|taken| taken.tail != held.out.head);
+    let unread =
+        !held.outgoing.has_left() && held.out.taken(shared, end).is_ok_and(|taken| taken.tail != held.out.head);
     if unread {
         switch_out(held, shared);
     }
@@ -415,26 +410,26 @@ pub(crate) fn is_settled(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
     };
     if reads_on {
         shared.far(|far| far.read_on(shared));
-        held.in_switched = false;
+        held.incoming = Incoming::Open;
         return false;
     }
-    held.bells_last = bells;
+    held.incoming = Incoming::Left { bells };
     true
 }
 
 /// Whether a peer on another host is still to say so.
 pub(crate) fn is_unsettled(held: &Inner) -> bool {
-    held.in_switched && held.bells_last == u64::MAX
+    held.incoming == Incoming::Unsettled
 }
 
 /// The device has lost the peer while bytes were to go or to come by it. The kernel's connection goes on where that has ended as well;
 /// else nobody knows what has arrived, and it is broken off. Nothing has gone by a ring that was never started.
 pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Errno> {
-    if !held.started && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
+    if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
         held.reason = Reason::Peer;
         meeting::restore(held, fd);
         epoll::restore(fd, held.connection);
-        held.connection.set_state(State::Plain);
+        held.set_life(Life::Plain(Some(*shared)));
         return None;
     }
     if kernel::is_over(fd) {
@@ -448,7 +443,7 @@ pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Er
 
 /// Sends bells that are counted but did not fit.
 pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
-    let Some(shared) = held.shared else { return Ok(()) };
+    let Some(shared) = held.ring() else { return Ok(()) };
     let head = held.out.head;
     push_from(held, fd, &shared, head, 0).0
 }
@@ -463,7 +458,8 @@ pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
     if shared.far(|far| far.has_said_fate()) == Some(true) {
         return;
     }
-    let can = held.started || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
+    let can = held.outgoing.has_begun()
+        || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
     if can {
         shared.far(|far| far.look_for_wishes(shared));
         let wake = bells::claim(shared.bell(held.peer()), wishes);
@@ -474,7 +470,8 @@ pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
             chime::ring(held);
         }
         if wake.bell {
-            held.owed += 1;
+            let head = held.out.head;
+            held.outgoing.owe(head);
             // The peer knows of a bell before it hears it.
             shared.far(|far| far.tell(shared, far::STUCK_NS));
             let _ = pay(held, fd);
@@ -484,43 +481,43 @@ pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
 
 /// Begins the sending direction, when nobody is in the kernel with bytes that are not counted yet.
 pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
-    if !held.started && held.sending == 0 {
+    if !held.outgoing.has_begun() && held.sending == 0 {
         let sent = held.counts().sent.load(Ordering::Relaxed);
-        held.given_before = shared.given(held.end).load(Ordering::Relaxed);
+        let given = shared.given(held.end).load(Ordering::Relaxed);
         shared.start(held.end).store(sent + 1, Ordering::SeqCst);
-        held.started = true;
+        held.outgoing.begin(given);
     }
-    held.started
+    held.outgoing.has_begun()
 }
 
 /// Whether the peer may sleep, and cannot be told yet that its bytes are to be sent again: somebody is in the kernel with bytes of before our
 /// first bell, which nobody would know for one.
 pub(crate) fn is_unheard(held: &Inner, shared: &Shared) -> bool {
-    held.out_switched && !held.started && held.sending > 0 && shared.present(held.peer()).load(Ordering::Acquire) == 1
+    held.outgoing.has_left()
+        && !held.outgoing.has_begun()
+        && held.sending > 0
+        && shared.present(held.peer()).load(Ordering::Acquire) == 1
 }
 
 /// Nobody is in the kernel any more: what could not be told meanwhile is told.
 pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
-    if held.sending > 0 || held.started || !held.out_switched || held.connection.state() != State::Ring {
+    let Some(shared) = held.ring() else { return };
+    if held.sending > 0 || held.outgoing.has_begun() || !held.outgoing.has_left() {
         return;
     }
-    let Some(shared) = held.shared else { return };
     ring(held, fd, &shared, bells::DATA | bells::ROOM);
     finish(held, fd);
 }
 
 /// The kernel's, once nothing of the rings is left: for good, or until the ends come together again.
 pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
-    let Some(shared) = held.shared else { return true };
-    let start = shared.start(held.peer()).load(Ordering::Acquire);
-    let before_ring = held.counts().received.load(Ordering::Relaxed) < start.saturating_sub(1);
-    let done = held.in_switched
-        && held.out_switched
-        && held.eaten() >= held.bells_last
-        && held.rest() == 0
+    let Some(shared) = held.ring() else { return true };
+    let done = matches!(held.outgoing, Outgoing::Kernel { .. })
+        && held.incoming.bells().is_some_and(|bells| held.eaten() >= bells)
+        && matches!(held.source(&shared), Source::NotBegun | Source::Kernel)
         && pour::due(held, &shared) == 0;
-    let reset = held.error != 0 || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
-    if !done || before_ring || has_backlog(held) || reset || is_unheard(held, &shared) {
+    let reset = held.error.is_some() || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
+    if !done || reset || is_unheard(held, &shared) {
         return false;
     }
     // A vfork child has this memory, and not the descriptors that other threads have opened since: sets of epoll among them.
@@ -531,7 +528,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     meeting::restore(held, fd);
     epoll::restore(fd, held.connection);
     if !again::rest(held) {
-        held.connection.set_state(State::Plain);
+        held.set_life(Life::Plain(Some(shared)));
         release(held);
     }
     true
@@ -541,8 +538,9 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
 pub(crate) fn release(held: &mut Held<'_>) {
     chime::drop_of(held);
     if held.connection.watchers.load(Ordering::SeqCst) == 0
-        && let Some(shared) = held.shared.take()
+        && let Some(shared) = held.shared()
     {
+        held.set_life(Life::Plain(None));
         // SAFETY: [preload-shared] the lock is held and there are no watchers; new ones need the lock and `shared`.
         unsafe { shared.unmap() };
     }

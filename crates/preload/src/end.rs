@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 
 use rustix::net::sockopt;
 
-use crate::connection::{Connection, Held, State};
+use crate::connection::{Connection, Held};
+use crate::layout::Shared;
+use crate::state::Life;
 use crate::{bells, drain, errno, fork, kernel, meeting, near, report, table};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
@@ -35,14 +37,13 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
 
 fn finish(held: &mut Held<'_>, fd: c_int) {
     report::write(held, fd);
-    match held.connection.state() {
+    match held.life() {
         // A bell, or a byte taken for one, is to be had once.
-        State::Ring if held.forked => {}
-        State::Ring => ring_ends(held, fd),
+        Life::Forked(_) | Life::Plain(_) => {}
+        Life::Ring(shared) => ring_ends(held, fd, &shared),
         // A relative goes on with it, and may still come into the rings again.
-        State::Counting if held.resting && !held.is_ours_alone() => {}
-        State::Counting => meeting::call_off(held),
-        State::Free | State::Plain => {}
+        Life::Resting(_) if !held.is_ours_alone() => {}
+        Life::Apart | Life::Met { .. } | Life::Resting(_) => meeting::call_off(held),
     }
     drain::release(held);
     fork::leave(held);
@@ -50,38 +51,40 @@ fn finish(held: &mut Held<'_>, fd: c_int) {
 
 /// What the peer has not taken goes through the kernel, if that takes all of it; else the peer finds it in the ring, which it
 /// keeps. What we have not taken makes the close a reset, as the kernel does it.
-fn ring_ends(held: &mut Held<'_>, fd: c_int) {
-    let Some(shared) = held.shared else { return };
+fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     let peer = held.peer();
-    let unread = held.rest() > 0 || !held.in_switched && held.input.waiting(&shared, peer).is_ok_and(|bytes| bytes > 0);
-    let at_once = !held.unix && sockopt::socket_linger(kernel::borrowed(fd)) == Ok(Some(std::time::Duration::ZERO));
+    let unread =
+        held.rest() > 0 || !held.incoming.has_left() && held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0);
+    let at_once =
+        !held.family.is_unix() && sockopt::socket_linger(kernel::borrowed(fd)) == Ok(Some(std::time::Duration::ZERO));
     // Before any switch: the peer looks for it when it sees one.
     if unread || at_once {
         shared.reset(held.end).store(1, Ordering::Release);
-        if !held.unix {
+        if !held.family.is_unix() {
             let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
         }
     }
     if shared.is_far() {
         // Bytes in another host's memory stay there.
-        if held.started && !held.out_switched {
-            drain::switch_out(held, &shared);
+        if held.outgoing.is_in_ring() {
+            drain::switch_out(held, shared);
         }
-        let _ = drain::push(held, fd, &shared);
+        let _ = drain::push(held, fd, shared);
     } else {
-        if held.started && !held.out_switched {
-            drain::stop_sending(held, fd, &shared);
+        if held.outgoing.is_in_ring() {
+            drain::stop_sending(held, fd, shared);
         }
-        drain::push_all(held, fd, &shared);
-        if drain::has_backlog(held) {
+        drain::push_all(held, fd, shared);
+        if held.outgoing.has_backlog() {
             // There is nobody left to send it.
             shared.reset(held.end).store(1, Ordering::Release);
         }
     }
-    drain::switch_in(held, &shared);
+    drain::switch_in(held, shared);
     // A bell left unread would make the kernel say reset.
     for _ in 0..BELL_TRIES {
-        if held.eaten() >= held.bells_last.min(bells::rung(shared.bell(held.end))) {
+        let rung = bells::rung(shared.bell(held.end));
+        if held.eaten() >= held.incoming.bells().map_or(rung, |bells| bells.min(rung)) {
             break;
         }
         let mut bell = 0;

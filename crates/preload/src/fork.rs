@@ -10,6 +10,7 @@
 //! interrupted, or whose holder waits in a handler for one that is held here, is the parent's alone.
 
 use std::ffi::c_int;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -19,6 +20,7 @@ use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
 use crate::settle::Reader;
+use crate::state::Life;
 use crate::{again, chime, drain, epoll, errno, meeting, own, report, settle, table};
 
 /// Before a fork.
@@ -28,7 +30,7 @@ pub(crate) extern "C" fn prepare() {
         // First all of those to other hosts, which answer meanwhile.
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
-                && held.shared.is_some_and(|shared| shared.is_far())
+                && held.shared().is_some_and(|shared| shared.is_far())
                 && !drain::is_to_be_asked(&mut held, fd)
             {
                 drain::leave(&mut held, fd, Reason::Fork);
@@ -56,15 +58,15 @@ pub(crate) fn is_under_way() -> bool {
 
 /// The last thing before the fork: the connection is not in the rings any more, or not all of it.
 fn put_in_order(fd: c_int, held: &mut Held<'_>) {
-    match (held.connection.state(), held.shared) {
+    match (held.connection.state(), held.shared()) {
         (State::Counting, _) => share(held, fd),
         // Something is left of the rings, which parent and child take by the same counts.
         (State::Ring, Some(shared)) => {
-            if drain::has_backlog(held) {
+            if held.outgoing.has_backlog() {
                 again::end(&shared);
             }
             meeting::restore(held, fd);
-            held.forked = true;
+            held.set_life(Life::Forked(shared));
             share_counts(held, fd);
         }
         _ => {}
@@ -85,7 +87,7 @@ pub(crate) extern "C" fn parent() {
 pub(crate) fn made(child: i32) {
     for (fd, connection) in table::all() {
         if let Some(held) = table::hold(fd, connection)
-            && !held.common.is_null()
+            && held.has_relatives()
             && is_first(fd, &held)
         {
             held.counts().name_child(child);
@@ -112,19 +114,19 @@ pub(crate) extern "C" fn child() {
     for (fd, connection) in table::all() {
         connection.forget_other_threads();
         let Some(mut held) = table::hold(fd, connection) else { continue };
-        if held.shared.is_some_and(|shared| shared.is_far()) {
+        if held.shared().is_some_and(|shared| shared.is_far()) {
             // The parent's device wrote them; what is left of the ring is its business.
-            held.shared = None;
-            connection.set_state(State::Plain);
+            held.set_life(Life::Plain(None));
         }
-        if held.forked {
+        if matches!(held.life(), Life::Forked(_)) {
             // As is what it has to send again.
-            (held.owed, held.resend) = (0, held.out.head);
+            let head = held.out.head;
+            held.outgoing.pushed(head, 0, head);
         }
         // The other threads' calls are the parent's, and what has gone so far is for the parent to tell.
         (held.sending, held.receiving) = (0, 0);
         held.tally = Tally::default();
-        if !held.common.is_null() && is_first(fd, &held) {
+        if held.has_relatives() && is_first(fd, &held) {
             held.counts().be_born();
             if !sees_parent {
                 held.counts().spoil();
@@ -144,17 +146,15 @@ fn share(held: &mut Held<'_>, fd: c_int) {
 }
 
 fn share_counts(held: &mut Held<'_>, fd: c_int) {
-    if held.common.is_null() {
+    if !held.has_relatives() {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-counts] a new mapping at an address of the system's choice, larger than `Counts`.
         let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE_BYTES, prot, flags) };
-        let Ok(page) = page else {
+        let Some(page) = page.ok().and_then(|page| NonNull::new(page.cast::<Counts>())) else {
             return drain::leave(held, fd, Reason::Exhausted);
         };
-        let common = page.cast::<Counts>();
-        // SAFETY: [preload-counts] the new page, aligned and zeroed; all zeroes are valid counts.
-        unsafe { &*common }.copy_from(&held.own);
-        held.common = common;
+        // Aligned and zeroed; all zeroes are valid counts.
+        held.count_in(page);
     }
     // Whatever descriptors name it, it is one connection.
     if is_first(fd, held) {
@@ -170,11 +170,12 @@ fn is_first(fd: c_int, held: &Held<'_>) -> bool {
 
 /// This process has the connection open no more.
 pub(crate) fn leave(held: &mut Held<'_>) {
-    if !held.common.is_null() {
+    if held.has_relatives() {
         held.counts().leave();
-        // SAFETY: [preload-counts] under the lock, and `common` is cleared: nobody uses the page any more.
-        let _ = unsafe { rustix::mm::munmap(held.common.cast_mut().cast(), PAGE_BYTES) };
-        held.common = std::ptr::null();
+    }
+    if let Some(page) = held.count_apart() {
+        // SAFETY: [preload-counts] under the lock, and the connection counts apart: nobody uses the page any more.
+        let _ = unsafe { rustix::mm::munmap(page.as_ptr().cast(), PAGE_BYTES) };
     }
 }
 

@@ -56,5 +56,6 @@ mod send;
 mod settle;
 mod slab;
 mod sleepers;
+mod state;
 mod table;
 mod wait;

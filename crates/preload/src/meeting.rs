@@ -33,6 +33,7 @@ use crate::own;
 use crate::peer;
 use crate::pour;
 use crate::real;
+use crate::state::{Family, Host, Life, Search};
 use crate::table;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
@@ -40,17 +41,17 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     if held.connection.state() != State::Counting || held.operations < held.next_try || fork::is_under_way() {
         return;
     }
-    if held.resting && !come_again(held) {
+    if matches!(held.life(), Life::Resting(_)) && !come_again(held) {
         return;
     }
-    if held.shared.is_some() {
+    if held.shared().is_some() {
         return enter(held, fd);
     }
     if held.operations > GIVE_UP {
         return refuse(held, Reason::Alone);
     }
     held.next_try = if is_soon() { 0 } else { held.operations + (held.operations / 2).max(1) };
-    if held.offer >= 0 && !own::is(held.offer) {
+    if held.search.socket().is_some_and(|socket| !own::is(socket)) {
         // The program has closed it, and may have another there.
         withdraw_offer(held);
     }
@@ -63,17 +64,15 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         held.reason = Reason::Alone;
         return;
     }
-    let met = if held.distant {
-        far::step(held, fd)
-    } else if held.end == 1 {
-        dial(held, fd)
-    } else if held.offer < 0 {
-        offer(held, fd)
-    } else {
-        answer(held)
+    let met = match (held.host, held.search) {
+        (Host::Other, _) => far::step(held, fd),
+        (Host::This, _) if held.end == 1 => dial(held, fd),
+        (Host::This, Search::Listening(socket)) => let_in(held, socket),
+        (Host::This, Search::Called(socket)) => answer(held, socket),
+        (Host::This, Search::Silent | Search::Knocking(_)) => offer(held, fd),
     };
     // On another host nobody listens.
-    let refused = held.distant && met == Err(Errno::CONNREFUSED);
+    let refused = held.host == Host::Other && met == Err(Errno::CONNREFUSED);
     match met {
         Ok(()) => {}
         Err(Errno::AGAIN | Errno::CONNREFUSED | Errno::NOTCONN) => held.reason = Reason::Alone,
@@ -83,10 +82,10 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         Err(Errno::PERM | Errno::ADDRINUSE) => refuse(held, Reason::Refused),
         Err(_) => refuse(held, Reason::Exhausted),
     }
-    if held.shared.is_some() {
+    if held.shared().is_some() {
         held.next_try = 0;
         enter(held, fd);
-    } else if held.offer >= 0 && !is_soon() && !refused {
+    } else if held.search != Search::Silent && !is_soon() && !refused {
         held.next_try = held.operations + (held.operations / 16).max(1);
     }
 }
@@ -117,14 +116,14 @@ fn refuse(held: &mut Held<'_>, reason: Reason) {
 /// The same, for a reason that has been said.
 fn give_up(held: &mut Held<'_>) {
     call_off(held);
-    held.connection.set_state(State::Plain);
+    let left = held.shared();
+    held.set_life(Life::Plain(left));
 }
 
 /// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
 pub(crate) fn call_off(held: &mut Held<'_>) {
     withdraw_offer(held);
-    held.resting = false;
-    if let Some(shared) = held.shared {
+    if let Some(shared) = held.shared() {
         again::end(&shared);
         shared.far(|far| far.end(&shared, far::END, false));
         shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
@@ -137,9 +136,8 @@ pub(crate) fn call_off(held: &mut Held<'_>) {
 
 /// Nobody can come by any more.
 pub(crate) fn withdraw_offer(held: &mut Inner) {
-    if held.offer >= 0 {
-        own::close(std::mem::replace(&mut held.offer, -1));
-        held.called = false;
+    if let Some(socket) = std::mem::replace(&mut held.search, Search::Silent).socket() {
+        own::close(socket);
     }
 }
 
@@ -149,22 +147,25 @@ fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     let socket = side_socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     rustix::net::listen(&socket, 1)?;
-    held.offer = out_of_the_way(socket)?;
+    held.search = Search::Listening(out_of_the_way(socket)?);
     Ok(())
 }
 
-/// Looks whether the other end has come by, and what it has left. It may be between the two for long, on a busy machine.
-fn answer(held: &mut Held<'_>) -> Result<(), Errno> {
-    if !held.called {
-        let caller = rustix::net::accept_with(borrowed(held.offer), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        is_one_of_us(&caller)?;
-        withdraw_offer(held);
-        held.offer = out_of_the_way(caller)?;
-        held.called = true;
-    }
-    let (memory, chimes) = receive(borrowed(held.offer))?;
+/// Looks whether the other end has come by.
+fn let_in(held: &mut Held<'_>, socket: c_int) -> Result<(), Errno> {
+    let caller = rustix::net::accept_with(borrowed(socket), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    is_one_of_us(&caller)?;
+    withdraw_offer(held);
+    let caller = out_of_the_way(caller)?;
+    held.search = Search::Called(caller);
+    answer(held, caller)
+}
+
+/// And what it has left. It may be between the two for long, on a busy machine.
+fn answer(held: &mut Held<'_>, caller: c_int) -> Result<(), Errno> {
+    let (memory, chimes) = receive(borrowed(caller))?;
     let shared = Shared::passed(&memory)?;
-    held.shared = Some(shared);
+    held.meet(shared, false);
     if let Some(chimes) = chimes {
         chime::keep(held, chimes, &shared);
     }
@@ -183,8 +184,7 @@ fn dial(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
     for end in 0..2 {
         bells::arm(shared.bell(end), bells::DATA | bells::ROOM);
     }
-    held.shared = Some(shared);
-    held.dialled = true;
+    held.meet(shared, true);
     let chimes = chime::make();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -222,8 +222,8 @@ fn receive(caller: BorrowedFd<'_>) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Er
 /// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
 /// the ring is expected.
 fn enter(held: &mut Held<'_>, fd: c_int) {
-    let Some(shared) = held.shared else { return };
-    if held.distant && !matches!(far::introduce(held, fd), Ok(true)) {
+    let Life::Met { shared, dialled } = held.life() else { return };
+    if held.host == Host::Other && !matches!(far::introduce(held, fd), Ok(true)) {
         if held.operations > GIVE_UP {
             refuse(held, Reason::Alone);
         }
@@ -231,10 +231,13 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     }
     if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
         // The other end has forked once more, before this one came.
-        held.resting = again::is_open(&shared);
-        return if held.resting { held.reason = Reason::Fork } else { refuse(held, Reason::Peer) };
+        if !again::is_open(&shared) {
+            return refuse(held, Reason::Peer);
+        }
+        held.reason = Reason::Fork;
+        return held.go_on_resting(shared);
     }
-    let peer_is_there = !held.dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
+    let peer_is_there = !dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
     // Bells must not be held back; a program that corks its socket soon takes the cork out again.
     let corked = option(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|cork| cork != 0);
     // Nor may a thread sleep that knows nothing of rings: others would take its wake byte away.
@@ -257,7 +260,7 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     held.reason = Reason::None;
     pour::tell_where(held, fd, &shared);
     shared.present(held.end).store(1, Ordering::Release);
-    held.connection.set_state(State::Ring);
+    held.set_life(Life::Ring(shared));
     epoll::enter(fd, held.connection);
 }
 
@@ -274,8 +277,8 @@ fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
     if option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) != Some(1) {
         return Err(Reason::Call("SO_RCVLOWAT"));
     }
-    held.unix = sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX);
-    if held.unix {
+    if sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX) {
+        held.family = Family::Unix;
         if option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED) != Some(0) {
             return Err(Reason::Call("SO_PASSCRED"));
         }
@@ -288,8 +291,9 @@ fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
         if option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE) != Some(0) {
             return Err(Reason::Call("SO_OOBINLINE"));
         }
-        held.nagle = sockopt::tcp_nodelay(socket) == Ok(false);
-        if held.nagle {
+        let nagle = sockopt::tcp_nodelay(socket) == Ok(false);
+        held.family = Family::Tcp { nagle, cork: false };
+        if nagle {
             sockopt::set_tcp_nodelay(socket, true).map_err(|_| Reason::Refused)?;
         }
     }
@@ -302,10 +306,11 @@ fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
 
 /// Gives the socket back the settings that it had.
 pub(crate) fn restore(held: &mut Inner, fd: c_int) {
-    if std::mem::take(&mut held.nagle) {
+    let Family::Tcp { nagle, cork } = &mut held.family else { return };
+    if std::mem::take(nagle) {
         let _ = sockopt::set_tcp_nodelay(borrowed(fd), false);
     }
-    if std::mem::take(&mut held.cork) {
+    if std::mem::take(cork) {
         let _ = sockopt::set_tcp_cork(borrowed(fd), true);
     }
 }

@@ -98,10 +98,10 @@ pub(crate) fn closing(first: u32, last: u32) {
     let is_among = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
     for (fd, connection) in table::all() {
         let Some(mut held) = table::hold(fd, connection) else { continue };
-        if is_among(held.offer) {
+        if held.search.socket().is_some_and(is_among) {
             meeting::withdraw_offer(&mut held);
         }
-        if held.chimes.iter().any(|chime| is_among(*chime)) {
+        if held.chimes.is_some_and(|chimes| chimes.into_iter().any(is_among)) {
             chime::lose(&mut held, fd, Reason::Call("closing a descriptor of this library's"));
         }
     }

@@ -48,7 +48,7 @@ fn claim_in_place(held: &Inner, shared: &Shared) -> Event {
 
 /// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
 pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
-    if shared.is_far() || !held.in_switched {
+    if shared.is_far() || !held.incoming.has_left() {
         return 0;
     }
     let direction = held.peer();
@@ -60,7 +60,7 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
 /// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
 /// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte.
 pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
-    let bells = shared.given(held.peer()).load(Ordering::SeqCst).min(held.bells_last);
+    let bells = shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.bells().unwrap_or(u64::MAX));
     held.rest() > 0 || due(held, shared) > 0 && kernel::is_over(fd) || !shared.is_far() && bells > held.eaten()
 }
 
@@ -71,7 +71,8 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
     }
     let direction = held.peer();
     let (mut socket, mut more) = (None, 0);
-    let mut machine = InPlace::new(held.border(), held.bells_last, partly);
+    let Some(bells) = held.incoming.bells() else { return false };
+    let mut machine = InPlace::new(held.border(), bells, partly);
     leaving::run(&mut machine, |action| match action {
         Action::Borrow => {
             socket = borrow(held, fd, shared);
@@ -112,7 +113,13 @@ pub(crate) fn take_bells_out(held: &mut Inner, fd: c_int, shared: &Shared) {
     let (start, received) = (shared.start(direction).load(Ordering::SeqCst), &held.counts().received);
     let before = start.saturating_sub(1).saturating_sub(received.load(Ordering::Relaxed));
     let stays = || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED == 0;
-    if before == 0 || shared.is_far() || held.in_switched || held.receiving > 0 || held.eaten_all(shared) || !stays() {
+    if before == 0
+        || shared.is_far()
+        || held.incoming.has_left()
+        || held.receiving > 0
+        || held.eaten_all(shared)
+        || !stays()
+    {
         return;
     }
     let rung = bells::disarm(shared.bell(own));

@@ -11,6 +11,7 @@ use crate::connection::{Connection, Held, State};
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
 use crate::sleepers::{Counted, Present};
+use crate::state::Source;
 use crate::{bells, chime, drain, kernel, pour, receive, send, table, wait};
 
 /// How far a connection's news have been told to one who wants to hear of changes only.
@@ -122,7 +123,7 @@ pub(crate) fn look(
     look.others = look.others.or(others);
     if by_bells
         && look.chime.take().is_some()
-        && let Some(shared) = held.shared
+        && let Some(shared) = held.shared()
     {
         shared.wish(held.end, wish_of(wanted));
         let again = look_held(&mut held, fd, wanted, false, None);
@@ -145,9 +146,9 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
     if held.connection.state() != State::Ring {
         return plain;
     }
-    let Some(shared) = held.shared else { return plain };
+    let Some(shared) = held.ring() else { return plain };
     drain::respond(held, fd);
-    if held.in_switched {
+    if held.incoming.has_left() {
         receive::progress(held, fd);
         if held.connection.state() != State::Ring {
             return plain;
@@ -159,7 +160,7 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
     let mut look = standing(held, fd, &shared, wanted).since(told);
     if sleep && look.ready == 0 {
         let wish = wish_of(wanted);
-        if !look.brief && !held.in_switched {
+        if !look.brief && !held.incoming.has_left() {
             look.others = wait::eat(held, fd, &shared).map(Others::OfBell);
             look.brief = look.others.is_some();
             chime::arm(held, &shared, wish);
@@ -170,7 +171,7 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
         (look.ready, look.news) = (again.ready, again.news);
         let switched = shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0;
         look.brief |= again.brief
-            || switched && !held.out_switched
+            || switched && !held.outgoing.has_left()
             || look.ready == 0 && (shared.is_new() || drain::is_unsettled(held));
     }
     look
@@ -185,14 +186,14 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
     let bells = if wanted & (READS | WRITES) != 0 { POLLIN } else { 0 };
     let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | bells, ..Look::default() };
     look.news.fulls = held.connection.fulls.load(Ordering::Relaxed);
-    let is_reset = held.unix && shared.reset(held.peer()).load(Ordering::Acquire) != 0;
+    let is_reset = held.family.is_unix() && shared.reset(held.peer()).load(Ordering::Acquire) != 0;
     let peer = held.peer();
-    let all_read = held.rest() == 0 && (held.in_switched || held.input.waiting(shared, peer) == Ok(0));
-    if held.error != 0 || is_reset && all_read {
+    let all_read = held.rest() == 0 && (held.incoming.has_left() || held.input.waiting(shared, peer) == Ok(0));
+    if held.error.is_some() || is_reset && all_read {
         // Of a Unix socket the kernel knows no reset for bytes that lay in the ring. An error: one of our own calls has taken it from the socket, and the program has not been told yet.
         look.ready |= POLLERR | wanted & READS;
     }
-    let start = shared.start(held.peer()).load(Ordering::Acquire);
+    let source = held.source(shared);
     let kernel_first = comes_by_kernel(held, shared);
     if wanted & READS != 0 {
         let peer = held.peer();
@@ -217,9 +218,9 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
             look.ready |= wanted & READS;
         }
     }
-    if held.out_switched || !held.started {
+    if !held.outgoing.is_in_ring() {
         look.ask |= wanted & WRITES;
-        look.brief |= drain::has_backlog(held);
+        look.brief |= held.outgoing.has_backlog();
     } else if wanted & WRITES != 0 {
         let end = held.end;
         if held.out.taken(shared, end).is_err() || held.out.has_room() || send::deepen(held, fd, shared) {
@@ -228,20 +229,19 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
             look.brief |= held.out.may_deepen();
         }
         // A peer that has not started cannot ring when there is room.
-        look.brief |= start == 0;
+        look.brief |= source == Source::NotBegun;
     }
     look
 }
 
 /// Whether what is to be read next comes through the kernel.
 fn comes_by_kernel(held: &Held<'_>, shared: &Shared) -> bool {
-    held.in_switched || is_before_ring(held, shared)
+    held.source(shared) != Source::Ring
 }
 
-/// Whether that is of before the ring, hence no bell: those come behind it.
+/// Whether that is of before the ring.
 fn is_before_ring(held: &Held<'_>, shared: &Shared) -> bool {
-    let start = shared.start(held.peer()).load(Ordering::Acquire);
-    start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1
+    held.source(shared).is_before_ring()
 }
 
 /// What the kernel's answer to `ask` means for the program.
@@ -268,7 +268,7 @@ pub(crate) fn translate_held(
     got: i16,
     told: Option<Told>,
 ) -> Look {
-    let shared = held.shared.filter(|_| held.connection.state() == State::Ring);
+    let shared = held.ring();
     let got = shared.map_or(got, |shared| without_bell(held, &shared, wanted, got));
     let mut events = got & (POLLERR | POLLHUP | POLLNVAL | wanted & (POLLPRI | POLLRDHUP));
     if ask & WRITES != 0 {
@@ -280,7 +280,7 @@ pub(crate) fn translate_held(
         if look.ready & READS == 0 {
             // A bell, or the end, or what the kernel had before.
             held.dry |= receive::DRY_MASK;
-            if held.in_switched {
+            if held.incoming.has_left() {
                 receive::progress(held, fd);
             } else {
                 wait::eat(held, fd, &shared);
@@ -313,7 +313,7 @@ pub(crate) fn translate_held(
 /// What the kernel would say of the end of a peer without the bell that it had not read when it was killed.
 fn without_bell(held: &mut Held<'_>, shared: &Shared, wanted: i16, got: i16) -> i16 {
     // The other end of a Unix socket that is gone hangs up anyway.
-    let of_resets = if held.unix { POLLERR } else { POLLERR | POLLHUP };
+    let of_resets = if held.family.is_unix() { POLLERR } else { POLLERR | POLLHUP };
     if got & of_resets != 0 && got & !of_resets & wanted != 0 && drain::is_of_a_bell(held, shared) {
         got & !of_resets
     } else {
@@ -336,7 +336,7 @@ impl Watch {
     /// With `told`, what has been told already is not new.
     pub(crate) fn begin(fd: c_int, connection: &'static Connection, wanted: i16, told: Option<Told>) -> Option<Self> {
         let held = table::hold(fd, connection)?;
-        let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
+        let shared = held.ring()?;
         connection.watchers.fetch_add(1, Ordering::SeqCst);
         let taken = held.out.seen();
         let tail = told.map_or(held.input.tail, |told| told.head.max(held.input.tail));

@@ -12,6 +12,7 @@ use crate::iovecs::{self, Cursor};
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::{Receiver, Took};
 use crate::settle::{Reader, settle};
+use crate::state::Source;
 use crate::{bells, drain, errno, kernel, meeting, pour, real, table, wait};
 use libc::iovec;
 
@@ -121,15 +122,14 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
 
 /// Whether this process still has bytes to read from the ring of a direction that is switched.
 fn is_in_ring(held: &mut Held<'_>) -> bool {
-    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return false };
-    held.in_switched && (held.rest() > 0 || pour::due(held, &shared) > 0)
+    let Some(shared) = held.ring() else { return false };
+    held.incoming.has_left() && (held.rest() > 0 || pour::due(held, &shared) > 0)
 }
 
 /// Whether bytes lie in the ring that the program may know of.
 fn is_unread(held: &mut Held<'_>) -> bool {
-    let in_use = held.connection.state() == State::Ring;
-    let Some(shared) = held.shared.filter(|_| in_use) else { return false };
-    if held.in_switched {
+    let Some(shared) = held.ring() else { return false };
+    if held.incoming.has_left() {
         return pour::due(held, &shared) > 0;
     }
     let direction = held.peer();
@@ -169,7 +169,7 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             drain::leave(&mut held, fd, Reason::Call("ancillary data"));
         }
         let step = if beside { Step::Plain } else { once(&mut held, fd, &mut to, look, how) };
-        switched |= unread && held.in_switched;
+        switched |= unread && held.incoming.has_left();
         drop(held);
         if switched && got == 0 && matches!(step, Step::Nothing | Step::Plain) {
             switched = false;
@@ -231,28 +231,29 @@ fn back(
 }
 
 fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
-    let Some(shared) = held.shared else { return Step::Plain };
-    if held.in_switched {
+    let Some(shared) = held.ring() else { return Step::Plain };
+    if held.incoming.has_left() {
         return after_ring(held, fd, to, look, how);
     }
     let direction = held.peer();
-    let start = shared.start(direction).load(Ordering::Acquire);
-    if start == 0 {
-        if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
-            drain::switch_in(held, &shared);
-            return Step::Again;
-        }
-        return before_start(held, fd, &shared, to, look);
-    }
-    let received = held.counts().received.load(Ordering::Relaxed);
-    if received < start - 1 {
-        let step = from_kernel(held, fd, to, look, start - 1 - received);
-        return looks_on(step, look.then_some(start - 1 - received), to, |to| {
-            match held.input.read(&shared, direction, to, true) {
-                Ok(Took::Bytes(bytes)) => bytes as usize,
-                _ => 0,
+    match held.source(&shared) {
+        Source::NotBegun => {
+            if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+                drain::switch_in(held, &shared);
+                return Step::Again;
             }
-        });
+            return before_start(held, fd, &shared, to, look);
+        }
+        Source::Before(left) => {
+            let step = from_kernel(held, fd, to, look, left);
+            return looks_on(step, look.then_some(left), to, |to| {
+                match held.input.read(&shared, direction, to, true) {
+                    Ok(Took::Bytes(bytes)) => bytes as usize,
+                    _ => 0,
+                }
+            });
+        }
+        Source::Ring | Source::Along(_) | Source::Kernel => {}
     }
     match held.input.read(&shared, direction, to, look) {
         Ok(Took::Bytes(bytes)) => {
@@ -290,8 +291,10 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     if shared.far(|far| far.is_broken() && ended.is_none() && far.fate().0 == Fate::Unknown) == Some(true) {
         return drain::lose(held, fd, shared).map_or(Step::Again, Step::Error);
     }
-    if held.error != 0 && !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) {
-        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    if !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0)
+        && let Some(error) = held.error.take()
+    {
+        return Step::Error(error);
     }
     match ended {
         None if is_stray(held, fd, shared) => {
@@ -302,7 +305,7 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
         // What was sent before the end is to be had first.
         Some(_) if held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) => Step::Again,
         Some(_) if shared.tail(held.peer()).load(Ordering::Acquire) & SWITCHED != 0 => Step::Again,
-        Some(Ok(())) if held.unix && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
+        Some(Ok(())) if held.family.is_unix() && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
             Step::Error(Errno::CONNRESET)
         }
         Some(Err(Errno::CONNRESET)) if drain::is_reset(held, shared) => Step::Error(Errno::CONNRESET),
@@ -329,13 +332,15 @@ fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
 /// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.
 fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor<'_>, look: bool) -> Step {
     let there = kernel::pending(fd);
-    if there == 0 && held.error != 0 {
-        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    if there == 0
+        && let Some(error) = held.error.take()
+    {
+        return Step::Error(error);
     }
     if there == 0 {
         return match kernel::ended(fd) {
             None => Step::Nothing,
-            Some(Ok(())) if held.unix && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
+            Some(Ok(())) if held.family.is_unix() && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
                 Step::Error(Errno::CONNRESET)
             }
             Some(Ok(())) => Step::End,
@@ -355,20 +360,20 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
 
 /// Whether what the kernel has next is what the peer sends through it for good.
 fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
-    let Some(shared) = held.shared.filter(|_| held.connection.state() == State::Ring) else { return false };
+    let Some(shared) = held.ring() else { return false };
     let direction = held.peer();
-    if !held.in_switched && shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
+    if !held.incoming.has_left() && shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
         drain::switch_in(held, &shared);
     }
-    if !held.in_switched {
+    if !held.incoming.has_left() {
         return false;
     }
     progress(held, fd);
     if held.connection.state() != State::Ring {
         return false;
     }
-    let before = shared.start(direction).load(Ordering::Acquire).saturating_sub(1);
-    held.counts().received.load(Ordering::Relaxed) >= before && held.eaten() >= held.bells_last && held.rest() == 0
+    matches!(held.source(&shared), Source::NotBegun | Source::Kernel)
+        && held.incoming.bells().is_some_and(|bells| held.eaten() >= bells)
 }
 
 /// Goes on with a switch as far as it can without taking a byte of the program's.
@@ -378,12 +383,10 @@ pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) {
 
 /// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
 pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
-    let Some(shared) = held.shared else { return Step::Plain };
-    let start = shared.start(held.peer()).load(Ordering::Acquire);
-    let received = held.counts().received.load(Ordering::Relaxed);
-    if received < start.saturating_sub(1) {
-        let step = from_kernel(held, fd, to, look, start - 1 - received);
-        return looks_on(step, look.then_some(start - 1 - received), to, |to| {
+    let Some(shared) = held.ring() else { return Step::Plain };
+    if let Source::Before(left) = held.source(&shared) {
+        let step = from_kernel(held, fd, to, look, left);
+        return looks_on(step, look.then_some(left), to, |to| {
             if held.rest() == 0 {
                 return 0;
             }
@@ -394,9 +397,9 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
         wait::eat(held, fd, &shared);
     }
     if !drain::is_settled(held, fd, &shared) {
-        return if held.in_switched { Step::Nothing } else { Step::Again };
+        return if held.incoming.has_left() { Step::Nothing } else { Step::Again };
     }
-    let last = held.bells_last;
+    let last = held.incoming.bells().unwrap_or(0);
     let bells = eat_last(held, fd, last);
     let rest = held.rest();
     if rest > 0 {
@@ -412,7 +415,7 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
                 Step::Bytes(bytes) => bytes,
                 Step::Error(error) => {
                     // Taken from the socket now, and told when it is its turn.
-                    held.error = error.raw_os_error();
+                    held.error = Some(error);
                     0
                 }
                 _ => 0,
@@ -423,12 +426,15 @@ pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, lo
         return unless_due(held, fd, &shared, step, to);
     }
     drain::respond(held, fd);
-    if shared.reset(held.peer()).load(Ordering::Acquire) == 1 && held.unix && held.error == 0 {
+    if shared.reset(held.peer()).load(Ordering::Acquire) == 1 && held.family.is_unix() && held.error.is_none() {
         shared.reset(held.peer()).store(0, Ordering::Relaxed);
-        held.error = libc::ECONNRESET;
+        held.error = Some(Errno::CONNRESET);
     }
-    if held.error != 0 && kernel::pending(fd) == 0 {
-        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    if held.error.is_some()
+        && kernel::pending(fd) == 0
+        && let Some(error) = held.error.take()
+    {
+        return Step::Error(error);
     }
     if drain::finish(held, fd) {
         return Step::Plain;
@@ -517,7 +523,7 @@ fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, 
         }
         // An end is there at the next look as well; an error is taken from the socket now, and told then.
         if let Step::Error(error) = step {
-            held.error = error.raw_os_error();
+            held.error = Some(error);
         }
         return Step::Bytes(got);
     }

@@ -10,6 +10,7 @@ use rustix::net::SocketAddrAny;
 use crate::connection::Held;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
+use crate::state::Host;
 
 /// The file's name in the environment; it stays where it is as long as the program leaves its environment alone, so a copy is kept.
 static FILE: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
@@ -58,9 +59,9 @@ pub(crate) fn write(held: &Held<'_>, fd: c_int) {
     let _ = write!(
         line,
         "{}\t{reason}\t",
-        match (accelerated, held.distant) {
-            (true, true) => "rdma",
-            (true, false) => "ring",
+        match (accelerated, held.host) {
+            (true, Host::Other) => "rdma",
+            (true, Host::This) => "ring",
             (false, _) => "kernel",
         }
     );

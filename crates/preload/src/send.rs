@@ -137,7 +137,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             held.sending += 1;
             return Way::Counted;
         }
-        let unix = held.unix;
+        let unix = held.family.is_unix();
         drop(held);
         let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
         let waited = match step {
@@ -192,15 +192,15 @@ fn back(
 }
 
 fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
-    let Some(shared) = held.shared else { return Step::Plain };
+    let Some(shared) = held.ring() else { return Step::Plain };
     let direction = held.end;
-    if !held.out_switched && shared.far(|far| far.is_broken()) == Some(true) {
+    if !held.outgoing.has_left() && shared.far(|far| far.is_broken()) == Some(true) {
         if let Some(error) = drain::lose(held, fd, &shared) {
             return Step::Error(error);
         }
         return Step::Plain;
     }
-    if !held.started && !begin_direction(held, &shared) {
+    if !held.outgoing.has_begun() && !begin_direction(held, &shared) {
         if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
             drain::leave(held, fd, Reason::Peer);
             if held.connection.state() == State::Plain {
@@ -209,7 +209,7 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
         }
         return Step::NotStarted;
     }
-    if !held.out_switched && is_to_look(held, &shared, from.left()) {
+    if !held.outgoing.has_left() && is_to_look(held, &shared, from.left()) {
         match held.out.taken(&shared, direction) {
             Err(_) => {
                 held.reason = Reason::Corrupt;
@@ -220,10 +220,10 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
             Ok(_) => held.unread = 0,
         }
     }
-    if held.out_switched {
+    if held.outgoing.has_left() {
         return to_kernel(held, fd, &shared, from);
     }
-    if held.owed > 0 {
+    if held.outgoing.owed() > 0 {
         let _ = drain::pay(held, fd);
     }
     if held.out.room() < from.left() as u64 {
@@ -264,7 +264,7 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
 /// the kernel's buffers would. True when there is room now.
 #[cold]
 pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
-    let (direction, unix) = (held.end, held.unix);
+    let (direction, unix) = (held.end, held.family.is_unix());
     held.out.deepen(shared, direction, pace::now_ns(), || kernel_room(fd, unix))
 }
 
@@ -319,12 +319,12 @@ fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<
     match drain::push(held, fd, shared) {
         Ok(()) => {}
         Err(Errno::AGAIN) => return Step::KernelFull,
-        Err(_) if held.error != 0 => {}
+        Err(_) if held.error.is_some() => {}
         // The kernel says it again to the call itself, with the signal that belongs to it.
         Err(_) => return Step::Plain,
     }
-    if held.error != 0 {
-        return Step::Error(Errno::from_raw_os_error(std::mem::take(&mut held.error)));
+    if let Some(error) = held.error.take() {
+        return Step::Error(error);
     }
     if drain::finish(held, fd) {
         return Step::Plain;

@@ -34,7 +34,7 @@ impl Reader {
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason, reader: Reader) {
     errno::kept(|| {
         let far = match table::hold(fd, connection) {
-            Some(held) => held.shared.is_some_and(|shared| shared.is_far()),
+            Some(held) => held.shared().is_some_and(|shared| shared.is_far()),
             None => return,
         };
         if far {
@@ -42,17 +42,17 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
         }
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
-            if let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring && !reader.is_covered()) {
+            if let Some(shared) = held.shared().filter(|_| connection.state() == State::Ring && !reader.is_covered()) {
                 pour::take_bells_out(&mut held, fd, &shared);
             }
             drain::leave_with(&mut held, fd, reason, Unread::SentAgain);
-            if held.shared.is_none() || connection.state() != State::Ring {
+            if held.shared().is_none() || connection.state() != State::Ring {
                 return;
             }
             let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
             drain::respond(&mut held, fd);
-            let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else { return };
-            if drain::has_backlog(&held) {
+            let Some(shared) = held.ring() else { return };
+            if held.outgoing.has_backlog() {
                 drain::push_all(&mut held, fd, &shared);
             }
             let bells_are_gone =
@@ -69,7 +69,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
                 Reader::Kernel | Reader::Stranger if kernel::is_over(fd) => WAKE_TRIES,
                 Reader::Kernel | Reader::Stranger => AGAIN_TRIES,
             };
-            if (bells_are_gone && there || attempt >= patience) && !drain::has_backlog(&held) {
+            if (bells_are_gone && there || attempt >= patience) && !held.outgoing.has_backlog() {
                 if reader == Reader::Stranger && pour::is_lost(&held, fd, &shared) {
                     pour::break_off(fd);
                 }
@@ -95,17 +95,17 @@ fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
     for attempt in 0..BACKLOG_TRIES {
         let Some(mut held) = table::hold(fd, connection) else { return };
         drain::leave(&mut held, fd, reason);
-        if held.shared.is_none() || connection.state() != State::Ring {
+        if held.shared().is_none() || connection.state() != State::Ring {
             break;
         }
         let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
         drain::respond(&mut held, fd);
-        if let Some(shared) = held.shared.filter(|_| drain::has_backlog(&held)) {
+        if let Some(shared) = held.shared().filter(|_| held.outgoing.has_backlog()) {
             drain::push_all(&mut held, fd, &shared);
         }
         let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
-            && !held.shared.is_some_and(|shared| drain::is_unheard(&held, &shared));
-        if !drain::has_backlog(&held) && (bells_are_gone || attempt > FAR_TRIES) {
+            && !held.shared().is_some_and(|shared| drain::is_unheard(&held, &shared));
+        if !held.outgoing.has_backlog() && (bells_are_gone || attempt > FAR_TRIES) {
             break;
         }
         drop(held);

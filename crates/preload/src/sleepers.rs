@@ -87,23 +87,26 @@ impl Sleepers {
     }
 
     /// Who is to be waited for before a wake-up is taken away: nobody, if none is counted, or if
-    /// those who are will not come any more. `since_ns` is when they were first waited for, 0 if
-    /// not yet. The caller holds the connection's lock.
-    pub(crate) fn present(&self, since_ns: &mut u64) -> Option<Present> {
+    /// those who are will not come any more. The caller holds the connection's lock.
+    pub(crate) fn present(&self, patience: &mut Patience) -> Option<Present> {
         let word = self.word.load(Ordering::SeqCst);
         if threads(word) > 0 {
-            let now = pace::now_ns().max(1);
-            if *since_ns == 0 {
-                *since_ns = now;
-            }
-            if now.saturating_sub(*since_ns) < PATIENCE_NS {
+            let now = pace::now_ns();
+            let since = *patience.since_ns.get_or_insert(now);
+            if now.saturating_sub(since) < PATIENCE_NS {
                 return Some(Present(word));
             }
             self.forget();
         }
-        *since_ns = 0;
+        patience.since_ns = None;
         None
     }
+}
+
+/// Since when those who are counted have been waited for, if they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Patience {
+    since_ns: Option<u64>,
 }
 
 fn threads(word: u32) -> u32 {
@@ -130,11 +133,11 @@ mod tests {
 
     #[test]
     fn who_is_counted_is_waited_for_and_one_of_before_counts_no_longer() {
-        let (sleepers, mut since) = (Sleepers::new(), 0);
+        let (sleepers, mut since) = (Sleepers::new(), Patience::default());
         assert!(!sleepers.any() && sleepers.present(&mut since).is_none());
         let first = sleepers.join();
         let present = sleepers.present(&mut since).unwrap();
-        assert!(sleepers.any() && since != 0);
+        assert!(sleepers.any() && since.since_ns.is_some());
         std::thread::scope(|scope| {
             scope.spawn(|| sleepers.leave(first));
             while sleepers.any() {
@@ -145,9 +148,9 @@ mod tests {
         assert!(sleepers.present(&mut since).is_some_and(|now| now != present), "another, who came later");
         sleepers.outwait(present);
         sleepers.leave(again);
-        assert!(sleepers.present(&mut since).is_none() && since == 0);
+        assert!(sleepers.present(&mut since).is_none() && since == Patience::default());
         let lost = sleepers.join();
-        since = pace::now_ns() - PATIENCE_NS;
+        since.since_ns = Some(pace::now_ns() - PATIENCE_NS);
         assert!(sleepers.present(&mut since).is_none() && !sleepers.any());
         let next = sleepers.join();
         sleepers.leave(lost);

@@ -8,6 +8,7 @@ use crate::connection::{Connection, Held, Inner, State};
 use crate::layout::Shared;
 use crate::lock::Lock;
 use crate::slab::Slab;
+use crate::state::{Host, Life};
 use crate::{errno, pour};
 
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
@@ -40,7 +41,7 @@ pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'s
     if !find(fd).is_some_and(|now| std::ptr::eq(now, connection)) {
         return None;
     }
-    if let Some(shared) = held.shared.filter(Shared::is_far) {
+    if let Some(shared) = held.shared().filter(Shared::is_far) {
         errno::kept(|| shared.far(|far| far.take_in(&shared, fd)));
     }
     Some(held)
@@ -125,9 +126,9 @@ pub(crate) fn note_closed(first: u32, last: u32) {
     }
 }
 
-/// A new connection under this descriptor, to another host if it is `distant`; whatever stood there is forgotten. None when there is no room, or an unknown
+/// A new connection under this descriptor, to this host or another; whatever stood there is forgotten. None when there is no room, or an unknown
 /// set of epoll has it already.
-pub(crate) fn insert(fd: c_int, end: usize, distant: bool) -> Option<&'static Connection> {
+pub(crate) fn insert(fd: c_int, end: usize, host: Host) -> Option<&'static Connection> {
     let slot = TABLE.get(fd as usize)?;
     if IN_SET.get(fd as usize)?.load(Ordering::Relaxed) {
         return None;
@@ -136,9 +137,9 @@ pub(crate) fn insert(fd: c_int, end: usize, distant: bool) -> Option<&'static Co
     {
         let mut held = connection.hold()?;
         *held = Inner::new(end);
-        held.distant = distant;
+        held.host = host;
         connection.renew();
-        connection.set_state(State::Counting);
+        held.set_life(Life::Apart);
     }
     raise_top(fd);
     // Not beside a fork, which would know nothing of it.
@@ -169,7 +170,7 @@ pub(crate) fn tell_where_else(fd: c_int, connection: &'static Connection) {
     if connection.state() == State::Ring
         && connection.descriptors.load(Ordering::Acquire) > 1
         && let Some(held) = hold(fd, connection)
-        && let Some(shared) = held.shared
+        && let Some(shared) = held.shared()
         && let Some((other, _)) = all().find(|(other, it)| *other != fd && std::ptr::eq(*it, connection))
     {
         pour::tell_where(&held, other, &shared);
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_fork_holds_every_connection_but_one_whose_holder_waits_for_another() {
-        let [first, second] = [60_000, 60_001].map(|fd| insert(fd, 0, false).unwrap());
+        let [first, second] = [60_000, 60_001].map(|fd| insert(fd, 0, Host::This).unwrap());
         assert!(add(60_002, first));
         let (mut seen, gate) = (Vec::new(), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {

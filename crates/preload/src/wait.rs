@@ -18,6 +18,7 @@ use crate::pace::{self, Pace};
 use crate::ready::Watch;
 use crate::ring::Receiver;
 use crate::sleepers::{Counted, Present};
+use crate::state::Source;
 use crate::{drain, epoll, errno, kernel, near, real, receive, table};
 
 /// What is watched without the lock.
@@ -233,12 +234,11 @@ fn nap(
         return Nap::Kernel;
     }
     let (shared, end) = (scene.shared, held.end);
-    let start = shared.start(held.peer()).load(Ordering::SeqCst);
-    let in_ring = start != 0 && held.counts().received.load(Ordering::Relaxed) >= start - 1;
-    if for_room && (held.out_switched || drain::has_backlog(&held)) {
+    let in_ring = held.source(&shared) == Source::Ring;
+    if for_room && held.outgoing.has_left() {
         return Nap::Woken;
     }
-    if !for_room && (held.in_switched || held.out_switched || !in_ring || drain::has_backlog(&held)) {
+    if !for_room && (held.outgoing.has_left() || !in_ring) {
         return Nap::Kernel;
     }
     let word = shared.bell(end);
@@ -300,7 +300,7 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
     let Some(scene) = scene_of(connection, &held) else { return Doze::Awake };
     let shared = scene.shared;
     drain::respond(&mut held, fd);
-    if drain::has_backlog(&held) {
+    if held.outgoing.has_backlog() {
         // The peer waits for these bytes; do not sleep on them.
         drop(held);
         kernel::nap();
@@ -312,7 +312,7 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
         kernel::nap();
         return Doze::Awake;
     }
-    if held.in_switched {
+    if held.incoming.has_left() {
         return Doze::Kernel(None);
     }
     let started = shared.start(held.peer()).load(Ordering::SeqCst);
@@ -331,7 +331,7 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
         return Doze::Awake;
     }
     shared.wish(held.end, wish);
-    if stirring(&scene) || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0 && !held.out_switched {
+    if stirring(&scene) || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0 && !held.outgoing.has_left() {
         return Doze::Awake;
     }
     Doze::Kernel(Some(connection.sleepers.join()))
@@ -341,8 +341,7 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn
 /// unread bell is just waking must have run before: it returns who they are.
 pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Present> {
     let rung = bells::rung(shared.bell(held.end));
-    let start = shared.start(held.peer()).load(Ordering::SeqCst);
-    if held.eaten() >= rung || start == 0 || held.counts().received.load(Ordering::Relaxed) < start - 1 {
+    if held.eaten() >= rung || held.source(shared).is_before_ring() {
         return None;
     }
     let connection = held.connection;
@@ -373,12 +372,12 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Pre
 /// A look may have found what is no bell: the end, or bytes that somebody wrote past the library. The next receive tells.
 fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
-    let Some(shared) = held.shared.filter(|_| connection.state() == State::Ring) else { return };
+    let Some(shared) = held.ring() else { return };
     // Let the next receive look at the kernel.
     held.dry |= receive::DRY_MASK;
     if reset && drain::is_reset(&mut held, &shared) {
         // The look has consumed it; bytes that came before are to be had first.
-        held.error = libc::ECONNRESET;
+        held.error = Some(Errno::CONNRESET);
     }
 }
 
@@ -391,7 +390,7 @@ fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene> {
 }
 
 fn scene_of(connection: &'static Connection, held: &Held<'_>) -> Option<Scene> {
-    let shared = held.shared?;
+    let shared = held.ring()?;
     // What was known when there was no room: anything newer is worth a look.
     let taken = held.out.seen();
     let next = held.input.next(&shared, held.peer());

@@ -46,8 +46,8 @@ pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
             COUNT.fetch_sub(1, Ordering::Relaxed);
             return own::close(first);
         };
-        held.chimes = [first, second];
-        held.connection.chime.store(held.chimes.get(held.end).copied().unwrap_or(NONE), Ordering::Relaxed);
+        held.chimes = Some([first, second]);
+        held.connection.chime.store(if held.end == 0 { first } else { second }, Ordering::Relaxed);
         shared.chimes(held.end).store(1, Ordering::SeqCst);
     } else {
         COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -57,10 +57,7 @@ pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
 /// The connection has none any more. Whoever waits for one in a set has let it go already.
 pub(crate) fn drop_of(held: &mut Held<'_>) {
     held.connection.chime.store(NONE, Ordering::Relaxed);
-    let pair = std::mem::replace(&mut held.chimes, [NONE; 2]);
-    if pair == [NONE; 2] {
-        return;
-    }
+    let Some(pair) = held.chimes.take() else { return };
     COUNT.fetch_sub(1, Ordering::Relaxed);
     if held.connection.state() == State::Plain {
         await_listeners(held.connection, pair.get(held.end).copied());
@@ -94,8 +91,8 @@ pub(crate) fn arm(held: &Held<'_>, shared: &Shared, wish: u64) {
 
 /// Rings the other end's.
 pub(crate) fn ring(held: &Inner) {
-    if let Some(fd) = held.chimes.get(held.peer()).filter(|fd| **fd != NONE) {
-        strike(*fd);
+    if let Some([first, second]) = held.chimes {
+        strike(if held.peer() == 0 { first } else { second });
     }
 }
 
@@ -114,7 +111,7 @@ pub(crate) fn quiet(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
     if !connection.heard.load(Ordering::SeqCst) {
         return None;
     }
-    let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
+    let shared = held.ring()?;
     if let Some(present) = connection.listeners.present(&mut held.patience_of_listeners) {
         return Some(present);
     }
@@ -135,7 +132,7 @@ pub(crate) fn quiet(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
 /// This end's wishes for its chime are taken back, unless somebody still sleeps for it, or is about to: in poll, or in a set.
 pub(crate) fn hush(held: &Held<'_>) {
     let nobody = !held.connection.listeners.any() && !held.connection.is_tagged();
-    if let Some(shared) = held.shared.filter(|shared| nobody && !shared.is_far()) {
+    if let Some(shared) = held.shared().filter(|shared| nobody && !shared.is_far()) {
         bells::hush(shared.bell(held.end));
     }
 }
@@ -144,7 +141,7 @@ pub(crate) fn hush(held: &Held<'_>) {
 pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, reason: Reason) {
     drain::leave(held, fd, reason);
     epoll::mute(fd, held.connection);
-    if let Some(shared) = held.shared {
+    if let Some(shared) = held.shared() {
         shared.chimes(held.end).store(0, Ordering::SeqCst);
     }
     drop_of(held);

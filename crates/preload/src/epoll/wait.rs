@@ -271,7 +271,7 @@ impl Catch<'_> {
             // The event was this thread's alone; the others are to hear of what comes next.
             if look.ready == 0 {
                 look = ready::look_held(&mut held, view.fd, view.wanted, true, view.told);
-            } else if let Some(shared) = held.shared {
+            } else if let Some(shared) = held.shared() {
                 chime::arm(&held, &shared, bells::DATA | bells::ROOM);
             }
             // Also of what came before this wish: nobody was rung for it, since another's had taken the last one away.

@@ -26,6 +26,7 @@ use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
 use crate::meeting::out_of_the_way;
 use crate::name;
+use crate::state::{Knocking, Search};
 
 /// One step towards a meeting. Once there is memory for it, [`introduce`] goes on.
 ///
@@ -37,8 +38,8 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
         Errno::NODEV
     })?;
     let here = local(fd)?;
-    if held.offer < 0 {
-        held.nonce = random().map_err(|_| Errno::NOMEM)?;
+    if held.search.socket().is_none() {
+        let nonce = random().map_err(|_| Errno::NOMEM)?;
         // Where the other end can tell that it is: beside the connection's own port.
         let place = if held.end == 0 { here } else { SocketAddr::new(here.ip(), 0) };
         let socket = rustix::net::socket_with(
@@ -51,23 +52,25 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
         if held.end == 1 {
             rustix::net::connect(&socket, &rustix::net::getpeername(borrowed(fd))?.ok_or(Errno::NOTCONN)?)?;
         }
-        held.offer = out_of_the_way(socket)?;
+        held.search = Search::Knocking(Knocking { socket: out_of_the_way(socket)?, nonce, theirs: None });
     }
+    let Knocking { socket, nonce, .. } = knocking(held)?;
     let connection = name::connection(fd, held.end).ok_or(Errno::NOTCONN)?;
     let mut letter = Letter::new(KNOCK, &connection);
     if held.end == 1 {
         while let Some((answer, _)) = hear(held, fd, means, &connection)? {
-            if answer.kind() == ANSWER && answer.nonce(ACCEPTING) == held.nonce {
+            if answer.kind() == ANSWER && answer.nonce(ACCEPTING) == nonce {
                 return accept(held, means, here, &answer, letter);
             }
         }
-        letter.put(ACCEPTING, &held.nonce);
-        say(held.offer, &letter, None)?;
+        letter.put(ACCEPTING, &nonce);
+        say(socket, &letter, None)?;
         return Err(Errno::AGAIN);
     }
     while let Some((knock, from)) = hear(held, fd, means, &connection)? {
         if knock.kind() == KNOCK {
-            held.shared = Some(Far::create(means, held.end, Some(here))?);
+            let shared = Far::create(means, held.end, Some(here))?;
+            held.meet(shared, false);
             return answer(held, means, &knock, letter, from);
         }
     }
@@ -82,12 +85,13 @@ fn answer(
     mut answer: Letter,
     to: Option<SocketAddrAny>,
 ) -> Result<(), Errno> {
+    let Knocking { socket, nonce, .. } = knocking(held)?;
     answer.put(KIND, &[ANSWER]);
     answer.put(ACCEPTING, &knock.nonce(ACCEPTING));
-    answer.put(CONNECTING, &held.nonce);
+    answer.put(CONNECTING, &nonce);
     answer.put_card(held);
     answer.sign(&means.key);
-    say(held.offer, &answer, to)
+    say(socket, &answer, to)
 }
 
 /// The accepting end knows the other's queue pair, and tells of its own.
@@ -100,28 +104,31 @@ fn accept(
 ) -> Result<(), Errno> {
     let theirs = answer.card().ok_or(Errno::PERM)?;
     let shared = Far::create(means, held.end, Some(here))?;
-    held.shared = Some(shared);
-    held.dialled = true;
+    held.meet(shared, true);
     shared.far(|far| far.connect(&theirs)).unwrap_or(Ok(()))?;
-    held.nonce_of_peer = answer.nonce(CONNECTING);
+    if let Search::Knocking(Knocking { theirs, .. }) = &mut held.search {
+        *theirs = Some(answer.nonce(CONNECTING));
+    }
     tell_card(held, means, letter)
 }
 
 fn tell_card(held: &Inner, means: &nic::Means, mut card: Letter) -> Result<(), Errno> {
+    let Knocking { socket, nonce, theirs } = knocking(held)?;
     card.put(KIND, &[CARD]);
-    card.put(ACCEPTING, &held.nonce);
-    card.put(CONNECTING, &held.nonce_of_peer);
+    card.put(ACCEPTING, &nonce);
+    card.put(CONNECTING, &theirs.ok_or(Errno::NOTCONN)?);
     card.put_card(held);
     card.sign(&means.key);
-    say(held.offer, &card, None)
+    say(socket, &card, None)
 }
 
 /// Whether both ends know each other's queue pairs, as far as this one can tell: the connecting end waits for the card, and the accepting
 /// one repeats it until the other has written.
 pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
-    let Some(shared) = held.shared else { return Ok(false) };
+    let Some(shared) = held.shared() else { return Ok(false) };
     let connected = shared.far(|far| far.is_connected()) != Some(false);
-    if connected && (held.offer < 0 || held.end == 0 || shared.far(|far| far.has_heard()) == Some(true)) {
+    if connected && (held.search.socket().is_none() || held.end == 0 || shared.far(|far| far.has_heard()) == Some(true))
+    {
         leave(held);
         return Ok(true);
     }
@@ -137,7 +144,7 @@ pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     while let Some((letter, from)) = hear(held, fd, means, &connection)? {
         if letter.kind() == KNOCK {
             answer(held, means, &letter, Letter::new(ANSWER, &connection), from)?;
-        } else if letter.kind() == CARD && letter.nonce(CONNECTING) == held.nonce {
+        } else if letter.kind() == CARD && letter.nonce(CONNECTING) == knocking(held)?.nonce {
             let theirs = letter.card().ok_or(Errno::PERM)?;
             shared.far(|far| far.connect(&theirs)).unwrap_or(Ok(()))?;
             leave(held);
@@ -145,6 +152,13 @@ pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
         }
     }
     Ok(false)
+}
+
+fn knocking(held: &Inner) -> Result<Knocking, Errno> {
+    match held.search {
+        Search::Knocking(knocking) => Ok(knocking),
+        Search::Silent | Search::Listening(_) | Search::Called(_) => Err(Errno::NOTCONN),
+    }
 }
 
 /// The datagram socket is of no more use.
@@ -160,9 +174,10 @@ fn hear(
     means: &nic::Means,
     connection: &[u8; 36],
 ) -> Result<Option<(Letter, Option<SocketAddrAny>)>, Errno> {
+    let Knocking { socket, .. } = knocking(held)?;
     for _ in 0..LETTERS_AT_ONCE {
         let mut letter = Letter { bytes: [0; LETTER_BYTES + 1] };
-        let (_, len, from) = match rustix::net::recvfrom(borrowed(held.offer), &mut letter.bytes, RecvFlags::DONTWAIT) {
+        let (_, len, from) = match rustix::net::recvfrom(borrowed(socket), &mut letter.bytes, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::CONNREFUSED) => return Ok(None),
             other => other?,
         };
@@ -237,7 +252,7 @@ impl Letter {
 
     /// What the other end needs to know of this one's queue pair.
     fn put_card(&mut self, held: &Inner) {
-        let card = held.shared.and_then(|shared| shared.far(|far| far.card().encode()));
+        let card = held.shared().and_then(|shared| shared.far(|far| far.card().encode()));
         self.put(CARD_AT, &card.unwrap_or([0; Card::BYTES]));
     }
 

@@ -11,6 +11,7 @@ use crate::connection::{Connection, State};
 use crate::kernel::borrowed;
 use crate::layout::SWITCHED;
 use crate::settle::Reader;
+use crate::state::Host;
 use crate::{end, epoll, errno, far, meeting, own, real, table};
 
 #[unsafe(no_mangle)]
@@ -30,10 +31,10 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             }
         }
         if (result == 0 || pending)
-            && let Some(distant) = is_for_us(fd)
+            && let Some(host) = is_for_us(fd)
             && table::is_ours()
         {
-            let connection = table::insert(fd, 0, distant);
+            let connection = table::insert(fd, 0, host);
             meeting::at_once(fd, connection, !pending);
         }
     });
@@ -69,22 +70,22 @@ fn accepted(fd: c_int) {
     errno::kept(|| {
         // It is new: what was said of its number was of another.
         table::note_in_set(fd, false);
-        if let Some(distant) = is_for_us(fd)
+        if let Some(host) = is_for_us(fd)
             && table::is_ours()
         {
-            let connection = table::insert(fd, 1, distant);
+            let connection = table::insert(fd, 1, host);
             meeting::at_once(fd, connection, true);
         }
     });
 }
 
-/// Whether a new connection may ever leave the kernel; whether its other end is on another host then.
-fn is_for_us(fd: c_int) -> Option<bool> {
+/// Whether a new connection may ever leave the kernel; and where its other end is then.
+fn is_for_us(fd: c_int) -> Option<Host> {
     if is_of_this_host(fd) {
-        return Some(false);
+        return Some(Host::This);
     }
     let stream = far::is_asked_for() && sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM);
-    stream.then_some(true)
+    stream.then_some(Host::Other)
 }
 
 /// A stream whose other end is on this host, as far as addresses tell.
@@ -310,18 +311,18 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
         return None;
     }
     let mut held = table::hold(fd, connection)?;
-    let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
+    let shared = held.ring()?;
     let (end, peer) = (held.end, held.end ^ 1);
     if request == libc::TIOCOUTQ {
-        if !held.unix {
+        if !held.family.is_unix() {
             // What the peer's host has: bytes of a ring are there as soon as they are sent.
             return None;
         }
         let taken = held.out.taken(&shared, end).ok()?;
-        return (!taken.switched && held.started).then_some((held.out.head - taken.tail) as c_int);
+        return (!taken.switched && held.outgoing.has_begun()).then_some((held.out.head - taken.tail) as c_int);
     }
     let word = shared.tail(peer).load(Ordering::Acquire);
-    let in_ring = if held.in_switched {
+    let in_ring = if held.incoming.has_left() {
         held.rest()
     } else if word & SWITCHED != 0 && !shared.is_far() {
         // What the sender has switched before comes through the kernel.

@@ -8,6 +8,7 @@ use libc::socklen_t;
 use super::give_up_to;
 use crate::connection::{Connection, State};
 use crate::settle::Reader;
+use crate::state::Family;
 use crate::{drain, iovecs, real, table};
 
 #[unsafe(no_mangle)]
@@ -62,16 +63,17 @@ unsafe fn set_in_ring(
     value: *const c_void,
     len: socklen_t,
 ) -> Option<c_int> {
-    let mut held = table::hold(fd, connection).filter(|held| connection.state() == State::Ring && !held.unix)?;
+    let mut held = table::hold(fd, connection).filter(|held| held.ring().is_some())?;
+    let Family::Tcp { nagle, cork } = &mut held.family else { return None };
     if (len as usize) < size_of::<c_int>() || !iovecs::is_inside(value) {
         return None;
     }
     // SAFETY: [preload-program] the program's int.
     let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
     if name == libc::TCP_NODELAY {
-        held.nagle = !on;
+        *nagle = !on;
     } else {
-        held.cork = on;
+        *cork = on;
     }
     Some(0)
 }
@@ -112,12 +114,14 @@ unsafe extern "C-unwind" fn getsockopt(
 /// What the program is to be told in place of what the kernel says.
 fn told(fd: c_int, connection: &'static Connection, level: c_int, name: c_int, said: c_int) -> Option<c_int> {
     let mut held = table::hold(fd, connection)?;
-    let shared = held.shared.filter(|_| connection.state() == State::Ring)?;
-    match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c_int::from(!held.nagle)),
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(c_int::from(held.cork)),
+    let shared = held.ring()?;
+    match (level, name, held.family) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, Family::Tcp { nagle, .. }) => Some(c_int::from(!nagle)),
+        (libc::IPPROTO_TCP, libc::TCP_CORK, Family::Tcp { cork, .. }) => Some(c_int::from(cork)),
         // A bell that the peer had not read when it was killed is no error; what else the kernel knows of is.
-        (libc::SOL_SOCKET, libc::SO_ERROR) if said == libc::ECONNRESET && drain::is_of_a_bell(&mut held, &shared) => {
+        (libc::SOL_SOCKET, libc::SO_ERROR, _)
+            if said == libc::ECONNRESET && drain::is_of_a_bell(&mut held, &shared) =>
+        {
             Some(0)
         }
         _ => None,

@@ -1,0 +1,306 @@
+//! Where a connection stands, and each of its two directions, with what is valid there and nothing else.
+//!
+//! This is data: no call of the system, no shared word. `drain`, `pour`, `again` and `meeting` take the steps from one to the
+//! next; docs/sockets.md has the diagram.
+
+use std::ffi::c_int;
+
+use crate::layout::Shared;
+
+/// The life of a connection in this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Life {
+    /// Through the kernel, every byte counted. The ends may still meet.
+    Apart,
+    /// The memory is there. The rings begin once no call is in the kernel. Of one who has `dialled` the other end may never come.
+    Met { shared: Shared, dialled: bool },
+    /// In the rings, or on the way back from them.
+    Ring(Shared),
+    /// A fork came before all of the rings had been brought back: parent and child take what is left by counts that they share.
+    /// Whoever closes it leaves the stream alone.
+    Forked(Shared),
+    /// A fork has brought it back; it may come again.
+    Resting(Shared),
+    /// The kernel's for good; the memory stays as long as somebody watches it without the lock.
+    Plain(Option<Shared>),
+}
+
+/// A life as it can be looked at without the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// No connection.
+    Free,
+    /// Through the kernel, every byte counted; the ends may still meet.
+    Counting,
+    /// Shared memory is mapped and both ends know it; each direction starts when its sender finds it can.
+    Ring,
+    /// The kernel's for good.
+    Plain,
+}
+
+impl Life {
+    pub(crate) fn state(&self) -> State {
+        match self {
+            Self::Apart | Self::Met { .. } | Self::Resting(_) => State::Counting,
+            Self::Ring(_) | Self::Forked(_) => State::Ring,
+            Self::Plain(_) => State::Plain,
+        }
+    }
+
+    /// The memory, as long as it is mapped.
+    #[inline]
+    pub(crate) fn shared(&self) -> Option<Shared> {
+        match *self {
+            Self::Apart => None,
+            Self::Met { shared, .. } | Self::Ring(shared) | Self::Forked(shared) | Self::Resting(shared) => {
+                Some(shared)
+            }
+            Self::Plain(shared) => shared,
+        }
+    }
+
+    /// The memory of one that is in the rings.
+    #[inline]
+    pub(crate) fn ring(&self) -> Option<Shared> {
+        match *self {
+            Self::Ring(shared) | Self::Forked(shared) => Some(shared),
+            Self::Apart | Self::Met { .. } | Self::Resting(_) | Self::Plain(_) => None,
+        }
+    }
+}
+
+/// What was so when a sending direction went into the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Begun {
+    /// Bells that this end had put into the stream before.
+    pub(crate) given: u64,
+}
+
+/// The direction in which this end sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Outgoing {
+    /// Through the kernel: it has not begun.
+    Before,
+    /// Into the ring. So many bells are counted that the stream had no room for.
+    Ring { begun: Begun, owed: u32 },
+    /// It has left the ring. Those bells, and the ring's bytes from `resend` on, go through the kernel before anything else does.
+    Owing { begun: Option<Begun>, resend: u64, owed: u32 },
+    /// Through the kernel, where all of the ring has gone as well, or is read from it.
+    Kernel { begun: Option<Begun> },
+}
+
+impl Outgoing {
+    /// When it went into the ring, if it ever did.
+    #[inline]
+    pub(crate) fn begun(&self) -> Option<Begun> {
+        match *self {
+            Self::Before => None,
+            Self::Ring { begun, .. } => Some(begun),
+            Self::Owing { begun, .. } | Self::Kernel { begun } => begun,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun().is_some()
+    }
+
+    #[inline]
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self, Self::Owing { .. } | Self::Kernel { .. })
+    }
+
+    #[inline]
+    pub(crate) fn is_in_ring(&self) -> bool {
+        matches!(self, Self::Ring { .. })
+    }
+
+    /// Whether something of the ring, or bells, must go through the kernel before anything else does.
+    #[inline]
+    pub(crate) fn has_backlog(&self) -> bool {
+        matches!(self, Self::Owing { .. })
+    }
+
+    #[inline]
+    pub(crate) fn owed(&self) -> u32 {
+        match *self {
+            Self::Ring { owed, .. } | Self::Owing { owed, .. } => owed,
+            Self::Before | Self::Kernel { .. } => 0,
+        }
+    }
+
+    /// From where on the ring's bytes go through the kernel; the head, where none do.
+    #[inline]
+    pub(crate) fn resend(&self, head: u64) -> u64 {
+        if let Self::Owing { resend, .. } = *self { resend } else { head }
+    }
+
+    /// It goes into the ring; or, once it has left, may ring bells.
+    pub(crate) fn begin(&mut self, given: u64) {
+        let begun = Begun { given };
+        match self {
+            Self::Before => *self = Self::Ring { begun, owed: 0 },
+            Self::Owing { begun: none @ None, .. } | Self::Kernel { begun: none @ None } => *none = Some(begun),
+            Self::Ring { .. } | Self::Owing { .. } | Self::Kernel { .. } => {}
+        }
+    }
+
+    /// It leaves the ring, whose bytes from `resend` up to the head are to be sent again.
+    pub(crate) fn leave(&mut self, resend: u64, head: u64) {
+        *self = Self::left(self.begun(), resend, self.owed(), head);
+    }
+
+    /// A push came so far.
+    pub(crate) fn pushed(&mut self, to: u64, still_owed: u32, head: u64) {
+        match self {
+            Self::Ring { owed, .. } => *owed = still_owed,
+            Self::Owing { begun, .. } | Self::Kernel { begun } => *self = Self::left(*begun, to, still_owed, head),
+            Self::Before => {}
+        }
+    }
+
+    /// One more bell is counted, and not in the stream yet.
+    pub(crate) fn owe(&mut self, head: u64) {
+        match self {
+            Self::Ring { owed, .. } | Self::Owing { owed, .. } => *owed += 1,
+            Self::Kernel { begun } => *self = Self::Owing { begun: *begun, resend: head, owed: 1 },
+            Self::Before => {}
+        }
+    }
+
+    fn left(begun: Option<Begun>, resend: u64, owed: u32, head: u64) -> Self {
+        if resend < head || owed > 0 { Self::Owing { begun, resend, owed } } else { Self::Kernel { begun } }
+    }
+}
+
+/// The direction in which this end receives, as this end knows it; where its next byte comes from is [`Source`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Incoming {
+    /// By the ring, once the sender has begun.
+    Open,
+    /// Left: by the ring up to the border, then by the kernel, behind so many bells in all.
+    Left { bells: u64 },
+    /// Left, and the peer on another host is to say whether the ring is read on.
+    Unsettled,
+}
+
+impl Incoming {
+    #[inline]
+    pub(crate) fn has_left(&self) -> bool {
+        !matches!(self, Self::Open)
+    }
+
+    /// How many bells there are in all; none while they may still become more.
+    pub(crate) fn bells(&self) -> Option<u64> {
+        if let Self::Left { bells } = *self { Some(bells) } else { None }
+    }
+}
+
+/// Where the next byte comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// From the kernel, and no bell is among it: the sender has not begun.
+    NotBegun,
+    /// From the kernel, so many, of before the ring.
+    Before(u64),
+    Ring,
+    /// From the ring that was left: so many, up to the border.
+    Along(u64),
+    /// From the kernel for good, behind bells.
+    Kernel,
+}
+
+impl Source {
+    /// Whether the kernel has it, and it is no bell: those come behind.
+    pub(crate) fn is_before_ring(self) -> bool {
+        matches!(self, Self::NotBegun | Self::Before(_))
+    }
+}
+
+/// The other end is looked for. A socket of ours on which it may come by, or the one on which it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    Silent,
+    Listening(c_int),
+    Called(c_int),
+    /// On another host, by datagrams.
+    Knocking(Knocking),
+}
+
+/// A socket for datagrams, the number made up for this once, and the other end's when it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Knocking {
+    pub(crate) socket: c_int,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) theirs: Option<[u8; 16]>,
+}
+
+impl Search {
+    pub(crate) fn socket(self) -> Option<c_int> {
+        match self {
+            Self::Silent => None,
+            Self::Listening(socket) | Self::Called(socket) | Self::Knocking(Knocking { socket, .. }) => Some(socket),
+        }
+    }
+}
+
+/// Where the other end is, as far as addresses tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    This,
+    Other,
+}
+
+/// What the socket is, and what the program has set that has to wait until it is the kernel's again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// The program wants Nagle's algorithm, for which bells must not wait; it has put the cork in, which means nothing in the rings.
+    Tcp { nagle: bool, cork: bool },
+    /// The kernel makes no reset of bytes that lie in a ring.
+    Unix,
+}
+
+impl Family {
+    #[inline]
+    pub(crate) fn is_unix(self) -> bool {
+        self == Self::Unix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGUN: Begun = Begun { given: 3 };
+
+    #[test]
+    fn a_direction_owes_until_all_is_in_the_stream() {
+        let mut out = Outgoing::Before;
+        out.begin(3);
+        out.owe(10);
+        assert_eq!(out, Outgoing::Ring { begun: BEGUN, owed: 1 });
+        out.leave(7, 10);
+        assert_eq!(out, Outgoing::Owing { begun: Some(BEGUN), resend: 7, owed: 1 });
+        out.pushed(10, 1, 10);
+        assert!(out.has_backlog() && out.resend(10) == 10, "the bell is not there yet");
+        out.pushed(10, 0, 10);
+        assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
+        out.owe(10);
+        assert_eq!(out, Outgoing::Owing { begun: Some(BEGUN), resend: 10, owed: 1 });
+        // Its own last bytes are taken back.
+        out.pushed(8, 0, 8);
+        assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
+    }
+
+    #[test]
+    fn one_that_left_before_it_began_may_ring_bells_later_and_never_enters() {
+        let mut out = Outgoing::Before;
+        out.owe(0);
+        out.leave(0, 0);
+        assert_eq!(out, Outgoing::Kernel { begun: None });
+        out.begin(3);
+        out.begin(9);
+        assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
+    }
+}
