@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod atomic_file;
 pub mod calibrate;
 mod channel;
 mod declared;
@@ -27,7 +26,6 @@ pub use overside_table as table;
 pub use overside_verbs as verbs;
 
 pub use address::{Address, AddressError, Network};
-pub use atomic_file::AtomicFile;
 pub use channel::{Batch, Channel, Gate, Message, RECEIVE_BYTES};
 pub use declared::Declared;
 pub use fan::Fan;

@@ -10,11 +10,12 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use overside_disk::AtomicFile;
 use overside_planner::Profile;
 use overside_verbs::Provider;
 
 use crate::calibrate::{Doubt, Effort, calibrate};
-use crate::{Address, AtomicFile, Error, Network};
+use crate::{Address, Error, Network};
 
 /// Where a user's profiles lie.
 #[derive(Clone, Debug, PartialEq, Eq)]

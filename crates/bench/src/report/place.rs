@@ -1,7 +1,7 @@
 //! Where the page is written; whether it can be is asked before minutes are spent on what it is to say.
 
 use anyhow::{Context, Result};
-use overside::AtomicFile;
+use overside_disk::AtomicFile;
 use std::{io::Write, path::Path};
 
 /// An error if no file can be written there. Nothing is left that was not there before, and what was there stays as it is.

@@ -36,7 +36,7 @@ use anyhow::{Context, Result};
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, SchemaRef};
 use format::Format;
-use overside::AtomicFile;
+use overside_disk::AtomicFile;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
