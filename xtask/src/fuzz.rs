@@ -255,7 +255,7 @@ mod tests {
         let targets = find(&root).unwrap();
         for name in [
             "bwtree/leaf",
-            "cli/parquet",
+            "files/parquet",
             "table/row",
             "tcp/frames",
             "tcp/one_sided",

@@ -3,7 +3,6 @@
 
 mod args;
 mod commands;
-mod files;
 mod outlet;
 mod output;
 mod signals;
@@ -12,14 +11,8 @@ mod values;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-#[cfg(not(test))]
 #[global_allocator]
 static HEAP: overside::memory::Heap = overside::memory::Heap::new(out_of_memory);
-
-/// Tests hold what a file can make its reader allocate.
-#[cfg(test)]
-#[global_allocator]
-static HEAP: overside_corpus::MeteredHeap = overside_corpus::MeteredHeap;
 
 fn main() -> ExitCode {
     signals::ignore_file_size();
@@ -38,7 +31,6 @@ fn main() -> ExitCode {
 }
 
 /// An error like any other: one line, and exit status 1.
-#[cfg_attr(test, expect(dead_code))]
 fn out_of_memory(bytes: usize) {
     let mut line = [0; 200];
     let mut room = &mut line[..];

@@ -1,7 +1,5 @@
 //! Keys and rows between the command line's text and a table's values.
 
-use crate::files::calendar;
-use crate::files::text::{text_column, write_decimal, write_hex};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -10,6 +8,8 @@ use arrow_schema::{DataType, TimeUnit};
 use overside::table::arrow::to_arrow;
 use overside::table::row::{Value, ValueRef};
 use overside::table::schema::Schema;
+use overside_files::calendar;
+use overside_files::text::{text_column, write_decimal, write_hex};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -187,7 +187,7 @@ fn value_of(array: &dyn Array) -> Value {
 }
 
 fn ticks(array: &dyn Array, unit: &TimeUnit) -> i64 {
-    crate::files::text::ticks(array, unit, 0)
+    overside_files::text::ticks(array, unit, 0)
 }
 
 #[cfg(test)]

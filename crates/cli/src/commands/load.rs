@@ -2,8 +2,6 @@
 
 use super::connect;
 use crate::args::Load;
-use crate::files::types::parse_columns;
-use crate::files::{self, FileReader};
 use crate::output::{self, Progress, grouped, reason};
 use crate::signals::Signals;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
@@ -11,12 +9,21 @@ use arrow_array::RecordBatch;
 use arrow_schema::Field;
 use overside::table::arrow::{ArrowError, BatchEncoder, EncodedRows, from_arrow, to_arrow};
 use overside::table::client::{Client, ClientError, RemoteTable, RowBatch};
-use overside::table::schema::Schema;
+use overside::table::schema::{self, Schema};
 use overside::table::wire::{FaultCode, PutMode};
+use overside_files::types::parse_columns;
+use overside_files::{self as files, FileReader, limits};
 use serde_json::json;
 use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
+
+// What a file is refused for is what a table cannot hold.
+const _: () = assert!(
+    limits::COLUMNS_MAX == schema::COLUMNS_MAX
+        && limits::NAME_BYTES_MAX == schema::NAME_BYTES_MAX
+        && limits::FIXED_BINARY_MAX == schema::FIXED_BINARY_MAX
+);
 
 /// Loads the files, one after another.
 ///

@@ -2,8 +2,6 @@
 
 use super::open;
 use crate::args;
-use crate::files::types::type_name;
-use crate::files::{self, BATCH_ROWS, FileWriter};
 use crate::outlet::Outlet;
 use crate::output::{self, Grid, Progress, grouped, json_value};
 use crate::signals::Signals;
@@ -14,6 +12,8 @@ use overside::table::arrow::{BatchBuilder, projected_to_arrow};
 use overside::table::client::{Client, RemoteTable, Scan, ScanOptions, ScanSummary};
 use overside::table::row::{RowView, Value, ValueRef};
 use overside::table::wire::MODES;
+use overside_files::types::type_name;
+use overside_files::{self as files, BATCH_ROWS, FileWriter};
 use serde_json::{Value as Json, json};
 use std::io::{IsTerminal, Write};
 use std::ops::Bound;

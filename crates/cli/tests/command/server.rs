@@ -140,7 +140,7 @@ pub fn told(output: &Output) -> String {
 }
 
 pub fn fixture(name: &str) -> String {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../files/tests/fixtures").join(name);
     path.to_str().unwrap().to_string()
 }
 

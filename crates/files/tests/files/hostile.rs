@@ -2,10 +2,18 @@
 
 use super::checks::{TARGETS, peak_max};
 use super::samples::{every_type, many};
-use super::*;
+use anyhow::Result;
+use arrow_array::RecordBatch;
+use arrow_schema::Field;
 use overside_corpus::{Corpus, MeteredHeap};
+use overside_files::BATCH_ROWS;
+use overside_files::create;
+use overside_files::open_as;
 use std::fs;
+use std::fs::File;
 use std::io::Seek;
+use std::io::Write;
+use std::path::Path;
 
 /// An allocation beyond this aborts the tests: what a file claims must not become memory.
 fn bound_memory() {

@@ -1,8 +1,8 @@
-//! The checks, which a test of the command runs over the corpus as well.
+//! The checks, which a test of the crate runs over the corpus as well.
 
-use crate::files::budget::BATCH_BYTES_MAX;
-use crate::files::open_as;
 use overside_corpus::{Check, MeteredHeap};
+use overside_files::budget::BATCH_BYTES_MAX;
+use overside_files::open_as;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;

@@ -1,11 +1,17 @@
 //! What is written reads back the same, in every format, for every type.
 
 use super::samples::{every_type, many};
-use super::*;
+use anyhow::Result;
+use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampSecondType;
 use arrow_array::{Array, ArrayRef, TimestampMillisecondArray};
+use arrow_schema::Field;
 use arrow_schema::{DataType, Schema, TimeUnit};
+use overside_files::BATCH_ROWS;
+use overside_files::create;
+use overside_files::open;
+use overside_files::text::{text_column, write_value};
 use std::sync::Arc;
 
 /// Writes batches, then reads the file back.
@@ -136,5 +142,24 @@ fn a_file_that_is_not_finished_leaves_nothing() {
         writer.write(&many(10)).unwrap();
         drop(writer);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn every_value_of_every_type_parses_back_from_its_text() {
+    let batch = every_type();
+    for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+        let mut builder = text_column(field.data_type()).unwrap();
+        let mut text = String::new();
+        for row in 0..column.len() {
+            text.clear();
+            write_value(column, row, &mut text);
+            if column.is_null(row) {
+                builder.push_null();
+            } else {
+                builder.push(&text).unwrap();
+            }
+        }
+        assert_eq!(&builder.finish(), column, "column {}", field.name());
     }
 }

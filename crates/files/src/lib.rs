@@ -7,6 +7,8 @@
 //! Arrow's own crates for these formats (arrow-ipc, arrow-cast, arrow-select) cost minutes of
 //! build time; what a table needs of the formats is small enough to be read directly.
 
+#![forbid(unsafe_code)]
+
 pub mod budget;
 pub mod calendar;
 mod codec;
@@ -14,23 +16,10 @@ mod csv;
 mod format;
 mod guard;
 mod ipc;
+pub mod limits;
 mod parquet;
-#[cfg(test)]
-mod samples;
 pub mod text;
 pub mod types;
-
-#[cfg(test)]
-mod bombs;
-#[cfg(test)]
-#[path = "../../fuzz/src/checks.rs"]
-mod checks;
-#[cfg(test)]
-mod fixtures;
-#[cfg(test)]
-mod hostile;
-#[cfg(test)]
-mod round_trip;
 
 use anyhow::{Context, Result};
 use arrow_array::RecordBatch;

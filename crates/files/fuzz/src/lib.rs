@@ -3,9 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod checks;
-#[allow(dead_code)]
-#[path = "../../src/files/mod.rs"]
-mod files;
 
 pub use checks::{TARGETS, arrow, csv, parquet};
 

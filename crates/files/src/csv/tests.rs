@@ -1,5 +1,5 @@
 use super::*;
-use crate::files::types::parse_columns;
+use crate::types::parse_columns;
 use std::io::Write;
 
 fn open(content: &str, schema: &str) -> Result<CsvReader> {

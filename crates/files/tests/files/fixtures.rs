@@ -1,8 +1,10 @@
 //! Files that pyarrow wrote (tests/fixtures/README.md says how), read value by value.
 
-use super::text::write_value;
-use super::types::type_name;
-use super::*;
+use overside_files::open;
+use overside_files::text::write_value;
+use overside_files::types::type_name;
+use std::path::Path;
+use std::path::PathBuf;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)

@@ -4,9 +4,9 @@
 //! `int8` … `uint64`, `float32`, `float64`, `decimal(precision,scale)`, `date`,
 //! `timestamp[unit]`, `timestamp[unit,zone]`, `boolean`, `utf8`, `binary`, `fixed(bytes)`.
 
+use crate::limits::{COLUMNS_MAX, FIXED_BINARY_MAX};
 use anyhow::{Context, Result, bail};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
-use overside::table::schema::{COLUMNS_MAX, FIXED_BINARY_MAX};
 use std::collections::HashSet;
 
 /// The name of a type as the command line writes it.

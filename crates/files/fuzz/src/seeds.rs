@@ -1,4 +1,4 @@
-//! Copies the seeds from the command's fixtures, which other writers made.
+//! Copies the seeds from the tests' fixtures, which other writers made.
 
 use std::fs;
 use std::path::Path;

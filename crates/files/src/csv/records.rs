@@ -3,9 +3,9 @@
 //! Built on csv-core rather than on the `csv` crate's reader, which takes an unclosed quote at
 //! the end of a file for a closed one and lets a record grow to the size of the file.
 
+use crate::limits::COLUMNS_MAX;
 use anyhow::{Result, bail};
 use csv_core::ReadRecordResult;
-use overside::table::schema::COLUMNS_MAX;
 use std::fs::File;
 use std::io::Read;
 

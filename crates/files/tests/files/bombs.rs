@@ -1,12 +1,19 @@
 //! Files of a few kilobytes that stand for gigabytes (tests/fixtures/bombs.py made some), and long honest ones: either is read in
 //! bounded memory, or refused with what to do.
 
-use super::budget::BATCH_BYTES_MAX;
-use super::*;
+use anyhow::Result;
+use arrow_array::RecordBatch;
 use arrow_array::builder::StringBuilder;
 use arrow_array::{Array, ArrayRef, Int64Array};
+use arrow_schema::Field;
 use arrow_schema::{DataType, Schema};
 use overside_corpus::MeteredHeap;
+use overside_files::budget::BATCH_BYTES_MAX;
+use overside_files::create;
+use overside_files::open;
+use overside_files::open_as;
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What reading to the end, or to an error, came to.

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    overside_cli_fuzz::csv(data);
+    overside_files_fuzz::csv(data);
 });
