@@ -18,7 +18,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, sockopt};
 
 use crate::again;
 use crate::bells;
@@ -135,11 +135,13 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
             Event::Done
         }
         Action::SayBorder(border) => {
+            pour::mark_giving(shared, direction, true);
             held.counts().border.store(border, Ordering::SeqCst);
             Event::Done
         }
         Action::SayPushed(position) => {
             shared.pushed(direction).store(position.saturating_add(1), Ordering::SeqCst);
+            pour::mark_giving(shared, direction, false);
             Event::Done
         }
         Action::Switch => Event::Word(shared.tail(direction).fetch_or(SWITCHED, Ordering::SeqCst)),
@@ -288,13 +290,28 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
     let (end, mut broken) = (held.end, Errno::AGAIN);
     let mut push = Push::new(held.out.head, from, held.outgoing.owed(), own);
     leaving::run(&mut push, |action| match action {
-        Action::Claim if pour::claim(held, fd, shared) => Event::Done,
+        Action::Claim => {
+            let claimed = pour::claim(held, shared);
+            if claimed == Event::Broken {
+                broken = Errno::CONNRESET;
+                held.error = Some(Errno::CONNRESET);
+                break_connection(fd, held.family.is_unix());
+            }
+            claimed
+        }
         Action::GiveBell | Action::Give { .. } => {
             let (at, len) = match action {
                 Action::Give { from, .. } => held.out.written(shared, end, from),
                 _ => ((&raw const BELL).cast_mut(), 1),
             };
-            match kernel::give(fd, at, len) {
+            if action != Action::GiveBell {
+                pour::mark_giving(shared, end, true);
+            }
+            let given = kernel::give(fd, at, len);
+            if action != Action::GiveBell && given.is_err() {
+                pour::mark_giving(shared, end, false);
+            }
+            match given {
                 Ok(sent) => {
                     held.count_sent(sent);
                     if action == Action::GiveBell { Event::Done } else { Event::Word(sent as u64) }
@@ -437,8 +454,14 @@ pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Er
         return None;
     }
     held.reason = Reason::Call("the RDMA device has lost the other host");
-    let _ = rustix::net::connect_unspec(kernel::borrowed(fd));
+    break_connection(fd, false);
     Some(Errno::CONNRESET)
+}
+
+/// Nobody can go on with it: the other end is reset, or finds an end that it takes for one.
+fn break_connection(fd: c_int, unix: bool) {
+    let fd = kernel::borrowed(fd);
+    let _ = if unix { rustix::net::shutdown(fd, Shutdown::Both) } else { rustix::net::connect_unspec(fd) };
 }
 
 /// Sends bells that are counted but did not fit.

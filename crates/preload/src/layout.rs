@@ -198,7 +198,7 @@ impl Shared {
         self.word(end, CHIMES)
     }
 
-    /// Who sends the bytes between border and head of a direction again: 0 nobody, else one more than the end.
+    /// Who sends the bytes between border and head of a direction again: 0 nobody; `pour` has what else it says.
     #[inline]
     pub(crate) fn pusher(&self, direction: usize) -> &AtomicU64 {
         self.word(direction, PUSHER)

@@ -30,7 +30,7 @@ pub(crate) enum Action {
     SwitchAt(u64),
     /// The receiver takes its wishes back. How many bells were rung comes of it.
     Disarm,
-    /// Becomes the one who sends again; refused while somebody else is.
+    /// Becomes the one who sends again; refused while somebody else is, broken where nobody knows how far one came.
     Claim,
     Release,
     /// Puts one bell into the kernel's stream.
@@ -323,6 +323,10 @@ impl Machine for Push {
                 self.result = Pushed::Full;
                 return None;
             }
+            (AtPush::Claimed, Event::Broken) => {
+                (self.resend, self.result) = (self.head, Pushed::Broken);
+                return None;
+            }
             (AtPush::Claimed, _) => (AtPush::Looked, Action::LookPushed),
             (AtPush::Looked, Event::Word(pushed)) if pushed > self.resend && pushed <= self.head => {
                 (self.in_place, self.resend) = (pushed - self.resend, pushed);
@@ -430,7 +434,7 @@ impl Machine for InPlace {
             AtInPlace::Borrowed => (AtInPlace::Room, Action::Room(self.head - self.position)),
             AtInPlace::Room if event == Event::Refused && !self.partly => return None,
             AtInPlace::Room => (AtInPlace::Claimed, Action::Claim),
-            AtInPlace::Claimed if event == Event::Refused => return None,
+            AtInPlace::Claimed if matches!(event, Event::Refused | Event::Broken) => return None,
             // Once more, now that nobody else does it.
             AtInPlace::Claimed => (AtInPlace::HeadAgain, Action::LookHead),
             AtInPlace::Gave => match event {
@@ -476,7 +480,7 @@ impl Machine for TakeAlong {
         let word = if let Event::Word(word) = event { word } else { 0 };
         let (at, action) = match self.at {
             AtAlong::Begin => (AtAlong::Claimed, Action::Claim),
-            AtAlong::Claimed if event == Event::Refused => return None,
+            AtAlong::Claimed if matches!(event, Event::Refused | Event::Broken) => return None,
             // A relative may have done it just now.
             AtAlong::Claimed => (AtAlong::Border, Action::LookBorder),
             AtAlong::Border => {

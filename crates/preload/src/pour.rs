@@ -10,6 +10,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
@@ -19,31 +20,75 @@ use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
 use crate::{bells, drain, kernel, near, receive};
 
-/// The sender is to be the one who sends again what lies behind the border. False as long as the receiver is at it.
-pub(crate) fn claim(held: &Inner, fd: c_int, shared: &Shared) -> bool {
+/// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
+pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
     if shared.is_far() {
-        return true;
+        return Event::Done;
     }
-    let (end, me) = (held.end, held.end as u64 + 1);
-    for attempt in 0.. {
-        match shared.pusher(end).compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
-            // This thread has jumped out of it; or the receiver was killed in the midst of it.
-            Ok(_) => break,
-            Err(other) if other == me || kernel::is_over(fd) => break,
-            Err(_) if attempt < CLAIM_TRIES => kernel::nap(),
-            Err(_) => return false,
+    for _ in 0..CLAIM_TRIES {
+        match claim_now(held, shared, held.end) {
+            Event::Refused => kernel::nap(),
+            event => return event,
         }
     }
-    true
+    Event::Refused
 }
 
 /// The same of the receiver, in the sender's place.
 fn claim_in_place(held: &Inner, shared: &Shared) -> Event {
-    let (me, pusher) = (held.end as u64 + 1, shared.pusher(held.peer()));
-    match pusher.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
+    claim_now(held, shared, held.peer())
+}
+
+/// One attempt for a direction. A process that was killed in the midst of it gives way; but where it may have put bytes into the stream
+/// of which it has not told, nobody knows how to go on.
+fn claim_now(held: &Inner, shared: &Shared, direction: usize) -> Event {
+    let (me, pusher) = (claimed_by(held.end, rustix::process::getpid()), shared.pusher(direction));
+    let claim = |from, to| pusher.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    match claim(0, me) {
         Ok(_) => Event::Done,
+        Err(LOST) => Event::Broken,
+        // A thread of this end has jumped out of it, if it is not for the process that has been killed.
+        Err(other) if other & !GIVING == me || is_dead(other) => {
+            let to = if other & GIVING == 0 { me } else { LOST };
+            match claim(other, to) {
+                Ok(_) if to == LOST => Event::Broken,
+                Ok(_) => Event::Done,
+                Err(_) => Event::Refused,
+            }
+        }
         Err(_) => Event::Refused,
     }
+}
+
+/// What the word says while this process does it.
+fn claimed_by(end: usize, process: Pid) -> u64 {
+    ((process.as_raw_nonzero().get() as u64) << PROCESS_SHIFT) | (end as u64 + 1)
+}
+
+/// Whether the process that the word names has ended.
+fn is_dead(word: u64) -> bool {
+    let Some(process) = i32::try_from(word >> PROCESS_SHIFT).ok().and_then(Pid::from_raw) else { return true };
+    match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
+        Ok(process) => kernel::events(process.as_raw_fd(), PollFlags::IN).contains(PollFlags::IN),
+        // Without descriptors left nobody knows; then it lives.
+        Err(error) => error == Errno::SRCH,
+    }
+}
+
+/// Whoever has claimed it is about to do something of which the others will know only when it has been said; or that is over.
+pub(crate) fn mark_giving(shared: &Shared, direction: usize, giving: bool) {
+    let pusher = shared.pusher(direction);
+    if giving {
+        pusher.fetch_or(GIVING, Ordering::SeqCst);
+    } else {
+        pusher.fetch_and(!GIVING, Ordering::SeqCst);
+    }
+}
+
+/// Whether a process was killed while it put bytes of the peer's into the stream, so that nobody knows which of them are there.
+pub(crate) fn is_unknown(shared: &Shared, direction: usize) -> bool {
+    let word = shared.pusher(direction).load(Ordering::SeqCst);
+    word == LOST || word & GIVING != 0 && is_dead(word)
 }
 
 /// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
@@ -84,11 +129,15 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
             let home = shared.home_now(direction);
             let (at, run) = shared.place(direction, from, home);
             let mut sent = Event::Refused;
+            mark_giving(shared, direction, true);
             drain::with_buffer_for(number, more, || {
                 if let Ok(bytes) = kernel::give(number, at, run.min(until - from) as usize) {
                     sent = Event::Word(bytes as u64);
                 }
             });
+            if sent == Event::Refused {
+                mark_giving(shared, direction, false);
+            }
             sent
         }
         action => {
@@ -238,9 +287,77 @@ pub(crate) fn break_off(fd: c_int) {
     let _ = unsafe { crate::real::dup3(ours.as_raw_fd(), fd, flags) };
 }
 
+/// Of the word that says who sends again: the end, one more than its number; its process; and whether it is giving.
+const GIVING: u64 = 4;
+const PROCESS_SHIFT: u32 = 3;
+/// What it says when nobody can any more.
+const LOST: u64 = u64::MAX;
 /// Milliseconds that a receiver may take.
 const CLAIM_TRIES: u32 = 100;
 /// Milliseconds that a wake byte may be on its way.
 const BELL_TRIES: u32 = 20;
 /// Bytes that are sent again at once.
 const PIECE: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The sender's side of a connection whose receiver has said that it sends in its place.
+    fn claimed_by_receiver(process: Pid, giving: u64) -> (Shared, Inner) {
+        let (shared, _) = Shared::create().unwrap();
+        let sender = Inner::new(0);
+        shared.pusher(0).store(claimed_by(1, process) | giving, Ordering::SeqCst);
+        (shared, sender)
+    }
+
+    fn ended() -> Pid {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        Pid::from_raw(child.id() as i32).unwrap()
+    }
+
+    #[test]
+    fn as_long_as_a_process_lives_it_alone_sends_again() {
+        let (shared, held) = claimed_by_receiver(rustix::process::getpid(), 0);
+        assert_eq!(claim(&held, &shared), Event::Refused);
+        shared.pusher(0).store(0, Ordering::SeqCst);
+        assert_eq!(claim(&held, &shared), Event::Done);
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
+
+    #[test]
+    fn a_process_that_was_killed_gives_way_unless_nobody_knows_how_far_it_came() {
+        let (shared, held) = claimed_by_receiver(ended(), 0);
+        assert!(!is_unknown(&shared, 0));
+        assert_eq!(claim(&held, &shared), Event::Done);
+        assert_eq!(shared.pusher(0).load(Ordering::SeqCst), claimed_by(0, rustix::process::getpid()));
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+        let (shared, held) = claimed_by_receiver(ended(), GIVING);
+        assert!(is_unknown(&shared, 0));
+        let receiver = Inner::new(1);
+        for _ in 0..2 {
+            assert_eq!((claim(&held, &shared), claim_in_place(&receiver, &shared)), (Event::Broken, Event::Broken));
+            assert!(is_unknown(&shared, 0), "for good");
+        }
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
+
+    /// Between a piece that goes to the kernel and the word that tells of it.
+    #[test]
+    fn what_is_given_is_marked_until_it_is_said() {
+        let (shared, _) = claimed_by_receiver(rustix::process::getpid(), 0);
+        let (mut inner, before) = (Inner::new(0), shared.pusher(0).load(Ordering::SeqCst));
+        let word = || shared.pusher(0).load(Ordering::SeqCst);
+        drain::act(&mut inner, -1, &shared, 0, Action::SayBorder(7));
+        assert_eq!(word(), before | GIVING);
+        drain::act(&mut inner, -1, &shared, 0, Action::SayPushed(7));
+        assert_eq!(word(), before);
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
+}

@@ -475,7 +475,7 @@ fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &
     // A sender that has sent a part again may not come back for the rest.
     match pour::take_along(held, shared) || !ended && pour::in_place_of_sender(held, fd, shared, true) {
         true => Step::Again,
-        false if ended => Step::Error(Errno::CONNRESET),
+        false if ended || pour::is_unknown(shared, held.peer()) => Step::Error(Errno::CONNRESET),
         false => step,
     }
 }
