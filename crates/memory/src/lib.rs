@@ -40,7 +40,7 @@ pub use hold::Hold;
 pub use pool::Pool;
 pub use reservation::Reservation;
 pub use segment::{Segment, SegmentId};
-pub use view::{Fragment, View};
+pub use view::{Fragment, Part, View};
 pub use window::Window;
 
 /// Why memory could not be had or used.

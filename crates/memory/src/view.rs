@@ -64,6 +64,15 @@ unsafe impl Send for View {}
 // SAFETY: [view] as above.
 unsafe impl Sync for View {}
 
+/// A part of a message that lies in two memories: [`View::mixed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Bytes from where they lie.
+    Run(Run),
+    /// So many of the packed bytes that come next.
+    Packed(u32),
+}
+
 impl View {
     /// All of a buffer.
     pub fn whole(buffer: Buffer) -> Self {
@@ -84,22 +93,50 @@ impl View {
     /// # Errors
     /// [`MemoryError::Escapes`] when the shape ends past the buffer.
     pub fn of(buffer: &Arc<Buffer>, shape: &Shape) -> Result<Self, MemoryError> {
-        let len = buffer.len() as u64;
-        shape.within(len).map_err(|_| MemoryError::Escapes { at: 0, len: shape.end(), of: len })?;
-        let segment = buffer.segment_id();
-        // In bounds by the check above.
-        let address = |at: u64| buffer.as_ptr().wrapping_add(at as usize);
-        let fragments: SmallVec<[Fragment; 4]> = match u32::try_from(len) {
-            Ok(_) => {
-                let fragment = |run: Run| Fragment { address: address(run.at), len: run.len as u32, segment };
-                shape.fragments().map(fragment).collect()
-            }
-            Err(_) => {
-                shape.fragments().flat_map(|run| Fragment::of(address(run.at), run.len as usize, segment)).collect()
-            }
-        };
+        Self::runs(buffer, shape.fragments())
+    }
+
+    /// Runs of a shared buffer (offsets from the buffer's start), in this order.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when one ends past the buffer.
+    pub fn runs(buffer: &Arc<Buffer>, runs: impl IntoIterator<Item = Run>) -> Result<Self, MemoryError> {
+        let mut fragments = SmallVec::new();
+        for run in runs {
+            push(&mut fragments, lying(buffer, run)?);
+        }
         // SAFETY: [view] an Arc<Buffer> has no writer, and the hold keeps it.
         Ok(unsafe { Self::pinned(fragments, Hold::from(buffer.clone())) })
+    }
+
+    /// One message out of two memories: runs of a shared buffer, and between them stretches of
+    /// `packed`, one after another from its start.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`] when a run ends past the buffer, or the stretches past what was packed.
+    pub fn mixed(
+        buffer: &Arc<Buffer>,
+        packed: View,
+        parts: impl IntoIterator<Item = Part>,
+    ) -> Result<Self, MemoryError> {
+        let (start, segment, all) = match packed.fragments[..] {
+            [Fragment { address, len, segment }] => (address, segment, u64::from(len)),
+            _ => (std::ptr::null(), SegmentId::FOREIGN, 0),
+        };
+        let (mut fragments, mut used) = (SmallVec::new(), 0);
+        for part in parts {
+            match part {
+                Part::Run(run) => push(&mut fragments, lying(buffer, run)?),
+                Part::Packed(len) if u64::from(len) <= all - used => {
+                    fragments.push(Fragment { address: start.wrapping_add(used as usize), len, segment });
+                    used += u64::from(len);
+                }
+                Part::Packed(len) => return Err(MemoryError::Escapes { at: used, len: u64::from(len), of: all }),
+            }
+        }
+        let hold = Hold::from(Box::new((packed, buffer.clone())));
+        // SAFETY: [view] an Arc<Buffer> has no writer, what is packed is the other view's, and the hold keeps both.
+        Ok(unsafe { Self::pinned(fragments, hold) })
     }
 
     /// Memory of the user's own, outside of every segment. A provider may have to copy it. Which
@@ -154,6 +191,25 @@ impl View {
     }
 }
 
+/// A run of a buffer, if it lies there.
+fn lying(buffer: &Buffer, run: Run) -> Result<(*const u8, usize, SegmentId), MemoryError> {
+    let of = buffer.len() as u64;
+    match run.at.checked_add(run.len) {
+        Some(end) if end <= of => {
+            Ok((buffer.as_ptr().wrapping_add(run.at as usize), run.len as usize, buffer.segment_id()))
+        }
+        _ => Err(MemoryError::Escapes { at: run.at, len: run.len, of }),
+    }
+}
+
+#[inline]
+fn push(fragments: &mut SmallVec<[Fragment; 4]>, (address, len, segment): (*const u8, usize, SegmentId)) {
+    match u32::try_from(len) {
+        Ok(len) => fragments.push(Fragment { address, len, segment }),
+        Err(_) => fragments.extend(Fragment::of(address, len, segment)),
+    }
+}
+
 /// Longer ones are cut: whole pages, so that parts begin on one.
 const FRAGMENT_BYTES_MAX: usize = 1 << 31;
 
@@ -174,6 +230,36 @@ mod tests {
         let mut out = [0; 8];
         assert_eq!((view.bytes(), view.copy_to(&mut out)), (6, 6));
         assert_eq!(out, [9, 10, 1, 2, 3, 77, 0, 0]);
+    }
+
+    #[test]
+    fn a_message_of_two_memories_is_in_the_order_of_its_parts() {
+        let mut buffers = Segment::private(4096).unwrap().carve(2048);
+        let [mut packed, mut rows] = [buffers.pop().unwrap(), buffers.pop().unwrap()];
+        rows.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
+        packed.iter_mut().enumerate().for_each(|(i, b)| *b = 100u8.wrapping_add(i as u8));
+        let rows = Arc::new(rows);
+        let parts = [Part::Packed(2), Part::Run(Run::new(7, 2)), Part::Packed(1), Part::Run(Run::new(2047, 1))];
+        let view = View::mixed(&rows, View::prefix(packed, 3), parts).unwrap();
+        let mut out = [0; 8];
+        assert_eq!((view.bytes(), view.copy_to(&mut out), view.fragments().len()), (6, 6, 4));
+        assert_eq!(out, [100, 101, 7, 8, 102, 255, 0, 0]);
+    }
+
+    #[test]
+    fn parts_that_leave_their_memory_are_refused() {
+        let mut buffers = Segment::private(4096).unwrap().carve(1024);
+        let rows = Arc::new(buffers.pop().unwrap());
+        for run in [Run::new(1024, 1), Run::new(0, 1025), Run::new(u64::MAX, 2)] {
+            assert!(matches!(View::runs(&rows, [run]), Err(MemoryError::Escapes { of: 1024, .. })), "{run:?}");
+            let packed = View::prefix(buffers.pop().unwrap(), 8);
+            assert!(View::mixed(&rows, packed, [Part::Packed(8), Part::Run(run)]).is_err(), "{run:?}");
+        }
+        let packed = || View::foreign(Arc::new([1u8, 2, 3]));
+        assert!(View::mixed(&rows, packed(), [Part::Packed(2), Part::Packed(2)]).is_err());
+        assert!(View::mixed(&rows, packed(), [Part::Packed(u32::MAX)]).is_err());
+        assert!(View::mixed(&rows, packed().then(packed()), [Part::Packed(1)]).is_err(), "packed bytes lie together");
+        assert_eq!(View::mixed(&rows, packed(), [Part::Packed(2), Part::Packed(1)]).unwrap().bytes(), 3);
     }
 
     /// Gives another slice each time, or panics.
