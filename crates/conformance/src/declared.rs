@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Pool, Segment};
 use overside_planner::{Force, Planner, Terms};
 use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
-use overside_verbs::declared::{Balance, Bundle, DeclaredSend, Destination, Region, SharedSend, SharedTerms};
+use overside_transfer::{Balance, Bundle, DeclaredSend, Destination, Region, SharedSend, SharedTerms};
 use overside_verbs::{
     Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError,
     WorkCompletion,
@@ -110,7 +110,7 @@ impl Delivery {
         // A region without messages posts nothing.
         let ids: &[u64] = if shape.messages().count() > 0 { &[7] } else { &[] };
         while !(posted && done.len() == ids.len()) {
-            posted = self.queue.post_send(pair, &mut send, &self.pool)?;
+            posted = send.post(&mut self.queue, pair, &self.pool)?;
             self.progress(&mut done, end)?;
         }
         check(&done, ids)?;
@@ -136,7 +136,7 @@ impl Delivery {
         let ids = shapes.iter().zip(0..).filter(|(shape, _)| shape.messages().count() > 0).map(|(_, id)| id);
         let ids: Vec<u64> = ids.collect();
         while !(posted && done.len() == ids.len()) {
-            posted = self.queue.post_shared_send(&mut send, &self.pool)?;
+            posted = send.post(&mut self.queue, &self.pool)?;
             self.progress(&mut done, end)?;
         }
         check(&done, &ids)?;

@@ -9,7 +9,7 @@ use overside_conformance::declared::{BUFFERS, Delivery, REQUEST_BYTES, dealt, me
 use overside_planner::{Force, Terms, Way};
 use overside_reference::World;
 use overside_shape::{Bitmap, Column, Order, Run, Shape};
-use overside_verbs::declared::{Balance, SharedTerms};
+use overside_transfer::{Balance, SharedTerms};
 
 fn some_delivery(destinations: usize) -> Option<Delivery> {
     Some(delivery(destinations))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Segment};
 use overside_planner::{Profile, Terms};
 use overside_shape::Shape;
-use overside_verbs::declared::{Bundle, DeclaredSend, Region};
+use overside_transfer::{Bundle, DeclaredSend, Region};
 use overside_verbs::{Link, Listener, QueuePair, Status, VerbsError};
 
 use crate::declared::Declared;
@@ -197,7 +197,7 @@ impl Channel {
         self.endpoint.look_how_far(self.queue_pair);
         self.endpoint.unsent += usize::from(any);
         loop {
-            match self.endpoint.queue.post_send(self.queue_pair, &mut send, &pool) {
+            match send.post(&mut self.endpoint.queue, self.queue_pair, &pool) {
                 Ok(true) => return Ok(()),
                 Ok(false) => self.endpoint.progress(LOOK)?,
                 Err(error) => return Err(self.endpoint.refused(error)),

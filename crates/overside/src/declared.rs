@@ -3,7 +3,7 @@
 use std::fmt;
 
 use overside_planner::{Price, Terms, ViewPlan, Way};
-use overside_verbs::declared::Region;
+use overside_transfer::Region;
 
 /// A shape over a buffer with the plan for sending it, which it prints with the prices turned down.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use overside_memory::Buffer;
 use overside_planner::{Terms, ViewPlan};
 use overside_shape::Shape;
-use overside_verbs::declared::{Balance, Destination, SharedSend, SharedTerms};
+use overside_transfer::{Balance, Destination, SharedSend, SharedTerms};
 use overside_verbs::{QueuePair, VerbsError};
 
 use crate::endpoint::{Endpoint, LOOK};
@@ -108,7 +108,7 @@ impl Fan {
         let pool = self.endpoint.pool()?;
         self.endpoint.unsent += shapes.iter().filter(|shape| shape.messages().count() > 0).count();
         loop {
-            match self.endpoint.queue.post_shared_send(&mut send, &pool) {
+            match send.post(&mut self.endpoint.queue, &pool) {
                 Ok(true) => break,
                 Ok(false) => self.endpoint.progress(LOOK)?,
                 Err(error) => return Err(self.endpoint.refused(error)),

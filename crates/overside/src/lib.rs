@@ -4,7 +4,7 @@
 //! - [`Fan`]: declare what each of several receivers gets of one memory, and read that memory once.
 //! - [`profiles`]: what things cost on this device, measured once and stored.
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
-//! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`bwtree`], [`table`].
+//! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`], [`table`].
 //!
 //! An address says which provider carries the bytes: `shm:NAME` for processes of one host, `tcp:HOST:PORT` for processes
 //! of any, `rdma:HOST:PORT` for those with an RDMA device ([`rdma_devices`]).
@@ -23,6 +23,7 @@ pub use overside_memory as memory;
 pub use overside_planner as planner;
 pub use overside_shape as shape;
 pub use overside_table as table;
+pub use overside_transfer as transfer;
 pub use overside_verbs as verbs;
 
 pub use address::{Address, AddressError, Network};

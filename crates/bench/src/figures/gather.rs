@@ -14,10 +14,8 @@ use overside::{
     memory::{Buffer, Pool},
     planner::{Planner, Terms},
     shape::{Run, Shape},
-    verbs::{
-        CompletionQueue, QueuePair,
-        declared::{DeclaredSend, Region},
-    },
+    transfer::{DeclaredSend, Region},
+    verbs::{CompletionQueue, QueuePair},
 };
 use std::sync::Arc;
 
@@ -197,7 +195,7 @@ impl Post for Declared {
                 self.send = self.region()?;
             }
             let Some(send) = &mut self.send else { return Ok(true) };
-            if !queue.post_send(pairs[0], send, &self.pool)? {
+            if !send.post(queue, pairs[0], &self.pool)? {
                 return Ok(false);
             }
             self.send = None;

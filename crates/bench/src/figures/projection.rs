@@ -17,10 +17,8 @@ use overside::{
     memory::{Buffer, Pool, View},
     planner::{Planner, Terms},
     shape::{Run, Shape},
-    verbs::{
-        CompletionQueue, QueuePair, WorkRequest,
-        declared::{DeclaredSend, Region},
-    },
+    transfer::{DeclaredSend, Region},
+    verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
 use std::{collections::VecDeque, sync::Arc};
 
@@ -176,7 +174,7 @@ impl Post for Declared<'_> {
 
     fn post(&mut self, queue: &mut CompletionQueue, pairs: &[QueuePair]) -> Result<bool> {
         match &mut self.send {
-            Some(send) => Ok(queue.post_send(pairs[0], send, &self.pool)?),
+            Some(send) => Ok(send.post(queue, pairs[0], &self.pool)?),
             None => Ok(true),
         }
     }

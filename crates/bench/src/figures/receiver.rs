@@ -12,9 +12,10 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use overside::{
     memory::{Buffer, Segment, Window},
+    transfer::Bundle,
     verbs::{
         Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, ProtectionDomain, Provider, QueuePair,
-        RemoteToken, Status, WorkCompletion, declared::Bundle,
+        RemoteToken, Status, WorkCompletion,
     },
 };
 use std::{

@@ -17,10 +17,8 @@ use overside::{
     memory::{Buffer, Pool, View},
     planner::{Goal, Planner, Terms},
     shape::{Bitmap, Column, Order, Run, Shape},
-    verbs::{
-        CompletionQueue, QueuePair, WorkRequest,
-        declared::{Balance, DeclaredSend, Destination, Region, SharedSend, SharedTerms},
-    },
+    transfer::{Balance, DeclaredSend, Destination, Region, SharedSend, SharedTerms},
+    verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
 use std::{collections::VecDeque, sync::Arc};
 
@@ -242,7 +240,7 @@ impl Post for Separate<'_> {
     fn post(&mut self, queue: &mut CompletionQueue, pairs: &[QueuePair]) -> Result<bool> {
         let mut all = true;
         for (send, pair) in self.sends.iter_mut().zip(pairs) {
-            all &= send.is_posted() || queue.post_send(*pair, send, &self.pool)?;
+            all &= send.is_posted() || send.post(queue, *pair, &self.pool)?;
         }
         Ok(all)
     }
@@ -275,7 +273,7 @@ impl Post for Shared<'_> {
 
     fn post(&mut self, queue: &mut CompletionQueue, _pairs: &[QueuePair]) -> Result<bool> {
         match &mut self.send {
-            Some(send) => Ok(queue.post_shared_send(send, &self.pool)?),
+            Some(send) => Ok(send.post(queue, &self.pool)?),
             None => Ok(true),
         }
     }

@@ -14,7 +14,7 @@ use overside_memory::pack::{Dealer, Place};
 use overside_memory::{Buffer, Pool, Segment};
 use overside_planner::{Planner, ViewPlan};
 use overside_shape::{Bitmap, Column, Order, Shape};
-use overside_verbs::declared::{DeclaredSend, Region};
+use overside_transfer::{DeclaredSend, Region};
 use overside_verbs::{
     Access, CompletionQueue, Link, Memory, MemoryRegion, PortOptions, ProtectionDomain, Provider, QueuePair, Status,
     VerbsError, WorkCompletion, WorkRequest,
@@ -194,7 +194,7 @@ impl Rig {
             let mut tries = 0;
             loop {
                 let tried = Instant::now();
-                if self.queue.post_send(pair, &mut send, &pool)? {
+                if send.post(&mut self.queue, pair, &pool)? {
                     break;
                 }
                 // The first try made the request; a later one that finds no room either is waiting in other words.

@@ -14,8 +14,6 @@
 
 use overside_shape::Messages;
 
-use super::cut::by_bytes;
-
 /// How messages stand in a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -89,6 +87,26 @@ impl Framing {
 /// front of them; one at least. There is one.
 pub fn first<'a>(messages: &Messages<'a>, bytes_max: u64) -> Messages<'a> {
     messages.slice(0..by_bytes(messages, bytes_max).min(messages.count()))
+}
+
+/// How many of `messages`, from the first on, fit into `bytes_max` bytes as one packed request; at least one.
+fn by_bytes(messages: &Messages<'_>, bytes_max: u64) -> u64 {
+    let count = messages.count();
+    match messages.uniform_bytes() {
+        Some(0) => count.min((bytes_max / LENGTH_BYTES as u64).max(1)),
+        Some(bytes) => count.min((bytes_max / bytes).max(1)),
+        None => {
+            let (mut taken, mut bytes) = (0, 0);
+            for length in messages.lengths() {
+                bytes = length.saturating_add(LENGTH_BYTES as u64).saturating_add(bytes);
+                if bytes > bytes_max && taken > 0 {
+                    break;
+                }
+                taken += 1;
+            }
+            taken.max(1)
+        }
+    }
 }
 
 /// The messages of a received SEND, in order.
@@ -182,7 +200,8 @@ fn length_of(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_le_bytes)
 }
 
-pub(crate) const LENGTH_BYTES: usize = 4;
+/// Bytes of a length in front of the messages.
+pub const LENGTH_BYTES: usize = 4;
 const LENGTHS: u32 = 1 << 31;
 const UNIFORM_MAX: u64 = 1 << 31;
 

@@ -82,7 +82,11 @@ impl Region {
         Self::named("the region", memory, shape)
     }
 
-    pub(crate) fn named(field: &str, memory: &Arc<Buffer>, shape: &Arc<Shape>) -> Result<Self, DeclareError> {
+    /// As [`new`](Self::new), with what the error says of it.
+    ///
+    /// # Errors
+    /// [`DeclareError::Escapes`].
+    pub fn named(field: &str, memory: &Arc<Buffer>, shape: &Arc<Shape>) -> Result<Self, DeclareError> {
         let len = memory.len() as u64;
         if shape.end() > len {
             return Err(DeclareError::Escapes { field: field.to_owned(), end: shape.end(), len });

@@ -9,10 +9,8 @@ use overside::{
     memory::{Buffer, Pool},
     planner::{Force, Planner, Terms, ViewPlan, Way},
     shape::Shape,
-    verbs::{
-        CompletionQueue, QueuePair,
-        declared::{DeclaredSend, Region},
-    },
+    transfer::{DeclaredSend, Region},
+    verbs::{CompletionQueue, QueuePair},
 };
 use std::sync::Arc;
 
@@ -136,7 +134,7 @@ impl Post for Strategy<'_> {
     fn post(&mut self, queue: &mut CompletionQueue, pairs: &[QueuePair]) -> Result<bool> {
         loop {
             if let Some(send) = &mut self.turn.send
-                && !queue.post_send(pairs[0], send, self.pool)?
+                && !send.post(queue, pairs[0], self.pool)?
             {
                 return Ok(false);
             }

@@ -2,22 +2,19 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 
 use overside_memory::pack::{Packer, pack as pack_into, pack_runs};
-use overside_memory::{Buffer, Fragment, Hold, Pool, View};
+use overside_memory::{Buffer, Part, Pool, View};
 use overside_planner::{Capabilities, PlanError, Terms, ViewPlan, Way};
 use overside_shape::{Messages, Run, Shape};
+use overside_verbs::declared::bundle::{Framing, LENGTH_BYTES, first, write_lengths};
+use overside_verbs::declared::{DeclareError, Region};
+use overside_verbs::{CompletionQueue, QueuePair, VerbsError, WorkRequest};
 
-use super::bundle::{Framing, LENGTH_BYTES, write_lengths};
-use super::cut::{Limits, by_bytes, by_entries};
-use super::region::{DeclareError, Region};
-use crate::VerbsError;
-use crate::queue::CompletionQueue;
-use crate::work::{QueuePair, WorkRequest};
+use crate::cut::{Limits, by_entries};
 
 /// A region on its way. Nothing blocks: what finds no room in the queue or no transmit buffer is posted by a later
-/// [`post_send`](CompletionQueue::post_send).
+/// [`post`](DeclaredSend::post).
 ///
 /// Its last request carries the caller's number and is signalled; those before it report failures only. A region
 /// without messages posts nothing, so nothing of it is reported.
@@ -253,7 +250,7 @@ impl DeclaredSend {
         let all = shape.messages();
         if self.open.is_none() {
             let buffer = pool.take()?;
-            let taken = by_bytes(&all.slice(self.next..all.count()), self.limits.bytes_max);
+            let taken = first(&all.slice(self.next..all.count()), self.limits.bytes_max).count();
             let messages = self.next..self.next + taken;
             self.open = Some(Open { buffer: Some(buffer), pool: pool.clone(), messages, bytes: 0 });
         }
@@ -289,11 +286,10 @@ impl DeclaredSend {
 
     /// As many messages as a buffer holds, packed.
     fn packed(&self, rest: &Messages<'_>, pool: &Pool) -> Option<(u64, WorkRequest)> {
-        let taken = by_bytes(rest, self.limits.bytes_max);
+        let slice = first(rest, self.limits.bytes_max);
         let mut buffer = pool.take()?;
-        let slice = rest.slice(0..taken);
         let len = pack(self.region.memory(), &slice, &mut buffer);
-        Some((taken, framed(WorkRequest::send(self.id, pool.view(buffer, len)), &slice)))
+        Some((slice.count(), framed(WorkRequest::send(self.id, pool.view(buffer, len)), &slice)))
     }
 
     /// All messages in the descriptor; packed into a buffer when they are not that few after all.
@@ -316,55 +312,50 @@ impl DeclaredSend {
             return Some(framed(WorkRequest::send_inline(self.id, &[]), slice));
         }
         if framing.head_bytes() == 0 && self.runs.iter().all(|run| run.len >= gather_from) {
-            let fragments = self.runs.iter().map(|run| fragment(memory, *run));
-            // SAFETY: [declared] the region's shape lies in its buffer, which the hold shares.
-            let view = unsafe { View::pinned(fragments, Hold::from(memory.clone())) };
+            let view = match View::runs(memory, self.runs.iter().copied()) {
+                Ok(view) => view,
+                Err(error) => unreachable!("a region lies in its memory: {error}"),
+            };
             return Some(framed(WorkRequest::send(self.id, view), slice));
         }
         let mut buffer = pool.take()?;
-        let mut packed = framing.head_bytes();
-        if packed > 0 {
+        let head = framing.head_bytes();
+        if head > 0 {
             write_lengths(slice, &mut buffer);
         }
-        let start = buffer.as_ptr();
-        let segment = buffer.segment_id();
-        let mut fragments: Vec<Fragment> = Vec::with_capacity(self.limits.sge_max.min(self.runs.len() + 1));
-        // Where the packed stretch in hand begins.
-        let mut from = 0;
-        let stretch =
-            |from: usize, to: usize| Fragment { address: start.wrapping_add(from), len: (to - from) as u32, segment };
+        // A request's bytes are bounded far below 4 GiB.
+        let mut parts: Vec<Part> = Vec::with_capacity(self.limits.sge_max.min(self.runs.len() + 1));
+        let (mut packed, mut stretch) = (head, head as u32);
         for run in &self.runs {
             if run.len >= gather_from {
-                fragments.extend((packed > from).then(|| stretch(from, packed)));
-                from = packed;
-                fragments.push(fragment(memory, *run));
+                parts.extend((stretch > 0).then_some(Part::Packed(stretch)));
+                parts.push(Part::Run(*run));
+                stretch = 0;
             } else {
-                packed += run.len as usize;
+                (packed, stretch) = (packed + run.len as usize, stretch + run.len as u32);
             }
         }
+        parts.extend((stretch > 0).then_some(Part::Packed(stretch)));
         let short = self.runs.iter().copied().filter(|run| run.len < gather_from);
-        if let Err(error) = pack_runs(memory, short, &mut buffer[framing.head_bytes()..]) {
+        if let Err(error) = pack_runs(memory, short, &mut buffer[head..]) {
             unreachable!("a region lies in its memory and a buffer holds a request: {error}");
         }
-        fragments.extend((packed > from).then(|| stretch(from, packed)));
-        let hold = Hold::from(Box::new((pool.view(buffer, packed), memory.clone())));
-        // SAFETY: [declared] gathered fragments as above; packed ones lie in the buffer whose view the hold has.
-        let view = unsafe { View::pinned(fragments, hold) };
-        Some(framed(WorkRequest::send(self.id, view), slice))
+        match View::mixed(memory, pool.view(buffer, packed), parts) {
+            Ok(view) => Some(framed(WorkRequest::send(self.id, view), slice)),
+            Err(error) => unreachable!("a region lies in its memory, and what is packed was counted: {error}"),
+        }
     }
-}
 
-impl CompletionQueue {
-    /// Posts as much of a declared send to `qp` as the queue and the pool take now; true once all is posted.
-    /// Otherwise poll, then call it again.
+    /// Posts as much of it to `qp` as the queue and the pool take now; true once all is posted. Otherwise poll, then
+    /// call it again.
     ///
     /// # Errors
     /// [`DeclareError::Pool`] when the pool's buffers are shorter than a request may be; else as
-    /// [`post`](Self::post): the rest can never be posted.
-    pub fn post_send(&mut self, qp: QueuePair, send: &mut DeclaredSend, pool: &Pool) -> Result<bool, VerbsError> {
-        send.check(pool)?;
-        send.advance(self, qp, pool, false)?;
-        Ok(send.is_posted())
+    /// [`CompletionQueue::post`]: the rest can never be posted.
+    pub fn post(&mut self, queue: &mut CompletionQueue, qp: QueuePair, pool: &Pool) -> Result<bool, VerbsError> {
+        self.check(pool)?;
+        self.advance(queue, qp, pool, false)?;
+        Ok(self.is_posted())
     }
 }
 
@@ -384,15 +375,6 @@ fn framed(request: WorkRequest, slice: &Messages<'_>) -> WorkRequest {
     match Framing::of(slice).immediate() {
         Some(immediate) => request.with_immediate(immediate),
         None => request,
-    }
-}
-
-fn fragment(memory: &Arc<Buffer>, run: Run) -> Fragment {
-    // In bounds: the region's shape lies within its buffer. A request's bytes are bounded far below 4 GiB.
-    Fragment {
-        address: memory.as_ptr().wrapping_add(run.at as usize),
-        len: run.len as u32,
-        segment: memory.segment_id(),
     }
 }
 

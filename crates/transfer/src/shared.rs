@@ -13,11 +13,10 @@ use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
 use overside_shape::{Messages, OneTable, Run, Shape, Shared, shared_byte};
 
-use super::region::{DeclareError, Region};
-use super::send::{Advance, DeclaredSend};
-use crate::VerbsError;
-use crate::queue::CompletionQueue;
-use crate::work::QueuePair;
+use overside_verbs::declared::{DeclareError, Region};
+use overside_verbs::{CompletionQueue, QueuePair, VerbsError};
+
+use crate::send::{Advance, DeclaredSend};
 
 /// Who gets what.
 #[derive(Clone, Debug)]
@@ -154,103 +153,102 @@ impl SharedSend {
         }
         self.released = true;
     }
-}
 
-impl CompletionQueue {
-    /// Posts as much of a shared send as queues and pool take now; true once all is posted. Otherwise poll, then
+    /// Posts as much of it as queues and pool take now; true once all is posted. Otherwise poll, then
     /// call it again. A destination that takes nothing holds up the others at the end of its tile.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send), of the first destination that fails.
-    pub fn post_shared_send(&mut self, send: &mut SharedSend, pool: &Pool) -> Result<bool, VerbsError> {
-        if send.tile == 0 && !send.released {
-            send.parts.iter().try_for_each(|part| part.send.check(pool))?;
+    /// As [`DeclaredSend::post`], of the first destination that fails.
+    pub fn post(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<bool, VerbsError> {
+        if self.tile == 0 && !self.released {
+            self.parts.iter().try_for_each(|part| part.send.check(pool))?;
         }
-        if let Some(row) = send.dealt.filter(|_| !send.is_posted()) {
-            let posted = self.deal(send, row, pool)?;
-            if posted || send.dealt.is_some() {
+        if let Some(row) = self.dealt.filter(|_| !self.is_posted()) {
+            let posted = self.deal(queue, row, pool)?;
+            if posted || self.dealt.is_some() {
                 return Ok(posted);
             }
         }
-        while send.tile < send.tiles {
-            if !send.released {
-                send.release();
+        while self.tile < self.tiles {
+            if !self.released {
+                self.release();
             }
-            self.pack_in_turn(send, pool)?;
+            self.pack_in_turn(queue, pool)?;
             let (mut complete, mut starved) = (true, false);
-            for part in send.parts.iter_mut().filter(|part| !part.done) {
-                let advance = part.send.advance(self, part.queue_pair, pool, true)?;
+            for part in self.parts.iter_mut().filter(|part| !part.done) {
+                let advance = part.send.advance(queue, part.queue_pair, pool, true)?;
                 part.done = advance == Advance::Done;
                 complete &= part.done;
                 starved |= advance == Advance::Starved;
             }
             if starved {
-                self.give_up_buffers(send, pool)?;
+                self.give_up_buffers(queue, pool)?;
             }
             if !complete {
                 return Ok(false);
             }
-            (send.tile, send.released) = (send.tile + 1, false);
+            (self.tile, self.released) = (self.tile + 1, false);
         }
         Ok(true)
     }
 
     /// Packs rows from `row` on for everybody in one pass, as far as there are buffers; true once all is posted. Where buffers are so few
     /// that the next row's destination never gets one, the rest is left to the tiles, which go on destination by destination.
-    fn deal(&mut self, send: &mut SharedSend, row: u64, pool: &Pool) -> Result<bool, VerbsError> {
-        let regions: Vec<Region> = wanting(&send.parts).map(|part| part.send.region().clone()).collect();
+    fn deal(&mut self, queue: &mut CompletionQueue, row: u64, pool: &Pool) -> Result<bool, VerbsError> {
+        let regions: Vec<Region> = wanting(&self.parts).map(|part| part.send.region().clone()).collect();
         let Some(mut dealer) = dealer(&regions) else { unreachable!("regions do not change") };
         dealer.resume(row);
         let together = together(pool, regions.len());
         let mut starved = false;
         while !dealer.is_done() && !starved {
             let mut places: Vec<Place<'_>> = Vec::with_capacity(regions.len());
-            for part in send.parts.iter_mut().filter(|part| part.wants()) {
+            for part in self.parts.iter_mut().filter(|part| part.wants()) {
                 let room = if part.send.left() > 0 { part.send.room(pool) } else { Some(&mut [][..]) };
                 starved |= room.is_none();
                 places.push(Place { room: room.unwrap_or_default(), rows: 0 });
             }
             dealer.deal(&mut places);
             let rows: Vec<usize> = places.into_iter().map(|place| place.rows).collect();
-            send.dealt = Some(dealer.row());
-            for (part, rows) in send.parts.iter_mut().filter(|part| part.wants()).zip(rows) {
+            self.dealt = Some(dealer.row());
+            for (part, rows) in self.parts.iter_mut().filter(|part| part.wants()).zip(rows) {
                 part.send.filled(rows as u64);
                 if part.send.has(together) {
-                    part.send.push(self, part.queue_pair)?;
+                    part.send.push(queue, part.queue_pair)?;
                 }
             }
         }
         if starved {
-            self.give_up_buffers(send, pool)?;
-            let stuck = dealer.row() == row && send.parts.iter().all(|part| self.sends_in_flight(part.queue_pair) == 0);
-            send.dealt = send.dealt.filter(|_| !stuck);
+            self.give_up_buffers(queue, pool)?;
+            let stuck =
+                dealer.row() == row && self.parts.iter().all(|part| queue.sends_in_flight(part.queue_pair) == 0);
+            self.dealt = self.dealt.filter(|_| !stuck);
             return Ok(false);
         }
         let mut all = true;
-        for part in &mut send.parts {
-            all &= part.send.push(self, part.queue_pair)?;
+        for part in &mut self.parts {
+            all &= part.send.push(queue, part.queue_pair)?;
         }
-        send.tile = if all { send.tiles } else { send.tile };
+        self.tile = if all { self.tiles } else { self.tile };
         Ok(all)
     }
 
     /// Packs the tile stretch by stretch, each for everybody, so that it is read from the nearest cache by all but the first;
     /// as far as there are buffers.
-    fn pack_in_turn(&mut self, send: &mut SharedSend, pool: &Pool) -> Result<(), VerbsError> {
-        let Some(memory) = send.parts.first().map(|part| part.send.region().memory().clone()) else { return Ok(()) };
-        let shapes: Vec<Arc<Shape>> = send.parts.iter().map(|part| part.send.region().shape().clone()).collect();
+    fn pack_in_turn(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<(), VerbsError> {
+        let Some(memory) = self.parts.first().map(|part| part.send.region().memory().clone()) else { return Ok(()) };
+        let shapes: Vec<Arc<Shape>> = self.parts.iter().map(|part| part.send.region().shape().clone()).collect();
         let mut packers: Vec<Option<Packer<'_>>> =
-            send.parts.iter().zip(&shapes).map(|(part, shape)| part.send.packer(&memory, shape)).collect();
+            self.parts.iter().zip(&shapes).map(|(part, shape)| part.send.packer(&memory, shape)).collect();
         let together = together(pool, packers.len());
         let mut more = true;
         while more {
             more = false;
-            for (part, packer) in send.parts.iter_mut().zip(&mut packers) {
+            for (part, packer) in self.parts.iter_mut().zip(&mut packers) {
                 let Some(packer) = packer.as_mut().filter(|packer| packer.left() > 0) else { continue };
                 if !part.send.fill(packer, pool) {
                     return Ok(());
                 }
-                if part.send.has(together) && !part.send.push(self, part.queue_pair)? {
+                if part.send.has(together) && !part.send.push(queue, part.queue_pair)? {
                     return Ok(());
                 }
                 more = true;
@@ -261,16 +259,16 @@ impl CompletionQueue {
 
     /// What holds transmit buffers goes, so that they come back: requests that wait for company and, where no other
     /// buffer is on its way, those that are being filled.
-    fn give_up_buffers(&mut self, send: &mut SharedSend, pool: &Pool) -> Result<(), VerbsError> {
+    fn give_up_buffers(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<(), VerbsError> {
         let mut on_their_way = false;
-        for part in &mut send.parts {
-            part.send.push(self, part.queue_pair)?;
-            on_their_way |= self.sends_in_flight(part.queue_pair) > 0;
+        for part in &mut self.parts {
+            part.send.push(queue, part.queue_pair)?;
+            on_their_way |= queue.sends_in_flight(part.queue_pair) > 0;
         }
         if !on_their_way && pool.free() == 0 {
-            for part in &mut send.parts {
+            for part in &mut self.parts {
                 part.send.close_bundle();
-                part.send.push(self, part.queue_pair)?;
+                part.send.push(queue, part.queue_pair)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use overside_shape::{Messages, Run};
 
-use super::bundle::{Framing, LENGTH_BYTES};
+use overside_verbs::declared::bundle::{Framing, first};
 
 /// What a request may hold.
 #[derive(Clone, Copy, Debug)]
@@ -16,26 +16,6 @@ pub(crate) struct Limits {
     pub(crate) gather_from: u64,
 }
 
-/// How many of `messages`, from the first on, fit into `bytes_max` bytes as one packed request; at least one.
-pub(crate) fn by_bytes(messages: &Messages<'_>, bytes_max: u64) -> u64 {
-    let count = messages.count();
-    match messages.uniform_bytes() {
-        Some(0) => count.min((bytes_max / LENGTH_BYTES as u64).max(1)),
-        Some(bytes) => count.min((bytes_max / bytes).max(1)),
-        None => {
-            let (mut taken, mut bytes) = (0, 0);
-            for length in messages.lengths() {
-                bytes = length.saturating_add(LENGTH_BYTES as u64).saturating_add(bytes);
-                if bytes > bytes_max && taken > 0 {
-                    break;
-                }
-                taken += 1;
-            }
-            taken.max(1)
-        }
-    }
-}
-
 /// Collects the fragments of the next request into `runs`, folded across messages (d-rdma §4.1 DR-M28); returns
 /// how many whole messages they are, or none when the first alone has too many entries.
 ///
@@ -43,22 +23,22 @@ pub(crate) fn by_bytes(messages: &Messages<'_>, bytes_max: u64) -> u64 {
 /// division needs fewer requests.
 pub(crate) fn by_entries(messages: &Messages<'_>, limits: &Limits, runs: &mut Vec<Run>) -> Option<u64> {
     runs.clear();
-    let most = by_bytes(messages, limits.bytes_max);
-    let slice = messages.slice(0..most);
+    let slice = first(messages, limits.bytes_max);
+    let most = slice.count();
     // Bytes in front of the messages stand in a packed entry of their own, which the first packed run extends.
     let head = Framing::of(&slice).head_bytes() > 0;
     let mut entries = Entries { count: usize::from(head), packing: head, gather_from: limits.gather_from };
     let mut current = Run::new(0, 0);
     // Where the request would end if the message in hand did not fit: messages, entries of `runs`, length of the last.
     let mut fits: Option<(u64, usize, Run)> = None;
-    let first = slice.range().start;
-    let mut message = first;
+    let start = slice.range().start;
+    let mut message = start;
     for piece in slice.pieces() {
         if piece.message != message {
             if entries.with(current) > limits.sge_max {
                 return cut_back(runs, fits);
             }
-            fits = Some((piece.message - first, runs.len(), current));
+            fits = Some((piece.message - start, runs.len(), current));
             message = piece.message;
         }
         if current.len > 0 && current.at + current.len == piece.run.at {
@@ -113,6 +93,7 @@ impl Entries {
 mod tests {
     use super::*;
     use overside_shape::{Mask, Shape};
+    use overside_verbs::declared::bundle::LENGTH_BYTES;
     use proptest::prelude::*;
 
     fn entries(runs: &[Run], gather_from: u64, head: bool) -> usize {
