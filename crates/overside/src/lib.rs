@@ -34,7 +34,7 @@ pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
 pub use overside_planner::Way;
 
 use table::client::{Client, ClientError, ClientOptions};
-use table::server::{Front, Server, ServerOptions};
+use table::server::{ListenerConfig, Server, ServerOptions};
 
 /// What goes wrong at the facade.
 #[derive(Debug, thiserror::Error)]
@@ -85,19 +85,19 @@ pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network)
     if addresses.is_empty() {
         return Err(AddressError::Form(String::new()).into());
     }
-    let mut fronts: Vec<(address::Transport, Front)> = Vec::new();
+    let mut listeners: Vec<(address::Transport, ListenerConfig)> = Vec::new();
     for address in &addresses {
         let name = address.name().to_owned();
-        match fronts.iter_mut().find(|(transport, _)| *transport == address.transport()) {
-            Some((_, front)) => front.names.push(name),
+        match listeners.iter_mut().find(|(transport, _)| *transport == address.transport()) {
+            Some((_, listener)) => listener.names.push(name),
             None => {
                 let provider = address.provider_over(network)?;
                 let profile = Some(profiles::of(&address.label(network), &provider)?);
-                fronts.push((address.transport(), Front { provider, names: vec![name], profile }));
+                listeners.push((address.transport(), ListenerConfig { provider, names: vec![name], profile }));
             }
         }
     }
-    Ok(Server::start_on(fronts.into_iter().map(|(_, front)| front).collect(), options)?)
+    Ok(Server::start_on(listeners.into_iter().map(|(_, listener)| listener).collect(), options)?)
 }
 
 /// Connects to a table server.

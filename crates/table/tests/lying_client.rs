@@ -10,7 +10,7 @@ use overside_table::client::Client;
 use overside_table::row::ValueRef;
 use overside_table::schema::{Column, ColumnType, Schema};
 use overside_table::server::{Server, ServerOptions};
-use overside_table::wire::{self, Bounds, FaultCode, Kind, Mode, PutMode, Reply, Request, ScanRequest};
+use overside_table::wire::{self, Bounds, FaultCode, Features, Kind, Mode, PutMode, Reply, Request, ScanRequest};
 use overside_verbs::{CompletionQueue, Opcode, PortEvent, PortOptions, Provider, QueuePair, Status, WorkRequest};
 
 /// A client that speaks the protocol by hand.
@@ -34,7 +34,10 @@ impl Raw {
     }
 
     fn says(&mut self, number: u32, request: &Request<'_>) {
-        let bytes = wire::encode(number, request);
+        self.sends(wire::encode(number, request));
+    }
+
+    fn sends(&mut self, bytes: Vec<u8>) {
         // Whoever is closed meanwhile says nothing.
         _ = self.queue.post(self.qp, &mut VecDeque::from([WorkRequest::send(0, View::foreign(Arc::new(bytes)))]));
     }
@@ -87,7 +90,7 @@ fn server(name: &str) -> (String, Server) {
 }
 
 fn hello(version: u16) -> Request<'static> {
-    Request::Hello { version, block_bytes: BLOCK_BYTES as u32 }
+    Request::Hello { version, block_bytes: BLOCK_BYTES as u32, features: Features(u64::MAX) }
 }
 
 /// Another version is refused, and what follows it is not carried out.
@@ -103,6 +106,25 @@ fn a_client_of_another_version_is_served_nothing() {
     let mut honest = Client::connect(ShmProvider::new().unwrap(), &name).unwrap();
     assert!(honest.tables().unwrap().is_empty());
     drop(honest);
+    server.shutdown();
+}
+
+/// So are the versions before and after, whatever else their Hello has to say. Features that this
+/// server does not know mean nothing to it: `hello` has all bits.
+#[test]
+fn a_hello_of_another_form_is_refused_by_its_version() {
+    let (name, server) = server("forms");
+    for (version, rest) in [(3u8, &[0x80, 0xa0, 2][..]), (5, &[0x80, 0xa0, 2, 0, 1, 2, 3])] {
+        let mut raw = Raw::connect(&name);
+        raw.sends([b"OVSC\x09\0\0\0\0", &[version][..], rest].concat());
+        let (number, refused) = raw.reply();
+        let named = format!("the client {version};");
+        assert!(matches!(&refused, Reply::Fault(fault) if number == 9 && fault.text.contains(&named)), "{refused:?}");
+    }
+    let mut raw = Raw::connect(&name);
+    raw.says(1, &hello(wire::VERSION));
+    assert!(matches!(raw.reply(), (1, Reply::Hello { features: Features::ALL, .. })));
+    drop(raw);
     server.shutdown();
 }
 

@@ -77,7 +77,10 @@ fn serve(queue: &mut CompletionQueue, qp: QueuePair, says: Says, on: bool) -> Re
             let answer = match heard {
                 0 => {
                     let (version, request_bytes_max) = (wire::VERSION, wire::REQUEST_BYTES_MAX as u32);
-                    vec![wire::encode(number, &Reply::Hello { version, request_bytes_max, pid: 1 })]
+                    vec![wire::encode(
+                        number,
+                        &Reply::Hello { version, request_bytes_max, pid: 1, features: wire::Features(u64::MAX) },
+                    )]
                 }
                 1 => vec![wire::encode(number, &Reply::Table(info()))],
                 _ => says(number),

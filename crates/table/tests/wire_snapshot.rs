@@ -12,7 +12,7 @@ use serde::Serialize;
 #[test]
 fn requests() {
     let mut lines = Lines::new();
-    lines.add(&Request::Hello { version: VERSION, block_bytes: 36 << 10 });
+    lines.add(&Request::Hello { version: VERSION, block_bytes: 36 << 10, features: Features::ALL });
     lines.add(&Request::Create { name: "t", schema: &schema() });
     lines.add(&Request::Drop { name: "t" });
     lines.add(&Request::List { after: "t" });
@@ -41,7 +41,12 @@ fn requests() {
 fn replies() {
     let mut lines = Lines::new();
     let table = || TableInfo { id: 3, name: "t".into(), schema: schema(), rows: 600_572, pages: 7_400, bytes: 1 << 27 };
-    lines.add(&Reply::Hello { version: VERSION, request_bytes_max: REQUEST_BYTES_MAX as u32, pid: 4711 });
+    lines.add(&Reply::Hello {
+        version: VERSION,
+        request_bytes_max: REQUEST_BYTES_MAX as u32,
+        pid: 4711,
+        features: Features::ALL,
+    });
     lines.add(&Reply::Table(table()));
     lines.add(&Reply::Dropped);
     lines.add(&Reply::Tables { tables: vec![table()], more: true });

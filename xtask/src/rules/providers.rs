@@ -5,7 +5,8 @@ use crate::tree::Tree;
 
 const RULE: &str = "providers";
 /// What differs between providers is in `Capabilities` and `Profile`.
-const BELOW: [&str; 7] = [
+const BELOW: [&str; 8] = [
+    "overside-service",
     "overside-transfer",
     "overside-verbs",
     "overside-planner",

@@ -78,7 +78,7 @@ fn requests(schema: &[u8], row: &[u8], key: &[u8]) -> Vec<Vec<u8>> {
         |bounds, columns, mode, rows_max| Request::Scan(ScanRequest { table: 3, bounds, columns, mode, rows_max });
     let range = Bounds { from: Some((key, true)), to: Some((b"\xff", false)) };
     let requests = [
-        Request::Hello { version: wire::VERSION, block_bytes: 65536 },
+        Request::Hello { version: wire::VERSION, block_bytes: 65536, features: wire::Features::ALL },
         Request::Create { name: "lineitem", schema },
         Request::Put { table: 3, mode: PutMode::Insert, rows: &row },
         Request::Put { table: 3, mode: PutMode::Update, rows: &row },
@@ -107,7 +107,7 @@ fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
     };
     let failed = vec![(1, FaultCode::Duplicate), (2, FaultCode::BadRow)];
     let replies = [
-        Reply::Hello { version: wire::VERSION, request_bytes_max: wire::REQUEST_BYTES_MAX as u32, pid: 4711 },
+        Reply::Hello { version: wire::VERSION, request_bytes_max: wire::REQUEST_BYTES_MAX as u32, pid: 4711, features: wire::Features::ALL },
         Reply::Table(table.clone()),
         Reply::Tables { tables: vec![table.clone(), TableInfo { name: "ü".to_owned(), ..table }], more: true },
         Reply::Tables { tables: vec![], more: false },

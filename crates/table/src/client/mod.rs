@@ -17,24 +17,23 @@
 mod batch;
 mod error;
 mod link;
-mod receive;
 mod scan;
 mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use overside_service::client::{LinkError, Received};
 use overside_verbs::Provider;
 
 pub use batch::RowBatch;
 pub use error::ClientError;
-pub use receive::Received;
 pub use scan::{Scan, ScanOptions, ScanSummary};
 pub use table::{OwnedRow, RemoteTable};
 
 use crate::row::ValueRef;
 use crate::schema::Schema;
-use crate::wire::{Applied, BLOCK_BYTES, PutMode, Reply, Request, ServerStats, TableInfo, push_piece};
+use crate::wire::{Applied, BLOCK_BYTES, Features, PutMode, Reply, Request, ServerStats, TableInfo, push_piece};
 use link::Link;
 
 /// How a client is set up.
@@ -67,7 +66,7 @@ impl Client {
     /// Connects to the provider's part of an address.
     ///
     /// # Errors
-    /// [`ClientError::Verbs`] when nobody listens there, [`ClientError::Refused`] when the versions differ.
+    /// [`ClientError::Link`] when nobody listens there, [`ClientError::Refused`] when the versions differ.
     pub fn connect(provider: Arc<dyn Provider>, name: &str) -> Result<Client, ClientError> {
         Client::connect_with(provider, name, ClientOptions::default())
     }
@@ -87,6 +86,11 @@ impl Client {
     /// The server's process id.
     pub fn server_pid(&self) -> u32 {
         self.link.server_pid()
+    }
+
+    /// What this client and its server can both do, beyond the version of their protocol.
+    pub fn features(&self) -> Features {
+        self.link.features()
     }
 
     /// Creates a table.

@@ -2,10 +2,10 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Instant;
+
+use overside_service::client::Received;
 
 use super::link::Link;
-use super::receive::Received;
 use super::{ClientError, RemoteTable};
 use crate::block::RowBlock;
 use crate::key::KEY_BYTES_MAX;
@@ -120,7 +120,7 @@ impl<'a> Scan<'a> {
 
     fn receive(&mut self) -> Result<Option<RowBlock<Received>>, ClientError> {
         let message = self.link.message()?;
-        if wire::kind(message.as_ref()) == Kind::Block {
+        if wire::kind(message.as_ref()) == Kind::Data {
             let block = RowBlock::parse(message, &self.projection)?;
             if block.header().scan != u64::from(self.number) {
                 return Err(ClientError::Unexpected("rows of another scan".into()));
@@ -151,8 +151,8 @@ impl Drop for Scan<'_> {
             return;
         }
         // What is under way still arrives; the connection is usable once the end has. A server that does not stop is not heard out.
-        let begun = Instant::now();
-        while begun.elapsed() < self.link.timeout()
+        let begun = self.link.now();
+        while self.link.now().saturating_duration_since(begun) < self.link.timeout()
             && let Ok(Some(_)) = self.next_block()
         {}
     }

@@ -46,13 +46,13 @@ fn put_row(table: &Table, mode: PutMode, value: &[u8], key: &mut Vec<u8>) -> Res
 }
 
 /// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes, what is left to do.
-pub(crate) fn delete(table: &Arc<Table>, keys: &[u8]) -> Result<Deleting, Fault> {
+pub(crate) fn delete(table: &Arc<Table>, keys: &[u8], now: impl FnOnce() -> Instant) -> Result<Deleting, Fault> {
     framed(keys)?;
     let (applied, left) = delete_from(table, keys, Applied::default(), true);
     let Some(left) = left else { return Ok(Deleting::Done(applied)) };
-    let now = Instant::now();
+    let now = now();
     let parked = Parked { table: Arc::downgrade(table), keys: left.into(), applied, since: now, due: now };
-    Ok(Deleting::Parked(parked.again()))
+    Ok(Deleting::Parked(parked.again(now)))
 }
 
 /// What became of a batch of keys.
@@ -82,24 +82,24 @@ impl Parked {
     }
 
     /// Goes on; after `patience` since it began, a key without memory is told so.
-    pub(crate) fn resume(mut self, patience: Duration) -> Result<Deleting, Fault> {
+    pub(crate) fn resume(mut self, patience: Duration, now: Instant) -> Result<Deleting, Fault> {
         let table = self.table.upgrade().filter(|table| !table.is_dropped());
         let Some(table) = table else {
             return Err(fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()));
         };
         let before = self.keys.len();
-        let (applied, left) = delete_from(&table, &self.keys, self.applied, self.since.elapsed() < patience);
+        let (applied, left) = delete_from(&table, &self.keys, self.applied, now.duration_since(self.since) < patience);
         let Some(left) = left else { return Ok(Deleting::Done(applied)) };
         if left.len() < before {
-            self.since = Instant::now();
+            self.since = now;
         }
-        Ok(Deleting::Parked(Parked { keys: left.into(), applied, ..self }.again()))
+        Ok(Deleting::Parked(Parked { keys: left.into(), applied, ..self }.again(now)))
     }
 
     /// The longer it has waited, the less often it tries.
-    fn again(self) -> Parked {
-        let pause = (self.since.elapsed() / 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        Parked { due: Instant::now() + pause, ..self }
+    fn again(self, now: Instant) -> Parked {
+        let pause = (now.duration_since(self.since) / 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        Parked { due: now + pause, ..self }
     }
 }
 

@@ -5,9 +5,10 @@
 
 use overside_bwtree::{OverflowRef, PinnedPage};
 use overside_memory::View;
+use overside_service::Context;
 
+use super::LARGE_BYTES;
 use super::scan::{ActiveScan, Choice, Part, Terms, Turn};
-use super::transmit::{LARGE_BYTES, Lent, Message, Transmit};
 use crate::block::{Copier, HEADER_BYTES};
 use crate::wire::Mode;
 
@@ -18,28 +19,27 @@ impl ActiveScan {
         first: Part,
         choice: Choice,
         terms: &Terms<'_>,
-        transmit: &Transmit,
-        lent: &Lent,
+        context: &Context<'_>,
     ) -> (Turn, Mode) {
         let way = choice.way;
         let draft = self.ways.drafted(way);
         if !draft.fits(terms, LARGE_BYTES) {
-            return (self.copied(first, choice, terms, transmit, lent), Mode::Copy);
+            return (self.copied(first, choice, terms, context), Mode::Copy);
         }
-        let Some(mut head) = transmit.take(draft.head_len(), lent) else {
+        let Some(mut head) = context.take(draft.head_len()) else {
             self.begun = Some(first);
             return (Turn::Wait, way);
         };
         let Some(mut body) = self.view(&first.page, way) else {
-            transmit.put(head);
-            return (self.copied(first, choice, terms, transmit, lent), Mode::Copy);
+            context.put(head);
+            return (self.copied(first, choice, terms, context), Mode::Copy);
         };
         self.keep(way, &choice);
         let mut last_bytes = body.bytes();
         // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain.
         while self.ways.drafted(way).message_len() + last_bytes <= terms.block_bytes as u64 {
             let Some((part, choice)) = self.next_part(terms, Some(way)) else { break };
-            let fits = choice.way == way && self.ways.drafted(way).fits(terms, head.buffer.len());
+            let fits = choice.way == way && self.ways.drafted(way).fits(terms, head.len());
             let Some(view) = fits.then(|| self.view(&part.page, way)).flatten() else {
                 self.ways.forget();
                 self.begun = Some(part);
@@ -50,31 +50,23 @@ impl ActiveScan {
             self.keep(way, &choice);
         }
         let draft = self.ways.drafted(way);
-        draft.write_head(&mut head.buffer, &self.projection, u64::from(self.number), self.sequence);
-        let Message { view, size } = transmit.message(head, draft.head_len());
-        (Turn::Message(Message { view: view.then(body), size }), way)
+        draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
+        (Turn::Message(context.message(head, draft.head_len()).then(body)), way)
     }
 
     /// A packed message: as many rows as fit of the first page and then whole pages, or one row in parts.
-    pub(super) fn copied(
-        &mut self,
-        first: Part,
-        choice: Choice,
-        terms: &Terms<'_>,
-        transmit: &Transmit,
-        lent: &Lent,
-    ) -> Turn {
-        let Some(mut taken) = transmit.take(LARGE_BYTES.min(terms.block_bytes), lent) else {
+    pub(super) fn copied(&mut self, first: Part, choice: Choice, terms: &Terms<'_>, context: &Context<'_>) -> Turn {
+        let Some(mut taken) = context.take(LARGE_BYTES.min(terms.block_bytes)) else {
             self.begun = Some(first);
             return Turn::Wait;
         };
-        let room = taken.buffer.len().min(terms.block_bytes);
+        let room = taken.len().min(terms.block_bytes);
         let projection = self.projection.clone();
-        let mut copier = Copier::new(&mut taken.buffer[..room], &projection);
+        let mut copier = Copier::new(&mut taken[..room], &projection);
         let rows = first.from..choice.rows;
         let packed = first.with_state(|state| copier.push(state, rows.clone(), &extent(&first.page)).unwrap_or(0));
         if packed == 0 {
-            transmit.put(taken);
+            context.put(taken);
             return self.one_row(first, choice);
         }
         self.sent(first.from, packed, Mode::Copy, &choice);
@@ -85,7 +77,7 @@ impl ActiveScan {
         }
         let len = copier.finish(u64::from(self.number), self.sequence, false);
         self.reply.bytes_copied += len as u64;
-        Turn::Message(transmit.message(taken, len))
+        Turn::Message(context.message(taken, len))
     }
 
     /// Adds whole pages while there is room for another like the last.

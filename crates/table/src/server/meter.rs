@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use overside_planner::Alternative;
+use overside_verbs::Clock;
 
 use super::answer;
 use crate::wire::{MODES, Mode};
@@ -39,8 +40,8 @@ impl Default for Meter {
 pub(crate) struct Stopwatch(Option<Instant>);
 
 impl Stopwatch {
-    pub(crate) fn for_turn(sequence: u64) -> Self {
-        Self(sequence.is_multiple_of(SAMPLE_EVERY).then(Instant::now))
+    pub(crate) fn for_turn(sequence: u64, clock: &dyn Clock) -> Self {
+        Self(sequence.is_multiple_of(SAMPLE_EVERY).then(|| clock.now()))
     }
 }
 
@@ -52,9 +53,9 @@ impl Meter {
     }
 
     /// Takes note of a message of `pages` pages, making which takes `prepared_ns` by the profile alone.
-    pub(crate) fn note(&self, way: Mode, prepared_ns: f64, pages: u32, stopwatch: Stopwatch) {
+    pub(crate) fn note(&self, way: Mode, prepared_ns: f64, pages: u32, stopwatch: Stopwatch, clock: &dyn Clock) {
         let (Some(start), Some(_)) = (stopwatch.0, pages.checked_sub(1)) else { return };
-        let took = start.elapsed().as_nanos() as i64;
+        let took = clock.now().duration_since(start).as_nanos() as i64;
         if took > INTERRUPTED_NS {
             return;
         }
@@ -97,6 +98,7 @@ const INTERRUPTED_NS: i64 = 50_000;
 mod tests {
     use super::*;
     use overside_planner::Work;
+    use overside_verbs::SystemClock;
 
     fn price(meter: &Meter, way: Mode) -> f64 {
         let nothing = Work::default();
@@ -107,8 +109,9 @@ mod tests {
     #[test]
     fn samples_fall_on_messages_that_take_pages_and_on_such_that_do_not() {
         for messages_a_taking in 2..=16 {
-            let sampled =
-                |place| (0..1000).any(|i| i % messages_a_taking == place && Stopwatch::for_turn(i).0.is_some());
+            let sampled = |place| {
+                (0..1000).any(|i| i % messages_a_taking == place && Stopwatch::for_turn(i, &SystemClock).0.is_some())
+            };
             assert!((0..messages_a_taking).all(sampled), "pages for {messages_a_taking} messages taken together");
         }
     }
@@ -118,7 +121,7 @@ mod tests {
         let meter = Meter::default();
         // Several each time: a sample in which this thread was kept off its processor does not count.
         let took = |way, beyond_ns: f64, times| {
-            (0..times).for_each(|_| meter.note(way, -beyond_ns, 1, Stopwatch(Some(Instant::now()))));
+            (0..times).for_each(|_| meter.note(way, -beyond_ns, 1, Stopwatch(Some(Instant::now())), &SystemClock));
         };
         took(Mode::Gather, 40_000.0, 8);
         assert!(price(&meter, Mode::Gather) >= 40_000.0, "a bad minute");
@@ -133,16 +136,16 @@ mod tests {
         let meter = Meter::default();
         assert_eq!(price(&meter, Mode::Copy), 0.0);
         let running = || Stopwatch(Some(Instant::now() - std::time::Duration::from_nanos(5_000)));
-        meter.note(Mode::Copy, 2000.0, 2, running());
+        meter.note(Mode::Copy, 2000.0, 2, running(), &SystemClock);
         let first = price(&meter, Mode::Copy);
         assert!((1_500.0..10_000.0).contains(&first), "half of 5 µs, less half of 2 µs: {first}");
         assert_eq!(price(&meter, Mode::Gather), first, "what is common to all, as far as known");
-        meter.note(Mode::Gather, 4_000.0, 1, running());
+        meter.note(Mode::Gather, 4_000.0, 1, running(), &SystemClock);
         assert!(price(&meter, Mode::Gather) < first);
         let late = Stopwatch(Some(Instant::now() - std::time::Duration::from_millis(5)));
-        meter.note(Mode::Copy, 1000.0, 1, late);
+        meter.note(Mode::Copy, 1000.0, 1, late, &SystemClock);
         assert_eq!(price(&meter, Mode::Copy), first, "an interrupted page says nothing");
-        meter.note(Mode::Copy, 1000.0, 1, Stopwatch(None));
+        meter.note(Mode::Copy, 1000.0, 1, Stopwatch(None), &SystemClock);
         assert_eq!(price(&meter, Mode::Copy), first);
     }
 }

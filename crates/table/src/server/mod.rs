@@ -1,8 +1,8 @@
 //! The server: tables in registered memory, any number of clients.
 //!
-//! One accepting thread, and workers that own a completion queue each with the connections on it. A
-//! worker answers requests and feeds scans page by page, as fast as its clients take them: it never
-//! waits for one of them.
+//! Threads, connections and windows are [`overside_service`]'s. Here is what a worker does with a
+//! request: rows are put, got and deleted, and scans are fed page by page, as fast as their clients
+//! take them.
 //!
 //! What a slow client holds back is bounded: a scan has at most [`ServerOptions::window`] messages in
 //! flight, each with at most a page pinned; what it may hold beyond retirement is budgeted, past the
@@ -11,40 +11,33 @@
 
 mod answer;
 mod apply;
-mod aside;
-mod connection;
-mod house;
 mod message;
 mod meter;
-mod notices;
-mod pace;
 #[doc(hidden)]
 pub mod parts;
 mod registrar;
 mod remembered;
 mod scan;
+mod session;
 mod store;
 #[cfg(test)]
 mod tests;
-mod transmit;
 mod used;
-mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use overside_planner::{Goal, Profile};
-use overside_verbs::{Listener, ProtectionDomain, Provider, VerbsError};
+use overside_service::{Listening, ServiceOptions, TransmitOptions};
+pub use overside_service::{Notices, OnFailure};
+use overside_verbs::{Provider, VerbsError};
 
-use house::{Admitted, House};
 use meter::Meter;
-pub use notices::{Notices, OnFailure};
 use registrar::Registrar;
+use session::Tables;
 use store::{MemoryLimit, Store};
-use worker::{Waker, Worker};
+
+use crate::wire::{BLOCK_BYTES, REQUEST_BYTES_MAX};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -96,17 +89,34 @@ impl Default for ServerOptions {
     }
 }
 
+impl ServerOptions {
+    fn service(&self) -> ServiceOptions {
+        ServiceOptions {
+            workers: self.workers,
+            connections_max: self.connections_max,
+            window: self.window,
+            buffer_bytes: BLOCK_BYTES,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            deadline: self.deadline,
+            transmit: TransmitOptions { large_bytes: LARGE_BYTES, ..TransmitOptions::default() },
+            notices: self.notices.clone(),
+            on_failure: self.on_failure.clone(),
+            ..ServiceOptions::default()
+        }
+    }
+}
+
 /// A running server. Dropping it shuts it down.
 #[derive(Debug)]
 pub struct Server {
-    house: Arc<House>,
-    threads: Vec<JoinHandle<()>>,
-    wakers: Vec<Waker>,
+    service: overside_service::Server<Tables>,
+    #[cfg(test)]
+    store: Arc<Store>,
 }
 
 /// A way to reach a server: a provider, and the names it listens at.
 #[derive(Clone, Debug)]
-pub struct Front {
+pub struct ListenerConfig {
     /// The provider.
     pub provider: Arc<dyn Provider>,
     /// The provider's part of each address.
@@ -115,13 +125,9 @@ pub struct Front {
     pub profile: Option<Profile>,
 }
 
-/// What all threads of a front have.
+/// What sending costs over one provider: by its profile, and as measured while serving.
 #[derive(Debug)]
-struct Shared {
-    provider: Arc<dyn Provider>,
-    domain: ProtectionDomain,
-    house: Arc<House>,
-    options: ServerOptions,
+struct Prices {
     profile: Profile,
     sge_max: usize,
     meter: Meter,
@@ -134,162 +140,49 @@ impl Server {
     /// When an address is taken or the system has no room.
     pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, VerbsError> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Self::start_on(vec![Front { provider, names, profile: None }], options)
+        Self::start_on(vec![ListenerConfig { provider, names, profile: None }], options)
     }
 
-    /// As [`start`](Self::start), by several providers at once: the same tables, each front with workers of its own.
+    /// As [`start`](Self::start), by several providers at once: the same tables, each provider with
+    /// workers of its own.
     ///
     /// # Errors
     /// When an address is taken or the system has no room.
-    pub fn start_on(fronts: Vec<Front>, options: ServerOptions) -> Result<Server, VerbsError> {
-        let (house, grounds) = prepare(fronts, &options)?;
-        let mut server = Server { house, threads: Vec::new(), wakers: Vec::new() };
-        for (shared, listeners) in grounds {
-            server.open(&shared, listeners)?;
-        }
-        Ok(server)
-    }
-
-    /// Starts the threads of a front.
-    fn open(&mut self, shared: &Arc<Shared>, listeners: Vec<Box<dyn Listener>>) -> Result<(), VerbsError> {
-        let mut doors = Vec::new();
-        for index in 0..shared.options.workers.max(1) {
-            let (sender, links) = channel();
-            let waker = Waker::new()?;
-            let worker = Worker::new(shared.clone(), waker.clone())?;
-            doors.push((sender, waker.clone()));
-            self.wakers.push(waker.clone());
-            let (shared, name) = (shared.clone(), format!("worker-{index}"));
-            self.spawn(name.clone(), move || serve(&shared, &name, worker, &waker, &links))?;
-        }
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let (shared, doors) = (shared.clone(), doors.clone());
-            let name = format!("accept-{index}");
-            self.spawn(name.clone(), move || accept(&shared, &name, listener, &doors))?;
-        }
-        Ok(())
+    pub fn start_on(listeners: Vec<ListenerConfig>, options: ServerOptions) -> Result<Server, VerbsError> {
+        let (_store, served) = prepare(listeners, &options)?;
+        Ok(Server {
+            service: overside_service::Server::start(served, options.service())?,
+            #[cfg(test)]
+            store: _store,
+        })
     }
 
     /// Stops accepting, closes every connection, frees every table.
-    pub fn shutdown(mut self) {
-        self.stop();
-    }
-
-    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), VerbsError> {
-        let thread = std::thread::Builder::new().name(name).spawn(run);
-        self.threads.push(thread.map_err(|e| VerbsError::no_thread(&e))?);
-        Ok(())
-    }
-
-    fn stop(&mut self) {
-        self.house.stop.store(true, Ordering::Release);
-        self.wakers.iter().for_each(Waker::wake);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+    pub fn shutdown(self) {
+        self.service.shutdown();
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
+/// Each provider with the tables as its connections see them.
+type Served = Vec<(Listening, Arc<Tables>)>;
 
-/// A front, and where it listens.
-type Ground = (Arc<Shared>, Vec<Box<dyn Listener>>);
-
-/// All of a server but its threads.
-fn prepare(fronts: Vec<Front>, options: &ServerOptions) -> Result<(Arc<House>, Vec<Ground>), VerbsError> {
-    raise_descriptor_limit();
-    let mut grounds = Vec::new();
-    for front in fronts {
-        let domain = front.provider.allocate_domain()?;
-        let listeners = front.names.iter().map(|n| front.provider.listen(&domain, n)).collect::<Result<Vec<_>, _>>()?;
-        grounds.push((front.provider, domain, listeners, front.profile));
+/// Listens, and makes the store that all listeners share.
+fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<(Arc<Store>, Served), VerbsError> {
+    let mut open = Vec::new();
+    for ListenerConfig { provider, names, profile } in listeners {
+        let profile = profile.unwrap_or_else(|| provider.profile());
+        let prices = Prices { profile, sge_max: provider.capabilities().sge_max, meter: Meter::default() };
+        open.push((Listening::open(provider, &names)?, prices));
     }
-    let places = grounds.iter().map(|(provider, domain, ..)| (provider.clone(), domain.clone())).collect();
+    let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
     let registrar = Arc::new(Registrar::new(places, options.memory_max));
     let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-    let store = Store::new(memory, registrar);
-    let (notices, on_failure) = (options.notices.clone(), options.on_failure.clone());
-    let house = Arc::new(House::new(store, options.connections_max, notices, on_failure));
-    let shared = |(provider, domain, listeners, profile): (Arc<dyn Provider>, _, _, Option<Profile>)| {
-        let shared = Shared {
-            sge_max: provider.capabilities().sge_max,
-            profile: profile.unwrap_or_else(|| provider.profile()),
-            provider,
-            domain,
-            house: house.clone(),
-            options: options.clone(),
-            meter: Meter::default(),
-        };
-        (Arc::new(shared), listeners)
-    };
-    let grounds = grounds.into_iter().map(shared).collect();
-    Ok((house, grounds))
+    let store = Arc::new(Store::new(memory, registrar));
+    let tables = |prices| Arc::new(Tables { store: store.clone(), prices, options: options.clone() });
+    let served = open.into_iter().map(|(at, prices)| (at, tables(prices))).collect();
+    Ok((store, served))
 }
 
-/// A connection takes a few descriptors, a segment one: the usual 1,024 are soon spent, and the system
-/// allows more to whoever asks. Refusal leaves what there is.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    }
-}
-
-/// Hands new connections to the workers in turn, until the server ends.
-fn accept(shared: &Shared, name: &str, mut listener: Box<dyn Listener>, doors: &[(Sender<Admitted>, Waker)]) {
-    let mut turn = 0;
-    let meant = "the connections that it was greeting are lost";
-    while !shared.house.survives(name, meant, || accept_from(shared, &mut *listener, doors, &mut turn)) {
-        std::thread::sleep(ACCEPT_LOOK);
-    }
-}
-
-fn accept_from(shared: &Shared, listener: &mut dyn Listener, doors: &[(Sender<Admitted>, Waker)], turn: &mut usize) {
-    while !shared.house.stop.load(Ordering::Acquire) {
-        if let Some(notices) = &shared.options.notices {
-            notices.look();
-            listener.refused().iter().for_each(|refused| notices.say(&refused.to_string()));
-        }
-        let link = match listener.accept(ACCEPT_LOOK) {
-            Ok(Some(link)) => link,
-            Ok(None) => continue,
-            // Out of descriptors, say: others close theirs, and looking again is all there is to do.
-            Err(_) => {
-                std::thread::sleep(ACCEPT_LOOK);
-                continue;
-            }
-        };
-        let Some(place) = shared.house.admit() else {
-            shared.house.say(&format!("no place for the connection of {}", link.peer.description));
-            continue;
-        };
-        let (sender, waker) = &doors[*turn % doors.len()];
-        *turn += 1;
-        if sender.send(Admitted { link, place }).is_ok() {
-            waker.wake();
-        }
-    }
-}
-
-/// A worker's thread. A panic costs the worker's clients their connections and nobody else anything: it begins anew.
-fn serve(shared: &Arc<Shared>, name: &str, mut worker: Worker, waker: &Waker, links: &Receiver<Admitted>) {
-    let meant = "its clients are disconnected, and it serves on";
-    while !shared.house.survives(name, meant, || worker.run(links)) {
-        worker = match Worker::new(shared.clone(), waker.clone()) {
-            Ok(again) => again,
-            Err(error) => {
-                return shared
-                    .house
-                    .fail(&format!("the thread {name} cannot begin again: {error}; start the server again"));
-            }
-        };
-    }
-}
-
-/// How often the accepting thread looks whether it shall stop.
-const ACCEPT_LOOK: Duration = Duration::from_millis(200);
+/// A packed answer: at least a page's rows and their header. No power of two, so that the buffers do
+/// not fall into the same sets of a cache.
+const LARGE_BYTES: usize = 36 << 10;

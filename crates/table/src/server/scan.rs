@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
 use overside_planner::{Goal, Profile};
+use overside_service::{Context, Message, Produced};
 use smallvec::SmallVec;
 
-use super::Shared;
 use super::answer::{self, Ways};
-use super::connection::Connection;
 use super::meter::{Meter, Stopwatch};
 use super::remembered::Priced;
+use super::session::TableSession;
 use super::store::{Table, fault};
-use super::transmit::{Lent, Message, Transmit};
 use crate::block::{DeltaAt, PageState};
 use crate::projection::Projection;
-use crate::wire::{Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest};
+use crate::wire::{self, Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest};
 
 /// A scan that a connection is being fed.
 pub(crate) struct ActiveScan {
@@ -146,21 +145,21 @@ impl ActiveScan {
     }
 
     /// The next message.
-    pub(crate) fn turn(&mut self, terms: &Terms<'_>, transmit: &Transmit, lent: &Lent) -> Turn {
-        let stopwatch = Stopwatch::for_turn(self.sequence);
+    pub(crate) fn turn(&mut self, terms: &Terms<'_>, context: &Context<'_>) -> Turn {
+        let stopwatch = Stopwatch::for_turn(self.sequence, context.clock());
         self.ways.next_message();
         self.planned = Planned::default();
         let Some((part, choice)) = self.next_part(terms, None) else { return Turn::End };
         let (turn, way) = match choice.way {
-            Mode::Gather | Mode::Delta => self.in_place(part, choice, terms, transmit, lent),
-            _ => (self.copied(part, choice, terms, transmit, lent), Mode::Copy),
+            Mode::Gather | Mode::Delta => self.in_place(part, choice, terms, context),
+            _ => (self.copied(part, choice, terms, context), Mode::Copy),
         };
         self.reply.bytes_sent += match &turn {
-            Turn::Message(message) => message.view.bytes(),
+            Turn::Message(message) => message.bytes(),
             Turn::Long(bytes) => bytes.len() as u64,
             Turn::Wait | Turn::End | Turn::Broken => return turn,
         };
-        terms.meter.note(way, self.planned.prepared_ns, self.planned.pages, stopwatch);
+        terms.meter.note(way, self.planned.prepared_ns, self.planned.pages, stopwatch, context.clock());
         self.sequence += 1;
         self.reply.messages += 1;
         turn
@@ -223,46 +222,42 @@ impl ActiveScan {
     }
 }
 
-impl Connection {
-    /// Queues messages of the running scan as far as the window reaches; true when it queued any.
-    pub(crate) fn produce(&mut self, shared: &Shared, transmit: &Transmit) -> bool {
-        let Some(mut scan) = self.scan.take() else { return false };
-        let mut produced = false;
+impl TableSession {
+    /// Sends the next message of the running scan.
+    pub(super) fn produce_answer(&mut self, context: &mut Context<'_>) -> Produced {
+        let Some(scan) = &mut self.scan else { return Produced::End };
+        let (prices, options) = (&self.tables.prices, &self.tables.options);
         if scan.reply.bytes_sent >= scan.look_at {
-            scan.spent = self.holds_more_than(shared.options.pinned_max);
-            scan.look_at = scan.reply.bytes_sent + shared.options.pinned_max / LOOKS;
+            scan.spent = self.pins.hold_more_than(options.pinned_max);
+            scan.look_at = scan.reply.bytes_sent + options.pinned_max / LOOKS;
         }
         let terms = Terms {
-            profile: &shared.profile,
-            goal: shared.options.goal,
-            sge_max: shared.sge_max,
-            block_bytes: self.block_bytes,
+            profile: &prices.profile,
+            goal: options.goal,
+            sge_max: prices.sge_max,
+            block_bytes: context.buffer_bytes(),
             spent: scan.spent,
-            meter: &shared.meter,
+            meter: &prices.meter,
         };
-        let until = self.window(&shared.options).min(self.in_flight + self.outbox.len() + PRODUCE_AT_ONCE);
-        while self.in_flight + self.outbox.len() < until {
-            produced = true;
-            match scan.turn(&terms, transmit, &self.lent) {
-                Turn::Message(message) => self.send(message),
-                Turn::Long(bytes) => self.send_bytes(bytes, transmit),
-                Turn::Wait => {
-                    produced = false;
-                    break;
-                }
-                Turn::End => {
-                    self.reply(scan.number, &Reply::ScanEnd(scan.reply), transmit);
-                    return true;
-                }
-                Turn::Broken => {
-                    let text = "a stored row cannot be read, and the scan ends before it; this is a bug of the server, please report it";
-                    self.reply(scan.number, &Reply::Fault(fault(FaultCode::BadRow, text.into())), transmit);
-                    return true;
-                }
+        let end = match scan.turn(&terms, context) {
+            Turn::Message(message) => {
+                context.send(message);
+                return Produced::Message;
             }
-        }
-        self.scan = Some(scan);
-        produced
+            Turn::Long(bytes) => {
+                context.send_bytes(bytes);
+                return Produced::Message;
+            }
+            Turn::Wait => return Produced::Wait,
+            Turn::End => Reply::ScanEnd(scan.reply),
+            Turn::Broken => {
+                let text = "a stored row cannot be read, and the scan ends before it; this is a bug of the server, please report it";
+                Reply::Fault(fault(FaultCode::BadRow, text.into()))
+            }
+        };
+        context.reply(scan.number, |body| wire::append(body, &end));
+        self.scan = None;
+        Produced::End
     }
 }
 
@@ -274,9 +269,7 @@ fn bound(bound: Option<(&[u8], bool)>) -> Bound<&[u8]> {
     }
 }
 
-/// Messages produced before they are posted: the client shall not wait for a whole window.
-const PRODUCE_AT_ONCE: usize = 4;
 /// Looks at the pins while as many bytes are sent as they may hold.
 const LOOKS: u64 = 8;
-/// Pages found in one go: what is produced at once, where two share a message.
-const PAGES_TOGETHER: usize = 2 * PRODUCE_AT_ONCE;
+/// Pages found in one go: what a worker produces at once (four messages), where two share a message.
+const PAGES_TOGETHER: usize = 8;

@@ -20,7 +20,7 @@ fn a_broken_row_ends_its_scan_with_an_error() {
     let mut batch = table.batch();
     (0..100u64).for_each(|id| batch.push(&[ValueRef::UInt64(id), ValueRef::Utf8("x"), ValueRef::Utf8("y")]).unwrap());
     assert_eq!(client.put(&table, PutMode::Insert, &batch).unwrap().applied, 100);
-    let stored = server.house.store.named("t").unwrap();
+    let stored = server.store.named("t").unwrap();
     let mut broken = vec![0; stored.layout.prefix_len()];
     broken.extend([0xFF; 3]);
     stored.tree.upsert(&50u64.to_be_bytes(), &broken).unwrap();

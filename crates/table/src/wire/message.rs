@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Features;
+
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request<'a> {
@@ -11,6 +13,8 @@ pub enum Request<'a> {
         version: u16,
         /// Bytes of each receive buffer the client posts: no message to it is longer.
         block_bytes: u32,
+        /// What the client can do.
+        features: Features,
     },
     /// Create a table.
     Create {
@@ -159,6 +163,8 @@ pub enum Reply {
         request_bytes_max: u32,
         /// Its process id, for whoever measures it.
         pid: u32,
+        /// What the server can do.
+        features: Features,
     },
     /// To Create and Describe.
     Table(TableInfo),

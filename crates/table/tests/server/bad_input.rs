@@ -177,14 +177,21 @@ fn hostile_messages_close_their_connection_only() {
     let mut client = bench.client();
     let table = client.create_table("t", &schema()).unwrap();
     put(&mut client, &table, 0..100, 1, 10);
-    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 });
+    let hello =
+        wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096, features: wire::Features::ALL });
     let messages: Vec<Vec<Vec<u8>>> = vec![
         vec![b"garbage".to_vec()],
         vec![vec![]],
         vec![vec![0xFF; 100_000]],
         vec![wire::encode(1, &Request::List { after: "" })],
-        vec![wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 1 })],
-        vec![wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: u32::MAX })],
+        vec![wire::encode(
+            1,
+            &Request::Hello { version: wire::VERSION, block_bytes: 1, features: wire::Features::ALL },
+        )],
+        vec![wire::encode(
+            1,
+            &Request::Hello { version: wire::VERSION, block_bytes: u32::MAX, features: wire::Features::ALL },
+        )],
         vec![hello.clone(), hello.clone()],
         vec![hello.clone(), hello[..hello.len() - 1].to_vec()],
     ];
@@ -206,7 +213,10 @@ fn a_client_that_takes_no_answers_is_cut_off() {
     let bench = Bench::with(ServerOptions { deadline: Duration::from_secs(600), ..ServerOptions::default() });
     let mut client = bench.client();
     let mut raw = Raw::new(&bench);
-    raw.send(&wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 }));
+    raw.send(&wire::encode(
+        1,
+        &Request::Hello { version: wire::VERSION, block_bytes: 4096, features: wire::Features::ALL },
+    ));
     let list = wire::encode(2, &Request::List { after: "" });
     // Twice as many as may wait, with room for what a loaded machine does in between.
     let mut asked = 0;
@@ -230,7 +240,10 @@ fn a_client_that_takes_no_long_answers_is_cut_off() {
     let table = client.create_table("t", &schema()).unwrap();
     put(&mut client, &table, 0..1, 1, 1_000_000);
     let mut raw = Raw::new(&bench);
-    raw.send(&wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 2 << 20 }));
+    raw.send(&wire::encode(
+        1,
+        &Request::Hello { version: wire::VERSION, block_bytes: 2 << 20, features: wire::Features::ALL },
+    ));
     let get = wire::encode(2, &Request::Get { table: table.info().id, key: &0u64.to_be_bytes() });
     // As many as are under way at once, and as many again as may wait, with room for what a loaded machine does in between.
     let mut asked = 0;
@@ -255,7 +268,10 @@ fn clients_that_take_no_answers_have_one_limit_together() {
     let table = client.create_table("t", &schema()).unwrap();
     put(&mut client, &table, 0..1, 1, 1_000_000);
     let get = wire::encode(2, &Request::Get { table: table.info().id, key: &0u64.to_be_bytes() });
-    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 2 << 20 });
+    let hello = wire::encode(
+        1,
+        &Request::Hello { version: wire::VERSION, block_bytes: 2 << 20, features: wire::Features::ALL },
+    );
     // Each leaves less than it may.
     let mut idle: Vec<Raw> = (0..10).map(|_| Raw::new(&bench)).collect();
     idle.iter_mut().for_each(|raw| _ = raw.send(&hello));

@@ -156,7 +156,10 @@ fn a_delete_that_waits_for_memory_holds_up_nobody_else() {
     let first = [ValueRef::UInt64(0), ValueRef::UInt64(7), ValueRef::Null];
     wire::push_piece(&mut row, builder.encode(&first).unwrap());
     let mut raw = Raw::new(&bench);
-    raw.send(&wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 }));
+    raw.send(&wire::encode(
+        1,
+        &Request::Hello { version: wire::VERSION, block_bytes: 4096, features: wire::Features::ALL },
+    ));
     raw.send(&wire::encode(2, &Request::Delete { table: number, keys: &keys }));
     raw.send(&wire::encode(3, &Request::Put { table: number, mode: PutMode::Insert, rows: &row }));
     until(&mut other, "a delete waits", |stats| raw.sent() && stats.waiting == 1);
@@ -185,7 +188,8 @@ fn a_delete_that_waits_ends_with_its_table_or_its_connection() {
     let mut scan = reader.scan(&table, &ScanOptions { mode: Mode::Delta, ..ScanOptions::default() }).unwrap();
     assert!(scan.next_block().unwrap().is_some());
     let delete = wire::encode(2, &Request::Delete { table: table.info().id, keys: &everywhere(rows) });
-    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096 });
+    let hello =
+        wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: 4096, features: wire::Features::ALL });
     let mut gone = Raw::new(&bench);
     gone.send(&hello);
     gone.send(&delete);

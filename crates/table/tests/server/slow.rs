@@ -98,7 +98,14 @@ fn who_takes_nothing_stops_nobody_else() {
     // More than a window of messages.
     const ROWS: u64 = 30_000;
     (0..3).for_each(|part| put(&mut client, &table, part * ROWS / 3..(part + 1) * ROWS / 3, 1, 400));
-    let hello = wire::encode(1, &Request::Hello { version: wire::VERSION, block_bytes: wire::BLOCK_BYTES as u32 });
+    let hello = wire::encode(
+        1,
+        &Request::Hello {
+            version: wire::VERSION,
+            block_bytes: wire::BLOCK_BYTES as u32,
+            features: wire::Features::ALL,
+        },
+    );
     let scan = |mode| {
         let scan =
             ScanRequest { table: table.info().id, bounds: Bounds::default(), columns: None, mode, rows_max: None };

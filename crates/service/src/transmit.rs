@@ -1,24 +1,34 @@
-//! Transmit buffers of a worker, registered once (to-copy §3 TC-M03), and what each connection may have of them.
+//! Transmit buffers of a worker, registered once (to-copy §3 TC-M03), and what each connection may
+//! have of them.
 //!
-//! A client may leave what it asked for untaken until its deadline, and its buffers stay with it as long. So a connection has a most
-//! that it may take, and a share that it gets in any case: where others have taken all there are, some are added.
+//! A client may leave what it asked for untaken until its deadline, and its buffers stay with it as
+//! long. So a connection may take only so many, and it gets a share in any case: where others have
+//! taken all there are, some are added.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use overside_memory::{Buffer, Pool, Segment, View};
-use overside_verbs::{Access, Memory, MemoryRegion, VerbsError};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 
-use super::Shared;
+use crate::options::TransmitOptions;
 
-/// Large buffers for packed answers, small ones for the headers of answers that are gathered.
+/// Large buffers for what is packed, small ones for replies and for headers of what is gathered.
 #[derive(Debug)]
 pub(crate) struct Transmit {
-    shared: Arc<Shared>,
+    memory: Registering,
     large: Class,
     small: Class,
     received: Option<MemoryRegion>,
+}
+
+/// Where memory is registered.
+#[derive(Debug)]
+struct Registering {
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
 }
 
 /// Buffers of one length.
@@ -41,20 +51,60 @@ pub(crate) enum Size {
     None,
 }
 
-/// A buffer that was taken.
+/// A transmit buffer that was taken.
 #[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) buffer: Buffer,
+pub struct Taken {
+    buffer: Buffer,
     size: Size,
     /// Which of its length's pools it is of.
     pool: usize,
 }
 
-/// A message, and the buffer that it takes until it is sent.
+impl Deref for Taken {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl DerefMut for Taken {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
+/// A message, and the transmit buffer that it takes until it is sent.
 #[derive(Debug)]
-pub(crate) struct Message {
-    pub(crate) view: View,
-    pub(crate) size: Size,
+pub struct Message {
+    view: View,
+    size: Size,
+}
+
+impl Message {
+    /// Bytes that lie in registered memory, or on the heap; in no transmit buffer.
+    pub fn new(view: View) -> Message {
+        Message { view, size: Size::None }
+    }
+
+    /// With `body` behind it.
+    #[must_use]
+    pub fn then(self, body: View) -> Message {
+        Message { view: self.view.then(body), size: self.size }
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.view.bytes()
+    }
+
+    pub(crate) fn size(&self) -> Size {
+        self.size
+    }
+
+    pub(crate) fn into_view(self) -> View {
+        self.view
+    }
 }
 
 /// What one connection's messages take, those that wait and those that are under way. Messages complete in order.
@@ -66,12 +116,16 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// A message is queued.
-    pub(crate) fn queued(&mut self, size: Size) {
-        self.messages.push_back(size);
+    /// A message takes its buffer.
+    pub(crate) fn lend(&mut self, size: Size) {
         if let Some(count) = self.count(size) {
             *count += 1;
         }
+    }
+
+    /// A message that [took](Self::lend) its buffer is queued: it is the last to be sent.
+    pub(crate) fn queue(&mut self, size: Size) {
+        self.messages.push_back(size);
     }
 
     /// The first of those queued is sent.
@@ -93,21 +147,30 @@ impl Lent {
 impl Transmit {
     /// # Errors
     /// When the memory is not there or the provider has no room for three more regions.
-    pub(crate) fn new(shared: &Arc<Shared>, received: &Arc<Segment>) -> Result<Self, VerbsError> {
+    pub(crate) fn new(
+        provider: Arc<dyn Provider>,
+        domain: ProtectionDomain,
+        options: TransmitOptions,
+        received: &Arc<Segment>,
+    ) -> Result<Self, VerbsError> {
+        let memory = Registering { provider, domain };
+        let TransmitOptions { large_bytes, large_count, small_bytes, small_count } = options;
         Ok(Self {
-            large: Class::new(shared, Size::Large, (LARGE_BYTES, LARGE_COUNT), LARGE_COUNT)?,
-            small: Class::new(shared, Size::Small, (SMALL_BYTES, SMALL_COUNT), SMALL_COUNT / 2)?,
-            received: Some(register(shared, received)?),
-            shared: shared.clone(),
+            large: Class::new(&memory, Size::Large, (large_bytes, large_count), large_count)?,
+            small: Class::new(&memory, Size::Small, (small_bytes, small_count), (small_count / 2).max(1))?,
+            received: Some(memory.register(received)?),
+            memory,
         })
     }
 
     /// The smallest buffer of at least `len` bytes, for a connection with `lent`; none when it has its share, or none is so long.
     pub(crate) fn take(&self, len: usize, lent: &Lent) -> Option<Taken> {
-        match len {
-            0..=SMALL_BYTES => self.small.take(lent.small, &self.shared),
-            _ if len <= LARGE_BYTES => self.large.take(lent.large, &self.shared),
-            _ => None,
+        if len <= self.small.buffer_bytes {
+            self.small.take(lent.small, &self.memory)
+        } else if len <= self.large.buffer_bytes {
+            self.large.take(lent.large, &self.memory)
+        } else {
+            None
         }
     }
 
@@ -128,21 +191,21 @@ impl Transmit {
                 taken.buffer[..bytes.len()].copy_from_slice(&bytes);
                 self.message(taken, bytes.len())
             }
-            None => Message { view: View::foreign(Arc::new(bytes)), size: Size::None },
+            None => Message::new(View::foreign(Arc::new(bytes))),
         }
     }
 
     /// Gives back what was added for connections that are gone.
     pub(crate) fn trim(&self) {
-        self.large.trim(&self.shared);
-        self.small.trim(&self.shared);
+        self.large.trim(&self.memory);
+        self.small.trim(&self.memory);
     }
 
     /// Ends the registrations; what is in flight still completes.
     pub(crate) fn close(&mut self) {
         let pools = [&mut self.large, &mut self.small].into_iter().flat_map(|class| class.pools.get_mut().drain(..));
         for region in pools.map(|(_, region)| region).chain(self.received.take()) {
-            let _ = self.shared.provider.deregister(region);
+            let _ = self.memory.provider.deregister(region);
         }
     }
 
@@ -151,34 +214,40 @@ impl Transmit {
     }
 }
 
+impl Registering {
+    fn register(&self, segment: &Arc<Segment>) -> Result<MemoryRegion, VerbsError> {
+        self.provider.register(&self.domain, &Memory::Segment(segment.clone()), Access::LOCAL)
+    }
+}
+
 impl Class {
     fn new(
-        shared: &Shared,
+        memory: &Registering,
         size: Size,
         (buffer_bytes, count): (usize, usize),
         lent_max: usize,
     ) -> Result<Self, VerbsError> {
         let class = Self { size, buffer_bytes, lent_max, pools: RefCell::default() };
-        class.add(shared, count)?;
+        class.add(memory, count)?;
         Ok(class)
     }
 
-    fn add(&self, shared: &Shared, count: usize) -> Result<(), VerbsError> {
+    fn add(&self, memory: &Registering, count: usize) -> Result<(), VerbsError> {
         let pool = Pool::new(Segment::shared(self.buffer_bytes * count)?, self.buffer_bytes)?;
-        let region = register(shared, pool.segment())?;
+        let region = memory.register(pool.segment())?;
         self.pools.borrow_mut().push((pool, region));
         Ok(())
     }
 
     /// A buffer for a connection that has `lent` of them.
-    fn take(&self, lent: usize, shared: &Shared) -> Option<Taken> {
+    fn take(&self, lent: usize, memory: &Registering) -> Option<Taken> {
         if lent >= self.lent_max {
             return None;
         }
         self.free_one().or_else(|| {
             let has_share = lent >= SHARE;
             // The system may have no room for more; then it waits.
-            (!has_share && self.add(shared, ADDED).is_ok()).then(|| self.free_one()).flatten()
+            (!has_share && self.add(memory, ADDED).is_ok()).then(|| self.free_one()).flatten()
         })
     }
 
@@ -190,31 +259,19 @@ impl Class {
     }
 
     /// Gives the last pool back when nobody uses it and there is plenty without it.
-    fn trim(&self, shared: &Shared) {
+    fn trim(&self, memory: &Registering) {
         let mut pools = self.pools.borrow_mut();
         let [(first, _), .., (last, _)] = pools.as_slice() else { return };
         if last.free() == last.capacity() && first.free() * 2 >= first.capacity() {
             let last = pools.pop();
             drop(pools);
-            last.into_iter().for_each(|(_, region)| _ = shared.provider.deregister(region));
+            last.into_iter().for_each(|(_, region)| _ = memory.provider.deregister(region));
         }
     }
 }
 
-fn register(shared: &Shared, segment: &Arc<Segment>) -> Result<MemoryRegion, VerbsError> {
-    shared.provider.register(&shared.domain, &Memory::Segment(segment.clone()), Access::LOCAL)
-}
-
-/// A packed answer: at least a page's rows and their header. No power of two, so that the buffers do not fall into the
-/// same sets of a cache.
-pub(crate) const LARGE_BYTES: usize = 36 << 10;
-/// A client that is alone may have all: enough for it to copy some while the worker packs others.
-const LARGE_COUNT: usize = 32;
-/// Header, run table and delta table of a page with a long chain.
-const SMALL_BYTES: usize = 2 << 10;
-/// For some clients that scan at once, each of which has a window of them in flight.
-const SMALL_COUNT: usize = 1024;
-/// Buffers that a connection gets in any case: one that is copied, one that is next, and as many again while the server is told.
+/// Buffers that a connection gets in any case: one that is copied, one that is next, and as many
+/// again while the server learns of it.
 const SHARE: usize = 4;
 /// Buffers that are added at once, for as many connections as that is the share of.
 const ADDED: usize = 16 * SHARE;

@@ -3,13 +3,15 @@
 //! Parts of one message follow one another without anything between them. Header, little-endian:
 //! magic u32, total length u32, offset u32, zero u32; then bytes up to the buffer's end.
 
-use super::{ASSEMBLY_BYTES_MAX, BadMessage, PART_MAGIC};
+use crate::envelope::{BadMessage, PART_MAGIC};
 
+/// Longest message that travels in parts.
+pub const ASSEMBLY_BYTES_MAX: usize = 4 << 20;
 /// Bytes before a part's payload.
 pub const PART_HEADER: usize = 16;
 
-/// The parts of `message` for receive buffers of `block_bytes`: ranges of it, each to be sent with
-/// a header that [`header`] makes.
+/// The parts of a message for receive buffers of `block_bytes`: the header of each, and which bytes
+/// of the message follow it.
 pub fn cut(
     message_len: usize,
     block_bytes: usize,

@@ -1,4 +1,5 @@
-//! What a server tells its operator of peers that it turned away, closed or lost: a line each, and never a flood of them.
+//! What a server reports to its operator of peers that it turned away, closed or lost: a line each,
+//! and never a flood of them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone)]
 pub struct Notices {
     to: Arc<dyn Fn(&str) + Send + Sync>,
-    pace: Arc<Mutex<Pace>>,
+    said: Arc<Mutex<Said>>,
 }
 
 /// Told why a server cannot go on.
@@ -34,50 +35,51 @@ impl fmt::Debug for OnFailure {
 }
 
 #[derive(Debug)]
-struct Pace {
-    since: Instant,
-    said: u32,
+struct Said {
+    /// None before the first line.
+    since: Option<Instant>,
+    lines: u32,
     withheld: u64,
 }
 
 impl Notices {
     /// Lines go to `to`, from any thread of the server.
     pub fn new(to: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        let pace = Pace { since: Instant::now(), said: 0, withheld: 0 };
-        Self { to: Arc::new(to), pace: Arc::new(Mutex::new(pace)) }
+        let said = Said { since: None, lines: 0, withheld: 0 };
+        Self { to: Arc::new(to), said: Arc::new(Mutex::new(said)) }
     }
 
     /// Something that happened.
-    pub(crate) fn say(&self, line: &str) {
-        self.say_at(Instant::now(), Some(line));
+    pub(crate) fn say(&self, now: Instant, line: &str) {
+        self.say_at(now, Some(line));
     }
 
-    /// Nothing happened; what was withheld before is told once its time has come.
-    pub(crate) fn look(&self) {
-        self.say_at(Instant::now(), None);
+    /// Nothing happened; what was withheld before is reported once its time has come.
+    pub(crate) fn look(&self, now: Instant) {
+        self.say_at(now, None);
     }
 
     fn say_at(&self, now: Instant, line: Option<&str>) {
-        let mut pace = self.pace.lock().unwrap_or_else(|e| e.into_inner());
-        if now.duration_since(pace.since) >= PERIOD {
-            if pace.withheld > 0 {
-                (self.to)(&format!("and {} more lines like these in {} s", pace.withheld, PERIOD.as_secs()));
+        let mut said = self.said.lock().unwrap_or_else(|e| e.into_inner());
+        if now.duration_since(*said.since.get_or_insert(now)) >= PERIOD {
+            if said.withheld > 0 {
+                (self.to)(&format!("and {} more lines like these in {} s", said.withheld, PERIOD.as_secs()));
             }
-            *pace = Pace { since: now, said: 0, withheld: 0 };
+            *said = Said { since: Some(now), lines: 0, withheld: 0 };
         }
         let Some(line) = line else { return };
-        if pace.said < LINES_MAX {
-            pace.said += 1;
+        if said.lines < LINES_MAX {
+            said.lines += 1;
             (self.to)(line);
         } else {
-            pace.withheld += 1;
+            said.withheld += 1;
         }
     }
 }
 
 impl fmt::Debug for Notices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notices").field("pace", &self.pace).finish_non_exhaustive()
+        f.debug_struct("Notices").field("said", &self.said).finish_non_exhaustive()
     }
 }
 
@@ -96,7 +98,7 @@ mod tests {
             let lines = lines.clone();
             Notices::new(move |line| lines.lock().unwrap().push(line.to_owned()))
         };
-        let start = notices.pace.lock().unwrap().since;
+        let start = Instant::now();
         (0..5000).for_each(|i| notices.say_at(start, Some(&format!("line {i}"))));
         assert_eq!(lines.lock().unwrap().len(), 10);
         notices.say_at(start + Duration::from_secs(9), None);

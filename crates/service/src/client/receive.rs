@@ -5,9 +5,11 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use overside_memory::{Buffer, MemoryError, Segment};
 
+use crate::envelope::CONTROL_HEADER;
+
 /// Receive buffers that are neither posted nor held.
 #[derive(Clone, Debug)]
-pub(crate) struct Ring(Arc<Shared>);
+pub(super) struct Ring(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -17,7 +19,7 @@ struct Shared {
 
 impl Ring {
     /// `count` buffers of `bytes`, in memory that no peer ever maps.
-    pub(crate) fn new(count: usize, bytes: usize) -> Result<Ring, MemoryError> {
+    pub(super) fn new(count: usize, bytes: usize) -> Result<Ring, MemoryError> {
         let returned = ArrayQueue::new(count.max(1));
         let buffers = Segment::private(bytes.max(64).next_multiple_of(64) * count.max(1))?.carve(bytes);
         let segment = buffers[0].segment().clone();
@@ -28,19 +30,19 @@ impl Ring {
     }
 
     /// What the buffers lie in, to be registered.
-    pub(crate) fn segment(&self) -> &Arc<Segment> {
+    pub(super) fn segment(&self) -> &Arc<Segment> {
         &self.0.segment
     }
 
     /// Moves what has come back to `out`, to be posted.
-    pub(crate) fn collect(&self, out: &mut Vec<(u64, Buffer)>) {
+    pub(super) fn collect(&self, out: &mut Vec<(u64, Buffer)>) {
         while let Some(buffer) = self.0.returned.pop() {
             out.push((0, buffer));
         }
     }
 
     /// A message in one of the ring's buffers.
-    pub(crate) fn received(&self, buffer: Buffer, len: usize) -> Received {
+    pub(super) fn received(&self, buffer: Buffer, len: usize) -> Received {
         Received { bytes: Bytes::Ring(Some(buffer), self.clone()), len }
     }
 
@@ -65,8 +67,13 @@ enum Bytes {
 }
 
 impl Received {
-    pub(crate) fn assembled(bytes: Vec<u8>) -> Received {
+    pub(super) fn assembled(bytes: Vec<u8>) -> Received {
         Received { len: bytes.len(), bytes: Bytes::Heap(bytes) }
+    }
+
+    /// Of a reply, what lies behind its header.
+    pub fn body(&self) -> &[u8] {
+        self.as_ref().get(CONTROL_HEADER..).unwrap_or_default()
     }
 }
 

@@ -1,0 +1,180 @@
+//! What a worker keeps of a connection, apart from its session: what waits for the peer.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use overside_verbs::WorkRequest;
+
+use crate::ordered::{Held, Ordered};
+use crate::part::{Assembly, cut};
+use crate::state::Permit;
+use crate::ticket::{ConnectionId, Place};
+use crate::transmit::{Lent, Message, Transmit};
+
+/// A connection, apart from its session.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) id: ConnectionId,
+    /// Who the peer is, for people.
+    pub(crate) peer: String,
+    /// None on a connection that this side opened.
+    pub(crate) permit: Option<Permit>,
+    /// Bytes of the peer's receive buffers.
+    pub(crate) buffer_bytes: usize,
+    /// The peer has introduced itself.
+    pub(crate) admitted: bool,
+    pub(crate) since: Instant,
+    /// Messages that the queue pair had no room for yet.
+    pub(crate) outbox: VecDeque<WorkRequest>,
+    pub(crate) in_flight: usize,
+    /// Transmit buffers of what waits and what is in flight.
+    pub(crate) lent: Lent,
+    /// When the peer last took something that was sent, or had nothing to take.
+    pub(crate) progressed: Instant,
+    pub(crate) ordered: Ordered,
+    /// Requests that are not finished.
+    pub(crate) unfinished: usize,
+    /// The unfinished request that holds up later ones, and those.
+    pub(crate) barrier: Option<u64>,
+    pub(crate) behind: VecDeque<Vec<u8>>,
+    pub(crate) stream: Option<Stream>,
+    /// Of parts that the peer sends, on a connection that this side opened.
+    pub(crate) assembly: Assembly,
+    /// When the session is to be woken.
+    pub(crate) due: Option<Instant>,
+}
+
+/// A stream that a session has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    /// It waits for this entry of [`Ordered`] and those before it.
+    pub(crate) behind: Option<u64>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(
+        id: ConnectionId,
+        peer: String,
+        permit: Option<Permit>,
+        buffer_bytes: usize,
+        now: Instant,
+    ) -> Self {
+        Self {
+            id,
+            peer,
+            admitted: permit.is_none(),
+            permit,
+            buffer_bytes,
+            since: now,
+            outbox: VecDeque::new(),
+            in_flight: 0,
+            lent: Lent::default(),
+            progressed: now,
+            ordered: Ordered::default(),
+            unfinished: 0,
+            barrier: None,
+            behind: VecDeque::new(),
+            stream: None,
+            assembly: Assembly::default(),
+            due: None,
+        }
+    }
+
+    /// Queues bytes as one message, or in parts where they are longer than the peer's buffers.
+    pub(crate) fn queue_bytes(&mut self, bytes: Vec<u8>, transmit: &Transmit) {
+        if bytes.len() <= self.buffer_bytes {
+            let message = transmit.packed(bytes, &self.lent);
+            return self.queue(message);
+        }
+        for (header, range) in cut(bytes.len(), self.buffer_bytes) {
+            let part = [&header[..], &bytes[range]].concat();
+            let message = transmit.packed(part, &self.lent);
+            self.queue(message);
+        }
+    }
+
+    /// Queues one message.
+    pub(crate) fn queue(&mut self, message: Message) {
+        self.lent.lend(message.size());
+        self.queue_lent(message);
+    }
+
+    fn queue_lent(&mut self, message: Message) {
+        self.lent.queue(message.size());
+        self.outbox.push_back(WorkRequest::send(0, message.into_view()));
+    }
+
+    /// Queues a message behind an entry, which may have left.
+    pub(crate) fn queue_behind(&mut self, entry: Option<u64>, held: Held, transmit: &Transmit) {
+        match entry.filter(|_| self.ordered.keeps(entry)) {
+            None => match held {
+                Held::Bytes(bytes) => self.queue_bytes(bytes, transmit),
+                Held::Message(message) => self.queue(message),
+            },
+            Some(entry) => {
+                if let Held::Message(message) = &held {
+                    self.lent.lend(message.size());
+                }
+                self.ordered.hold(entry, held);
+            }
+        }
+    }
+
+    /// An unfinished request is answered.
+    pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>, transmit: &Transmit) {
+        self.unfinished = self.unfinished.saturating_sub(1);
+        let entry = match place {
+            Place::Behind(entry) => return self.queue_behind(entry, Held::Bytes(reply), transmit),
+            Place::Entry(entry) => entry,
+        };
+        let mut released = Vec::new();
+        self.ordered.finish(entry, reply, |held| released.push(held));
+        for held in released {
+            match held {
+                Held::Bytes(bytes) => self.queue_bytes(bytes, transmit),
+                Held::Message(message) => self.queue_lent(message),
+            }
+        }
+        if self.barrier == Some(entry) {
+            self.barrier = None;
+        }
+    }
+
+    /// The first message in flight is sent, or never will be.
+    pub(crate) fn completed(&mut self, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.lent.sent();
+        self.progressed = now;
+    }
+
+    /// Messages that may be in flight: as many bytes, however long the peer's buffers are.
+    pub(crate) fn window(&self, window: usize, usual_bytes: usize) -> usize {
+        let of_its_length = window.saturating_mul(usual_bytes) / self.buffer_bytes.max(1);
+        of_its_length.clamp(WINDOW_MIN.min(window), window)
+    }
+
+    /// Whether its stream may produce now.
+    pub(crate) fn streams(&self) -> bool {
+        self.stream.is_some_and(|stream| !self.ordered.keeps(stream.behind))
+    }
+
+    /// Whether more waits for the peer than it may leave untaken, by number or by bytes.
+    pub(crate) fn overflows(&self) -> bool {
+        let waiting = self.outbox.len() + self.behind.len() + self.ordered.held() + self.unfinished;
+        waiting > OUTBOX_MAX || self.waiting_bytes() > OUTBOX_BYTES_MAX
+    }
+
+    /// Bytes that wait for the peer, or for an unfinished request of its.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        let behind = self.behind.iter().map(|message| message.len() as u64).sum::<u64>();
+        behind + self.ordered.held_bytes() + self.outbox.iter().map(WorkRequest::bytes).sum::<u64>()
+    }
+}
+
+/// One that is copied, one that is next, and as many again while the server learns of it.
+const WINDOW_MIN: usize = 4;
+/// Messages that wait for one client, and requests of it that are unfinished. Parts of the longest
+/// message for the smallest buffers stay below; a client that asks on and takes no answer does not.
+const OUTBOX_MAX: usize = 8192;
+/// Bytes of them: several times what a stream produces ahead and the longest reply.
+const OUTBOX_BYTES_MAX: u64 = 64 << 20;

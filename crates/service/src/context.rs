@@ -1,0 +1,178 @@
+//! What a session can do: answer now, later or in many messages.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use overside_verbs::Clock;
+
+use crate::connection::{Outgoing, Stream};
+use crate::envelope::{BadMessage, message};
+use crate::options::ServiceOptions;
+use crate::ordered::Held;
+use crate::state::{State, Statistics};
+use crate::ticket::{Mailbox, Order, Place, SessionWaker, Ticket};
+use crate::transmit::{Message, Taken, Transmit};
+
+/// What a worker lends to each of its sessions.
+#[derive(Debug)]
+pub(crate) struct Lends {
+    pub(crate) state: Arc<State>,
+    pub(crate) options: Arc<ServiceOptions>,
+    pub(crate) transmit: Transmit,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// A session's connection and its worker, for the time of one call.
+#[derive(Debug)]
+pub struct Context<'a> {
+    out: &'a mut Outgoing,
+    worker: &'a Lends,
+    /// What is sent waits behind this entry.
+    behind: Option<u64>,
+}
+
+impl<'a> Context<'a> {
+    /// For a call that answers a request.
+    #[inline]
+    pub(crate) fn new(out: &'a mut Outgoing, worker: &'a Lends) -> Self {
+        let behind = out.ordered.newest();
+        Self { out, worker, behind }
+    }
+
+    /// For a stream whose turn it is: what it sends waits for nothing.
+    #[inline]
+    pub(crate) fn of_stream(out: &'a mut Outgoing, worker: &'a Lends) -> Self {
+        Self { out, worker, behind: None }
+    }
+
+    /// Answers a request: `body` appends the reply's body. A reply that is longer than the peer's
+    /// buffers travels in parts. On a connection that this side opened, this sends a request.
+    pub fn reply(&mut self, number: u32, body: impl FnOnce(&mut Vec<u8>)) {
+        self.send_bytes(message(number, body));
+    }
+
+    /// Answers a request later.
+    pub fn later(&mut self, number: u32, order: Order) -> Ticket {
+        self.out.unfinished += 1;
+        let place = if order == Order::Free {
+            Place::Behind(self.behind)
+        } else {
+            let entry = self.out.ordered.open();
+            self.behind = Some(entry);
+            Place::Entry(entry)
+        };
+        if let (Order::Requests, Place::Entry(entry)) = (order, place) {
+            self.out.barrier = Some(entry);
+        }
+        Ticket::new(&self.worker.mailbox, self.out.id, number, place)
+    }
+
+    /// Uses a ticket on its worker's own thread.
+    pub fn complete(&mut self, mut ticket: Ticket, body: impl FnOnce(&mut Vec<u8>)) {
+        if ticket.to != self.out.id {
+            return ticket.complete(body);
+        }
+        self.finish(ticket.place, message(ticket.number, body));
+        ticket.used();
+    }
+
+    /// Begins a stream: [`Session::produce`](crate::Session::produce) is called as long as the window
+    /// has room. A session has one at a time; its messages may be those of several requests.
+    pub fn stream(&mut self) {
+        self.out.stream = Some(Stream { behind: self.behind });
+    }
+
+    /// Sends bytes as one message, or in parts where they are longer than the peer's buffers. They
+    /// are copied into a transmit buffer where the connection may have one.
+    pub fn send_bytes(&mut self, bytes: Vec<u8>) {
+        match self.behind {
+            None => self.out.queue_bytes(bytes, &self.worker.transmit),
+            behind => self.out.queue_behind(behind, Held::Bytes(bytes), &self.worker.transmit),
+        }
+    }
+
+    /// Sends a message from where it lies. It is no longer than the peer's buffers.
+    #[inline]
+    pub fn send(&mut self, message: Message) {
+        match self.behind {
+            None => self.out.queue(message),
+            behind => self.out.queue_behind(behind, Held::Message(message), &self.worker.transmit),
+        }
+    }
+
+    /// The smallest transmit buffer of at least `len` bytes; none when this connection has as many
+    /// as it may, or none is so long.
+    pub fn take(&self, len: usize) -> Option<Taken> {
+        self.worker.transmit.take(len, &self.out.lent)
+    }
+
+    /// The first `len` bytes of a transmit buffer, which comes back when they are sent.
+    pub fn message(&self, taken: Taken, len: usize) -> Message {
+        self.worker.transmit.message(taken, len)
+    }
+
+    /// Gives an unused transmit buffer back.
+    pub fn put(&self, taken: Taken) {
+        self.worker.transmit.put(taken);
+    }
+
+    /// Wakes the session at `when`, in the place of any time set before.
+    pub fn wake_at(&mut self, when: Instant) {
+        self.out.due = Some(when);
+    }
+
+    /// Wakes the session from any thread.
+    pub fn waker(&self) -> SessionWaker {
+        SessionWaker { mailbox: self.worker.mailbox.clone(), to: self.out.id }
+    }
+
+    /// Whether this connection is one too many: the session may say so, and does not
+    /// [admit](Self::admit) it.
+    pub fn is_turned_away(&self) -> bool {
+        self.out.permit.as_ref().is_some_and(crate::state::Permit::is_turned_away)
+    }
+
+    /// The peer's receive buffers have this length. Unless said, they have the usual one
+    /// ([`ServiceOptions::buffer_bytes`](crate::ServiceOptions::buffer_bytes)).
+    pub fn set_buffer_bytes(&mut self, bytes: usize) {
+        self.out.buffer_bytes = bytes.max(crate::part::PART_HEADER + 1);
+    }
+
+    /// Bytes of the peer's receive buffers.
+    pub fn buffer_bytes(&self) -> usize {
+        self.out.buffer_bytes
+    }
+
+    /// The peer has introduced itself. A connection that is not admitted within the deadline is
+    /// closed.
+    pub fn admit(&mut self) {
+        self.out.admitted = true;
+    }
+
+    /// The worker's clock.
+    pub fn clock(&self) -> &'a dyn Clock {
+        &*self.worker.clock
+    }
+
+    /// How the server does.
+    pub fn statistics(&self) -> Statistics {
+        self.worker.state.statistics()
+    }
+
+    /// Whether the peer opened the connection.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.out.permit.is_some()
+    }
+
+    /// The whole that a part completes, if it does.
+    pub(crate) fn assemble(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>, BadMessage> {
+        self.out.assembly.add(part)
+    }
+
+    /// An unfinished request is answered.
+    pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>) {
+        self.out.finish(place, reply, &self.worker.transmit);
+        self.behind = self.out.ordered.newest();
+    }
+}

@@ -1,0 +1,60 @@
+//! What every server needs and no server should write twice: listeners, admission, workers,
+//! sessions, requests that finish later, windows, deadlines; and the client's link.
+//!
+//! A system plugs in by two traits. A [`System`] is shared by all threads of a [`Server`] and makes
+//! a [`Session`] for each connection. The data's way through them:
+//!
+//! ```text
+//! accepting thread   verbs::Listener → a permit (or none: turned away) → a worker, in turn
+//! worker             RECV completes → envelope: number and body → Session::request
+//! session            Context::reply     the answer, now
+//!                    Context::later     a Ticket: the answer comes later, from any thread
+//!                    Context::stream    more messages than one: Session::produce is asked for the
+//!                                       next as long as the connection's window has room
+//! worker             outbox → SENDs, up to the window → completions release what they held
+//! ```
+//!
+//! Worker and connection are generic over the system, so a request costs no virtual call.
+//! [`Context`] and [`Ticket`] are plain types that know no system. Trait objects stand where a call
+//! is rare: [`Threads`], notices, and the provider with its clock.
+//!
+//! A session that breaks the protocol ([`BadMessage`]) loses its connection and nothing else. What
+//! a client can keep of the server is bounded: messages and bytes that wait for it, requests that
+//! are unfinished, transmit buffers, and the time for which it may take nothing.
+
+#![forbid(unsafe_code)]
+
+mod accept;
+pub mod client;
+mod connection;
+mod context;
+mod dial;
+mod envelope;
+mod notices;
+mod options;
+mod ordered;
+mod part;
+mod server;
+mod spin;
+mod state;
+mod stepped;
+mod system;
+mod threads;
+mod ticket;
+mod transmit;
+mod worker;
+
+pub use accept::Listening;
+pub use context::Context;
+pub use dial::Dialer;
+pub use envelope::{BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_MAGIC, kind, message, open};
+pub use notices::{Notices, OnFailure};
+pub use options::{ServiceOptions, TransmitOptions};
+pub use part::{ASSEMBLY_BYTES_MAX, Assembly, PART_HEADER, cut};
+pub use server::Server;
+pub use state::Statistics;
+pub use stepped::Stepped;
+pub use system::{Produced, Session, System};
+pub use threads::{Running, SystemThreads, Threads};
+pub use ticket::{Order, SessionWaker, Ticket};
+pub use transmit::{Message, Taken};

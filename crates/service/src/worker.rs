@@ -1,0 +1,474 @@
+//! A thread that serves connections: requests in, replies and streams out. It waits for no peer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use overside_memory::{Buffer, Segment};
+use overside_verbs::{
+    CompletionQueue, Link, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError,
+    WorkCompletion,
+};
+
+use crate::connection::Outgoing;
+use crate::context::{Context, Lends};
+use crate::envelope::{self, BadMessage, Kind};
+use crate::options::ServiceOptions;
+use crate::spin::{DOZE, SpinBudget, Wait};
+use crate::state::Permit;
+use crate::system::{Produced, Session, System};
+use crate::ticket::{ConnectionId, Letter, Mailbox};
+use crate::transmit::Transmit;
+
+/// A connection on its way to a worker.
+pub(crate) struct Arrival<S> {
+    pub(crate) link: Link,
+    pub(crate) origin: Origin<S>,
+}
+
+/// Who opened a connection.
+pub(crate) enum Origin<S> {
+    Peer(Permit),
+    /// This side, for this session; and the length of the peer's receive buffers.
+    Us(S, usize),
+}
+
+/// What a worker of a provider stands on.
+#[derive(Debug)]
+pub(crate) struct Ground<S> {
+    pub(crate) system: Arc<S>,
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) options: Arc<ServiceOptions>,
+}
+
+struct Connection<S> {
+    out: Outgoing,
+    session: S,
+}
+
+/// A worker's state; lives on its thread.
+pub(crate) struct Worker<S: System> {
+    system: Arc<S>,
+    queue: CompletionQueue,
+    lends: Lends,
+    connections: BTreeMap<QueuePair, Box<Connection<S::Session>>>,
+    /// Connections with a stream or messages to send.
+    busy: Vec<QueuePair>,
+    /// Connections whose session is to be woken at some time.
+    timed: Vec<QueuePair>,
+    budget: SpinBudget,
+    spare: Vec<(u64, Buffer)>,
+    /// When this round began.
+    now: Instant,
+    swept: Instant,
+}
+
+impl<S: System> Worker<S> {
+    /// # Errors
+    /// When the system has no room for the worker's buffers and descriptors.
+    pub(crate) fn new(ground: &Ground<S>, mailbox: Arc<Mailbox>) -> Result<Self, VerbsError> {
+        let Ground { system, provider, domain, options } = ground;
+        let port = PortOptions { shared_receives: RECEIVES, wake_at_half: true, ..PortOptions::default() };
+        // Room for a window, or the window would never be full.
+        let port = PortOptions { depth: options.window.clamp(port.depth, DEPTH_MAX), ..port };
+        let queue = CompletionQueue::new(provider.open_port(domain, port)?);
+        // Each takes the longest request. Untouched memory is not there, so its length costs nothing.
+        let bytes = options.request_bytes_max.next_multiple_of(64);
+        let buffers = Segment::private(bytes * RECEIVES)?.carve(bytes);
+        let received = buffers[0].segment();
+        let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit, received)?;
+        let (state, clock) = (mailbox.state.clone(), provider.clock());
+        let now = clock.now();
+        Ok(Self {
+            system: system.clone(),
+            queue,
+            lends: Lends { state, options: options.clone(), transmit, mailbox, clock },
+            connections: BTreeMap::new(),
+            busy: Vec::new(),
+            timed: Vec::new(),
+            budget: SpinBudget::default(),
+            spare: buffers.into_iter().map(|b| (0, b)).collect(),
+            now,
+            swept: now,
+        })
+    }
+
+    /// Serves until the server stops: the connections that come in through `arrivals`.
+    pub(crate) fn run(mut self, arrivals: &Receiver<Arrival<S::Session>>) {
+        let mut done = Vec::new();
+        while !self.lends.state.stop.load(Ordering::Acquire) {
+            self.round(arrivals, &mut done, true);
+        }
+        self.lends.mailbox.close();
+        let open: Vec<QueuePair> = self.connections.keys().copied().collect();
+        open.into_iter().for_each(|qp| self.forget(qp, "the server stops"));
+    }
+
+    /// Does what there is to do, and then waits for more if it `may_wait`; false when there was nothing.
+    pub(crate) fn round(
+        &mut self,
+        arrivals: &Receiver<Arrival<S::Session>>,
+        done: &mut Vec<WorkCompletion>,
+        may_wait: bool,
+    ) -> bool {
+        self.now = self.lends.clock.now();
+        let mut found = false;
+        if self.lends.mailbox.look() {
+            found = true;
+            self.take_arrivals(arrivals);
+            self.take_letters();
+        }
+        self.wake_due();
+        let _ = self.queue.post_receive(None, &mut self.spare);
+        let waits = self.feed();
+        if waits && may_wait {
+            self.wait(done);
+        } else {
+            self.queue.poll(done);
+        }
+        found |= !done.is_empty();
+        for completion in done.drain(..) {
+            self.complete(completion);
+        }
+        while let Some(PortEvent::Disconnected { queue_pair, status, reason }) = self.queue.next_event() {
+            // A client that says goodbye is no news.
+            if status != Status::Flushed {
+                self.tell(queue_pair, &reason);
+            }
+            self.forget(queue_pair, &reason);
+        }
+        self.sweep();
+        found || !waits
+    }
+
+    /// Waits until something is done.
+    fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
+        let (patience, full) = (self.patience(), self.windows_full());
+        let (spun, slept) = (self.queue.spun(), self.queue.sleeps());
+        let Self { queue, lends, budget, connections, .. } = self;
+        let (clock, other) = (&lends.clock, Some(lends.mailbox.fd()));
+        // Who sleeps without a look at the mailbox would notice a finished request late.
+        let alone = connections.len() == 1 && connections.values().all(|c| c.out.unfinished == 0);
+        let wait = budget.wait(full, alone, || clock.now());
+        // Only a failing system call ends the wait with an error; the next turn tries again.
+        let _ = match wait {
+            Wait::Poll => queue.poll_wait_or(done, patience, other),
+            Wait::Sleep => queue.sleep_or(done, patience, other),
+            Wait::Doze => queue.sleep_or(done, Some(patience.map_or(DOZE, |patience| patience.min(DOZE))), None),
+        };
+        let spun = queue.spun() - spun;
+        lends.state.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
+        let slept = queue.sleeps() > slept;
+        if slept {
+            lends.mailbox.drain();
+        }
+        budget.waited(wait, slept, !done.is_empty(), || clock.now());
+        self.now = self.lends.clock.now();
+    }
+
+    fn take_arrivals(&mut self, arrivals: &Receiver<Arrival<S::Session>>) {
+        while let Ok(Arrival { link, origin }) = arrivals.try_recv() {
+            let peer = link.peer.description.clone();
+            let queue_pair = match self.queue.attach(link) {
+                Ok(queue_pair) => queue_pair,
+                Err(error) => {
+                    self.lends.state.say(&format!("the connection of {peer} could not be set up: {error}"));
+                    if let Origin::Us(mut session, _) = origin {
+                        session.ended(&error.to_string());
+                    }
+                    continue;
+                }
+            };
+            let (session, permit, buffer_bytes) = match origin {
+                Origin::Peer(permit) => (self.system.session(), Some(permit), self.lends.options.buffer_bytes),
+                Origin::Us(session, buffer_bytes) => (session, None, buffer_bytes),
+            };
+            let id = ConnectionId { queue_pair, serial: self.lends.mailbox.serial() };
+            let out = Outgoing::new(id, peer, permit, buffer_bytes, self.now);
+            self.connections.insert(queue_pair, Box::new(Connection { out, session }));
+            self.attend(queue_pair, |session, context| {
+                session.opened(context);
+                Ok(())
+            });
+        }
+    }
+
+    /// Takes what other threads have to say to sessions.
+    fn take_letters(&mut self) {
+        for letter in self.lends.mailbox.take() {
+            let (Letter::Reply { to, .. } | Letter::Dropped { to, .. } | Letter::Wake(to)) = letter;
+            // Its connection may be gone, and its queue pair another's in a worker that began again.
+            if self.connections.get(&to.queue_pair).is_none_or(|c| c.out.id != to) {
+                continue;
+            }
+            let system = self.system.clone();
+            self.attend(to.queue_pair, |session, context| match letter {
+                Letter::Wake(_) => session.woken(context),
+                Letter::Reply { place, reply, .. } => {
+                    context.finish(place, reply);
+                    Ok(())
+                }
+                Letter::Dropped { place, number, .. } => {
+                    context.finish(place, envelope::message(number, |body| system.unfinished(body)));
+                    Ok(())
+                }
+            });
+        }
+    }
+
+    /// Wakes the sessions whose time has come.
+    fn wake_due(&mut self) {
+        for at in (0..self.timed.len()).rev() {
+            let queue_pair = self.timed[at];
+            let due = self.connections.get_mut(&queue_pair).map(|c| &mut c.out.due);
+            match due {
+                Some(Some(due)) if *due > self.now => {}
+                Some(due @ Some(_)) => {
+                    *due = None;
+                    self.timed.swap_remove(at);
+                    self.attend(queue_pair, |session, context| session.woken(context));
+                }
+                Some(None) | None => drop(self.timed.swap_remove(at)),
+            }
+        }
+    }
+
+    /// Calls a session, and sees to what comes of it.
+    #[inline]
+    fn attend(
+        &mut self,
+        queue_pair: QueuePair,
+        what: impl FnOnce(&mut S::Session, &mut Context<'_>) -> Result<(), BadMessage>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&queue_pair) else { return };
+        let Connection { out, session } = &mut **connection;
+        let outcome = what(session, &mut Context::new(out, &self.lends));
+        let outcome = outcome.and_then(|()| catch_up(out, session, &self.lends));
+        if let Err(BadMessage(what)) = outcome {
+            return self.dismiss(queue_pair, what);
+        }
+        if out.overflows() {
+            return self.dismiss(queue_pair, "it asks on and on and takes no answer");
+        }
+        if out.due.is_some() && !self.timed.contains(&queue_pair) {
+            self.timed.push(queue_pair);
+        }
+        let waiting = out.waiting_bytes();
+        if !self.busy.contains(&queue_pair) {
+            self.busy.push(queue_pair);
+        }
+        // Many that leave a little must not fill the memory either.
+        if waiting > WAITING_BYTES_EACH && self.waits_too_much() {
+            self.dismiss(queue_pair, "it takes no answer, and too many bytes wait for clients that take none");
+        }
+    }
+
+    /// Whether more waits for all its peers together than may.
+    fn waits_too_much(&self) -> bool {
+        self.connections.values().map(|c| c.out.waiting_bytes()).sum::<u64>() > WAITING_BYTES_MAX
+    }
+
+    fn complete(&mut self, completion: WorkCompletion) {
+        if completion.opcode == Opcode::Send {
+            if let Some(connection) = completion.queue_pair.and_then(|qp| self.connections.get_mut(&qp)) {
+                connection.out.completed(self.now);
+            }
+            return;
+        }
+        let Some(buffer) = completion.buffer else { return };
+        if completion.status == Status::Success
+            && let Some(queue_pair) = completion.queue_pair
+        {
+            self.receive(queue_pair, &buffer[..completion.bytes as usize]);
+        }
+        self.spare.push((0, buffer));
+    }
+
+    /// Hands a message to its session, unless an unfinished request holds it up.
+    fn receive(&mut self, queue_pair: QueuePair, message: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&queue_pair) else { return };
+        let Connection { out, session } = &mut **connection;
+        let held_up = out.barrier.is_some()
+            && envelope::open(message).is_ok_and(|(_, body)| out.permit.is_none() || !session.overtakes(body));
+        if held_up {
+            out.behind.push_back(message.to_vec());
+        }
+        self.attend(queue_pair, |session, context| if held_up { Ok(()) } else { heard(session, context, message) });
+    }
+
+    /// Gives every busy connection a turn; true when nothing can be done before something completes.
+    fn feed(&mut self) -> bool {
+        let mut waits = true;
+        let mut at = 0;
+        while at < self.busy.len() {
+            let Some(connection) = self.connections.get_mut(&self.busy[at]) else {
+                self.busy.swap_remove(at);
+                continue;
+            };
+            let Connection { out, session } = &mut **connection;
+            let window = out.window(self.lends.options.window, self.lends.options.buffer_bytes);
+            let produced = out.streams() && produce(out, session, &self.lends, window);
+            if !out.outbox.is_empty() && window > out.in_flight {
+                if out.in_flight == 0 {
+                    out.progressed = self.now;
+                }
+                let before = out.outbox.len();
+                let posted = self.queue.post(out.id.queue_pair, &mut out.outbox);
+                out.in_flight += before - out.outbox.len();
+                if let Err(error) = posted {
+                    let queue_pair = out.id.queue_pair;
+                    self.dismiss(queue_pair, &error.to_string());
+                    continue;
+                }
+                waits &= before == out.outbox.len() && !produced;
+            }
+            if out.stream.is_none() && out.outbox.is_empty() {
+                self.busy.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        waits
+    }
+
+    /// Whether nothing can be done before peers have taken half of what is in flight to them.
+    fn windows_full(&self) -> bool {
+        let options = &self.lends.options;
+        let full = |qp: &QueuePair| {
+            self.connections.get(qp).is_some_and(|connection| {
+                let out = &connection.out;
+                out.stream.is_some() && out.in_flight >= out.window(options.window, options.buffer_bytes)
+            })
+        };
+        !self.busy.is_empty() && self.busy.iter().all(full)
+    }
+
+    /// How long it may sleep: for ever when nothing is owed.
+    fn patience(&self) -> Option<Duration> {
+        let owed = self.busy.iter().any(|qp| self.connections.contains_key(qp))
+            || self.connections.values().any(|c| c.out.in_flight > 0 || !c.out.admitted);
+        let due = self.timed.iter().filter_map(|qp| self.connections.get(qp)?.out.due).min();
+        let due = due.map(|due| due.saturating_duration_since(self.now));
+        owed.then_some(SWEEP).into_iter().chain(due).min()
+    }
+
+    /// Closes connections that have not taken anything for too long.
+    fn sweep(&mut self) {
+        if self.now.saturating_duration_since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = self.now;
+        self.lends.transmit.trim();
+        self.connections.values_mut().for_each(|c| c.session.tidy());
+        let overdue = |since| self.now.saturating_duration_since(since) > self.lends.options.deadline;
+        let late = |out: &Outgoing| {
+            let untaken = out.in_flight > 0 && overdue(out.progressed);
+            let strange = !out.admitted && overdue(out.since);
+            let why = (strange, "it did not introduce itself in time");
+            [(untaken, "it did not take what was sent in time"), why]
+                .into_iter()
+                .find_map(|(so, why)| so.then_some(why))
+        };
+        let late = self.connections.iter().filter_map(|(qp, c)| Some((*qp, late(&c.out)?)));
+        let late: Vec<(QueuePair, &str)> = late.collect();
+        late.into_iter().for_each(|(qp, why)| self.dismiss(qp, why));
+    }
+
+    /// Closes a connection for cause.
+    fn dismiss(&mut self, queue_pair: QueuePair, why: &str) {
+        self.tell(queue_pair, why);
+        self.lends.state.closed_for_cause.fetch_add(1, Ordering::Relaxed);
+        self.forget(queue_pair, why);
+    }
+
+    /// Tells the operator how a connection ended.
+    fn tell(&self, queue_pair: QueuePair, why: &str) {
+        if let Some(connection) = self.connections.get(&queue_pair) {
+            self.lends.state.say(&format!("the connection of {} ended: {why}", connection.out.peer));
+        }
+    }
+
+    fn forget(&mut self, queue_pair: QueuePair, why: &str) {
+        self.queue.close(queue_pair);
+        if let Some(mut connection) = self.connections.remove(&queue_pair) {
+            connection.session.ended(why);
+        }
+    }
+}
+
+impl<S: System> Drop for Worker<S> {
+    fn drop(&mut self) {
+        self.lends.transmit.close();
+    }
+}
+
+/// A message, to the method of a session that it is for.
+#[inline]
+fn heard<S: Session>(session: &mut S, context: &mut Context<'_>, message: &[u8]) -> Result<(), BadMessage> {
+    if context.is_accepted() {
+        let (number, body) = envelope::open(message)?;
+        return session.request(context, number, body);
+    }
+    if envelope::kind(message) != Kind::Part {
+        return answered(session, context, message);
+    }
+    match context.assemble(message)? {
+        Some(whole) => answered(session, context, &whole),
+        None => Ok(()),
+    }
+}
+
+/// A whole message on a connection that this side opened.
+fn answered<S: Session>(session: &mut S, context: &mut Context<'_>, message: &[u8]) -> Result<(), BadMessage> {
+    match envelope::kind(message) {
+        Kind::Control => {
+            let (number, body) = envelope::open(message)?;
+            session.reply(context, number, body)
+        }
+        Kind::Data => session.data(context, message),
+        Kind::Part => Err(BadMessage("parts within parts")),
+    }
+}
+
+/// Carries out the requests that were held up, once nothing holds them up any more.
+#[inline]
+fn catch_up<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends) -> Result<(), BadMessage> {
+    while out.barrier.is_none() && !out.behind.is_empty() && !out.overflows() {
+        let Some(message) = out.behind.pop_front() else { break };
+        heard(session, &mut Context::new(out, lends), &message)?;
+    }
+    Ok(())
+}
+
+/// Queues messages of the running stream as far as the window reaches; true when it queued any.
+fn produce<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends, window: usize) -> bool {
+    let until = window.min(out.in_flight + out.outbox.len() + PRODUCE_AT_ONCE);
+    let mut produced = false;
+    while out.in_flight + out.outbox.len() < until {
+        match session.produce(&mut Context::of_stream(out, lends)) {
+            Produced::Message => produced = true,
+            Produced::Wait => return false,
+            Produced::End => {
+                out.stream = None;
+                return true;
+            }
+        }
+    }
+    produced
+}
+
+/// Receive buffers of a worker, shared by all its connections.
+const RECEIVES: usize = 32;
+/// Requests of one connection in its provider's rings, whatever the window.
+const DEPTH_MAX: usize = 1024;
+/// How often late clients are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Messages produced before they are posted: the client should not wait for a whole window.
+const PRODUCE_AT_ONCE: usize = 4;
+/// Bytes that may wait for all clients of a worker together, and what each may have of them in any
+/// case: the longest reply but one.
+const WAITING_BYTES_MAX: u64 = 256 << 20;
+const WAITING_BYTES_EACH: u64 = 2 << 20;

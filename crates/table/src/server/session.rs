@@ -1,0 +1,299 @@
+//! One client: what it asks for, and the scan that it is fed.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use overside_bwtree::PinAccount;
+use overside_service::{BadMessage, Context, Order, Produced, Session, System, Ticket};
+
+use super::apply::{self, Deleting, Parked};
+use super::scan::ActiveScan;
+use super::store::{Store, Table, fault};
+use super::used::Used;
+use super::{Prices, ServerOptions};
+use crate::schema::SCHEMA_BYTES_MAX;
+use crate::wire::{
+    self, Fault, FaultCode, Features, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, VERSION,
+};
+
+/// The tables as the connections of one provider see them.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(super) store: Arc<Store>,
+    pub(super) prices: Prices,
+    pub(super) options: ServerOptions,
+}
+
+impl System for Tables {
+    type Session = TableSession;
+
+    fn session(self: &Arc<Self>) -> TableSession {
+        TableSession {
+            tables: self.clone(),
+            state: State::New,
+            scan: None,
+            pins: Pins::default(),
+            deleting: None,
+            used: Used::default(),
+        }
+    }
+
+    fn unfinished(&self, body: &mut Vec<u8>) {
+        let text = "the server gave the request up; this is a bug of the server, please report it";
+        wire::append(body, &Reply::Fault(fault(FaultCode::Closing, text.into())));
+    }
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub(crate) struct TableSession {
+    pub(super) tables: Arc<Tables>,
+    state: State,
+    pub(super) scan: Option<ActiveScan>,
+    pub(super) pins: Pins,
+    /// A delete that waits for memory.
+    deleting: Option<(Parked, Ticket)>,
+    used: Used,
+}
+
+/// By table, what a client's transmissions pin. Accounts end with the scans and pages that have
+/// them, and keep no table.
+#[derive(Debug, Default)]
+pub(super) struct Pins(Vec<(u32, Weak<PinAccount>)>);
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has said nothing.
+    New,
+    /// It said Hello, and was told why it is not served.
+    Refused,
+    /// Both sides said Hello.
+    Welcome,
+}
+
+impl Session for TableSession {
+    fn request(&mut self, context: &mut Context<'_>, number: u32, body: &[u8]) -> Result<(), BadMessage> {
+        if let Some(version) = wire::other_version(body) {
+            return self.refuse_version(context, number, version);
+        }
+        let request = wire::decode_body(body)?;
+        if let Request::Hello { block_bytes, .. } = request {
+            return self.hello(context, number, block_bytes);
+        }
+        if self.state != State::Welcome {
+            return Err(BadMessage("a request before Hello"));
+        }
+        let outcome = self.carry_out(context, number, request);
+        if let Some(reply) = outcome.unwrap_or_else(|fault| Some(Reply::Fault(fault))) {
+            context.reply(number, |body| wire::append(body, &reply));
+        }
+        Ok(())
+    }
+
+    fn overtakes(&self, body: &[u8]) -> bool {
+        matches!(wire::decode_body(body), Ok(Request::Cancel))
+    }
+
+    fn produce(&mut self, context: &mut Context<'_>) -> Produced {
+        self.produce_answer(context)
+    }
+
+    /// Goes on with a delete that waited for memory.
+    fn woken(&mut self, context: &mut Context<'_>) -> Result<(), BadMessage> {
+        if let Some((parked, ticket)) = self.deleting.take() {
+            // By then, whoever does not take what was sent is closed, and holds nothing back any more.
+            let patience = (self.tables.options.deadline + LET_GO).min(PARKED_MAX);
+            match parked.resume(patience, context.clock().now()) {
+                Ok(Deleting::Parked(parked)) => self.park(context, parked, ticket),
+                Ok(Deleting::Done(applied)) => finish(context, ticket, &Reply::Applied(applied)),
+                Err(fault) => finish(context, ticket, &Reply::Fault(fault)),
+            }
+        }
+        Ok(())
+    }
+
+    fn tidy(&mut self) {
+        self.used.forget_dropped();
+        self.pins.tidy();
+    }
+}
+
+impl TableSession {
+    fn hello(&mut self, context: &mut Context<'_>, number: u32, block_bytes: u32) -> Result<(), BadMessage> {
+        if self.state != State::New {
+            return Err(BadMessage("a second Hello"));
+        }
+        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&(block_bytes as usize)) {
+            return Err(BadMessage("receive buffers of an absurd size"));
+        }
+        context.set_buffer_bytes(block_bytes as usize);
+        if context.is_turned_away() {
+            let max = self.tables.options.connections_max;
+            let text = format!(
+                "the server has {max} connections and takes no more; close some, or serve with a higher --max-connections"
+            );
+            self.refuse(context, number, FaultCode::TooManyConnections, text);
+            return Ok(());
+        }
+        self.state = State::Welcome;
+        context.admit();
+        let reply = Reply::Hello {
+            version: VERSION,
+            request_bytes_max: REQUEST_BYTES_MAX as u32,
+            pid: std::process::id(),
+            features: Features::ALL,
+        };
+        context.reply(number, |body| wire::append(body, &reply));
+        Ok(())
+    }
+
+    /// Of such a client only the version is known, and that it reads a fault.
+    fn refuse_version(&mut self, context: &mut Context<'_>, number: u32, version: u16) -> Result<(), BadMessage> {
+        if self.state != State::New {
+            return Err(BadMessage("a second Hello"));
+        }
+        let text = format!("this server speaks version {VERSION}, the client {version}; update the older one");
+        self.refuse(context, number, FaultCode::BadRequest, text);
+        Ok(())
+    }
+
+    fn refuse(&mut self, context: &mut Context<'_>, number: u32, code: FaultCode, text: String) {
+        self.state = State::Refused;
+        context.reply(number, |body| wire::append(body, &Reply::Fault(fault(code, text))));
+    }
+
+    /// The reply, where there is one at once.
+    fn carry_out(
+        &mut self,
+        context: &mut Context<'_>,
+        number: u32,
+        request: Request<'_>,
+    ) -> Result<Option<Reply>, Fault> {
+        let store = &self.tables.store;
+        Ok(Some(match request {
+            Request::Hello { .. } => return Err(fault(FaultCode::BadRequest, "a second Hello".into())),
+            Request::Create { name, schema } => {
+                if schema.len() > SCHEMA_BYTES_MAX {
+                    return Err(fault(FaultCode::BadRequest, "the schema is too long".into()));
+                }
+                Reply::Table(store.create(name, schema)?.info())
+            }
+            Request::Drop { name } => {
+                store.drop_table(name)?;
+                Reply::Dropped
+            }
+            Request::List { after } => {
+                let (tables, more) = store.listed(after);
+                Reply::Tables { tables, more }
+            }
+            Request::Describe { name } => Reply::Table(store.named(name)?.info()),
+            Request::Put { table, mode, rows } => {
+                Reply::Applied(apply::put(&*self.used.table(store, table)?, mode, rows)?)
+            }
+            Request::Get { table, key } => Reply::Row(apply::get(&*self.used.table(store, table)?, key)?),
+            Request::Delete { table, keys } => {
+                let table = self.used.table(store, table)?;
+                match apply::delete(&table, keys, || context.clock().now())? {
+                    Deleting::Done(applied) => Reply::Applied(applied),
+                    Deleting::Parked(parked) => {
+                        // What the client asks for next is carried out after the delete.
+                        let ticket = context.later(number, Order::Requests);
+                        self.park(context, parked, ticket);
+                        return Ok(None);
+                    }
+                }
+            }
+            Request::Scan(scan) => {
+                self.start_scan(number, &scan)?;
+                context.stream();
+                return Ok(None);
+            }
+            Request::Cancel => {
+                if let Some(scan) = &mut self.scan {
+                    scan.cancel();
+                }
+                return Ok(None);
+            }
+            Request::Stats => Reply::Stats(self.stats(context)),
+        }))
+    }
+
+    fn park(&mut self, context: &mut Context<'_>, parked: Parked, ticket: Ticket) {
+        context.wake_at(parked.due());
+        self.deleting = Some((parked, ticket));
+    }
+
+    fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>) -> Result<(), Fault> {
+        if self.scan.is_some() {
+            let text = "a scan is running on this connection; finish or cancel it, or open another connection";
+            return Err(fault(FaultCode::BadRequest, text.into()));
+        }
+        let table = self.used.table(&self.tables.store, request.table)?;
+        let account = self.pins.account(&table);
+        self.scan = Some(ActiveScan::new(number, table, request, account)?);
+        Ok(())
+    }
+
+    fn stats(&self, context: &Context<'_>) -> ServerStats {
+        let service = context.statistics();
+        let mut stats = ServerStats {
+            pid: std::process::id(),
+            connections: service.connections,
+            cpu_ns: process_cpu_ns(),
+            empty_poll_ns: service.empty_poll_ns,
+            closed_for_cause: service.closed_for_cause,
+            waiting: service.unfinished,
+            ..ServerStats::default()
+        };
+        for table in self.tables.store.all() {
+            let tree = table.tree.stats();
+            stats.bytes_committed += tree.committed_bytes;
+            stats.bytes_allocated += tree.used_bytes;
+            stats.bytes_pinned += tree.held_by_pins_bytes;
+            stats.consolidations += tree.consolidations;
+        }
+        stats
+    }
+}
+
+impl Pins {
+    fn account(&mut self, table: &Table) -> Arc<PinAccount> {
+        self.tidy();
+        let known = self.0.iter().find(|(id, _)| *id == table.id).and_then(|(_, account)| account.upgrade());
+        if let Some(account) = known {
+            return account;
+        }
+        let account = table.tree.pin_account();
+        self.0.push((table.id, Arc::downgrade(&account)));
+        account
+    }
+
+    fn tidy(&mut self) {
+        self.0.retain(|(_, account)| account.strong_count() > 0);
+    }
+
+    /// Whether more than `bytes` stay in memory only because this client has not taken them yet.
+    pub(super) fn hold_more_than(&self, bytes: u64) -> bool {
+        let accounts = || self.0.iter().filter_map(|(_, account)| account.upgrade());
+        let pinned = accounts().map(|account| account.pinned_bytes()).sum::<u64>();
+        pinned > bytes && accounts().map(|account| account.held_bytes()).sum::<u64>() > bytes
+    }
+}
+
+fn finish(context: &mut Context<'_>, ticket: Ticket, reply: &Reply) {
+    context.complete(ticket, |body| wire::append(body, reply));
+}
+
+fn process_cpu_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// How long after the deadline slow clients are noticed at the latest, and what they held is let go.
+const LET_GO: Duration = Duration::from_secs(2);
+/// A delete waits no longer: a client's own patience is half a minute.
+const PARKED_MAX: Duration = Duration::from_secs(20);
+/// Smallest and largest receive buffers of a client.
+const BLOCK_BYTES_MIN: usize = 1 << 10;
+const BLOCK_BYTES_MAX: usize = 4 << 20;
