@@ -1,13 +1,12 @@
 //! What a device can do, what things cost on it, and which way of sending is cheapest.
 //!
-//! Pure: no I/O, no clock, no memory. A [`Profile`] comes from a calibration that somebody
-//! else ran; [`plan`] compares [`Alternative`]s, each a description of the work that one way
-//! of sending causes at both ends, and answers with a [`Plan`]: what it chose, at what price,
-//! and the prices it turned down. It knows regions and devices, and no tables.
+//! Pure: no I/O, no clock, no memory. A [`Profile`] comes from a calibration that its caller ran. A
+//! [`Planner`] prices every way of sending a shape by it ([`Planner::plan`]). What its caller has
+//! laid out itself, such as a page of a table, is a [`Draft`], priced by the same curves and weighed
+//! in the same way; [`Plan::cheapest`] chooses among drafts. The crate knows shapes and devices, and
+//! no tables.
 //!
-//! Costs are linear because devices are (a ConnectX-3, fitted to the figures of to-copy: 0.10 µs a request + 34 ns an
-//! SGE + bytes at 5.8 GB/s; copy-out 0.49 µs + bytes at 7.04 GB/s); what bends them (cache
-//! sizes) is in [`Profile`]'s steps.
+//! A price is a straight line between two measured lengths; [`Bends`] has the points.
 #![forbid(unsafe_code)]
 
 mod boxes;
@@ -15,6 +14,7 @@ mod cache;
 mod capabilities;
 mod curve;
 mod division;
+mod draft;
 mod packing;
 mod plan;
 mod planner;
@@ -29,8 +29,9 @@ pub use boxes::{Boxes, PerByte, PerLine, Separable, bottleneck, capped, separabl
 pub use cache::PlanCache;
 pub use capabilities::{AtomicScope, Capabilities, ForeignMemory};
 pub use curve::{Curve, CurveError, Line};
-pub use plan::{Alternative, Goal, Plan, Price, plan};
+pub use draft::Draft;
+pub use plan::{Goal, Plan, Price};
 pub use planner::Planner;
-pub use profile::{Bends, Distance, Profile, Work};
+pub use profile::{Bends, Distance, Profile};
 pub use text::ProfileError;
 pub use view::{Force, PlanError, Terms, ViewPlan, Way};

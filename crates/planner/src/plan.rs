@@ -1,7 +1,5 @@
 //! Choosing among ways of sending.
 
-use crate::profile::{Profile, Work};
-
 /// What is to be small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Goal {
@@ -16,20 +14,7 @@ pub enum Goal {
     Latency,
 }
 
-/// One way of sending: its name and the work it causes at both ends.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Alternative<'a> {
-    /// For people: `copy`, `gather`, …
-    pub name: &'a str,
-    /// What the sender does.
-    pub sender: Work,
-    /// What the receiver does.
-    pub receiver: Work,
-    /// Bytes on the wire.
-    pub wire_bytes: f64,
-}
-
-/// What an alternative costs.
+/// What a way of sending costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
     /// The figure that was compared, by the goal, in nanoseconds.
@@ -40,7 +25,7 @@ pub struct Price {
     pub receiver_ns: f64,
 }
 
-/// What was chosen, and what was not.
+/// What was chosen of several ways, and what was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<const N: usize> {
     /// Index of the cheapest alternative.
@@ -50,6 +35,13 @@ pub struct Plan<const N: usize> {
 }
 
 impl<const N: usize> Plan<N> {
+    /// Chooses the cheapest of the ways that can be done; the first of equals. None where none can.
+    pub fn cheapest(prices: [Option<Price>; N]) -> Option<Self> {
+        let possible = prices.iter().enumerate().filter_map(|(i, price)| Some((i, price.as_ref()?.ns)));
+        let (chosen, _) = possible.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(Plan { chosen, prices })
+    }
+
     /// The price of what was chosen.
     pub fn price(&self) -> Price {
         self.prices[self.chosen].unwrap_or_default()
@@ -62,49 +54,8 @@ impl<const N: usize> Plan<N> {
     }
 }
 
-/// Prices `alternatives` (`None` where one cannot be done) and chooses the cheapest; the first
-/// of equals. Allocates nothing: it may run for every page of a scan.
-///
-/// Returns `None` when none can be done.
-pub fn plan<const N: usize>(
-    profile: &Profile,
-    goal: Goal,
-    alternatives: &[Option<Alternative<'_>>; N],
-) -> Option<Plan<N>> {
-    let mut prices = [None; N];
-    let mut chosen: Option<(usize, f64)> = None;
-    for (i, alternative) in alternatives.iter().enumerate() {
-        let Some(alternative) = alternative else { continue };
-        let price = price(profile, goal, alternative);
-        prices[i] = Some(price);
-        if chosen.is_none_or(|(_, best)| price.ns < best) {
-            chosen = Some((i, price.ns));
-        }
-    }
-    chosen.map(|(chosen, _)| Plan { chosen, prices })
-}
-
-fn price(profile: &Profile, goal: Goal, alternative: &Alternative<'_>) -> Price {
-    let sender_ns = profile.sender_ns(&alternative.sender);
-    let receiver_ns = profile.receiver_ns(&alternative.receiver);
-    let wire_ns = alternative.wire_bytes * profile.wire_byte_ns;
-    weigh(goal, sender_ns, receiver_ns, wire_ns)
-}
-
-/// What ends and wire take, as one figure by the goal.
-pub(crate) fn weigh(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64) -> Price {
-    let ns = match goal {
-        // The sum breaks ties between alternatives whose slower end is the same.
-        Goal::Throughput => sender_ns.max(receiver_ns).max(wire_ns) + (sender_ns + receiver_ns) * TIE_SHARE,
-        Goal::TotalCpu => sender_ns + receiver_ns,
-        Goal::SenderCpu => sender_ns,
-        Goal::Latency => sender_ns + wire_ns + receiver_ns,
-    };
-    Price { ns, sender_ns, receiver_ns }
-}
-
-/// As [`weigh`], for a stream between two ends with little room between them, which often share a cache or a core as well: where both
-/// are busy nearly all the time each waits for the other now and then, and the stream takes longer than the slower one by itself.
+/// What ends and wire take as one figure, for a stream between two ends with little room between them, which often share a cache or a
+/// core as well: where both are busy nearly all the time each waits for the other now and then, and the stream takes longer than the slower one by itself.
 ///
 /// `both_busy` is how many times as long work takes while the other end works as well. While the faster end does so, both are slower by
 /// it, and the slower end does the rest alone. Where that is not known, the root of the squares: choosing by it came nearer to the best
@@ -120,11 +71,16 @@ pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns
         };
         return Price { ns: ns.max(wire_ns), sender_ns, receiver_ns };
     }
-    weigh(goal, sender_ns, receiver_ns, wire_ns)
+    let ns = match goal {
+        Goal::SenderCpu => sender_ns,
+        Goal::Latency => sender_ns + wire_ns + receiver_ns,
+        Goal::Throughput | Goal::TotalCpu => sender_ns + receiver_ns,
+    };
+    Price { ns, sender_ns, receiver_ns }
 }
 
-/// Share of the summed processor time that counts beside the slower end's: a saving at the faster end
-/// is worth something, for its core has other work, and less than the same saving at the slower one.
+/// Share of the faster end's time that counts at least: a saving there is worth something, for its
+/// core has other work.
 const TIE_SHARE: f64 = 1.0 / 32.0;
 /// What the faster end's time adds at most: prices are of ends that wait by polling, which slows two threads of one core as well.
 const SHARED_CORE: f64 = 0.5;
@@ -132,63 +88,6 @@ const SHARED_CORE: f64 = 0.5;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A ConnectX-3, fitted to the figures of to-copy.
-    fn connectx3() -> Profile {
-        Profile {
-            send_request_ns: 100.0,
-            send_fragment_ns: 34.0,
-            send_byte_ns: 1.0 / 5.8,
-            pack_byte_ns: 1.0 / 7.04,
-            pack_piece_ns: 0.0,
-            pack_request_ns: 0.0,
-            row_ns: 0.0,
-            receive_request_ns: 0.0,
-            receive_fragment_ns: 0.0,
-            receive_byte_ns: 0.0,
-            wire_byte_ns: 1.0 / 5.8,
-            bends: crate::Bends::default(),
-            source: "fitted to to-copy".into(),
-            elsewhere: None,
-        }
-    }
-
-    fn ways(records: f64, size: f64) -> [Option<Alternative<'static>>; 2] {
-        let bytes = records * size;
-        let one = Work { requests: 1.0, fragments: 1.0, ..Work::default() };
-        let copy = Work { packed_bytes: bytes, ..one };
-        let gather = Work { fragments: records, bytes, ..one };
-        [
-            Some(Alternative { name: "copy", sender: copy, receiver: one, wire_bytes: bytes }),
-            Some(Alternative { name: "gather", sender: gather, receiver: one, wire_bytes: bytes }),
-        ]
-    }
-
-    #[test]
-    fn small_records_are_copied_and_large_ones_gathered_when_the_sender_counts() {
-        // to-copy §5.1, §6 TC-C06: descriptors grow with the record count.
-        let small = plan(&connectx3(), Goal::Throughput, &ways(32.0, 128.0)).unwrap();
-        assert_eq!(small.chosen, 0);
-        let mut profile = connectx3();
-        profile.send_byte_ns = 0.0; // the NIC moves the bytes
-        let large = plan(&profile, Goal::SenderCpu, &ways(16.0, 1024.0)).unwrap();
-        assert_eq!(large.chosen, 1);
-        assert_eq!(large.runner_up().map(|r| r.0), Some(0));
-        assert!(large.price().ns < large.runner_up().unwrap().1.ns);
-    }
-
-    /// Where the sender's processor moves the bytes, what it has just packed costs it less than what no cache holds.
-    #[test]
-    fn what_was_just_packed_is_sent_from_the_cache() {
-        let mut profile = Profile { pack_byte_ns: 0.1, ..connectx3() };
-        let all = Work { bytes: 10_000.0, packed_bytes: 10_000.0, ..Work::default() };
-        let sender_ns = |profile: &Profile, work: Work| profile.sender_ns(&work);
-        assert!((sender_ns(&profile, all) - (1000.0 + 10_000.0 / 5.8)).abs() < 0.01, "nothing is known of the cache");
-        profile.bends.send_packed = crate::Curve::new([(1 << 12, 300.0), (1 << 14, 1638.4)]).unwrap();
-        assert!((sender_ns(&profile, all) - 2000.0).abs() < 0.01);
-        let beside = Work { bytes: 15_800.0, ..all };
-        assert!((sender_ns(&profile, beside) - 3000.0).abs() < 0.01, "what was not packed lies where it lay");
-    }
 
     #[test]
     fn a_stream_takes_as_long_as_both_ends_slow_each_other() {
@@ -200,9 +99,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_not_chosen() {
-        let [copy, _] = ways(1.0, 1.0);
-        assert_eq!(plan(&connectx3(), Goal::Latency, &[None, copy]).map(|p| p.chosen), Some(1));
-        assert!(plan::<1>(&connectx3(), Goal::Latency, &[None]).is_none());
+    fn the_cheapest_that_can_be_done_is_chosen() {
+        let price = |ns| Some(Price { ns, ..Price::default() });
+        let plan = Plan::cheapest([None, price(3.0), price(2.0), price(2.0)]).unwrap();
+        assert_eq!((plan.chosen, plan.price().ns), (2, 2.0), "the first of equals");
+        assert_eq!(plan.runner_up().map(|(i, price)| (i, price.ns)), Some((3, 2.0)));
+        assert!(Plan::cheapest([None, None]).is_none());
     }
 }

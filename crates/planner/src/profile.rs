@@ -2,25 +2,6 @@
 
 use crate::curve::{Curve, Line};
 
-/// The work that one way of sending causes at one end.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
-    /// Requests posted or completed.
-    pub requests: f64,
-    /// Gather entries (sender) or fragments copied (receiver).
-    pub fragments: f64,
-    /// Bytes moved by the provider on this side's processor.
-    pub bytes: f64,
-    /// Bytes packed into a transmit buffer before sending.
-    pub packed_bytes: f64,
-    /// Separate pieces packed (runs of a copy kernel).
-    pub packed_pieces: f64,
-    /// Rows looked at one by one beyond what every alternative does (merging, slots).
-    pub rows: f64,
-    /// What else this end does for the message, in nanoseconds, as the caller has measured it.
-    pub other_ns: f64,
-}
-
 /// Costs in nanoseconds, calibrated on the device: straight lines, and [`Bends`] where measurement bends.
 ///
 /// On a NIC the receiver's part is near zero; on a provider where the receiver plays the NIC
@@ -149,34 +130,6 @@ impl Profile {
         self.bends.line_ns > 0.0 && elsewhere.bends.line_ns > 0.0 && apart(elsewhere) < apart(self)
     }
 
-    /// Nanoseconds of the sender's processor, by straight lines. Bytes that are packed and then sent are sent from its cache.
-    pub fn sender_ns(&self, work: &Work) -> f64 {
-        let from_cache = work.bytes.min(work.packed_bytes);
-        work.requests * self.send_request_ns
-            + work.fragments * self.send_fragment_ns
-            + (work.bytes - from_cache) * self.send_byte_ns
-            + from_cache * self.send_packed_byte_ns()
-            + work.packed_bytes * self.pack_byte_ns
-            + work.packed_pieces * self.pack_piece_ns
-            + work.rows * self.row_ns
-            + work.other_ns
-    }
-
-    /// Sending a byte that is in the cache, of an entry as long as messages of a few pages are.
-    fn send_packed_byte_ns(&self) -> f64 {
-        let line = self.bends.send_packed.line(PACKED_BYTES);
-        line.map_or(self.send_byte_ns, |line| line.at(1.0, PACKED_BYTES as f64).max(0.0) / PACKED_BYTES as f64)
-    }
-
-    /// Nanoseconds of the receiver's processor, by straight lines.
-    pub fn receiver_ns(&self, work: &Work) -> f64 {
-        work.requests * self.receive_request_ns
-            + work.fragments * self.receive_fragment_ns
-            + work.bytes * self.receive_byte_ns
-            + work.rows * self.row_ns
-            + work.other_ns
-    }
-
     /// Packing scattered pieces of about this length.
     pub fn pack(&self, bytes: u64, warm: bool) -> Line {
         let straight = Line { fixed_ns: self.pack_piece_ns, byte_ns: self.pack_byte_ns };
@@ -293,8 +246,6 @@ const OTHER_DISTANCE: f64 = 1.7;
 const GAP_NEAR: f64 = 16.0;
 /// From here on each piece is met anew.
 const GAP_FAR: f64 = 1024.0;
-/// Bytes of an entry by which what was packed is priced where nobody says how long it is: a page of a table.
-const PACKED_BYTES: u64 = 16 << 10;
 
 #[cfg(test)]
 mod tests {

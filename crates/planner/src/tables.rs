@@ -118,6 +118,24 @@ impl Tables {
         Ends { sender_ns: send.at(range.pieces, range.bytes), receiver_ns: receive.at(range.pieces, range.bytes) }
     }
 
+    /// Gathering one fragment of so many bytes that lies anywhere.
+    #[inline]
+    pub(crate) fn scattered(&self, range: usize, bytes: f64) -> Ends {
+        Ends { sender_ns: self.send[range].at(1.0, bytes), receiver_ns: self.receive[range].at(1.0, bytes) }
+    }
+
+    /// Packing a piece that lies anywhere and that no cache holds.
+    #[inline]
+    pub(crate) fn pack_cold(&self, range: usize) -> Line {
+        self.pack[0][range]
+    }
+
+    /// Packing an element whose neighbours are so far apart.
+    #[inline]
+    pub(crate) fn kernel_at(&self, range: usize, distance: Distance) -> Line {
+        between(&self.regular, range, distance)
+    }
+
     /// Packing a piece among others that are gathered.
     #[inline]
     pub(crate) fn pack(&self, range: usize, ground: &Ground) -> Line {

@@ -1,6 +1,6 @@
 //! The three ways in which a page can travel, and what each costs at both ends.
 
-use overside_planner::{Alternative, Profile, Work, plan};
+use overside_planner::{Draft as Priceable, Plan, Planner};
 
 use super::remembered::{Kind, Priced, Remembered};
 use super::scan::Terms;
@@ -107,19 +107,39 @@ impl Ways {
         joins: Option<Mode>,
     ) -> Option<Priced> {
         let requests = |way| if joins == Some(way) { 0.0 } else { 1.0 };
-        let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()?;
-        let copy = copy_work(state, projection, copied, requests(Mode::Copy));
-        let copy = Some(terms.meter.corrected(Mode::Copy, copy));
+        let planner = terms.planner;
+        let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()? as u64;
+        let copy = copying(planner, state, projection, copied);
         let [gather, delta] = [Mode::Gather, Mode::Delta].map(|way| {
             self.draft(way, state, projection, terms);
             let page = self.page_in_hand(way);
             let possible = page.fragments < terms.sge_max && page.bytes <= terms.block_bytes as u64;
-            possible.then(|| terms.meter.corrected(way, in_place_work(way, state, page, requests(way))))
+            possible.then(|| self.in_place(planner, way, state))
         });
-        let ways = [copy, gather, delta];
-        let plan = plan(terms.profile, terms.goal, &ways)?;
-        let prepared_ns = ways[plan.chosen].as_ref().map_or(0.0, |way| terms.profile.sender_ns(&prepared(&way.sender)));
+        let ways = [Some(copy), gather, delta];
+        let price = |(way, draft): (Mode, Option<Priceable<'_>>)| {
+            let mut draft = draft?;
+            draft.also(terms.meter.beyond(way));
+            Some(draft.price(requests(way), terms.goal))
+        };
+        let [copy, gather, delta] = [Mode::Copy, Mode::Gather, Mode::Delta];
+        let plan = Plan::cheapest([(copy, ways[0]), (gather, ways[1]), (delta, ways[2])].map(price))?;
+        let prepared_ns = ways[plan.chosen].map_or(0.0, |way| way.pack_ns());
         Some(Priced { prepared_ns, plan })
+    }
+
+    /// Sending the page in hand from where it lies: an entry for each fragment, at both ends. A delta
+    /// answer leaves the merging to the receiver.
+    fn in_place<'p>(&self, planner: &'p Planner, way: Mode, state: &PageState<'_>) -> Priceable<'p> {
+        let mut draft = planner.draft();
+        self.fragments(way).iter().for_each(|fragment| draft.gather(fragment.len));
+        if self.before[place(way)].fragments == 0 {
+            draft.write(self.drafted(way).head_len() as u64);
+        }
+        if way == Mode::Delta {
+            draft.merge(state.deltas() as u64);
+        }
+        draft
     }
 
     /// Sees to it that the page in hand is in the draft of a way.
@@ -134,7 +154,7 @@ impl Ways {
             if way == Mode::Delta {
                 self.delta.push(state, projection);
             } else {
-                self.gather.push(state, 0..state.rows(), projection, gap_bytes_max(terms.profile));
+                self.gather.push(state, 0..state.rows(), projection, gap_bytes_max(terms.planner));
             }
         }
         self.drafted(way)
@@ -191,81 +211,31 @@ fn place(way: Mode) -> usize {
     usize::from(way == Mode::Delta)
 }
 
-/// Packing: the bytes once on the sender's processor, then as one piece.
-fn copy_work<'a>(state: &PageState<'_>, projection: &Projection, bytes: usize, requests: f64) -> Alternative<'a> {
-    let pieces = if projection.keeps_rests() && projection.is_whole() {
-        // Prefixes, slots and rests of each piece of the page are one move each.
-        3 * state.pieces_len()
+/// Packing the page in hand: columns side by side, what travels whole as it lies.
+fn copying<'p>(planner: &'p Planner, state: &PageState<'_>, projection: &Projection, bytes: u64) -> Priceable<'p> {
+    let mut draft = planner.draft();
+    let (rows, parts) = (state.rows() as u64, state.pieces_len() as u64);
+    let (whole, packed) = (projection.in_place().prefix_len() as u64, projection.packed().prefix_len() as u64);
+    if whole == packed {
+        draft.pack(parts, rows * packed);
     } else {
-        state.rows()
-    };
-    let sender = Work {
-        requests,
-        fragments: requests,
-        bytes: bytes as f64,
-        packed_bytes: bytes as f64,
-        packed_pieces: pieces as f64,
-        ..Work::default()
-    };
-    let receiver = Work { requests, fragments: requests, bytes: bytes as f64, ..Work::default() };
-    Alternative { name: Mode::Copy.name(), sender, receiver, wire_bytes: bytes as f64 }
-}
-
-/// The part of a sender's work that is done when a message is made, before it is posted.
-fn prepared(work: &Work) -> Work {
-    Work { requests: 0.0, fragments: 0.0, bytes: 0.0, other_ns: 0.0, ..*work }
-}
-
-/// Sending from where it lies: a gather entry for each fragment, at both ends. A delta answer leaves
-/// the merging to the receiver.
-fn in_place_work<'a>(way: Mode, state: &PageState<'_>, page: Size, requests: f64) -> Alternative<'a> {
-    let (bytes, fragments) = (page.bytes as f64, page.fragments as f64);
-    let sender = Work { requests, fragments, bytes, ..Work::default() };
-    let merged = if way == Mode::Delta { state.deltas() as f64 } else { 0.0 };
-    let receiver = Work { requests, fragments, bytes, rows: merged, ..Work::default() };
-    Alternative { name: way.name(), sender, receiver, wire_bytes: bytes }
+        projection.prefix_runs().iter().for_each(|run| draft.pack_regular(rows, run.len, whole));
+    }
+    // Slots and rests of each part of the page are one move each, unless columns are taken out of them.
+    let pieces = if projection.keeps_rests() { 2 * parts } else { rows };
+    let rests = bytes.saturating_sub(rows * packed);
+    draft.pack(if projection.needs_rest() { pieces } else { parts }, rests);
+    draft
 }
 
 /// The widest gap that is cheaper to send along than to split a fragment at. The cost is a sum over
 /// fragments and bytes, so deciding gap by gap is optimal.
-fn gap_bytes_max(profile: &Profile) -> u64 {
-    let fragment = profile.send_fragment_ns + profile.receive_fragment_ns;
-    let byte = profile.send_byte_ns + profile.receive_byte_ns + profile.wire_byte_ns;
-    if byte > 0.0 { (fragment / byte).clamp(0.0, 1e6) as u64 } else { 0 }
+fn gap_bytes_max(planner: &Planner) -> u64 {
+    let cost = planner.box_cost();
+    if cost.byte_ns > 0.0 { (cost.request_ns / cost.byte_ns).clamp(0.0, 1e6) as u64 } else { 0 }
 }
 
 /// Where a way stands in arrays by mode.
 pub(crate) fn index(way: Mode) -> usize {
     MODES.iter().position(|m| *m == way).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use overside_planner::Bends;
-
-    /// Or what the meter finds would take the kernel's part of sending off a price again, and ways that send more would look cheaper.
-    #[test]
-    fn of_a_price_only_what_is_done_before_posting_is_held_against_the_clock() {
-        let profile = Profile {
-            send_request_ns: 900.0,
-            send_fragment_ns: 30.0,
-            send_byte_ns: 0.25,
-            pack_byte_ns: 0.5,
-            pack_piece_ns: 8.0,
-            pack_request_ns: 0.0,
-            row_ns: 4.0,
-            receive_request_ns: 400.0,
-            receive_fragment_ns: 10.0,
-            receive_byte_ns: 0.25,
-            wire_byte_ns: 0.0,
-            bends: Bends::default(),
-            source: "made up".into(),
-            elsewhere: None,
-        };
-        let gathered = Work { requests: 1.0, fragments: 2.0, bytes: 10_000.0, other_ns: 70.0, ..Work::default() };
-        assert_eq!(profile.sender_ns(&prepared(&gathered)), 0.0);
-        let copied = Work { packed_bytes: 4000.0, packed_pieces: 80.0, ..gathered };
-        assert_eq!(profile.sender_ns(&prepared(&copied)), 4000.0 * 0.5 + 80.0 * 8.0);
-    }
 }

@@ -10,7 +10,6 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
-use overside_planner::Alternative;
 use overside_verbs::Clock;
 
 use super::answer;
@@ -46,12 +45,6 @@ impl Stopwatch {
 }
 
 impl Meter {
-    /// The alternative with what its way is known to take beyond its profile price.
-    pub(crate) fn corrected<'a>(&self, way: Mode, mut alternative: Alternative<'a>) -> Alternative<'a> {
-        alternative.sender.other_ns = self.beyond(way) as f64;
-        alternative
-    }
-
     /// Takes note of a message of `pages` pages, making which takes `prepared_ns` by the profile alone.
     pub(crate) fn note(&self, way: Mode, prepared_ns: f64, pages: u32, stopwatch: Stopwatch, clock: &dyn Clock) {
         let (Some(start), Some(_)) = (stopwatch.0, pages.checked_sub(1)) else { return };
@@ -77,9 +70,10 @@ impl Meter {
         (beyond != UNKNOWN && since < FORGOTTEN_AFTER).then_some(beyond)
     }
 
-    fn beyond(&self, way: Mode) -> i64 {
+    /// Nanoseconds that making a message of a page is known to take beyond its profile price.
+    pub(crate) fn beyond(&self, way: Mode) -> f64 {
         let own = self.known(answer::index(way));
-        own.or_else(|| (0..MODES.len()).filter_map(|index| self.known(index)).min()).unwrap_or(0)
+        own.or_else(|| (0..MODES.len()).filter_map(|index| self.known(index)).min()).unwrap_or(0) as f64
     }
 }
 
@@ -97,13 +91,10 @@ const INTERRUPTED_NS: i64 = 50_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overside_planner::Work;
     use overside_verbs::SystemClock;
 
     fn price(meter: &Meter, way: Mode) -> f64 {
-        let nothing = Work::default();
-        let alternative = Alternative { name: way.name(), sender: nothing, receiver: nothing, wire_bytes: 0.0 };
-        meter.corrected(way, alternative).sender.other_ns
+        meter.beyond(way)
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod used;
 use std::sync::Arc;
 use std::time::Duration;
 
-use overside_planner::{Goal, Profile};
+use overside_planner::{Goal, Planner, Profile};
 use overside_service::{Listening, ServiceOptions, TransmitOptions};
 pub use overside_service::{Notices, OnFailure};
 use overside_verbs::{Provider, VerbsError};
@@ -128,7 +128,7 @@ pub struct ListenerConfig {
 /// What sending costs over one provider: by its profile, and as measured while serving.
 #[derive(Debug)]
 struct Prices {
-    profile: Profile,
+    planner: Planner,
     sge_max: usize,
     meter: Meter,
 }
@@ -170,8 +170,10 @@ type Served = Vec<(Listening, Arc<Tables>)>;
 fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<(Arc<Store>, Served), VerbsError> {
     let mut open = Vec::new();
     for ListenerConfig { provider, names, profile } in listeners {
-        let profile = profile.unwrap_or_else(|| provider.profile());
-        let prices = Prices { profile, sge_max: provider.capabilities().sge_max, meter: Meter::default() };
+        let capabilities = provider.capabilities();
+        let (sge_max, meter) = (capabilities.sge_max, Meter::default());
+        let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
+        let prices = Prices { planner, sge_max, meter };
         open.push((Listening::open(provider, &names)?, prices));
     }
     let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();

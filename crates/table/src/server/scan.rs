@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
-use overside_planner::{Goal, Profile};
+use overside_planner::{Goal, Planner};
 use overside_service::{Context, Message, Produced};
 use smallvec::SmallVec;
 
@@ -76,7 +76,7 @@ pub(crate) enum Turn {
 
 /// What sending depends on apart from the page.
 pub(crate) struct Terms<'a> {
-    pub(crate) profile: &'a Profile,
+    pub(crate) planner: &'a Planner,
     pub(crate) goal: Goal,
     pub(crate) sge_max: usize,
     pub(crate) block_bytes: usize,
@@ -232,7 +232,7 @@ impl TableSession {
             scan.look_at = scan.reply.bytes_sent + options.pinned_max / LOOKS;
         }
         let terms = Terms {
-            profile: &prices.profile,
+            planner: &prices.planner,
             goal: options.goal,
             sge_max: prices.sge_max,
             block_bytes: context.buffer_bytes(),

@@ -3,6 +3,7 @@
 mod bad_input;
 mod limits;
 mod panics;
+mod prices;
 mod scans;
 mod slow;
 
