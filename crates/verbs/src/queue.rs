@@ -398,8 +398,10 @@ impl CompletionQueue {
     /// Polls until something is there or `budget` is spent.
     fn poll_for(&mut self, budget: Duration, start: Instant, out: &mut Vec<WorkCompletion>) -> usize {
         // Whoever is waited for may share this core's units and caches: the longer nothing comes, the rarer the looks.
-        let mut pauses = 1;
-        while self.since(start) < budget {
+        let (mut pauses, mut looks) = (1, 0);
+        // A clock that somebody steps by hand may stand still.
+        while self.since(start) < budget && looks < LOOKS_MAX {
+            looks += 1;
             for _ in 0..SPIN_POLLS {
                 let found = self.poll(out);
                 if found > 0 || self.made_room {
@@ -567,6 +569,8 @@ const EAGER_POLLS: u32 = 32;
 const POLL_TAKES_MAX: Duration = Duration::from_nanos(500);
 /// Polls between two looks at the clock.
 const SPIN_POLLS: usize = 16;
+/// Looks at the clock in one wait at most: more than any budget needs.
+const LOOKS_MAX: u32 = 4096;
 /// Pauses of the processor between two polls: together well under a microsecond.
 const PAUSES_MAX: u32 = 16;
 /// A silent run is never longer: else its holds would not end. Half of the smallest depth a provider may offer.

@@ -1,6 +1,6 @@
 //! The tables' memory: registered with every provider as it comes, deregistered as it goes, and never more than the server may take.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use overside_bwtree::{Exhausted, SegmentObserver};
@@ -23,7 +23,7 @@ pub(crate) struct Registrar {
 struct Held {
     bytes: usize,
     /// Of each segment its length and its regions, one for each ground.
-    segments: HashMap<SegmentId, (usize, Vec<MemoryRegion>)>,
+    segments: BTreeMap<SegmentId, (usize, Vec<MemoryRegion>)>,
 }
 
 impl Registrar {

@@ -1,6 +1,6 @@
 //! The tables of a server.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
@@ -15,7 +15,7 @@ use crate::wire::{Fault, FaultCode, LIST_BYTES_MAX, TABLE_NAME_BYTES_MAX, TableI
 /// used by a connection; reading and writing rows never takes it.
 #[derive(Debug)]
 pub(crate) struct Store {
-    tables: RwLock<HashMap<String, Arc<Table>>>,
+    tables: RwLock<BTreeMap<String, Arc<Table>>>,
     next: AtomicU32,
     memory: MemoryLimit,
     observer: Arc<dyn SegmentObserver>,
@@ -156,7 +156,7 @@ impl Table {
     }
 }
 
-fn unknown(tables: &HashMap<String, Arc<Table>>, name: &str) -> Fault {
+fn unknown(tables: &BTreeMap<String, Arc<Table>>, name: &str) -> Fault {
     let mut names: Vec<&str> = tables.keys().map(String::as_str).collect();
     names.sort_unstable();
     let there = match names.as_slice() {
