@@ -1,18 +1,22 @@
 //! A peer's memory, mapped read-only here.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use overside_shape::Messages;
 
+use crate::foreign_range::ForeignRange;
 use crate::pack::pack_racing;
 use crate::racing::Racing;
 use crate::{MemoryError, kernels};
 
 /// A peer's segment. The peer may change it at any moment, so it gives copies and single
 /// aligned words only; whoever reads validates after the copy.
-#[derive(Debug)]
+///
+/// A clone is another handle on the same mapping, which ends with its last handle.
+#[derive(Clone, Debug)]
 pub struct Foreign {
     mapped: Racing,
 }
@@ -24,7 +28,24 @@ impl Foreign {
     /// [`MemoryError::Untrusted`] when the descriptor is not an allocated memfd of `len` bytes, sealed against
     /// every change of its size and every later writable mapping.
     pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
-        Ok(Self { mapped: Racing::passed(fd, len, false, "the segment's size is absurd")? })
+        Ok(Self { mapped: Racing::passed(fd, len, false, ABSURD, None)? })
+    }
+
+    /// As [`map`](Self::map), with something that must stay as long as the mapping does: what
+    /// counts it, say.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_keeping(fd: OwnedFd, len: u64, kept: impl Any + Send + Sync) -> Result<Self, MemoryError> {
+        Ok(Self { mapped: Racing::passed(fd, len, false, ABSURD, Some(Box::new(kept)))? })
+    }
+
+    /// `len` bytes from offset `at` on, with a handle of their own.
+    ///
+    /// # Errors
+    /// [`MemoryError::Escapes`].
+    pub fn range(&self, at: u64, len: usize) -> Result<ForeignRange, MemoryError> {
+        ForeignRange::new(self.mapped.clone(), at, len)
     }
 
     /// Length in bytes.
@@ -130,6 +151,8 @@ impl Foreign {
     }
 }
 
+const ABSURD: &str = "the segment's size is absurd";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +185,20 @@ mod tests {
         assert_eq!(foreign.load_words::<3>(0).unwrap(), [0, 7, 0]);
         assert!(foreign.load_words::<2>(4088).is_err());
         assert!(foreign.load_words::<2>(4).is_err());
+    }
+
+    #[test]
+    fn a_mapping_ends_with_its_last_handle() {
+        let segment = Segment::shared(4096).unwrap();
+        let kept = std::sync::Arc::new(());
+        let foreign = Foreign::map_keeping(passed(&segment), 4096, kept.clone()).unwrap();
+        let range = foreign.range(8, 8).unwrap();
+        drop(segment);
+        drop(foreign);
+        assert_eq!(std::sync::Arc::strong_count(&kept), 2, "the range keeps the mapping");
+        assert_eq!(range.load_u64(0), Some(0), "the peer is gone, its memory is not");
+        drop(range);
+        assert_eq!(std::sync::Arc::strong_count(&kept), 1);
     }
 
     #[test]

@@ -18,6 +18,7 @@
 mod available;
 mod buffer;
 mod foreign;
+mod foreign_range;
 mod heap;
 mod hold;
 mod huge;
@@ -35,6 +36,7 @@ mod window;
 pub use available::{address_space_left, available_bytes};
 pub use buffer::Buffer;
 pub use foreign::Foreign;
+pub use foreign_range::ForeignRange;
 pub use heap::Heap;
 pub use hold::Hold;
 pub use pool::Pool;

@@ -1,47 +1,72 @@
 //! A shared mapping whose bytes another process may change at any moment: what `Foreign` and `Window` stand on.
 
+use std::any::Any;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::{MemoryError, kernels, sys};
 
-/// A mapping that ends with it. It gives copies and aligned atomic words, never a slice.
-#[derive(Debug)]
+/// A handle on a mapping, which ends with its last handle. It gives copies and aligned atomic words, never a slice.
+#[derive(Clone, Debug)]
 pub(crate) struct Racing {
     base: NonNull<u8>,
     len: usize,
+    _mapping: Arc<Mapping>,
 }
+
+/// Ends the mapping, then lets go of what was to stay as long.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    _kept: Kept,
+}
+
+/// What a mapping keeps until it ends, if anything.
+pub(crate) type Kept = Option<Box<dyn Any + Send + Sync>>;
 
 // SAFETY: [foreign] [window] only racing copies and atomics reach the bytes.
 unsafe impl Send for Racing {}
 // SAFETY: [foreign] [window] as above.
 unsafe impl Sync for Racing {}
+// SAFETY: [mapping] it ends the mapping and does no more, on any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: [mapping] a shared reference to it offers nothing.
+unsafe impl Sync for Mapping {}
 
 impl Racing {
     /// Maps `len` bytes of a memory file of our own, whose pages are all touched so that peers believe that they are there.
     pub(crate) fn own(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
-        let mapped = Self::map(fd, len, true)?;
+        let mapped = Self::map(fd, len, true, None)?;
         // SAFETY: [mapping] just made; its memory is allocated.
         unsafe { sys::populate(mapped.base, len) };
         Ok(mapped)
     }
 
-    fn map(fd: impl AsFd, len: usize, write: bool) -> Result<Self, MemoryError> {
+    fn map(fd: impl AsFd, len: usize, write: bool, kept: Kept) -> Result<Self, MemoryError> {
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map(fd, None, len, write) }?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, _mapping: Arc::new(Mapping { base, len, _kept: kept }) })
     }
 
     /// Verifies size and seals of what a peer passed, then maps it. An absurd size is refused in the words of `absurd`.
-    pub(crate) fn passed(fd: impl AsFd, len: u64, write: bool, absurd: &'static str) -> Result<Self, MemoryError> {
+    /// What is `kept` is let go when the last handle is.
+    pub(crate) fn passed(
+        fd: impl AsFd,
+        len: u64,
+        write: bool,
+        absurd: &'static str,
+        kept: Kept,
+    ) -> Result<Self, MemoryError> {
         if len == 0 || len > isize::MAX as u64 {
             return Err(MemoryError::Untrusted(absurd));
         }
         // What is only read here was passed for reading alone: whoever else has its descriptor cannot write it either.
         sys::verify(&fd, len, !write)?;
-        Self::map(fd, len as usize, write)
+        Self::map(fd, len as usize, write, kept)
     }
 
     #[inline]
@@ -134,9 +159,9 @@ impl Racing {
     }
 }
 
-impl Drop for Racing {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: [mapping] nobody else has the address.
+        // SAFETY: [mapping] the last handle has gone, and nobody else has the address.
         unsafe { sys::unmap(self.base, self.len) };
     }
 }

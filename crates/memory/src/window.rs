@@ -33,7 +33,7 @@ impl Window {
     /// # Errors
     /// [`MemoryError::Untrusted`] when the descriptor is not what the peer says.
     pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
-        Ok(Self { mapped: Racing::passed(fd, len, true, "the window's size is absurd")?, fd: None })
+        Ok(Self { mapped: Racing::passed(fd, len, true, "the window's size is absurd", None)?, fd: None })
     }
 
     /// Whether it was made here; a peer's is its owner's to share.

@@ -9,7 +9,7 @@ struct Unaligned<T: Copy>(T);
 /// # Safety
 /// The value's bytes are readable.
 #[inline(always)]
-pub(super) unsafe fn word<T: Copy>(from: *const u8) -> T {
+pub(crate) unsafe fn word<T: Copy>(from: *const u8) -> T {
     // SAFETY: [pack] the caller's promise; any bytes are a value of the integers this is used for.
     unsafe { from.cast::<Unaligned<T>>().read_volatile().0 }
 }

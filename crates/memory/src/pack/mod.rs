@@ -21,7 +21,7 @@ mod copy;
 mod dealer;
 mod indexed;
 mod kernel;
-mod load;
+pub(crate) mod load;
 mod packer;
 mod periods;
 mod pieces;
