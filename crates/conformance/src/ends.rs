@@ -74,10 +74,15 @@ impl End {
     /// Registered memory with more rights than that.
     pub(crate) fn readable(&mut self, len: usize, access: Access) -> Result<(Area, RemoteToken), Stop> {
         let area = Area::new(Segment::shared(len)?);
+        let token = self.register(&area, access)?;
+        Ok((area, token))
+    }
+
+    pub(crate) fn register(&mut self, area: &Area, access: Access) -> Result<RemoteToken, Stop> {
         let region = self.provider.register(&self.domain, &area.memory(), access)?;
         let token = region.token();
         self.regions.push(region);
-        Ok((area, token))
+        Ok(token)
     }
 
     /// A window for a peer.
@@ -126,11 +131,26 @@ impl End {
     }
 
     pub(crate) fn request(&mut self, act: Act, signalled: bool, fence: bool) -> Request {
-        Request { slot: self.slot(), act, signalled, fence }
+        Request { slot: self.slot(), act, signalled, fence, lend: false }
     }
 
     pub(crate) fn send(&mut self, qp: QpIndex, data: Data, immediate: Option<u32>) -> Result<u32, Stop> {
         self.post(qp, Act::Send(data, immediate), true, false)
+    }
+
+    /// A SEND that may be lent.
+    pub(crate) fn lend(&mut self, qp: QpIndex, data: Data, immediate: Option<u32>) -> Result<u32, Stop> {
+        let request = Request { lend: true, ..self.request(Act::Send(data, immediate), true, false) };
+        self.post_all(qp, std::slice::from_ref(&request))?;
+        Ok(request.slot)
+    }
+
+    /// A receive that takes a loan.
+    pub(crate) fn receive_or_loan(&mut self, qp: Option<QpIndex>, piece: Piece) -> Result<u32, Stop> {
+        let slot = self.slot();
+        let accepted = self.probe.post_receive_or_loan(qp, &[(slot, piece)])?;
+        owes!(accepted == 1, "a receive was refused though there is room for it");
+        Ok(slot)
     }
 
     pub(crate) fn receive(&mut self, qp: Option<QpIndex>, piece: Piece) -> Result<u32, Stop> {

@@ -103,7 +103,7 @@ pub fn peer_until_killed(provider: Arc<dyn Provider>, name: &str, killed: &Atomi
         let qp = end.attach(link)?;
         let area = end.area(4096)?;
         area.write(0, READY)?;
-        end.send(qp, Data::Gather(vec![area.piece(0, READY.len())?]), None)?;
+        end.lend(qp, Data::Gather(vec![area.piece(0, READY.len())?]), None)?;
         let start = Instant::now();
         while end.events.is_empty() && !killed.load(Ordering::Acquire) && start.elapsed() < LIFE {
             end.turn();

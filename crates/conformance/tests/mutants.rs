@@ -70,7 +70,7 @@ mutants! {
 faults! {
     takes_what_it_refused: TouchesRefused by "accept";
     gives_messages_to_the_last_receive: LastReceiveFirst by "fifo";
-    sorts_fragments: SortsFragments by "gather" "region";
+    sorts_fragments: SortsFragments by "gather" "region" "lend";
     completes_regions_early: RegionsOfOne by "region";
     reads_lists_after_post: KeepsPointers by "inline";
     fails_without_a_receive: NeedsReceives by "rnr" "placed";
@@ -88,6 +88,15 @@ faults! {
     lets_others_suffer: ClosesAll by "hostile";
     forgets_who_waits_for_room: ForgetsRoom by "room";
     leaves_the_silent_unsaid: LeavesSilence by "close";
+    lends_to_anyone: LendsToAnyone by "lend";
+    never_lends: NeverLends by "lend";
+    copies_what_it_lends: LendsAndCopies by "lend";
+    returns_at_once: ReturnsAtOnce by "return";
+    forgets_returns: ForgetsReturns by "lend" "return";
+    returns_twice: ReturnsTwice by "return";
+    sleeps_through_returns: SleepsThroughReturns by "return";
+    vouches_for_what_it_let_go: StaysValid by "revoke";
+    keeps_what_was_revoked: KeepsRevoked by "revoke";
 }
 
 /// Every sentence has caught something.

@@ -125,6 +125,7 @@ fn capabilities() -> Capabilities {
         last_byte_last: true,
         region_bytes_max: 0,
         foreign: ForeignMemory::Pushed,
+        lends: false,
     }
 }
 

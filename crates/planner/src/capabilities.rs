@@ -25,6 +25,8 @@ pub struct Capabilities {
     pub region_bytes_max: u64,
     /// What happens to memory outside of registered segments.
     pub foreign: ForeignMemory,
+    /// Whether a receiver can have a message as a loan, which it reads where it lies, instead of a copy.
+    pub lends: bool,
 }
 
 /// Among whom a provider's atomics are atomic.

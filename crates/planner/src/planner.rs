@@ -269,6 +269,7 @@ pub(crate) mod tests {
             last_byte_last: true,
             region_bytes_max: 0,
             foreign: ForeignMemory::Direct,
+            lends: false,
         };
         let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
         let profile = Profile {

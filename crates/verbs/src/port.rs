@@ -4,22 +4,37 @@
 //! buffers alive. The sentences below carry ids; the conformance suite has a test for each, named
 //! after it.
 //!
-//! - **own**: bytes of a request are touched only from `post` until its completion is returned by `poll`.
-//! - **private**: once a receive or READ has completed, no peer can change its bytes.
+//! - **own**: bytes of a request are touched only from `post` until its completion is returned by `poll`; those of a SEND that was
+//!   lent until it is reported as returned (**return**).
+//! - **private**: once a receive or READ has completed, no peer can change the bytes of its buffer. What a loan shows is the peer's:
+//!   whoever reads it copies, and asks afterwards (**revoke**).
 //! - **accept**: `post` accepts a prefix of the batch and says how long it is; what it refuses it has not touched.
-//! - **once**: each accepted slot is reported at most once; exactly once if it was signalled or failed.
+//! - **once**: each accepted slot is reported at most once; exactly once if it was signalled or failed. One that was lent is reported
+//!   a second time, as returned.
 //! - **silent**: an unsignalled request that succeeds is not reported, but where **room** or **close** say so.
 //! - **room**: where `post` accepted less than all without an error and only unsignalled requests were in flight, one of them is reported
 //!   that has ended, as soon as there is more room: nothing else would tell whoever waits for it.
 //! - **order**: send-side completions of a queue pair are reported in the order of posting.
 //! - **fifo**: messages of a queue pair meet its receives in the order in which both were posted.
-//! - **placed**: a SEND or WRITE succeeds only when its bytes are in the peer's buffer or memory.
+//! - **placed**: a SEND or WRITE succeeds only when its bytes are in the peer's buffer or memory, or the peer has accepted them as a
+//!   loan.
 //! - **gather**: the message is the fragments' bytes in list order.
 //! - **inline**: an inline payload, and every fragment list, is not read after `post` returns.
 //! - **region**: a region's messages arrive as the SENDs that [`declared::bundle::first`](crate::declared::bundle::first) cuts them into,
 //!   in order, each in a receive of its own with the immediate data of its framing; the request completes once, after the last of them
 //!   was placed. Where `Capabilities::region_bytes_max` is 0, or has no room for the description, it is refused. The receiving port was opened
 //!   with [`PortOptions::regions`](crate::PortOptions); one that was not ends the connection.
+//! - **lend**: a SEND of fragments that may be lent ([`RawRequest::lend`]) and meets a receive that takes a loan
+//!   ([`RawReceive::takes_loan`]) is lent where `Capabilities::lends` is set: both completions say [`Lending::Lent`], no byte of the
+//!   receive's buffer is changed, and [`Port::take_loan`] gives the message's bytes in list order where they lie. The provider copies
+//!   them into the buffer instead, and says nothing of a loan, where the bytes ride along or lie where no peer can map them, and where
+//!   as many loans of the connection are out as it keeps account of. **order**, **fifo**, **length** and **immediate** hold either way.
+//! - **return**: the end of a [`Loan`] is the end of what it shows: the sender's port then reports the slot again, once, as
+//!   [`Lending::Returned`], whatever the order in which loans end and whichever thread ends them; not before. One that has ended when its
+//!   SEND is reported is reported as [`Lending::No`], and not again.
+//! - **revoke**: when the queue pair ends, each loan is reported as returned. Before that, [`Loan::is_valid`] is false at the receiver, and
+//!   stays so. A loan that its receiver keeps stays readable, whatever happens to queue pair, port and peer; what a peer lent whose
+//!   process was killed stays as it was.
 //! - **immediate**: immediate data arrives with its message; a WRITE with immediate consumes a receive
 //!   and changes no byte of its buffer, after its own bytes and all earlier WRITEs of the queue pair are visible.
 //! - **rnr**: a message that meets no receive waits; it is not an error and nothing is lost. So it does where the receiver moves the
@@ -41,7 +56,7 @@
 //! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
 //! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something. So with `wait`.
 //! - **half**: with [`PortOptions::wake_at_half`](crate::PortOptions) completed sends do that at the latest once they are half of those in
-//!   flight; everything else does it at once.
+//!   flight, returned loans once they are half of those that are out; everything else does it at once.
 //! - **wait**: `wait` returns soon after `poll` or `next_event` would return something, after `other` became readable and after `timeout`.
 //! - **forget**: memory whose registration has ended is let go once no request in flight names it; a port that sleeps is woken where that needs a poll.
 //! - **idle**: a port on which nothing happens costs no processor time once armed.
@@ -58,7 +73,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::provider::Link;
 use crate::region::RemoteToken;
 use crate::work::Status;
-use crate::{Opcode, VerbsError};
+use crate::{Loan, Opcode, VerbsError};
 
 /// Index of a queue pair in its port; given by the completion queue, used again only after it is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +131,9 @@ pub struct RawRequest<'a> {
     pub signalled: bool,
     /// Whether it waits for earlier READs and atomics.
     pub fence: bool,
+    /// Of a SEND of fragments: whether the receiver may have them as a loan. Such a request is signalled. For any other one it
+    /// means nothing.
+    pub lend: bool,
 }
 
 /// Memory that is the provider's until the completion.
@@ -136,6 +154,8 @@ pub struct RawReceive {
     pub slot: u32,
     /// Where the message goes.
     pub buffer: RawBuffer,
+    /// Whether it takes a loan instead.
+    pub takes_loan: bool,
 }
 
 /// The end of a raw request.
@@ -155,6 +175,21 @@ pub struct RawCompletion {
     pub immediate: Option<u32>,
     /// What an atomic found.
     pub value: u64,
+    /// Whether it begins or ends a loan.
+    pub lending: Lending,
+}
+
+/// What a completion says of loans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lending {
+    /// Nothing: what was sent was copied, or was lent and is back already.
+    #[default]
+    No,
+    /// A loan begins. Of a SEND: its bytes stay the request's until it is reported again. Of a receive: the loan is to be
+    /// [taken](Port::take_loan).
+    Lent,
+    /// A loan of that slot has ended; whoever posted it hears nothing.
+    Returned,
 }
 
 /// What happened to a queue pair apart from its requests.
@@ -175,8 +210,8 @@ pub enum PortEvent<Q = QpIndex> {
 ///
 /// # Safety
 /// The completion queue above hands out buffers and releases holds by what a port reports, so the
-/// sentences **own**, **private**, **accept**, **once** and **order** of this module are promises that
-/// unsafe code leans on.
+/// sentences **own**, **private**, **accept**, **once**, **order** and **return** of this module are promises
+/// that unsafe code leans on.
 pub unsafe trait Port: Send {
     /// Makes a queue pair of a connection. Receives may be posted to it at once.
     ///
@@ -208,6 +243,11 @@ pub unsafe trait Port: Send {
 
     /// Progresses and reports completions; returns how many.
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize;
+
+    /// The loan that a receive was reported with ([`Lending::Lent`]), once. One that is not taken ends with the port.
+    fn take_loan(&mut self, _slot: u32) -> Option<Loan> {
+        None
+    }
 
     /// The next event, if any.
     fn next_event(&mut self) -> Option<PortEvent>;

@@ -13,14 +13,14 @@ use std::time::Duration;
 use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
 use overside_shape::Shape;
 
-use crate::VerbsError;
 use crate::declared::DeclareError;
 use crate::port::{
-    Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork,
+    Lending, Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork,
 };
 use crate::provider::Link;
 use crate::region::{Memory, RemoteToken};
 use crate::work::{Opcode, Status};
+use crate::{Loan, VerbsError};
 
 /// A segment of which only copies are taken. Cheap to clone; clones are the same memory.
 #[derive(Clone, Debug)]
@@ -196,6 +196,8 @@ pub struct Request {
     pub signalled: bool,
     /// Whether it waits for earlier READs and atomics.
     pub fence: bool,
+    /// Whether the receiver may have its bytes as a loan.
+    pub lend: bool,
 }
 
 /// A port under test, and the memory of everything posted to it.
@@ -286,13 +288,33 @@ impl Probe {
     /// # Panics
     /// As [`post`](Self::post).
     pub fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[(u32, Piece)]) -> Result<usize, VerbsError> {
+        self.post_receives(qp, batch, false)
+    }
+
+    /// As [`post_receive`](Self::post_receive), for receives that take loans.
+    ///
+    /// # Errors
+    /// As [`post_receive`](Self::post_receive).
+    ///
+    /// # Panics
+    /// As [`post`](Self::post).
+    pub fn post_receive_or_loan(&mut self, qp: Option<QpIndex>, batch: &[(u32, Piece)]) -> Result<usize, VerbsError> {
+        self.post_receives(qp, batch, true)
+    }
+
+    fn post_receives(
+        &mut self,
+        qp: Option<QpIndex>,
+        batch: &[(u32, Piece)],
+        takes_loan: bool,
+    ) -> Result<usize, VerbsError> {
         self.refuse_numbers_in_use(batch.iter().map(|(slot, _)| *slot));
         let mut raw = Vec::new();
         for (slot, piece) in batch {
             piece.lend();
             self.flights.insert(self.posted, Flight { slot: *slot, sent_on: None, pieces: vec![piece.clone()] });
             self.posted += 1;
-            raw.push(RawReceive { slot: *slot, buffer: piece.buffer() });
+            raw.push(RawReceive { slot: *slot, buffer: piece.buffer(), takes_loan });
         }
         // SAFETY: [verbs-probe] areas stay mapped until their completion is seen, or for ever.
         let accepted = unsafe { self.port().post_receive(qp, &raw) };
@@ -312,6 +334,11 @@ impl Probe {
             out.push(*completion);
         }
         count
+    }
+
+    /// The loan that a receive was reported with.
+    pub fn take_loan(&mut self, slot: u32) -> Option<Loan> {
+        self.port().take_loan(slot)
     }
 
     /// The next event, if any.
@@ -346,6 +373,10 @@ impl Probe {
     }
 
     fn complete(&mut self, done: &RawCompletion) {
+        // What was lent stays in flight until its second report.
+        if done.lending == Lending::Lent && !matches!(done.opcode, Opcode::Receive | Opcode::ReceiveImmediate) {
+            return self.lent(done.slot);
+        }
         let Some((number, flight)) = self.flights.iter().find(|(_, flight)| flight.slot == done.slot) else { return };
         let (number, sent_on) = (*number, flight.sent_on);
         // Unsignalled requests before one that completed have completed too.
@@ -356,6 +387,15 @@ impl Probe {
             .map(|(number, _)| *number)
             .collect();
         earlier.into_iter().chain([number]).for_each(|number| self.finish(number));
+    }
+
+    /// A SEND was lent: earlier unsignalled ones have completed, and no later completion speaks for it.
+    fn lent(&mut self, slot: u32) {
+        let Some((number, flight)) = self.flights.iter_mut().find(|(_, flight)| flight.slot == slot) else { return };
+        let (number, sent_on) = (*number, flight.sent_on.take());
+        let earlier = self.flights.range(..number).filter(|(_, flight)| sent_on.is_some() && flight.sent_on == sent_on);
+        let earlier: Vec<u64> = earlier.map(|(number, _)| *number).collect();
+        earlier.into_iter().for_each(|number| self.finish(number));
     }
 
     fn refuse_numbers_in_use(&self, slots: impl Iterator<Item = u32>) {
@@ -428,7 +468,8 @@ fn raw<'a>(request: &'a Request, lists: &'a Lists) -> RawRequest<'a> {
         Act::FetchAdd(remote, add) => RawWork::FetchAdd(*remote, *add),
         Act::CompareSwap(remote, compare, swap) => RawWork::CompareSwap(*remote, *compare, *swap),
     };
-    RawRequest { slot: request.slot, work, signalled: request.signalled, fence: request.fence }
+    let Request { slot, signalled, fence, lend, .. } = *request;
+    RawRequest { slot, work, signalled, fence, lend }
 }
 
 fn pieces(act: &Act) -> Vec<Piece> {
@@ -448,6 +489,7 @@ const NOTHING: RawCompletion = RawCompletion {
     bytes: 0,
     immediate: None,
     value: 0,
+    lending: Lending::No,
 };
 /// Completions taken from the port at once.
 const POLL_CHUNK: usize = 32;

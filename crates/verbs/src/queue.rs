@@ -12,12 +12,14 @@ use smallvec::SmallVec;
 
 use crate::VerbsError;
 use crate::clock::Clock;
-use crate::port::{Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
+use crate::port::{
+    Lending, Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork,
+};
 use crate::provider::Link;
 use crate::reported::complete_all;
 use crate::slots::{QUEUE_PAIRS_MAX, QueuePairs, Receiving, Slots};
 use crate::spin::Spin;
-use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
+use crate::work::{Opcode, QueuePair, Status, WorkCompletion, WorkRequest};
 
 /// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
 ///
@@ -128,11 +130,10 @@ impl CompletionQueue {
         }
         let Some(request) = batch.pop_front() else { return Ok(0) };
         let entries = state.quiet_entries + request.entries();
-        let reported =
-            request.signalled || request.prompt || state.quiet + 1 >= self.signal_every || entries >= QUIET_ENTRIES;
+        let reported = request.asks_for_a_report() || state.quiet + 1 >= self.signal_every || entries >= QUIET_ENTRIES;
         let slot = self.slots.put(request, qp);
         let Some(request) = self.slots.request(slot) else { return Ok(0) };
-        let raw = [raw_request(slot, reported, request)];
+        let raw = [request.raw(slot, reported)];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] the view and buffers rest in `slots` and leave by completion only.
         let posted = unsafe { port.post(index, &raw) };
@@ -165,7 +166,7 @@ impl CompletionQueue {
         let reported = signalled || state.quiet + 1 >= self.signal_every;
         let slot = self.slots.put_inline(id, qp, signalled);
         let work = RawWork::Send(Payload::Inline(bytes), immediate);
-        let raw = [RawRequest { slot, work, signalled: reported, fence: false }];
+        let raw = [RawRequest { slot, work, signalled: reported, fence: false, lend: false }];
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] inline bytes are not read after `post` returns.
         let posted = unsafe { port.post(index, &raw) };
@@ -194,14 +195,14 @@ impl CompletionQueue {
         let (mut quiet, mut quiet_entries) = (state.quiet, state.quiet_entries);
         for request in batch.drain(..chunk) {
             (quiet, quiet_entries) = (quiet + 1, quiet_entries + request.entries());
-            if request.signalled || request.prompt || quiet >= self.signal_every || quiet_entries >= QUIET_ENTRIES {
+            if request.asks_for_a_report() || quiet >= self.signal_every || quiet_entries >= QUIET_ENTRIES {
                 (quiet, quiet_entries) = (0, 0);
             }
             posted.push((self.slots.put(request, qp), (quiet, quiet_entries)));
         }
         let raw: SmallVec<[RawRequest<'_>; POST_CHUNK]> = posted
             .iter()
-            .filter_map(|(slot, (quiet, _))| Some(raw_request(*slot, *quiet == 0, self.slots.request(*slot)?)))
+            .filter_map(|(slot, (quiet, _))| Some(self.slots.request(*slot)?.raw(*slot, *quiet == 0)))
             .collect();
         let port = self.port.as_mut().expect("open until drop");
         // SAFETY: [verbs-in-flight] the views and buffers rest in `slots` and leave by completion only.
@@ -233,6 +234,28 @@ impl CompletionQueue {
         qp: Option<QueuePair>,
         buffers: &mut Vec<(u64, Buffer)>,
     ) -> Result<usize, VerbsError> {
+        self.post_receives(qp, buffers, false)
+    }
+
+    /// As [`post_receive`](Self::post_receive), and a message whose sender lends it comes as a [`Loan`](crate::Loan): the buffer then
+    /// comes back as it was. Every other message is copied into it.
+    ///
+    /// # Errors
+    /// As [`post_receive`](Self::post_receive).
+    pub fn post_receive_or_loan(
+        &mut self,
+        qp: Option<QueuePair>,
+        buffers: &mut Vec<(u64, Buffer)>,
+    ) -> Result<usize, VerbsError> {
+        self.post_receives(qp, buffers, true)
+    }
+
+    fn post_receives(
+        &mut self,
+        qp: Option<QueuePair>,
+        buffers: &mut Vec<(u64, Buffer)>,
+        takes_loan: bool,
+    ) -> Result<usize, VerbsError> {
         let index = match qp {
             None => None,
             Some(name) => match self.pairs.by_name(name) {
@@ -247,7 +270,7 @@ impl CompletionQueue {
             for (id, buffer) in buffers.drain(buffers.len() - chunk..).rev() {
                 let (address, len, segment) = (buffer.address(), buffer.len(), buffer.segment_id());
                 let slot = self.slots.put_receive(Receiving { id, buffer, qp });
-                raw.push(RawReceive { slot, buffer: RawBuffer { address, len, segment } });
+                raw.push(RawReceive { slot, buffer: RawBuffer { address, len, segment }, takes_loan });
             }
             let port = self.port.as_mut().expect("open until drop");
             // SAFETY: [verbs-in-flight] the buffers rest in `slots` until their completions.
@@ -270,7 +293,7 @@ impl CompletionQueue {
     }
 
     /// Progresses, and appends what has completed to `out`; returns how many. Releases the holds of
-    /// completed sends, unsignalled ones included.
+    /// completed sends, unsignalled ones included, and of loans that have ended.
     ///
     /// # Panics
     /// When a hold panics as it is released. All that was reported with it is in `out` by then, all
@@ -286,7 +309,7 @@ impl CompletionQueue {
             }
             // Where all reports were of unsignalled requests, not for the user, look again.
             *made_room = true;
-            complete_all(slots, pairs, &raw[..count], out);
+            complete_all(port.as_mut(), slots, pairs, &raw[..count], out);
             if count < raw.len() || out.len() > before {
                 return out.len() - before;
             }
@@ -442,7 +465,7 @@ impl CompletionQueue {
         self.pairs.retire(index);
     }
 
-    /// Requests and receives that have not completed.
+    /// Requests and receives that have not completed, and loans that have not ended.
     pub fn in_flight(&self) -> usize {
         self.slots.in_flight()
     }
@@ -450,6 +473,11 @@ impl CompletionQueue {
     /// Send-side requests of `qp` that have not completed.
     pub fn sends_in_flight(&mut self, qp: QueuePair) -> usize {
         self.pairs.by_name(qp).map_or(0, |(_, state)| state.sent.len())
+    }
+
+    /// SENDs of `qp` that were lent and not returned yet.
+    pub fn loans_out(&mut self, qp: QueuePair) -> usize {
+        self.pairs.by_name(qp).map_or(0, |(_, state)| state.loans)
     }
 
     /// How long a cache line lately took to come from the processor of `qp`'s peer: [`Port::line_ns`].
@@ -529,27 +557,6 @@ impl std::fmt::Debug for CompletionQueue {
     }
 }
 
-fn raw_request(slot: u32, signalled: bool, request: &WorkRequest) -> RawRequest<'_> {
-    let work = match &request.work {
-        Work::Send { view, immediate } => RawWork::Send(Payload::Gather(view.fragments()), *immediate),
-        Work::SendInline { bytes, immediate } => RawWork::Send(Payload::Inline(bytes), *immediate),
-        Work::SendRegion { region, bundle_bytes } => RawWork::SendRegion(region.raw(*bundle_bytes)),
-        Work::Write { view, remote, immediate } => {
-            RawWork::Write(Payload::Gather(view.fragments()), remote.token(), *immediate)
-        }
-        Work::WriteInline { bytes, remote, immediate } => {
-            RawWork::Write(Payload::Inline(bytes), remote.token(), *immediate)
-        }
-        Work::Read { sink, remote } => {
-            let buffer = RawBuffer { address: sink.address(), len: sink.len(), segment: sink.segment_id() };
-            RawWork::Read(buffer, remote.token())
-        }
-        Work::FetchAdd { remote, add } => RawWork::FetchAdd(remote.token(), *add),
-        Work::CompareSwap { remote, compare, swap } => RawWork::CompareSwap(remote.token(), *compare, *swap),
-    };
-    RawRequest { slot, work, signalled, fence: request.fence }
-}
-
 const NO_COMPLETION: RawCompletion = RawCompletion {
     slot: u32::MAX,
     qp: None::<QpIndex>,
@@ -558,6 +565,7 @@ const NO_COMPLETION: RawCompletion = RawCompletion {
     bytes: 0,
     immediate: None,
     value: 0,
+    lending: Lending::No,
 };
 /// Requests handed to the provider at once.
 const POST_CHUNK: usize = 16;

@@ -3,13 +3,14 @@
 use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::port::RawCompletion;
+use crate::port::{Lending, Port, RawCompletion};
 use crate::slots::{QueuePairs, Slots, is_receive};
 use crate::work::{Status, WorkCompletion, WorkRequest};
 
 /// Brings what the port has reported to its end, and appends what the user gets.
 #[inline]
 pub(crate) fn complete_all(
+    port: &mut dyn Port,
     slots: &mut Slots,
     pairs: &mut QueuePairs,
     reported: &[RawCompletion],
@@ -18,9 +19,9 @@ pub(crate) fn complete_all(
     let mut left = reported;
     while let [first, rest @ ..] = left {
         if is_receive(first.slot) {
-            complete_receive(slots, pairs, first, out);
+            complete_receive(port, slots, pairs, first, out);
         } else {
-            let unwinding = Unwinding { slots, pairs, left, out };
+            let unwinding = Unwinding { port, slots, pairs, left, out };
             complete_send(unwinding.slots, unwinding.pairs, first, unwinding.out);
             std::mem::forget(unwinding);
         }
@@ -33,6 +34,7 @@ pub(crate) fn complete_all(
 /// The end of a hold is its maker's code. The port reports each completion once, so those behind it
 /// would be lost for ever: they are brought to their end while the panic unwinds.
 struct Unwinding<'a> {
+    port: &'a mut dyn Port,
     slots: &'a mut Slots,
     pairs: &'a mut QueuePairs,
     /// The first of them is half done.
@@ -43,7 +45,7 @@ struct Unwinding<'a> {
 impl Unwinding<'_> {
     fn complete(&mut self, completion: &RawCompletion) {
         if is_receive(completion.slot) {
-            complete_receive(self.slots, self.pairs, completion, self.out);
+            complete_receive(self.port, self.slots, self.pairs, completion, self.out);
         } else {
             complete_send(self.slots, self.pairs, completion, self.out);
         }
@@ -68,7 +70,13 @@ impl Drop for Unwinding<'_> {
 
 /// Runs no code of the user's.
 #[inline(always)]
-fn complete_receive(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+fn complete_receive(
+    port: &mut dyn Port,
+    slots: &mut Slots,
+    pairs: &mut QueuePairs,
+    raw: &RawCompletion,
+    out: &mut Vec<WorkCompletion>,
+) {
     let Some(posted_on) = slots.receive(raw.slot).map(|receiving| receiving.qp) else { return };
     let mut arrived_on = None;
     if let Some(index) = raw.qp
@@ -90,6 +98,11 @@ fn complete_receive(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompleti
     }
     // Made where it lies, once there is room for it.
     out.extend(iter::once_with(|| slots.complete_receive(posted_on.or(arrived_on), raw)));
+    if raw.lending == Lending::Lent
+        && let Some(received) = out.last_mut()
+    {
+        received.loan = port.take_loan(raw.slot);
+    }
 }
 
 /// Unsignalled requests posted before one that completed have completed too (**order**).
@@ -100,17 +113,40 @@ fn complete_receive(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompleti
 fn complete_send(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
     let Some(sending) = slots.get(raw.slot) else { return };
     let Some((index, state)) = pairs.by_name(sending.qp) else { return };
+    if sending.lent || raw.lending == Lending::Returned {
+        if sending.lent && raw.lending == Lending::Returned {
+            state.loans -= 1;
+            if state.closed {
+                pairs.retire(index);
+            }
+            slots.release(raw.slot);
+        }
+        return;
+    }
+    let lent = raw.lending == Lending::Lent && raw.status == Status::Success;
     while let Some(slot) = state.sent.pop_front()
         && slot != raw.slot
     {
         if !slots.release(slot) {
             let bytes = slots.request(slot).map_or(0, WorkRequest::bytes);
-            let success = RawCompletion { slot, status: Status::Success, bytes, immediate: None, value: 0, ..*raw };
+            let success = RawCompletion {
+                slot,
+                status: Status::Success,
+                bytes,
+                immediate: None,
+                value: 0,
+                lending: Lending::No,
+                ..*raw
+            };
             slots.complete(slot, &success, out);
         }
     }
+    state.loans += usize::from(lent);
     if state.closed {
         pairs.retire(index);
+    }
+    if lent {
+        return slots.lend(raw.slot, raw, out);
     }
     let silent = raw.status == Status::Success && !sending.reported;
     // A READ's buffer comes back even if nobody asked for the report.

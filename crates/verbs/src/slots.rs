@@ -16,6 +16,8 @@ pub(crate) struct Sending {
     /// Its user asked for a report of success.
     pub(crate) reported: bool,
     holds: bool,
+    /// It has completed, and what it holds is lent.
+    pub(crate) lent: bool,
 }
 
 /// A receive that was posted and has not completed.
@@ -88,7 +90,8 @@ impl<T> Slab<T> {
 impl Slots {
     /// A send-side request, with what it holds.
     pub(crate) fn put(&mut self, request: WorkRequest, qp: QueuePair) -> u32 {
-        let slot = self.put_sending(Sending { id: request.id, qp, reported: request.signalled, holds: true });
+        let slot =
+            self.put_sending(Sending { id: request.id, qp, reported: request.signalled, holds: true, lent: false });
         if self.held.len() <= slot as usize {
             self.held.resize_with(slot as usize + 1, || None);
         }
@@ -99,7 +102,7 @@ impl Slots {
     /// A SEND whose bytes go with the post.
     #[inline]
     pub(crate) fn put_inline(&mut self, id: u64, qp: QueuePair, reported: bool) -> u32 {
-        self.put_sending(Sending { id, qp, reported, holds: false })
+        self.put_sending(Sending { id, qp, reported, holds: false, lent: false })
     }
 
     #[inline]
@@ -179,6 +182,15 @@ impl Slots {
         }
     }
 
+    /// A SEND has completed by being lent: what it holds stays until [`release`](Self::release). Appends what the user gets.
+    pub(crate) fn lend(&mut self, slot: u32, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+        let Some(Some(sending)) = self.sends.slots.get_mut(slot as usize) else { return };
+        sending.lent = true;
+        if sending.reported {
+            out.push(completion(Some(sending.qp), sending.id, Opcode::Send, None, raw));
+        }
+    }
+
     /// Ends a send-side request whose user gets nothing of it; false when a READ's buffer must go back.
     #[inline]
     pub(crate) fn release(&mut self, slot: u32) -> bool {
@@ -224,6 +236,8 @@ pub(crate) struct QpState {
     pub(crate) quiet: usize,
     /// Their gather entries.
     pub(crate) quiet_entries: usize,
+    /// SENDs that were lent and not returned.
+    pub(crate) loans: usize,
     /// Requests of its own receive queue in flight.
     pub(crate) receives: usize,
     pub(crate) closed: bool,
@@ -231,12 +245,12 @@ pub(crate) struct QpState {
 
 impl QpState {
     pub(crate) fn new(name: QueuePair) -> Self {
-        Self { name, sent: VecDeque::new(), quiet: 0, quiet_entries: 0, receives: 0, closed: false }
+        Self { name, sent: VecDeque::new(), quiet: 0, quiet_entries: 0, loans: 0, receives: 0, closed: false }
     }
 
     #[inline]
     pub(crate) fn drained(&self) -> bool {
-        self.sent.is_empty() && self.receives == 0
+        self.sent.is_empty() && self.receives == 0 && self.loans == 0
     }
 }
 
@@ -287,9 +301,9 @@ impl QueuePairs {
         }
     }
 
-    /// Requests bound to queue pairs that have not completed.
+    /// Requests bound to queue pairs that have not completed, and loans.
     pub(crate) fn in_flight(&self) -> usize {
-        self.states.iter().flatten().map(|s| s.sent.len() + s.receives).sum()
+        self.states.iter().flatten().map(|s| s.sent.len() + s.receives + s.loans).sum()
     }
 
     pub(crate) fn open(&self) -> impl Iterator<Item = QueuePair> + '_ {
@@ -325,6 +339,7 @@ fn completion(
         immediate: raw.immediate,
         value: raw.value,
         buffer,
+        loan: None,
     }
 }
 

@@ -4,6 +4,8 @@ use overside_memory::{Buffer, View};
 use smallvec::SmallVec;
 
 use crate::declared::Region;
+use crate::loan::Loan;
+use crate::port::{Payload, RawBuffer, RawRequest, RawWork};
 use crate::region::{Atomic, Readable, Remote, Writable};
 
 /// Names a queue pair of a completion queue. Never names a later one by mistake.
@@ -21,6 +23,8 @@ pub struct WorkRequest {
     pub fence: bool,
     /// Its end is looked for even though nobody is told: what it holds is scarce.
     pub(crate) prompt: bool,
+    /// Its receiver may have its bytes as a loan.
+    pub(crate) lend: bool,
     pub(crate) work: Work,
 }
 
@@ -119,6 +123,15 @@ impl WorkRequest {
         self
     }
 
+    /// Of a SEND of a view: the receiver may have its bytes as a [`Loan`](crate::Loan) instead of a copy, where it asks for that and
+    /// `Capabilities::lends`. The request completes when the receiver has accepted the loan; what the view holds is released when
+    /// the receiver has returned it, or when the queue pair has ended.
+    #[must_use]
+    pub fn lendable(mut self) -> Self {
+        self.lend = matches!(self.work, Work::Send { .. });
+        self
+    }
+
     /// After earlier READs and atomics of the queue pair.
     #[must_use]
     pub fn fenced(mut self) -> Self {
@@ -135,6 +148,34 @@ impl WorkRequest {
             Work::FetchAdd { .. } => Opcode::FetchAdd,
             Work::CompareSwap { .. } => Opcode::CompareSwap,
         }
+    }
+
+    /// Whether the provider has to tell of its end, though the user may not want to hear of it.
+    #[inline]
+    pub(crate) fn asks_for_a_report(&self) -> bool {
+        self.signalled | self.prompt | self.lend
+    }
+
+    /// As it is posted under a number, to be reported or not.
+    pub(crate) fn raw(&self, slot: u32, signalled: bool) -> RawRequest<'_> {
+        let work = match &self.work {
+            Work::Send { view, immediate } => RawWork::Send(Payload::Gather(view.fragments()), *immediate),
+            Work::SendInline { bytes, immediate } => RawWork::Send(Payload::Inline(bytes), *immediate),
+            Work::SendRegion { region, bundle_bytes } => RawWork::SendRegion(region.raw(*bundle_bytes)),
+            Work::Write { view, remote, immediate } => {
+                RawWork::Write(Payload::Gather(view.fragments()), remote.token(), *immediate)
+            }
+            Work::WriteInline { bytes, remote, immediate } => {
+                RawWork::Write(Payload::Inline(bytes), remote.token(), *immediate)
+            }
+            Work::Read { sink, remote } => {
+                let buffer = RawBuffer { address: sink.address(), len: sink.len(), segment: sink.segment_id() };
+                RawWork::Read(buffer, remote.token())
+            }
+            Work::FetchAdd { remote, add } => RawWork::FetchAdd(remote.token(), *add),
+            Work::CompareSwap { remote, compare, swap } => RawWork::CompareSwap(remote.token(), *compare, *swap),
+        };
+        RawRequest { slot, work, signalled, fence: self.fence, lend: self.lend }
     }
 
     /// Gather entries of its payload.
@@ -158,7 +199,7 @@ impl WorkRequest {
 
     #[inline]
     fn new(id: u64, work: Work) -> Self {
-        Self { id, signalled: true, fence: false, prompt: false, work }
+        Self { id, signalled: true, fence: false, prompt: false, lend: false, work }
     }
 }
 
@@ -237,4 +278,6 @@ pub struct WorkCompletion {
     pub value: u64,
     /// The buffer of a receive or READ, back again, whatever the status.
     pub buffer: Option<Buffer>,
+    /// The message, where it was lent; the buffer is as it was posted then.
+    pub loan: Option<Loan>,
 }

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use overside_memory::{Segment, View};
 use overside_shape::{Run, Shape};
 use overside_verbs::declared::DeclareError;
-use overside_verbs::port::{Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
+use overside_verbs::port::{Lending, Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
 use overside_verbs::probe::{Act, Area, Data, Probe, Request};
 use overside_verbs::{
     CompletionQueue, Link, Opcode, Peer, QueuePair, Readable, Remote, RemoteToken, Status, VerbsError, WorkRequest,
 };
 
 /// Slots whose end the next polls report.
-type Ends = Arc<Mutex<Vec<(u32, Opcode, u64)>>>;
+type Ends = Arc<Mutex<Vec<(u32, Opcode, u64, Lending)>>>;
 
-/// A port that reports every request which is to be reported as done, and touches nothing.
+/// A port that reports every request which is to be reported as done, lent where it may be, and touches nothing.
 struct Doing {
     ends: Ends,
     fd: OwnedFd,
@@ -41,24 +41,25 @@ unsafe impl Port for Doing {
     // SAFETY: [test] nothing of the requests is kept but their numbers.
     unsafe fn post(&mut self, _: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
         let reported = batch.iter().filter(|request| request.signalled);
-        self.ends.lock().unwrap().extend(reported.map(|request| (request.slot, Opcode::Send, 1)));
+        let lending = |request: &RawRequest<'_>| if request.lend { Lending::Lent } else { Lending::No };
+        self.ends.lock().unwrap().extend(reported.map(|request| (request.slot, Opcode::Send, 1, lending(request))));
         (batch.len(), None)
     }
 
     // SAFETY: [test] as above.
     unsafe fn post_receive(&mut self, _: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
-        self.ends.lock().unwrap().extend(batch.iter().map(|receive| (receive.slot, Opcode::Receive, 1)));
+        self.ends.lock().unwrap().extend(batch.iter().map(|receive| (receive.slot, Opcode::Receive, 1, Lending::No)));
         Ok(batch.len())
     }
 
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
         let mut ends = self.ends.lock().unwrap();
         let count = ends.len().min(out.len());
-        for (place, (slot, opcode, bytes)) in out.iter_mut().zip(ends.drain(..count)) {
+        for (place, (slot, opcode, bytes, lending)) in out.iter_mut().zip(ends.drain(..count)) {
             // As of a queue pair that is closed by now.
             let qp = (opcode != Opcode::Receive).then_some(QpIndex(0));
             let status = Status::Success;
-            *place = RawCompletion { slot, qp, opcode, status, bytes, immediate: None, value: 0 };
+            *place = RawCompletion { slot, qp, opcode, status, bytes, immediate: None, value: 0, lending };
         }
         count
     }
@@ -81,10 +82,15 @@ unsafe impl Port for Doing {
 }
 
 fn queue() -> (CompletionQueue, QueuePair) {
-    let fd = std::fs::File::open("/dev/null").unwrap().into();
-    let mut queue = CompletionQueue::new(Box::new(Doing { ends: Ends::default(), fd, panics: [false; 2] }));
-    let queue_pair = queue.attach(link()).unwrap();
+    let (queue, queue_pair, _) = queue_with_ends();
     (queue, queue_pair)
+}
+
+fn queue_with_ends() -> (CompletionQueue, QueuePair, Ends) {
+    let (ends, fd) = (Ends::default(), std::fs::File::open("/dev/null").unwrap().into());
+    let mut queue = CompletionQueue::new(Box::new(Doing { ends: ends.clone(), fd, panics: [false; 2] }));
+    let queue_pair = queue.attach(link()).unwrap();
+    (queue, queue_pair, ends)
 }
 
 fn link() -> Link {
@@ -284,7 +290,7 @@ fn a_probe_refuses_what_would_free_memory_early_or_reach_beyond_it() {
     let area = Area::new(Segment::private(4096).unwrap());
     let send = |slot, signalled| {
         let act = Act::Send(Data::Gather(vec![area.piece(0, 8).unwrap()]), None);
-        Request { slot, act, signalled, fence: false }
+        Request { slot, act, signalled, fence: false, lend: false }
     };
     let refused = |work: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(work)).is_err();
     assert!(refused(&mut || _ = probe.post(QpIndex(0), &[send(1, false), send(1, false)])));
@@ -298,7 +304,7 @@ fn a_probe_refuses_what_would_free_memory_early_or_reach_beyond_it() {
     let shape = |len| Arc::new(Shape::contiguous(4000, len).unwrap());
     let region = |len| {
         let act = Act::Region(area.piece(0, 4096).unwrap(), shape(len), 64);
-        Request { slot: 3, act, signalled: true, fence: false }
+        Request { slot: 3, act, signalled: true, fence: false, lend: false }
     };
     let (accepted, error) = probe.post(QpIndex(0), &[send(4, true), region(97)]);
     assert_eq!(accepted, 0);
@@ -349,5 +355,43 @@ fn silent_requests_of_many_entries_are_reported_sooner() {
         queue.poll(&mut done);
         assert!(done.is_empty(), "nobody asked for a report: {done:?}");
         assert_eq!(queue.sends_in_flight(queue_pair), 3, "40, 80 and 120 entries go by, the fourth is reported");
+    }
+}
+
+/// A SEND that was lent completes, and what it holds stays until the loan has ended; whatever else the port says of it.
+#[test]
+fn what_is_lent_is_held_until_it_is_returned() {
+    for (alone, signalled) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut queue, queue_pair, reports) = queue_with_ends();
+        let ends = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let send = |id: usize| {
+            let counted = Counted { ends: ends[id].clone(), panics: None };
+            WorkRequest::send(id as u64, View::foreign(Arc::new(counted)))
+        };
+        let lent = if signalled { send(1).lendable() } else { send(1).lendable().unsignalled() };
+        let batch = VecDeque::from([send(0).unsignalled(), lent, send(2)]);
+        if alone {
+            batch.into_iter().for_each(|one| _ = queue.post(queue_pair, &mut VecDeque::from([one])).unwrap());
+        } else {
+            queue.post(queue_pair, &mut { batch }).unwrap();
+        }
+        let slot = reports.lock().unwrap().iter().find(|report| report.3 == Lending::Lent).unwrap().0;
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        let ids: Vec<u64> = done.iter().map(|end| end.id).collect();
+        assert_eq!(ids, if signalled { vec![1, 2] } else { vec![2] });
+        let released = || ends.each_ref().map(|ends| ends.load(Ordering::Relaxed));
+        assert_eq!(released(), [1, 0, 1], "what was posted before and after it has ended, the loan has not");
+        assert_eq!((queue.loans_out(queue_pair), queue.in_flight(), queue.sends_in_flight(queue_pair)), (1, 1, 0));
+        // Nothing but its return ends it; and its queue pair's place is not given to another before.
+        reports.lock().unwrap().push((slot, Opcode::Send, 1, Lending::No));
+        queue.poll(&mut done);
+        queue.close(queue_pair);
+        assert_eq!((released(), queue.loans_out(queue_pair)), ([1, 0, 1], 1));
+        // Said twice, it ends once.
+        reports.lock().unwrap().extend([(slot, Opcode::Send, 1, Lending::Returned); 2]);
+        done.clear();
+        assert_eq!((queue.poll(&mut done), released(), queue.in_flight()), (0, [1, 1, 1], 0));
+        assert_eq!(queue.loans_out(queue_pair), 0);
     }
 }

@@ -2,6 +2,7 @@
 
 mod completions;
 mod lifetimes;
+mod loans;
 mod messages;
 mod one_sided;
 mod ownership;
@@ -32,6 +33,9 @@ pub const SENTENCES: &[Sentence] = &[
     Sentence { id: "gather", check: messages::gather },
     Sentence { id: "inline", check: messages::inline },
     Sentence { id: "region", check: regions::region },
+    Sentence { id: "lend", check: loans::lend },
+    Sentence { id: "return", check: loans::r#return },
+    Sentence { id: "revoke", check: loans::revoke },
     Sentence { id: "immediate", check: messages::immediate },
     Sentence { id: "rnr", check: messages::rnr },
     Sentence { id: "length", check: messages::length },

@@ -11,7 +11,7 @@ use crate::ends::{End, Pair, QP, WAIT, owes, part, pattern};
 use crate::{Harness, Stop};
 
 /// Polls until there is nothing, then arms; polls again as long as arming says so.
-fn armed(end: &mut End) -> Result<(), Stop> {
+pub(super) fn armed(end: &mut End) -> Result<(), Stop> {
     let limit = Instant::now() + WAIT;
     loop {
         end.turn();
@@ -23,7 +23,7 @@ fn armed(end: &mut End) -> Result<(), Stop> {
 }
 
 /// Sleeps by the descriptor until `done`; a wake-up that does not come is a breach.
-fn sleep_until(end: &mut End, what: &str, mut done: impl FnMut(&End) -> bool) -> Result<(), Stop> {
+pub(super) fn sleep_until(end: &mut End, what: &str, mut done: impl FnMut(&End) -> bool) -> Result<(), Stop> {
     let limit = Instant::now() + WAIT;
     loop {
         armed(end)?;

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use overside_verbs::port::{Port, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
-use overside_verbs::{Link, Opcode, PortEvent, Status, VerbsError};
+use overside_verbs::port::{Lending, Port, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::{Link, Loan, Opcode, PortEvent, Status, VerbsError};
 
 /// What a mutant does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,7 @@ unsafe impl Port for Mutant {
                         bytes: 0,
                         immediate: None,
                         value: 0,
+                        lending: Lending::No,
                     });
                 }
             }
@@ -172,6 +173,10 @@ unsafe impl Port for Mutant {
         }
         out[..passed.len()].copy_from_slice(&passed);
         passed.len()
+    }
+
+    fn take_loan(&mut self, slot: u32) -> Option<Loan> {
+        self.inner.take_loan(slot)
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {

@@ -401,6 +401,7 @@ mod tests {
             last_byte_last: true,
             region_bytes_max: 0,
             foreign: ForeignMemory::Pushed,
+            lends: false,
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 
-use overside_verbs::port::{QpIndex, RawCompletion};
+use overside_verbs::port::{Lending, QpIndex, RawCompletion};
 use overside_verbs::{Opcode, Status, VerbsError};
 
 use crate::bounce::{Block, Bounce};
@@ -491,6 +491,7 @@ impl Sent {
             bytes: self.bytes,
             immediate: None,
             value,
+            lending: Lending::No,
         }
     }
 }

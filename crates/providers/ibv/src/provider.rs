@@ -114,6 +114,7 @@ impl Provider for IbvProvider {
             last_byte_last: limits.in_order,
             region_bytes_max: 0,
             foreign: ForeignMemory::Pushed,
+            lends: false,
         }
     }
 

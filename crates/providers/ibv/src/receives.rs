@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overside_verbs::ByNumber;
-use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
+use overside_verbs::port::{Lending, QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status, VerbsError};
 
 use crate::completions::Completions;
@@ -155,12 +155,14 @@ pub(crate) fn report(slot: u32, qp: Option<QpIndex>, wc: &ibv_wc) -> RawCompleti
         bytes: u64::from(wc.byte_len),
         immediate: (wc.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
         value: 0,
+        lending: Lending::No,
     }
 }
 
 /// A receive that met none.
 pub(crate) fn flushed(slot: u32, qp: QpIndex, status: Status) -> RawCompletion {
-    RawCompletion { slot, qp: Some(qp), opcode: Opcode::Receive, status, bytes: 0, immediate: None, value: 0 }
+    let (qp, lending) = (Some(qp), Lending::No);
+    RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes: 0, immediate: None, value: 0, lending }
 }
 
 const ENOMEM: i32 = 12;

@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use overside_memory::{Fragment, kernels};
-use overside_verbs::port::{QpIndex, RawCompletion};
-use overside_verbs::{Access, Clock, Memory, Opcode, PortEvent, RemoteToken, Status};
+use overside_verbs::port::{Lending, QpIndex, RawCompletion};
+use overside_verbs::{Access, Clock, Loan, Memory, Opcode, PortEvent, RemoteToken, Status};
 
 use super::Fault;
+use super::loans::Out;
 
 #[derive(Debug)]
 pub struct Region {
@@ -52,6 +53,7 @@ pub struct Sent {
     pub slot: u32,
     pub work: Work,
     pub signalled: bool,
+    pub lend: bool,
     pub posted: Instant,
     /// How it ended, once it has been carried out.
     pub done: Option<Done>,
@@ -62,6 +64,7 @@ pub struct Done {
     status: Status,
     bytes: u64,
     value: u64,
+    lent: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +72,7 @@ pub struct Receive {
     pub slot: u32,
     pub address: usize,
     pub len: usize,
+    pub takes_loan: bool,
 }
 
 #[derive(Debug)]
@@ -78,6 +82,8 @@ pub struct PortState {
     pub done: VecDeque<RawCompletion>,
     pub events: VecDeque<PortEvent>,
     pub shared: VecDeque<Receive>,
+    /// Reported and not taken, by their receives. Whoever drops one must not have the lock.
+    pub loans: HashMap<u32, Loan>,
     pub armed: bool,
     polled: bool,
     wake: Arc<OwnedFd>,
@@ -98,6 +104,8 @@ struct End {
     sends: VecDeque<Sent>,
     receives: VecDeque<Receive>,
     closed: bool,
+    /// It vouches no more for what it has lent.
+    revoked: Arc<AtomicBool>,
     /// A request found no room, and nothing was reported since.
     wants_room: bool,
     /// The last that ended silently, while none after it was reported.
@@ -116,12 +124,28 @@ pub struct Fabric {
     /// Ends 2n and 2n + 1 are each other's peers.
     ends: Vec<End>,
     numbers: u64,
+    /// By number.
+    pub loans: HashMap<u64, Out>,
+    pub me: Weak<Mutex<Fabric>>,
 }
 
 impl Fabric {
-    pub fn new(fault: Option<Fault>, clock: Arc<dyn Clock>) -> Self {
-        let (regions, listening) = (HashMap::new(), HashMap::new());
-        Self { fault, regions, ports: Vec::new(), listening, clock, hoard: Vec::new(), ends: Vec::new(), numbers: 0 }
+    pub fn shared(fault: Option<Fault>, clock: Arc<dyn Clock>) -> Arc<Mutex<Self>> {
+        Arc::new_cyclic(|me| {
+            let (regions, listening, loans) = (HashMap::new(), HashMap::new(), HashMap::new());
+            let (ports, hoard, ends, me) = (Vec::new(), Vec::new(), Vec::new(), me.clone());
+            Mutex::new(Self { fault, regions, ports, listening, clock, hoard, ends, numbers: 0, loans, me })
+        })
+    }
+
+    /// Where an end is attached.
+    pub fn at(&self, end: usize) -> Option<(usize, QpIndex)> {
+        self.ends[end].at
+    }
+
+    /// What says that an end vouches no more for what it has lent.
+    pub fn revoked(&self, end: usize) -> Arc<AtomicBool> {
+        self.ends[end].revoked.clone()
     }
 
     fn since(&self, then: Instant) -> Duration {
@@ -134,8 +158,9 @@ impl Fabric {
     }
 
     pub fn port(&mut self, owner: u64, domain: u64, wake: Arc<OwnedFd>) -> usize {
-        let (done, events, shared) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        self.ports.push(PortState { owner, domain, done, events, shared, armed: false, polled: false, wake });
+        let (done, events, shared, loans) = (VecDeque::new(), VecDeque::new(), VecDeque::new(), HashMap::new());
+        let (armed, polled) = (false, false);
+        self.ports.push(PortState { owner, domain, done, events, shared, loans, armed, polled, wake });
         self.ports.len() - 1
     }
 
@@ -238,6 +263,10 @@ impl Fabric {
             let waited_for = self.ends[end].wants_room && self.fault != Some(Fault::ForgetsRoom);
             if sent.signalled || done.status != Status::Success || waited_for {
                 self.complete(end, sent.slot, opcode(&sent.work), done, None);
+                if done.lent && self.fault == Some(Fault::ReturnsAtOnce) {
+                    self.loans.retain(|_, out| (out.end, out.slot) != (end, sent.slot));
+                    self.report_returned(Out { end, slot: sent.slot });
+                }
                 (self.ends[end].wants_room, self.ends[end].silent) = (false, None);
             } else {
                 self.ends[end].silent = Some((sent.slot, opcode(&sent.work), done));
@@ -264,8 +293,12 @@ impl Fabric {
         }
         match &sent.work {
             Work::Send(bytes, immediate) => {
-                let (message, immediate) = (self.message(bytes), *immediate);
-                self.deliver(end, Opcode::Receive, &message, immediate)
+                let (message, immediate, slot) = (self.message(bytes), *immediate, sent.slot);
+                let lendable = match (sent.lend, bytes) {
+                    (true, Bytes::List(list)) => Some((slot, Bytes::List(list.clone()))),
+                    _ => None,
+                };
+                self.deliver(end, Opcode::Receive, &message, immediate, lendable)
             }
             Work::Region(_) => self.region(end, at),
             Work::Write(bytes, remote, immediate) => {
@@ -283,9 +316,11 @@ impl Fabric {
     fn region(&mut self, end: usize, at: usize) -> Option<Done> {
         loop {
             let Work::Region(sends) = &self.ends[end].sends[at].work else { return None };
-            let Some(next) = sends.front() else { return Some(Done { status: Status::Success, bytes: 0, value: 0 }) };
+            let Some(next) = sends.front() else {
+                return Some(Done { status: Status::Success, bytes: 0, value: 0, lent: false });
+            };
             let (message, immediate) = ([next.head.clone(), self.message(&next.bytes)].concat(), next.immediate);
-            let done = self.deliver(end, Opcode::Receive, &message, immediate)?;
+            let done = self.deliver(end, Opcode::Receive, &message, immediate, None)?;
             if let Work::Region(sends) = &mut self.ends[end].sends[at].work {
                 sends.pop_front();
             }
@@ -320,7 +355,14 @@ impl Fabric {
     }
 
     /// A SEND, or the second half of a WRITE with immediate: needs a receive.
-    fn deliver(&mut self, end: usize, opcode: Opcode, message: &[u8], immediate: Option<u32>) -> Option<Done> {
+    fn deliver(
+        &mut self,
+        end: usize,
+        opcode: Opcode,
+        message: &[u8],
+        immediate: Option<u32>,
+        lendable: Option<(u32, Bytes)>,
+    ) -> Option<Done> {
         let peer = end ^ 1;
         let (port, _) = self.ends[peer].at?;
         let last = self.fault == Some(Fault::LastReceiveFirst);
@@ -329,16 +371,26 @@ impl Fabric {
         let receive = if last { queue.pop_back() } else { queue.pop_front() };
         let Some(receive) = receive else {
             let fails = self.fault == Some(Fault::NeedsReceives);
-            return fails.then_some(Done { status: Status::Malformed, bytes: 0, value: 0 });
+            return fails.then_some(Done { status: Status::Malformed, bytes: 0, value: 0, lent: false });
         };
         let fits = message.len() <= receive.len;
         let past = self.fault == Some(Fault::WritesPastTheEnd);
-        if opcode == Opcode::Receive && (fits || past) {
+        let taken = receive.takes_loan || self.fault == Some(Fault::LendsToAnyone);
+        let loan = match lendable {
+            Some((slot, bytes)) if fits && taken && self.fault != Some(Fault::NeverLends) => {
+                self.lend(end, slot, &bytes)
+            }
+            _ => None,
+        };
+        let lent = loan.is_some();
+        self.ports[port].loans.extend(loan.map(|loan| (receive.slot, loan)));
+        let copies = !lent || self.fault == Some(Fault::LendsAndCopies);
+        if opcode == Opcode::Receive && copies && (fits || past) {
             // SAFETY: [reference-in-flight] a posted receive is ours to write; the fault WritesPastTheEnd stays in the probe's area.
             unsafe { kernels::copy_racing(receive.address as *mut u8, message.as_ptr(), message.len()) };
         }
         let status = if fits || opcode != Opcode::Receive { Status::Success } else { Status::TooLong };
-        let done = Done { status, bytes: message.len() as u64, value: 0 };
+        let done = Done { status, bytes: message.len() as u64, value: 0, lent };
         self.complete(peer, receive.slot, opcode, done, immediate);
         Some(done)
     }
@@ -372,8 +424,8 @@ impl Fabric {
         let written = window.write(remote.at, message);
         debug_assert!(written.is_ok(), "the range was checked");
         match immediate {
-            Some(_) => self.deliver(end, Opcode::ReceiveImmediate, message, immediate),
-            None => Some(Done { status: Status::Success, bytes: len, value: 0 }),
+            Some(_) => self.deliver(end, Opcode::ReceiveImmediate, message, immediate, None),
+            None => Some(Done { status: Status::Success, bytes: len, value: 0, lent: false }),
         }
     }
 
@@ -390,7 +442,7 @@ impl Fabric {
         }
         // SAFETY: [reference-in-flight] the sink of a READ in flight is ours to write and as long as the range.
         unsafe { kernels::copy_racing(sink as *mut u8, bytes.as_ptr(), bytes.len()) };
-        Done { status: Status::Success, bytes: remote.len, value: 0 }
+        Done { status: Status::Success, bytes: remote.len, value: 0, lent: false }
     }
 
     fn update(&self, end: usize, remote: RemoteToken, new: impl Fn(u64) -> u64) -> Done {
@@ -410,20 +462,21 @@ impl Fabric {
                 Ok(old) | Err(old) => old,
             },
         };
-        Done { status: Status::Success, bytes: 8, value }
+        Done { status: Status::Success, bytes: 8, value, lent: false }
     }
 
     fn complete(&mut self, end: usize, slot: u32, opcode: Opcode, done: Done, immediate: Option<u32>) {
         let Some((port, qp)) = self.ends[end].at else { return };
-        let Done { status, bytes, value } = done;
-        self.ports[port].done.push_back(RawCompletion { slot, qp: Some(qp), opcode, status, bytes, immediate, value });
+        let Done { status, bytes, value, lent } = done;
+        let (qp, lending) = (Some(qp), if lent { Lending::Lent } else { Lending::No });
+        self.ports[port].done.push_back(RawCompletion { slot, qp, opcode, status, bytes, immediate, value, lending });
         let of_a_send = !matches!(opcode, Opcode::Receive | Opcode::ReceiveImmediate);
         if self.fault != Some(Fault::WakesForTheLast) || !of_a_send || self.ends[end].sends.is_empty() {
             self.wake(port);
         }
     }
 
-    fn wake(&mut self, port: usize) {
+    pub fn wake(&mut self, port: usize) {
         if std::mem::take(&mut self.ports[port].armed) {
             super::port::wake(&self.ports[port].wake);
         }
@@ -469,7 +522,7 @@ impl Fabric {
     }
 
     fn flush(&mut self, end: usize, status: Status) {
-        let done = Done { status, bytes: 0, value: 0 };
+        let done = Done { status, bytes: 0, value: 0, lent: false };
         if let Some((slot, opcode, done)) = self.ends[end].silent.take()
             && self.ends[end].sends.is_empty()
             && self.fault != Some(Fault::LeavesSilence)
@@ -482,6 +535,7 @@ impl Fabric {
         for receive in std::mem::take(&mut self.ends[end].receives) {
             self.complete(end, receive.slot, Opcode::Receive, done, None);
         }
+        self.revoke(end);
     }
 
     /// The process that owns these ports is gone.
@@ -507,6 +561,6 @@ fn opcode(work: &Work) -> Opcode {
     }
 }
 
-const REFUSED: Done = Done { status: Status::RemoteAccess, bytes: 0, value: 0 };
+const REFUSED: Done = Done { status: Status::RemoteAccess, bytes: 0, value: 0, lent: false };
 /// How late a READ is that ignores fences.
 const READ_LATE: Duration = Duration::from_millis(5);

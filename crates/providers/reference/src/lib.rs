@@ -8,6 +8,7 @@
 
 mod clock;
 mod fabric;
+mod loans;
 mod port;
 
 use std::collections::VecDeque;
@@ -70,6 +71,24 @@ pub enum Fault {
     ForgetsRoom,
     /// Says nothing of what ended silently before the end.
     LeavesSilence,
+    /// Lends to receives that take no loan.
+    LendsToAnyone,
+    /// Copies everything, and says that it lends.
+    NeverLends,
+    /// Copies what it lends, too.
+    LendsAndCopies,
+    /// Reports a loan as returned as soon as it is lent.
+    ReturnsAtOnce,
+    /// Does not report that a loan has ended.
+    ForgetsReturns,
+    /// Reports the end of a loan twice.
+    ReturnsTwice,
+    /// Reports the end of a loan, and wakes nobody for it.
+    SleepsThroughReturns,
+    /// Lets go of what it lent, and vouches for it.
+    StaysValid,
+    /// Does not report loans that end with their queue pair.
+    KeepsRevoked,
 }
 
 /// One fabric, whose providers reach each other by name.
@@ -88,14 +107,13 @@ impl World {
 
     /// A sound one, in the time of `clock`.
     pub fn by(clock: Arc<dyn Clock>) -> Self {
-        let fabric = Arc::new(Mutex::new(Fabric::new(None, clock.clone())));
-        Self { fabric, clock, wrap: |port| port }
+        Self { fabric: Fabric::shared(None, clock.clone()), clock, wrap: |port| port }
     }
 
     /// One that breaks a promise, and puts something in front of its ports.
     pub fn broken(fault: Option<Fault>, wrap: fn(Box<dyn Port>) -> Box<dyn Port>) -> Self {
         let clock = SystemClock::handle();
-        Self { fabric: Arc::new(Mutex::new(Fabric::new(fault, clock.clone()))), clock, wrap }
+        Self { fabric: Fabric::shared(fault, clock.clone()), clock, wrap }
     }
 
     /// A provider of a process of its own, as far as the others can tell.
@@ -145,6 +163,7 @@ impl Provider for Reference {
             last_byte_last: true,
             region_bytes_max: 1 << 20,
             foreign: ForeignMemory::Direct,
+            lends: true,
         }
     }
 

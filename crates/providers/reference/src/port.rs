@@ -9,7 +9,7 @@ use overside_shape::Run;
 use overside_verbs::declared::{Framing, bundle};
 use overside_verbs::port::{Payload, Port, QpIndex, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork};
 use overside_verbs::watch::failed;
-use overside_verbs::{Clock, Link, Memory, PortEvent, Status, VerbsError};
+use overside_verbs::{Clock, Link, Loan, Memory, PortEvent, Status, VerbsError};
 
 use super::fabric::{Bytes, Fabric, Receive, RegionSend, Sent, Work};
 use super::{Fault, lock};
@@ -103,7 +103,14 @@ impl ReferencePort {
             RawWork::FetchAdd(remote, add) => Work::FetchAdd(*remote, *add),
             RawWork::CompareSwap(remote, compare, swap) => Work::CompareSwap(*remote, *compare, *swap),
         };
-        Ok(Sent { slot: request.slot, work, signalled: request.signalled, posted: self.clock.now(), done: None })
+        Ok(Sent {
+            slot: request.slot,
+            work,
+            signalled: request.signalled,
+            lend: request.lend,
+            posted: self.clock.now(),
+            done: None,
+        })
     }
 }
 
@@ -170,8 +177,8 @@ unsafe impl Port for ReferencePort {
         };
         let mut accepted = 0;
         for receive in batch {
-            let RawReceive { slot, buffer } = receive;
-            let receive = Receive { slot: *slot, address: buffer.address as usize, len: buffer.len };
+            let RawReceive { slot, buffer, takes_loan } = *receive;
+            let receive = Receive { slot, address: buffer.address as usize, len: buffer.len, takes_loan };
             if !fabric.receive(self.port, end, receive, self.depth) {
                 break;
             }
@@ -191,6 +198,10 @@ unsafe impl Port for ReferencePort {
             *to = from;
         }
         count
+    }
+
+    fn take_loan(&mut self, slot: u32) -> Option<Loan> {
+        lock(&self.fabric).ports[self.port].loans.remove(&slot)
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
@@ -230,5 +241,9 @@ impl Drop for ReferencePort {
             fabric.close(*end, Status::Flushed);
         }
         fabric.ports[self.port].shared.clear();
+        let loans = std::mem::take(&mut fabric.ports[self.port].loans);
+        // The end of each takes the lock.
+        drop(fabric);
+        drop(loans);
     }
 }

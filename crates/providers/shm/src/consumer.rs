@@ -1,6 +1,8 @@
 //! Reading the peer's ring: nothing in it is believed before it is copied out and checked.
 
+use overside_memory::ForeignRange;
 use overside_memory::kernels::{AHEAD_BYTES, LINES_AHEAD, RANGES_AHEAD, asks_ahead, lines_of};
+use smallvec::SmallVec;
 
 use crate::doorbell::PeerRing;
 use crate::fate::Fate;
@@ -138,7 +140,7 @@ impl Consumer {
                 self.copy_riding(peer, out);
                 Ok(())
             }
-            Task::Gather(count) => {
+            Task::Gather(count) | Task::Lend(count) => {
                 let (mut done, mut asked, mut lines) = (0usize, 0, 0usize);
                 for i in 0..count {
                     let sge = if count <= SGES_INSIDE {
@@ -154,24 +156,40 @@ impl Consumer {
                     // The peer may have changed it since.
                     lines = lines.saturating_sub(lines_of(len));
                     if len > message.descriptor.len as usize - done || len > room - done {
-                        return Err(Trouble::Malformed("a message's fragments are longer than the message"));
+                        return Err(LONGER);
                     }
                     let then = if len >= AHEAD_BYTES { self.after(message, i, memory) } else { std::ptr::null() };
                     let source = memory.find(sge.segment).ok_or(Trouble::Unknown)?;
                     // SAFETY: [shm-posted] done + len <= room.
                     let out = unsafe { std::slice::from_raw_parts_mut(to.add(done), len) };
-                    source
-                        .read_ahead(sge.offset, out, then)
-                        .map_err(|_| Trouble::Malformed("a fragment lies outside of its segment"))?;
+                    source.read_ahead(sge.offset, out, then).map_err(|_| OUTSIDE)?;
                     done += len;
                 }
-                if done as u64 == message.descriptor.len {
-                    Ok(())
-                } else {
-                    Err(Trouble::Malformed("a message's fragments are shorter than the message"))
-                }
+                if done as u64 == message.descriptor.len { Ok(()) } else { Err(SHORTER) }
             }
         }
+    }
+
+    /// The message's pieces where they lie, if it offers them. Each of its words is read once.
+    pub(crate) fn pieces(
+        &self,
+        message: &Message,
+        peer: &impl PeerRing,
+        memory: &mut PeerMemory,
+    ) -> Result<SmallVec<[ForeignRange; 2]>, Trouble> {
+        let Task::Lend(count) = message.descriptor.task else { return Ok(SmallVec::new()) };
+        let (mut pieces, mut left) = (SmallVec::new(), message.descriptor.len);
+        for i in 0..count {
+            let sge = if count <= SGES_INSIDE {
+                Sge::from_words([message.words[2 + i * 2], message.words[3 + i * 2]])
+            } else {
+                Sge::from_words(peer.cell(self.cells + i as u64))
+            };
+            left = left.checked_sub(u64::from(sge.len)).ok_or(LONGER)?;
+            let source = memory.find(sge.segment).ok_or(Trouble::Unknown)?;
+            pieces.push(source.range(sge.offset, sge.len as usize).map_err(|_| OUTSIDE)?);
+        }
+        if left == 0 { Ok(pieces) } else { Err(SHORTER) }
     }
 
     /// The next long fragment behind number `i` of the message, or of the message that follows; null when none is known.
@@ -215,7 +233,7 @@ impl Consumer {
 #[inline]
 fn inside(words: &[u64; WORDS]) -> impl Iterator<Item = Sge> {
     let count = match Descriptor::from_words([words[0], words[1]]) {
-        Some(Descriptor { task: Task::Gather(count @ 1..=SGES_INSIDE), .. }) => count,
+        Some(Descriptor { task: Task::Gather(count) | Task::Lend(count), .. }) if count <= SGES_INSIDE => count,
         _ => 0,
     };
     words[2..].as_chunks::<2>().0.iter().take(count).map(|sge| Sge::from_words(*sge))
@@ -247,6 +265,18 @@ pub(crate) enum Trouble {
     Malformed(&'static str),
 }
 
+impl From<Trouble> for Fate {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Malformed(what) => Fate::Malformed(what),
+            Trouble::Unknown => Fate::Malformed("a descriptor names a segment that was not passed"),
+        }
+    }
+}
+
+const LONGER: Trouble = Trouble::Malformed("a message's fragments are longer than the message");
+const SHORTER: Trouble = Trouble::Malformed("a message's fragments are shorter than the message");
+const OUTSIDE: Trouble = Trouble::Malformed("a fragment lies outside of its segment");
 /// A processor's own prefetcher stops at the end of a page of memory, so the first lines of each are asked for. It is worth a
 /// few hundredths, and 1, 2 or 4 lines come to the same (docs/trials.md).
 const MEMORY_PAGE_BYTES: u64 = 4096;

@@ -1,5 +1,6 @@
 //! Control memories: our own, which we alone write, and the peer's, which we only read.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,11 +9,11 @@ use std::time::Duration;
 
 use overside_memory::{Foreign, MemoryError, Segment, kernels};
 
-use crate::doorbell::{OwnRing, OwnWords, PeerRing, PeerWords};
+use crate::doorbell::{OwnRing, OwnWords, PeerRing, PeerWords, later};
 use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, INLINE_INSIDE, Word, stamp_of, unstamped};
 
-/// Our side of a connection. The peer has it mapped read-only.
-#[derive(Debug)]
+/// Our side of a connection. The peer has it mapped read-only. Clones are the same memory.
+#[derive(Clone, Debug)]
 pub(crate) struct OwnControl {
     segment: Arc<Segment>,
     words: NonNull<[AtomicU64]>,
@@ -43,7 +44,13 @@ impl OwnControl {
     /// Ends the peer's sleep number `sleep` on our word.
     pub(crate) fn wake(&self, sleep: u64) {
         let [a, b, c, d] = (sleep as u32).to_ne_bytes();
-        self.words()[Word::Rung as usize / 8].store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::SeqCst);
+        let rung = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        // Whoever ends a loan rings too, on any thread. A late one must not undo what a later sleep was ended by.
+        let later = |was: u64| {
+            let [a, b, c, d, ..] = was.to_ne_bytes();
+            later(sleep as u32, u32::from_ne_bytes([a, b, c, d])).then_some(rung)
+        };
+        let _ = self.words()[Word::Rung as usize / 8].fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
         // Within the segment: the layout says so.
         let _ = self.segment.wake(Word::Rung as usize);
     }
@@ -119,6 +126,12 @@ impl OwnRing for OwnControl {
     }
 
     #[inline]
+    fn put_return(&self, index: u64, number: u32) {
+        let word = &self.words()[self.geometry.return_at(index) / 8];
+        word.store(self.geometry.returned(index, number), Ordering::Release);
+    }
+
+    #[inline]
     fn put_stamped(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
         let at = self.geometry.descriptor_at(index);
         let [first, second, rest @ ..] = words;
@@ -140,8 +153,8 @@ impl OwnWords for OwnControl {
     }
 }
 
-/// The peer's side. It may hold anything at any moment: whoever reads copies first and checks then.
-#[derive(Debug)]
+/// The peer's side. It may hold anything at any moment: whoever reads copies first and checks then. A clone keeps it mapped, too.
+#[derive(Clone, Debug)]
 pub(crate) struct PeerControl {
     memory: Foreign,
     geometry: Geometry,
@@ -149,7 +162,16 @@ pub(crate) struct PeerControl {
 
 impl PeerControl {
     pub(crate) fn map(fd: OwnedFd, geometry: Geometry) -> Result<Self, MemoryError> {
-        Ok(Self { memory: Foreign::map(fd, geometry.bytes() as u64)?, geometry })
+        Self::map_keeping(fd, geometry, ())
+    }
+
+    /// With what counts the mapping.
+    pub(crate) fn map_keeping(
+        fd: OwnedFd,
+        geometry: Geometry,
+        kept: impl Any + Send + Sync,
+    ) -> Result<Self, MemoryError> {
+        Ok(Self { memory: Foreign::map_keeping(fd, geometry.bytes() as u64, kept)?, geometry })
     }
 
     /// The number of our sleep that the peer ended last.
@@ -210,6 +232,12 @@ impl PeerRing for PeerControl {
             let _ = self.memory.read(self.geometry.cell_at(index) as u64, before);
             let _ = self.memory.read(self.geometry.cell_at(0) as u64, after);
         }
+    }
+
+    #[inline]
+    fn returned(&self, index: u64) -> Option<u32> {
+        let word = self.memory.load(self.geometry.return_at(index) as u64).unwrap_or(0);
+        (word == self.geometry.returned(index, word as u32)).then_some(word as u32)
     }
 
     #[inline]

@@ -46,6 +46,8 @@ pub(crate) trait OwnRing: OwnWords {
     fn stamp(&self, index: u64);
     /// Writes a descriptor's first two words and publishes it, whose others lie there.
     fn put_head(&self, index: u64, words: [u64; 2]);
+    /// Publishes return number `index`: the loan of that number has ended. With release ordering.
+    fn put_return(&self, index: u64, number: u32);
     /// Writes a descriptor and publishes it.
     fn put_stamped(&self, index: u64, words: &[u64; DESCRIPTOR_BYTES / 8]) {
         self.put_descriptor(index, words);
@@ -77,6 +79,8 @@ pub(crate) trait PeerRing: PeerWords {
             }
         }
     }
+    /// Return number `index`, if it was published, with acquire ordering.
+    fn returned(&self, index: u64) -> Option<u32>;
     /// Fetches a descriptor into the cache.
     fn prefetch_descriptor(&self, _index: u64) {}
     /// Fetches a cell into the cache.
@@ -114,6 +118,10 @@ impl Bell {
         let waits_for_it = match news {
             News::All => true,
             News::Consumed(consumed) => armed & FOR_CONSUMED != 0 && reached(consumed, armed),
+            News::Returned(returns) => match peer.load(Word::Returns) {
+                0 => false,
+                wanted => returns >= wanted,
+            },
         };
         if armed == 0 || armed == self.rung || !waits_for_it {
             return None;
@@ -130,6 +138,8 @@ pub(crate) enum News {
     All,
     /// How far we have come with the peer's messages, which not every sleeper waits for.
     Consumed(u64),
+    /// How many loans we have returned, ever.
+    Returned(u64),
 }
 
 /// What the sleeper has seen of the peer.
@@ -140,12 +150,16 @@ pub(crate) struct Seen {
     /// What it is to have consumed before that is worth waking up for, more than it has; none when no report and no room
     /// depends on it.
     pub(crate) wake_at: Option<u64>,
+    /// How many loans it is to have returned, ever, before that is worth waking up for: more than it has; none when none is out.
+    pub(crate) returns: Option<u64>,
 }
 
 /// The sleeper's side.
 #[derive(Debug, Default)]
 pub(crate) struct Sleep {
     number: u64,
+    /// What our `returns` word says.
+    returns: u64,
 }
 
 impl Sleep {
@@ -156,10 +170,15 @@ impl Sleep {
         let flags = if by_word { BY_WORD } else { 0 } | if seen.wake_at.is_some() { FOR_CONSUMED } else { 0 };
         let wake_at = seen.wake_at.unwrap_or(0) & u64::from(u32::MAX);
         let armed = self.number << NUMBER | wake_at << FLAGS | flags;
+        let returns = seen.returns.unwrap_or(0);
+        if std::mem::replace(&mut self.returns, returns) != returns {
+            own.store(Word::Returns, returns);
+        }
         own.store(Word::Armed, armed);
         own.fence();
         let quiet = peer.load(Word::Closed) == 0
             && (seen.wake_at.is_none() || !reached(peer.load(Word::Consumed), armed))
+            && seen.returns.is_none_or(|returns| peer.returned(returns - 1).is_none())
             && seen.next.is_none_or(|(next, stamp)| !peer.shows(next, stamp));
         if !quiet {
             own.store(Word::Armed, 0);
@@ -180,7 +199,13 @@ const FOR_CONSUMED: u64 = 2;
 const FLAGS: u32 = 2;
 /// Of an `armed` word: where the number of the sleep is, above the lower half of the consumed index worth waking for.
 const NUMBER: u32 = FLAGS + 32;
-const NUMBER_MAX: u64 = (1 << (64 - NUMBER)) - 1;
+const NUMBER_BITS: u32 = 64 - NUMBER;
+const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
+
+/// Whether a sleep of that number came after the `other` one: they are never half of their range apart.
+pub(crate) fn later(number: u32, other: u32) -> bool {
+    (number.wrapping_sub(other) << (u32::BITS - NUMBER_BITS)) as i32 > 0
+}
 
 /// Whether `consumed` has come to what an `armed` word says: indexes are never half of its range apart.
 fn reached(consumed: u64, armed: u64) -> bool {
@@ -201,9 +226,10 @@ pub(crate) mod model {
 
     #[derive(Default)]
     pub(crate) struct Model {
-        words: [AtomicU64; 4],
+        words: [AtomicU64; 5],
         descriptors: [[AtomicU64; DESCRIPTOR]; 2],
         cells: [[AtomicU64; CELL]; 4],
+        returns: [AtomicU64; 8],
         /// Planted: stamps before the words they vouch for are sure to be visible.
         hasty: bool,
     }
@@ -215,9 +241,13 @@ pub(crate) mod model {
         }
     }
 
+    fn place(word: Word) -> usize {
+        if word == Word::Returns { 4 } else { word as usize / 128 }
+    }
+
     impl OwnWords for Model {
         fn store(&self, word: Word, value: u64) {
-            self.words[word as usize / 128].store(value, Ordering::Release);
+            self.words[place(word)].store(value, Ordering::Release);
         }
 
         fn fence(&self) {
@@ -227,7 +257,7 @@ pub(crate) mod model {
 
     impl PeerWords for Model {
         fn load(&self, word: Word) -> u64 {
-            self.words[word as usize / 128].load(Ordering::Acquire)
+            self.words[place(word)].load(Ordering::Acquire)
         }
     }
 
@@ -256,6 +286,11 @@ pub(crate) mod model {
             self.stamp(index);
         }
 
+        fn put_return(&self, index: u64, number: u32) {
+            let order = if self.hasty { Ordering::Relaxed } else { Ordering::Release };
+            self.returns[index as usize % 8].store(GEOMETRY.returned(index, number), order);
+        }
+
         fn stamp(&self, index: u64) {
             let word = &self.descriptors[index as usize % 2][1];
             let order = if self.hasty { Ordering::Relaxed } else { Ordering::Release };
@@ -278,6 +313,11 @@ pub(crate) mod model {
             self.descriptors[index as usize % 2].each_ref().map(|word| word.load(Ordering::Acquire))
         }
 
+        fn returned(&self, index: u64) -> Option<u32> {
+            let word = self.returns[index as usize % 8].load(Ordering::Acquire);
+            (word == GEOMETRY.returned(index, word as u32)).then_some(word as u32)
+        }
+
         fn cell(&self, index: u64) -> [u64; CELL] {
             self.cells[index as usize % 4].each_ref().map(|word| word.load(Ordering::Acquire))
         }
@@ -290,7 +330,7 @@ mod tests {
     use super::*;
     use loom::sync::Arc;
 
-    const QUIET: Seen = Seen { next: Some((0, GEOMETRY.stamp(0))), wake_at: Some(1) };
+    const QUIET: Seen = Seen { next: Some((0, GEOMETRY.stamp(0))), wake_at: Some(1), returns: None };
 
     /// Publisher and sleeper in every order, under a memory model in which stores are late: either the
     /// sleeper sees the message and stays up, or the publisher sees the sleeper and rings.
@@ -358,6 +398,42 @@ mod tests {
         assert!(reached(1 << 32, armed(u32::MAX)) && !reached((1 << 32) - 1, armed(0)));
     }
 
+    /// The end of a loan, which another thread than the port's may write and ring for: the lender sees it and stays up, or is woken.
+    /// One that waits for the second of two is woken by it and not before.
+    #[test]
+    fn a_return_is_seen_or_the_bell_rings() {
+        for wanted in [1, 2] {
+            for by_word in [false, true] {
+                loom::model(move || {
+                    let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
+                    let (own, peer) = (ours.clone(), theirs.clone());
+                    let borrower = loom::thread::spawn(move || {
+                        let mut bell = Bell::default();
+                        [0, 1].map(|index| {
+                            own.put_return(index, 40 + index as u32);
+                            bell.wanted(&*own, &*peer, News::Returned(index + 1)).is_some()
+                        })
+                    });
+                    let seen = Seen { next: None, wake_at: None, returns: Some(wanted) };
+                    let slept = Sleep::default().arm(&*theirs, &*ours, seen, by_word);
+                    let [first, second] = borrower.join().unwrap();
+                    assert!(!slept || first || second, "asleep with a return and no bell");
+                    assert!(wanted == 1 || !first, "woken too early");
+                    assert_eq!([0, 1, 2].map(|index| ours.returned(index)), [Some(40), Some(41), None]);
+                });
+            }
+        }
+    }
+
+    /// Numbers of sleeps come round.
+    #[test]
+    fn a_later_sleep_is_known_from_an_earlier_one() {
+        let max = NUMBER_MAX as u32;
+        for (number, other) in [(1, 0), (2, 1), (max, max - 1), (1, max), (5, max - 5)] {
+            assert!(later(number, other) && !later(other, number) && !later(number, number), "{number} and {other}");
+        }
+    }
+
     /// One doorbell a sleep, one for each sleep.
     #[test]
     fn a_second_sleep_is_woken_again_and_one_sleep_once() {
@@ -366,7 +442,7 @@ mod tests {
             let (mut bell, mut sleep) = (Bell::default(), Sleep::default());
             for message in 0..2 {
                 let next = Some((message, GEOMETRY.stamp(message)));
-                assert!(sleep.arm(&theirs, &ours, Seen { next, wake_at: None }, message == 1));
+                assert!(sleep.arm(&theirs, &ours, Seen { next, wake_at: None, returns: None }, message == 1));
                 assert!(bell.wanted(&ours, &theirs, News::Consumed(9)).is_none(), "it does not wait for that");
                 ours.stamp(message);
                 assert!(bell.wanted(&ours, &theirs, News::All).is_some());

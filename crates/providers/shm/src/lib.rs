@@ -4,7 +4,8 @@
 //! connection (its send ring, what it has consumed of the peer's, whether it sleeps) and the
 //! segments it sends from. The peer maps both read-only. A SEND is therefore one copy, made by the
 //! receiver from the sender's registered memory straight into the posted buffer, and the
-//! sender's processor stays out of it. The exception are windows, which their owner made for peers
+//! sender's processor stays out of it. Where both ends agree on a loan it is no copy at all: the
+//! receiver's user reads the bytes where they lie. The exception are windows, which their owner made for peers
 //! to write: WRITE and atomics go there directly, by the initiator, so a target that never calls
 //! in makes no difference.
 //!
@@ -12,7 +13,8 @@
 //! there), `listener`, `channel` and `messages` (the socket between the two: file descriptors,
 //! doorbells), `registry` (what may be touched), `port` and `pair` (completion queue and queue
 //! pair), `send` → `producer` → `ring` (out), `consumer` → `receive` (in), `one_sided`, `bounce`
-//! (memory that no peer can map), `mappings` and `closing` (what a peer makes this process keep),
+//! (memory that no peer can map), `lending` and `borrowing` (messages that are read where they
+//! lie), `mappings` and `closing` (what a peer makes this process keep),
 //! `doorbell` (no wake-up is lost), `fate` (how it ends).
 //!
 //! Who may read what: **a registered segment is readable whole by every connected peer** it was
@@ -25,6 +27,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod address;
+mod borrowing;
 mod bounce;
 mod channel;
 mod closing;
@@ -35,6 +38,7 @@ mod doorbell;
 mod fate;
 mod grants;
 mod handshake;
+mod lending;
 mod listener;
 mod local;
 #[cfg(test)]

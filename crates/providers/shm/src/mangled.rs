@@ -7,7 +7,7 @@ use overside_memory::Segment;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Message as Taken};
 use crate::control::{OwnControl, PeerControl};
 use crate::doorbell::{OwnRing, PeerRing};
 use crate::handshake::{Heard, heard};
@@ -56,6 +56,8 @@ fn mangle(mut bytes: Vec<u8>, (changes, len): (Vec<(usize, u8)>, Option<usize>))
 #[derive(Clone, Debug)]
 enum Sent {
     Gather(Vec<Sge>),
+    /// Of at least one piece.
+    Lend(Vec<Sge>),
     Inline(Vec<u8>),
 }
 
@@ -70,6 +72,7 @@ fn sge() -> impl Strategy<Value = Sge> {
 fn sent() -> impl Strategy<Value = Sent> {
     prop_oneof![
         3 => prop::collection::vec(sge(), 0..9).prop_map(Sent::Gather),
+        3 => prop::collection::vec(sge(), 1..9).prop_map(Sent::Lend),
         1 => prop::collection::vec(any::<u8>(), 0..=INLINE_MAX).prop_map(Sent::Inline),
     ]
 }
@@ -100,9 +103,11 @@ impl Ring {
 
     fn send(&mut self, sent: &Sent) {
         match sent {
-            Sent::Gather(sges) => {
+            Sent::Gather(sges) | Sent::Lend(sges) => {
                 let len = sges.iter().map(|sge| u64::from(sge.len)).sum();
-                let descriptor = Descriptor { task: Task::Gather(sges.len()), immediate: None, len, report: false };
+                let lends = matches!(sent, Sent::Lend(_));
+                let task = if lends { Task::Lend(sges.len()) } else { Task::Gather(sges.len()) };
+                let descriptor = Descriptor { task, immediate: None, len, report: false };
                 self.producer.gather(&self.own, descriptor, sges);
             }
             Sent::Inline(bytes) => {
@@ -115,8 +120,9 @@ impl Ring {
 
     /// The bytes that must arrive; none where the message names what is not there.
     fn arrives(&self, sent: &Sent) -> Option<Vec<u8>> {
-        let Sent::Gather(sges) = sent else {
-            return if let Sent::Inline(bytes) = sent { Some(bytes.clone()) } else { None };
+        let sges = match sent {
+            Sent::Gather(sges) | Sent::Lend(sges) => sges,
+            Sent::Inline(bytes) => return Some(bytes.clone()),
         };
         let mut bytes = Vec::new();
         for sge in sges {
@@ -133,6 +139,9 @@ impl Ring {
         if message.descriptor.task != Task::Written && message.descriptor.len > ROOM as u64 {
             return None;
         }
+        if let Task::Lend(_) = message.descriptor.task {
+            return self.borrow(consumer, &message);
+        }
         consumer.prefetch(&message, &self.peer, &mut self.memory);
         let mut out = vec![CANARY; ROOM + 64];
         // SAFETY: [shm-posted] ROOM bytes are there, and the message is not longer.
@@ -142,6 +151,22 @@ impl Ring {
         copied.ok()?;
         consumer.advance(&message.descriptor);
         out.truncate(end);
+        Some(out)
+    }
+}
+
+impl Ring {
+    /// Takes a message as a loan: the bytes that its ranges show, which are as many as it says.
+    fn borrow(&mut self, consumer: &mut Consumer, message: &Taken) -> Option<Vec<u8>> {
+        let pieces = consumer.pieces(message, &self.peer, &mut self.memory).ok()?;
+        let mut out = Vec::new();
+        for piece in &pieces {
+            let at = out.len();
+            out.resize(at + piece.len(), 0);
+            piece.read(0, &mut out[at..]).unwrap();
+        }
+        assert_eq!(out.len() as u64, message.descriptor.len);
+        consumer.advance(&message.descriptor);
         Some(out)
     }
 }

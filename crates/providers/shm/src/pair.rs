@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
-use overside_verbs::{Opcode, Status, VerbsError};
+use overside_verbs::port::{Lending, QpIndex, RawCompletion, RawReceive};
+use overside_verbs::{Loan, Opcode, Status, VerbsError};
 
+use crate::borrowing::Borrowed;
 use crate::channel::{Carried, Channel, Incoming};
 use crate::consumer::Consumer;
 use crate::control::{OwnControl, PeerControl};
@@ -19,6 +20,7 @@ use crate::handshake::Wire;
 use crate::mappings::{self, Counted, Limits};
 use crate::messages::Message;
 use crate::peer_memory::PeerMemory;
+use crate::provider::Shared;
 use crate::regions::Executing;
 use crate::ring::{Geometry, Word};
 use crate::send::SendQueue;
@@ -39,6 +41,9 @@ pub(crate) struct Pair {
     /// A region of the peer's of which not all messages are made.
     pub(crate) executing: Option<Box<Executing>>,
     pub(crate) grants: Grants,
+    /// Of what the peer has lent, once it lends anything.
+    pub(crate) borrowed: Option<Arc<Borrowed>>,
+    pub(crate) provider: Weak<Shared>,
     /// [`PortOptions::regions`](overside_verbs::PortOptions::regions).
     pub(crate) takes_regions: bool,
     /// What was received last was made of a region.
@@ -80,7 +85,6 @@ pub(crate) struct Pair {
 pub(crate) struct Link {
     pub(crate) control: PeerControl,
     pub(crate) consumer: Consumer,
-    _counted: Counted,
 }
 
 /// How much of what lies in the socket was heard.
@@ -137,6 +141,8 @@ impl Pair {
             memory: PeerMemory::new(limits),
             executing: None,
             grants: Grants::new(limits),
+            borrowed: None,
+            provider: Weak::new(),
             takes_regions,
             executed: false,
             limits,
@@ -161,7 +167,12 @@ impl Pair {
 
     /// One look at the peer's memory: completes sends, takes messages, publishes.
     #[inline]
-    pub(crate) fn turn(&mut self, shared: &mut VecDeque<RawReceive>, out: &mut [RawCompletion]) -> Turn {
+    pub(crate) fn turn(
+        &mut self,
+        shared: &mut VecDeque<RawReceive>,
+        loans: &mut VecDeque<(u32, Loan)>,
+        out: &mut [RawCompletion],
+    ) -> Turn {
         let Some(Link { control, .. }) = &self.link else { return Turn::default() };
         let closed = control.load(Word::Closed);
         if (closed != 0 || self.heard_fate.is_some())
@@ -175,9 +186,16 @@ impl Pair {
             Ok(moved) => turn.busy = moved,
             Err(fate) => return Turn { fate: Some(fate), ..turn },
         }
+        // After the consumed index: what the peer copied it has returned before.
+        if !self.send.lent.is_empty() {
+            match self.send.lent.observe(control) {
+                Ok(moved) => turn.busy |= moved,
+                Err(fate) => return Turn { fate: Some(fate), ..turn },
+            }
+        }
         turn.count = self.send.complete(self.index, out);
         self.send.flush_forgetting(&self.channel);
-        let (received, fate) = self.receive(shared, &mut out[turn.count..]);
+        let (received, fate) = self.receive(shared, loans, &mut out[turn.count..]);
         turn.count += received;
         turn.fate = fate;
         turn.busy |= turn.count > 0;
@@ -204,6 +222,7 @@ impl Pair {
         !self.distance.is_wanted()
             && control.load(Word::Consumed) == self.send.producer.consumed()
             && self.send.settled()
+            && self.send.lent.is_empty()
             && !self.owed
             && !self.glanced
             && self.heard_fate.is_none()
@@ -338,7 +357,8 @@ impl Pair {
         let in_flight = self.send.producer.head() - self.send.producer.consumed();
         let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
         let wake_at = self.send.waits().map(|consumed| consumed.wrapping_add(worth_waking_for));
-        let seen = Seen { next: (!self.starved).then(|| consumer.due()), wake_at };
+        let returns = self.send.lent.worth_waking_for(self.wake_at_half);
+        let seen = Seen { next: (!self.starved).then(|| consumer.due()), wake_at, returns };
         self.sleep.arm(&self.own, control, seen, by_word)
     }
 
@@ -396,16 +416,18 @@ impl Pair {
     fn attach(&mut self, geometry: Geometry, fd: OwnedFd) -> Result<(), Fate> {
         let wrong = "the peer's control memory is not a sealed, allocated memfd";
         let counted = Counted::claim(&self.limits, 0, geometry.bytes() as u64)?;
-        let control = PeerControl::map(fd, geometry).map_err(|error| match Fate::unmapped(error, wrong) {
-            Fate::Malformed(_) => Fate::Malformed(wrong),
-            fate => fate,
-        })?;
+        let control =
+            PeerControl::map_keeping(fd, geometry, counted).map_err(|error| match Fate::unmapped(error, wrong) {
+                Fate::Malformed(_) => Fate::Malformed(wrong),
+                fate => fate,
+            })?;
         // What was published before the peer's words could be read may have found it asleep.
         let ring = self.bell.wanted(&self.own, &control, News::All);
         self.ring(ring);
         self.tell_every = (u64::from(geometry.depth()) / 8).min(TELL_EVERY_MAX);
         self.tell_at_last = [(u64::from(geometry.depth()) / 4).min(TELL_AT_LAST), u64::from(geometry.cells()) / 4];
-        self.link = Some(Link { control, consumer: Consumer::new(geometry), _counted: counted });
+        self.send.lent.attached(geometry.returns());
+        self.link = Some(Link { control, consumer: Consumer::new(geometry) });
         Ok(())
     }
 
@@ -457,6 +479,7 @@ pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
     bytes: 0,
     immediate: None,
     value: 0,
+    lending: Lending::No,
 };
 /// Messages taken from a socket in one go; the rest stays readable. A socket holds fewer, unless
 /// more come meanwhile.

@@ -1,17 +1,20 @@
 //! A connection whose peer writes into its own memory what it likes, for the fuzz target and the replay of its corpus. Not for users.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use overside_memory::{Buffer, Segment};
+use overside_memory::{Buffer, Segment, View};
+use overside_shape::Shape;
 use overside_verbs::{
-    CompletionQueue, Peer, PortEvent, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
+    Access, CompletionQueue, Loan, Memory, Peer, PortEvent, PortOptions, Provider, QueuePair, Status, VerbsError,
+    WorkCompletion, WorkRequest,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::PidfdFlags;
 
 use crate::channel::{Carried, Channel, Incoming};
 use crate::control::{OwnControl, PeerControl};
-use crate::doorbell::{OwnWords, PeerWords};
+use crate::doorbell::{OwnRing, OwnWords, PeerWords};
 use crate::handshake::{Wire, link};
 use crate::messages::Message;
 use crate::producer::Producer;
@@ -76,6 +79,11 @@ struct Scene {
     came: usize,
     /// It has written where no honest peer does.
     scribbled: bool,
+    /// Returns it has written.
+    returned: u64,
+    /// What the victim lends, and keeps as loans.
+    lent: Arc<Buffer>,
+    loans: Vec<Loan>,
 }
 
 impl Scene {
@@ -112,6 +120,9 @@ impl Scene {
             if i % 2 == 0 { free.push((i as u64, buffer)) } else { untouched.push(buffer) }
         }
         let producer = Producer::new(geometry);
+        let lent = Segment::shared(ROOM)?.carve(ROOM).pop().ok_or(VerbsError::Closed)?;
+        provider.register(&domain, &Memory::Segment(lent.segment().clone()), Access::LOCAL)?;
+        let lent = Arc::new(lent);
         let mut scene = Self {
             queue,
             pair,
@@ -131,6 +142,9 @@ impl Scene {
             freed: 0,
             came: 0,
             scribbled: false,
+            returned: 0,
+            lent,
+            loans: Vec::new(),
         };
         scene.poll();
         Ok(scene)
@@ -159,34 +173,58 @@ impl Scene {
                     self.publish(descriptor);
                 }
             }
-            GATHER => {
-                let pieces = steps.byte()? as usize % 9;
-                let mut sges = Vec::new();
-                // The pieces of a message follow on each other, so that its bytes are a pattern too.
-                let mut offset = 0;
-                for _ in 0..pieces {
-                    let len = u32::from(steps.byte()?) % 200;
-                    sges.push(Sge { segment: SEGMENT, len, offset });
-                    offset += u64::from(len);
-                }
-                let descriptor =
-                    Descriptor { task: Task::Gather(pieces), immediate: Some(7), len: offset, report: false };
-                if self.room(descriptor) {
-                    self.producer.gather(&self.own, descriptor, &sges);
-                    self.publish(descriptor);
+            GATHER | LEND => self.gather(steps, step % STEPS == LEND)?,
+            POST => self.post(WorkRequest::send_inline(SEND, b"to the enemy")),
+            POST_LENT => {
+                let view = View::of(&self.lent, &Shape::contiguous(0, ROOM as u64).ok()?).ok()?;
+                self.post(WorkRequest::send(SEND, view).lendable());
+            }
+            RETURN => {
+                self.own.put_return(self.returned, u32::from(steps.byte()?));
+                self.returned += 1;
+                self.scribbled = true;
+            }
+            DROP => {
+                let which = usize::from(steps.byte()?);
+                if !self.loans.is_empty() {
+                    self.loans.swap_remove(which % self.loans.len());
                 }
             }
-            POST => self.post(),
-            RECEIVE => {
+            RECEIVE | RECEIVE_LOAN => {
                 let last = self.free.pop();
                 let mut one: Vec<(u64, Buffer)> = last.into_iter().collect();
-                self.posted += self.queue.post_receive(Some(self.pair), &mut one).unwrap_or(0);
+                let posted = if step % STEPS == RECEIVE {
+                    self.queue.post_receive(Some(self.pair), &mut one)
+                } else {
+                    self.queue.post_receive_or_loan(Some(self.pair), &mut one)
+                };
+                self.posted += posted.unwrap_or(0);
                 self.free.append(&mut one);
             }
             ARM => _ = self.queue.arm(),
             CONSUME => self.own.store(Word::Consumed, self.sends),
             BELL => self.channel.send(&Message::Bell, Carried::Nothing),
             _ => self.poll(),
+        }
+        Some(())
+    }
+
+    /// Sends pieces of the data, or offers them as a loan.
+    fn gather(&mut self, steps: &mut Steps<'_>, lends: bool) -> Option<()> {
+        let pieces = steps.byte()? as usize % 9;
+        let mut sges = Vec::new();
+        // The pieces of a message follow on each other, so that its bytes are a pattern too.
+        let mut offset = 0;
+        for _ in 0..pieces {
+            let len = u32::from(steps.byte()?) % 200;
+            sges.push(Sge { segment: SEGMENT, len, offset });
+            offset += u64::from(len);
+        }
+        let task = if lends && pieces > 0 { Task::Lend(pieces) } else { Task::Gather(pieces) };
+        let descriptor = Descriptor { task, immediate: Some(7), len: offset, report: false };
+        if self.room(descriptor) {
+            self.producer.gather(&self.own, descriptor, &sges);
+            self.publish(descriptor);
         }
         Some(())
     }
@@ -216,8 +254,7 @@ impl Scene {
         self.sent.push(descriptor);
     }
 
-    fn post(&mut self) {
-        let request = WorkRequest::send_inline(SEND, b"to the enemy");
+    fn post(&mut self, request: WorkRequest) {
         if let Ok(accepted) = self.queue.post(self.pair, &mut [request].into()) {
             self.sends += accepted as u64;
         }
@@ -231,17 +268,25 @@ impl Scene {
         }
         for completion in done.drain(..) {
             match completion.buffer {
-                Some(buffer) => self.take(completion.id, completion.status, completion.bytes as usize, buffer),
+                Some(buffer) => {
+                    self.take(completion.id, completion.status, completion.bytes as usize, buffer, completion.loan);
+                }
                 None => self.sends_done += 1,
             }
         }
         self.done = done;
     }
 
-    fn take(&mut self, id: u64, status: Status, len: usize, mut buffer: Buffer) {
+    fn take(&mut self, id: u64, status: Status, len: usize, mut buffer: Buffer, loan: Option<Loan>) {
         self.back += 1;
         if status == Status::Success {
             assert!(len <= buffer.len());
+            if let Some(loan) = loan {
+                assert!(buffer.iter().all(|byte| *byte == CANARY), "bytes of a buffer whose message was lent");
+                assert_eq!(loan.bytes(), len as u64);
+                assert!(loan.read(0, &mut buffer[..len]).is_ok());
+                self.loans.push(loan);
+            }
             assert!(buffer[len..].iter().all(|byte| *byte == CANARY), "bytes behind a message");
             if !self.scribbled {
                 let sent = self.sent.get(self.came).map(|descriptor| descriptor.len);
@@ -261,6 +306,10 @@ impl Scene {
         (0..4).for_each(|_| self.poll());
         assert_eq!(self.back, self.posted, "each receive comes back once");
         assert_eq!(self.sends_done, self.sends, "each send is reported once");
+        assert_eq!(self.queue.in_flight(), 0, "nothing is lent to nobody");
+        assert_eq!(Arc::strong_count(&self.lent), 1, "each hold has ended");
+        let mut out = [0; ROOM];
+        assert!(self.loans.iter().all(|loan| loan.read(0, &mut out[..loan.bytes() as usize]).is_ok()));
         assert!(self.untouched.iter().all(|buffer| buffer.iter().all(|byte| *byte == CANARY)), "bytes of nobody's");
         stood
     }
@@ -288,7 +337,14 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         [&[STORE, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &receive, &[INLINE, 7, 0, FLIP, 9, 0, 3, FLIP, 9, 0, 3, POLL]];
     // More than once around the ring.
     let laps = [INLINE, 60, 0, RECEIVE, POLL].repeat(70);
-    [quiet, messages, both.concat(), waits.concat(), honest.concat(), laps].map(|seed| ("ring", seed)).into()
+    // Lent and copied, kept and returned, by either side: the first SENDs are numbers 0 and 1.
+    let loans = [
+        &[RECEIVE_LOAN, RECEIVE_LOAN, RECEIVE, LEND, 2, 8, 16, LEND, 5, 1, 2, 3, 4, 5, POLL, LEND, 1, 9, POLL, ARM][..],
+        &[DROP, 0, RECEIVE_LOAN, INLINE, 9, 0, POLL, POST_LENT, POST_LENT, POLL, CONSUME, POLL, DROP, 0, ARM],
+        &[RETURN, 1, POLL, POST_LENT, RETURN, 0, POLL],
+    ]
+    .concat();
+    [quiet, messages, both.concat(), waits.concat(), honest.concat(), laps, loans].map(|seed| ("ring", seed)).into()
 }
 
 const STORE: u8 = 0;
@@ -301,7 +357,12 @@ const ARM: u8 = 6;
 const CONSUME: u8 = 7;
 const BELL: u8 = 8;
 const POLL: u8 = 9;
-const STEPS: u8 = 10;
+const LEND: u8 = 10;
+const RECEIVE_LOAN: u8 = 11;
+const POST_LENT: u8 = 12;
+const RETURN: u8 = 13;
+const DROP: u8 = 14;
+const STEPS: u8 = 15;
 
 const INPUT_BYTES_MAX: usize = 4096;
 const SEGMENT: u32 = 7;

@@ -12,7 +12,7 @@ use crate::mappings::{Counted, Limits};
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     index: ByNumber<u32>,
-    slots: Vec<Option<(Foreign, Counted)>>,
+    slots: Vec<Option<Foreign>>,
     free: Vec<u32>,
     /// Found of late, by the name's low bits: a message's head and its pages lie in different segments.
     recent: [(u32, u32); RECENT],
@@ -48,22 +48,23 @@ impl PeerMemory {
             return Err(Fate::Malformed("the peer shares more memory than this process allows one connection"));
         }
         let counted = Counted::claim(&self.limits, held, len)?;
-        let mapped = Foreign::map(fd, len);
+        // Counted as long as anything keeps it, a loan for instance.
+        let mapped = Foreign::map_keeping(fd, len, counted);
         let foreign = mapped.map_err(|error| Fate::unmapped(error, "the peer's memory cannot be mapped"))?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
-        self.slots[slot as usize] = Some((foreign, counted));
+        self.slots[slot as usize] = Some(foreign);
         self.index.insert(id, slot);
         self.bytes += len;
         Ok(())
     }
 
-    /// Unmaps.
+    /// Unmaps, unless a loan keeps it.
     pub(crate) fn forget(&mut self, id: u32) {
         if let Some(slot) = self.index.remove(&id)
-            && let Some((gone, _)) = self.slots[slot as usize].take()
+            && let Some(gone) = self.slots[slot as usize].take()
         {
             self.bytes -= gone.len() as u64;
             self.free.push(slot);
@@ -78,7 +79,7 @@ impl PeerMemory {
         if recent.0 != id || id == 0 {
             *recent = (id, *self.index.get(&id)?);
         }
-        self.slots.get(recent.1 as usize)?.as_ref().map(|(foreign, _)| foreign)
+        self.slots.get(recent.1 as usize)?.as_ref()
     }
 }
 

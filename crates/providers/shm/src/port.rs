@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use overside_memory::Fragment;
 use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
 use overside_verbs::watch::{Watch, sleep_on};
-use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
+use overside_verbs::{Link, Loan, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
 
 use crate::fate::Fate;
 use crate::handshake::Wire;
@@ -39,6 +39,8 @@ pub(crate) struct ShmPort {
     /// Reports of queue pairs that have ended.
     done: VecDeque<RawCompletion>,
     events: VecDeque<PortEvent>,
+    /// Loans that were reported and not taken yet, by their receives.
+    loans: VecDeque<(u32, Loan)>,
     segments: LocalSegments,
     mail: Arc<Mail>,
     places: Vec<(Fragment, Place)>,
@@ -78,6 +80,7 @@ impl ShmPort {
             receives_max: options.shared_receives.max(1),
             done: VecDeque::new(),
             events: VecDeque::new(),
+            loans: VecDeque::new(),
             segments: LocalSegments::default(),
             mail,
             places: Vec::new(),
@@ -198,7 +201,7 @@ impl ShmPort {
             let at = self.first + i;
             let index = self.hot[if at < hot { at } else { at % hot }];
             let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };
-            let turn = pair.turn(&mut self.receives, &mut out[count..]);
+            let turn = pair.turn(&mut self.receives, &mut self.loans, &mut out[count..]);
             count += turn.count;
             busy |= turn.busy;
             pair.idle = if turn.busy { 0 } else { pair.idle.saturating_add(1) };
@@ -346,9 +349,8 @@ impl ShmPort {
             RawWork::Send(payload, immediate) => {
                 let mut sources = Sources { registry: &shared.registry, domain: *domain, segments, places, sges };
                 // SAFETY: [shm-posted] the caller's promise.
-                let sent = unsafe {
-                    pair.send.send(payload, immediate, request.signalled, &pair.own, &pair.channel, &mut sources)
-                }?;
+                let sent =
+                    unsafe { pair.send.send(payload, immediate, request, &pair.own, &pair.channel, &mut sources) }?;
                 let Some((bytes, progress)) = sent else { return Ok(false) };
                 (Opcode::Send, bytes, progress)
             }
@@ -373,7 +375,7 @@ impl ShmPort {
                 let mut progress = done(outcome);
                 if let (Some(immediate), Status::Success) = (immediate, outcome.0) {
                     pair.send.announce(immediate, bytes, request.signalled, &pair.own);
-                    progress = Progress::Ring { cells: 0, bounced: 0 };
+                    progress = Progress::Ring { cells: 0, bounced: 0, offered: false };
                 }
                 (Opcode::Write, bytes, progress)
             }
@@ -412,7 +414,8 @@ unsafe impl Port for ShmPort {
             self.pairs.resize_with(at + 1, || None);
         }
         let limits = self.shared.limits(wire.made);
-        let pair = Pair::new(qp, wire, self.geometry, limits, self.pair_options)?;
+        let mut pair = Pair::new(qp, wire, self.geometry, limits, self.pair_options)?;
+        pair.provider = Arc::downgrade(&self.shared);
         self.watch.add(&pair.channel, token(qp.0, SOCKET))?;
         self.watch.add(&pair.pidfd, token(qp.0, PROCESS))?;
         self.shared.registry.join(self.domain, &pair.channel)?;
@@ -471,6 +474,12 @@ unsafe impl Port for ShmPort {
         }
         let briefly = BRIEF_POLLS - std::mem::replace(&mut self.brief, BRIEF_POLLS);
         self.poll_all(out, briefly)
+    }
+
+    fn take_loan(&mut self, slot: u32) -> Option<Loan> {
+        // As a rule they are taken in the order in which they were reported.
+        let at = self.loans.iter().position(|(lent, _)| *lent == slot)?;
+        self.loans.remove(at).map(|(_, loan)| loan)
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {

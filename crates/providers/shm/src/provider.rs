@@ -107,6 +107,7 @@ impl Provider for ShmProvider {
             last_byte_last: true,
             region_bytes_max: DESCRIPTION_MAX,
             foreign: ForeignMemory::Pushed,
+            lends: true,
         }
     }
 

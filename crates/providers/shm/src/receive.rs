@@ -1,11 +1,15 @@
 //! The receive side of a queue pair: messages meet posted buffers.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use overside_verbs::port::{RawCompletion, RawReceive};
-use overside_verbs::{Opcode, Status};
+use overside_memory::ForeignRange;
+use overside_verbs::port::{Lending, RawCompletion, RawReceive};
+use overside_verbs::{Loan, Opcode, Status};
+use smallvec::SmallVec;
 
+use crate::borrowing::Borrowed;
 use crate::consumer::{Message, Trouble};
 use crate::doorbell::PeerWords;
 use crate::fate::Fate;
@@ -45,6 +49,7 @@ impl Pair {
                 bytes: descriptor.len,
                 immediate: descriptor.immediate,
                 value: 0,
+                lending: Lending::No,
             };
             count += 1;
             self.receives.pop_front();
@@ -65,18 +70,23 @@ impl Pair {
     pub(crate) fn receive(
         &mut self,
         shared: &mut VecDeque<RawReceive>,
+        loans: &mut VecDeque<(u32, Loan)>,
         out: &mut [RawCompletion],
     ) -> (usize, Option<Fate>) {
         let (mut count, mut bytes) = (0, 0);
         (self.starved, self.executed) = (false, false);
         while count < out.len() && bytes < TURN_BYTES {
-            match self.receive_one(shared) {
+            match self.receive_one(shared, loans) {
                 Ok(Some(completion)) => {
                     out[count] = completion;
                     count += 1;
                     // A region may take far longer than its bytes say: others get their turn after
                     // each SEND of it.
-                    bytes += if self.executed { TURN_BYTES } else { completion.bytes };
+                    bytes += match completion.lending {
+                        _ if self.executed => TURN_BYTES,
+                        Lending::No => completion.bytes,
+                        _ => 0,
+                    };
                     if completion.status != Status::Success {
                         return (count, Some(Fate::TooLong));
                     }
@@ -89,7 +99,11 @@ impl Pair {
     }
 
     #[inline]
-    fn receive_one(&mut self, shared: &mut VecDeque<RawReceive>) -> Result<Option<RawCompletion>, Fate> {
+    fn receive_one(
+        &mut self,
+        shared: &mut VecDeque<RawReceive>,
+        loans: &mut VecDeque<(u32, Loan)>,
+    ) -> Result<Option<RawCompletion>, Fate> {
         let Some(Link { control, consumer, .. }) = &mut self.link else { return Ok(None) };
         if !consumer.look(control) {
             return Ok(None);
@@ -100,9 +114,15 @@ impl Pair {
             self.starved = true;
             return Ok(None);
         };
-        if message.descriptor.task == Task::Region {
-            self.executed = true;
-            return self.receive_region(&message, receive, own, shared);
+        match message.descriptor.task {
+            Task::Region => {
+                self.executed = true;
+                return self.receive_region(&message, receive, own, shared);
+            }
+            Task::Lend(_) if message.descriptor.len <= receive.buffer.len as u64 => {
+                return self.receive_lent(&message, receive, own, shared, loans);
+            }
+            _ => {}
         }
         let copies = message.descriptor.task != Task::Written;
         let mut status = Status::Success;
@@ -138,7 +158,89 @@ impl Pair {
             bytes: message.descriptor.len,
             immediate: message.descriptor.immediate,
             value: 0,
+            lending: Lending::No,
         }))
+    }
+
+    /// A message that fits into its receive and that its sender would lend: taken as a loan where the receive takes one, else copied.
+    fn receive_lent(
+        &mut self,
+        message: &Message,
+        receive: RawReceive,
+        own: bool,
+        shared: &mut VecDeque<RawReceive>,
+        loans: &mut VecDeque<(u32, Loan)>,
+    ) -> Result<Option<RawCompletion>, Fate> {
+        let Some(Link { control, consumer, .. }) = &self.link else { return Ok(None) };
+        let index = consumer.next();
+        let borrowed = self
+            .borrowed
+            .get_or_insert_with(|| Arc::new(Borrowed::new(&self.own, control, &self.channel, self.provider.clone())));
+        let borrowed = borrowed.clone();
+        let pieces = if receive.takes_loan && borrowed.room() {
+            let Some(pieces) = self.pieces(message)? else { return Ok(None) };
+            Some(pieces)
+        } else {
+            if let Some(Link { control, consumer, .. }) = &mut self.link {
+                consumer.prefetch(message, control, &mut self.memory);
+            }
+            if !self.copy(message, &receive)? {
+                return Ok(None);
+            }
+            None
+        };
+        // Of a connection that does not stand nothing is believed; a loan of it would never have been valid.
+        fence(Ordering::Acquire);
+        self.check_open()?;
+        let lending = match pieces {
+            Some(pieces) => {
+                loans.push_back((receive.slot, borrowed.accept(index, pieces)));
+                Lending::Lent
+            }
+            // Before the sender hears that the message was consumed.
+            None => {
+                borrowed.decline(index);
+                Lending::No
+            }
+        };
+        if let Some(Link { consumer, .. }) = &mut self.link {
+            consumer.advance(&message.descriptor);
+        }
+        self.owed = true;
+        if own {
+            self.receives.pop_front()
+        } else {
+            shared.pop_front()
+        };
+        Ok(Some(RawCompletion {
+            slot: receive.slot,
+            qp: Some(self.index),
+            opcode: Opcode::Receive,
+            status: Status::Success,
+            bytes: message.descriptor.len,
+            immediate: message.descriptor.immediate,
+            value: 0,
+            lending,
+        }))
+    }
+
+    /// Where a message lies that is lent; none while the socket holds more than is heard at a time.
+    fn pieces(&mut self, message: &Message) -> Result<Option<SmallVec<[ForeignRange; 2]>>, Fate> {
+        match self.try_pieces(message) {
+            Err(Trouble::Unknown) => {
+                let all = self.hear()? == Heard::All;
+                match self.try_pieces(message) {
+                    Err(Trouble::Unknown) if !all => Ok(None),
+                    pieces => pieces.map(Some).map_err(Fate::from),
+                }
+            }
+            pieces => pieces.map(Some).map_err(Fate::from),
+        }
+    }
+
+    fn try_pieces(&mut self, message: &Message) -> Result<SmallVec<[ForeignRange; 2]>, Trouble> {
+        let Some(Link { control, consumer, .. }) = &self.link else { return Ok(SmallVec::new()) };
+        consumer.pieces(message, control, &mut self.memory)
     }
 
     /// False while the socket holds more than is heard at a time.
@@ -146,15 +248,14 @@ impl Pair {
     fn copy(&mut self, message: &Message, receive: &RawReceive) -> Result<bool, Fate> {
         match self.try_copy(message, receive) {
             Ok(()) => Ok(true),
-            Err(Trouble::Malformed(what)) => Err(Fate::Malformed(what)),
+            Err(trouble @ Trouble::Malformed(_)) => Err(trouble.into()),
             Err(Trouble::Unknown) => {
                 // The segment was passed before the descriptor was published: it is in the socket.
                 let all = self.hear()? == Heard::All;
                 match self.try_copy(message, receive) {
                     Ok(()) => Ok(true),
-                    Err(Trouble::Malformed(what)) => Err(Fate::Malformed(what)),
                     Err(Trouble::Unknown) if !all => Ok(false),
-                    Err(Trouble::Unknown) => Err(Fate::Malformed("a descriptor names a segment that was not passed")),
+                    Err(trouble) => Err(trouble.into()),
                 }
             }
         }

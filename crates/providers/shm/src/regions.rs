@@ -15,7 +15,7 @@ use crate::consumer::{Consumer, Message};
 use crate::control::OwnControl;
 use crate::fate::{Fate, OUT_OF_MEMORY};
 use crate::local::Place;
-use crate::pair::{Heard, Link, Pair};
+use crate::pair::{Heard, Link, NO_COMPLETION, Pair};
 use crate::peer_memory::PeerMemory;
 use crate::ring::{DESCRIPTION_MAX, Descriptor, MESSAGE_MAX, RegionWords, Sge, Task};
 use crate::send::{Progress, SendQueue, Sources, limit};
@@ -68,7 +68,7 @@ impl SendQueue {
             bundle_bytes: region.bundle_bytes.min(MESSAGE_MAX) as u32,
         };
         self.producer.region(own, Descriptor { task: Task::Region, immediate: None, len, report }, words);
-        Ok(Some(Progress::Ring { cells: 0, bounced }))
+        Ok(Some(Progress::Ring { cells: 0, bounced, offered: false }))
     }
 }
 
@@ -202,7 +202,7 @@ impl Pair {
             shared.pop_front()
         };
         let (slot, qp) = (receive.slot, Some(self.index));
-        Ok(Some(RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes, immediate, value: 0 }))
+        Ok(Some(RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes, immediate, ..NO_COMPLETION }))
     }
 
     /// None while the socket holds more than is heard at a time.

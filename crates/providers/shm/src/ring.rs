@@ -5,9 +5,11 @@
 //! 128   consumed  of the peer's descriptors, ever
 //! 256   armed     0, or the number of the present sleep above 34 bits: 1 `rung` ends it (else a doorbell), 2 `consumed` does too,
 //!                 once its lower half has come to bits 2..34
+//! 264   returns   0, or how many returns the present sleep waits for, ever
 //! 384   closed    0, or why
 //! 512   depth descriptors of 64 bytes
 //! then  cells of 16 bytes: gather entries past the third, inline bytes past the 48th
+//! then  returns of 8 bytes, four times as many as descriptors: numbers of the peer's loans that have ended
 //! ```
 //!
 //! A descriptor is there when its stamp is that of its lap around the ring: whoever waits for it looks at no other line
@@ -51,8 +53,29 @@ impl Geometry {
 
     /// Bytes of the control memory, whole pages.
     pub(crate) fn bytes(self) -> usize {
-        (HEADER_BYTES + self.depth as usize * DESCRIPTOR_BYTES + self.cells as usize * CELL_BYTES)
-            .next_multiple_of(PAGE_BYTES)
+        (self.returns_from() + self.returns() as usize * RETURN_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Places in the ring of returns: loans that the peer may have out at a time.
+    pub(crate) fn returns(self) -> u32 {
+        self.depth * RETURNS_PER_DESCRIPTOR
+    }
+
+    /// Where return number `index` lies.
+    #[inline]
+    pub(crate) fn return_at(self, index: u64) -> usize {
+        self.returns_from() + (index & u64::from(self.returns() - 1)) as usize * RETURN_BYTES
+    }
+
+    /// What return number `index` is once it is there, for the loan of this number: never 0, and another one on each lap.
+    #[inline]
+    pub(crate) fn returned(self, index: u64, number: u32) -> u64 {
+        let lap = index >> self.returns().trailing_zeros();
+        u64::from(number) | (lap | 1 << 31) << 32
+    }
+
+    fn returns_from(self) -> usize {
+        HEADER_BYTES + self.depth as usize * DESCRIPTOR_BYTES + self.cells as usize * CELL_BYTES
     }
 
     /// Where descriptor number `index` lies.
@@ -85,13 +108,15 @@ impl Geometry {
     }
 }
 
-/// A published word; its offset in the control memory. Each has cache lines of its own.
+/// A published word; its offset in the control memory. Words that are stored at different times have cache lines of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Word {
     Rung = 0,
     Consumed = 128,
     Armed = 256,
+    /// Stored just before `Armed`, and read with it.
+    Returns = 264,
     Closed = 384,
 }
 
@@ -118,6 +143,8 @@ impl Sge {
 pub(crate) enum Task {
     /// Copy this many pieces from the sender's memory.
     Gather(usize),
+    /// The same, or keep the pieces as a loan. Of one piece at least.
+    Lend(usize),
     /// Copy the bytes that ride along.
     Inline,
     /// Make messages of a region by its description.
@@ -172,6 +199,7 @@ impl Descriptor {
     pub(crate) fn to_words(self) -> [u64; 2] {
         let (op, count) = match self.task {
             Task::Gather(count) => (OP_GATHER, count as u64),
+            Task::Lend(count) => (OP_LEND, count as u64),
             Task::Inline => (OP_INLINE, 0),
             Task::Region => (OP_REGION, 0),
             Task::Written => (OP_WRITTEN, 0),
@@ -187,6 +215,7 @@ impl Descriptor {
         let len = unstamped(words[1]);
         let task = match words[0] & 0xff {
             OP_GATHER if count <= SGE_MAX && len <= MESSAGE_MAX => Task::Gather(count),
+            OP_LEND if (1..=SGE_MAX).contains(&count) && len <= MESSAGE_MAX => Task::Lend(count),
             OP_INLINE if count == 0 && len <= INLINE_MAX as u64 => Task::Inline,
             OP_REGION if count == 0 && len <= DESCRIPTION_MAX && flags & FLAG_IMMEDIATE == 0 => Task::Region,
             OP_WRITTEN if count == 0 && len <= MESSAGE_MAX => Task::Written,
@@ -219,8 +248,8 @@ impl Descriptor {
     #[inline]
     pub(crate) fn cells(&self) -> usize {
         match self.task {
-            Task::Gather(count) if count <= SGES_INSIDE => 0,
-            Task::Gather(count) => count,
+            Task::Gather(count) | Task::Lend(count) if count <= SGES_INSIDE => 0,
+            Task::Gather(count) | Task::Lend(count) => count,
             Task::Inline if self.len as usize <= INLINE_INSIDE => 0,
             Task::Inline => (self.len as usize).div_ceil(CELL_BYTES),
             Task::Written | Task::Region => 0,
@@ -245,6 +274,7 @@ const OP_GATHER: u64 = 1;
 const OP_INLINE: u64 = 2;
 const OP_WRITTEN: u64 = 3;
 const OP_REGION: u64 = 4;
+const OP_LEND: u64 = 5;
 const FLAG_IMMEDIATE: u64 = 1;
 const FLAG_REPORT: u64 = 2;
 /// Where the flags of an inline message lie in its first word.
@@ -253,6 +283,9 @@ const INLINE_FLAGS: u32 = ((FLAG_IMMEDIATE | FLAG_REPORT) << 8) as u32;
 const HEADER_BYTES: usize = 512;
 pub(crate) const DESCRIPTOR_BYTES: usize = 64;
 pub(crate) const CELL_BYTES: usize = 16;
+const RETURN_BYTES: usize = 8;
+/// Loans outlast their descriptors.
+const RETURNS_PER_DESCRIPTOR: u32 = 4;
 const PAGE_BYTES: usize = 4096;
 /// Gather entries that fit into the descriptor; a longer list lies in the cells whole.
 pub(crate) const SGES_INSIDE: usize = 3;
@@ -292,7 +325,9 @@ mod tests {
 
     #[test]
     fn descriptors_come_back() {
-        for task in [Task::Gather(0), Task::Gather(SGE_MAX), Task::Inline, Task::Written] {
+        for task in
+            [Task::Gather(0), Task::Gather(SGE_MAX), Task::Lend(1), Task::Lend(SGE_MAX), Task::Inline, Task::Written]
+        {
             for (immediate, report) in [(None, true), (Some(0), false), (Some(u32::MAX), true)] {
                 let descriptor = Descriptor { task, immediate, len: 77, report };
                 assert_eq!(Descriptor::from_words(descriptor.to_words()), Some(descriptor));
@@ -304,6 +339,18 @@ mod tests {
         assert!(stamps[0] == stamps[31] && stamps[31] != stamps[32] && stamps[63] != stamps[64]);
         let sge = Sge { segment: u32::MAX, len: 5, offset: u64::MAX - 1 };
         assert_eq!(Sge::from_words(sge.to_words()), sge);
+    }
+
+    #[test]
+    fn returns_of_each_lap_differ() {
+        let geometry = Geometry::for_options(32, 0);
+        let laps = [0, 127, 128, 255, 256].map(|index| (geometry.return_at(index), geometry.returned(index, 7)));
+        assert!(laps[0].0 == laps[2].0 && laps[1].0 == laps[3].0 && laps[0].0 + 127 * RETURN_BYTES == laps[1].0);
+        assert!(laps[0].1 == laps[1].1 && laps[1].1 != laps[2].1 && laps[2].1 == laps[3].1 && laps[3].1 != laps[4].1);
+        assert!(
+            laps.iter().all(|(at, word)| *at + RETURN_BYTES <= geometry.bytes() && *word != 0 && *word as u32 == 7)
+        );
+        assert_eq!(Descriptor::from_words([OP_LEND, 8]), None, "a loan of nothing");
     }
 
     #[test]
@@ -323,7 +370,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_words_are_a_bounded_descriptor_or_none(a in proptest::num::u64::ANY, b in proptest::num::u64::ANY, op in 0u64..6) {
+        fn any_words_are_a_bounded_descriptor_or_none(a in proptest::num::u64::ANY, b in proptest::num::u64::ANY, op in 0u64..7) {
             for words in [[a, b >> 32], [a & !0xff | op, b % 600], [a & 0xffff_ffff_0000_0000 | 1 << 8 | op, b >> 32]] {
                 if let Some(d) = Descriptor::from_words(words) {
                     assert!(d.cells() <= CELLS_MIN);

@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 
 use overside_memory::{Fragment, SegmentId};
-use overside_verbs::port::{Payload, QpIndex, RawCompletion};
+use overside_verbs::port::{Lending, Payload, QpIndex, RawCompletion, RawRequest};
 use overside_verbs::{Opcode, Status, VerbsError};
 
 use crate::bounce::{Bounce, LARGE_MAX};
 use crate::channel::{Carried, Channel};
 use crate::control::OwnControl;
 use crate::fate::Fate;
+use crate::lending::Lent;
 use crate::local::{LocalSegments, Place};
 use crate::messages::{FORGET_MAX, Message};
+use crate::pair::NO_COMPLETION;
 use crate::producer::Producer;
 use crate::provider::SEGMENTS_MAX;
 use crate::registry::Registry;
@@ -31,6 +33,7 @@ pub(crate) struct SendQueue {
     silent: Option<Entry>,
     pub(crate) producer: Producer,
     pub(crate) bounce: Bounce,
+    pub(crate) lent: Lent,
     /// Descriptors consumed whose entries are not popped yet.
     ripe: u64,
     /// Slots of the port's segment table that the peer has.
@@ -55,7 +58,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Progress {
     /// Its descriptor is in the ring.
-    Ring { cells: u32, bounced: u32 },
+    Ring { cells: u32, bounced: u32, offered: bool },
     /// It has ended and waits for earlier ones.
     Done { status: Status, value: u64 },
 }
@@ -80,6 +83,7 @@ impl SendQueue {
             silent: None,
             producer: Producer::new(own.geometry()),
             bounce: Bounce::default(),
+            lent: Lent::new(),
             ripe: 0,
             passed: Vec::new(),
             passed_count: 0,
@@ -108,16 +112,19 @@ impl SendQueue {
         &mut self,
         payload: Payload<'_>,
         immediate: Option<u32>,
-        report: bool,
+        request: &RawRequest<'_>,
         own: &OwnControl,
         channel: &Channel,
         sources: &mut Sources<'_>,
     ) -> Result<Option<(u64, Progress)>, VerbsError> {
-        let descriptor = Descriptor { task: Task::Inline, immediate, len: 0, report };
+        let descriptor = Descriptor { task: Task::Inline, immediate, len: 0, report: request.signalled };
+        let lend = (request.lend && request.signalled).then_some(request.slot);
         match payload {
             Payload::Inline(bytes) => self.send_inline(bytes, descriptor, own),
             // SAFETY: [shm-posted] the caller's promise.
-            Payload::Gather(fragments) => unsafe { self.send_gather(fragments, descriptor, own, channel, sources) },
+            Payload::Gather(fragments) => unsafe {
+                self.send_gather(fragments, descriptor, lend, own, channel, sources)
+            },
         }
     }
 
@@ -137,7 +144,7 @@ impl SendQueue {
             return false;
         }
         self.producer.inline_now(own, descriptor, bytes);
-        let progress = Progress::Ring { cells: cells as u32, bounced: 0 };
+        let progress = Progress::Ring { cells: cells as u32, bounced: 0, offered: false };
         self.push(Entry { slot, opcode: Opcode::Send, signalled, bytes: descriptor.len, progress });
         true
     }
@@ -155,7 +162,7 @@ impl SendQueue {
             return Ok(None);
         }
         self.producer.inline(own, descriptor, bytes);
-        Ok(Some((descriptor.len, Progress::Ring { cells: cells as u32, bounced: 0 })))
+        Ok(Some((descriptor.len, Progress::Ring { cells: cells as u32, bounced: 0, offered: false })))
     }
 
     /// # Safety
@@ -164,6 +171,7 @@ impl SendQueue {
         &mut self,
         fragments: &[Fragment],
         descriptor: Descriptor,
+        lend: Option<u32>,
         own: &OwnControl,
         channel: &Channel,
         sources: &mut Sources<'_>,
@@ -184,7 +192,11 @@ impl SendQueue {
             return Ok(None);
         }
         limit("a message's length", bytes, MESSAGE_MAX)?;
-        let descriptor = Descriptor { task: Task::Gather(places.len()), len: bytes, ..descriptor };
+        let index = self.producer.head();
+        // What lies where no peer can map it is copied anyway.
+        let offered = lend.filter(|_| hidden == 0 && !places.is_empty() && self.lent.room(index));
+        let task = if offered.is_some() { Task::Lend(places.len()) } else { Task::Gather(places.len()) };
+        let descriptor = Descriptor { task, len: bytes, ..descriptor };
         let cells = descriptor.cells();
         if !self.producer.room(cells) {
             return Ok(None);
@@ -217,8 +229,11 @@ impl SendQueue {
             bounced = room.charge;
             self.bounce.commit(room, self.producer.head());
         }
+        if let Some(slot) = offered {
+            self.lent.offer(index, slot);
+        }
         self.producer.gather(own, descriptor, sges);
-        Ok(Some((bytes, Progress::Ring { cells: cells as u32, bounced })))
+        Ok(Some((bytes, Progress::Ring { cells: cells as u32, bounced, offered: offered.is_some() })))
     }
 
     /// Announces a WRITE that has placed its bytes; false when there is no room.
@@ -321,7 +336,7 @@ impl SendQueue {
     /// Whether nothing can be reported and nothing told without the peer's doing.
     #[inline]
     pub(crate) fn settled(&self) -> bool {
-        !self.front_ready() && !self.producer.unpublished()
+        !self.front_ready() && !self.producer.unpublished() && !self.lent.any_ended()
     }
 
     #[inline]
@@ -349,12 +364,14 @@ impl SendQueue {
         let mut count = 0;
         while count < out.len() && self.front_ready() {
             let Some(entry) = self.entries.first().copied() else { break };
+            let mut lent = false;
             let (status, value) = match entry.progress {
                 Progress::Done { status, value } => (status, value),
-                Progress::Ring { cells, bounced } => {
+                Progress::Ring { cells, bounced, offered } => {
                     if self.ripe == 0 {
                         break;
                     }
+                    lent = offered && self.lent.completed(self.producer.consumed() - self.ripe);
                     self.ripe -= 1;
                     self.producer.free_cells(cells);
                     self.bounce.release(bounced);
@@ -365,6 +382,9 @@ impl SendQueue {
             self.reports -= usize::from(entry.reports());
             if entry.signalled || status != Status::Success {
                 out[count] = entry.completion(qp, status, value);
+                if lent {
+                    out[count].lending = Lending::Lent;
+                }
                 count += 1;
                 (self.silent, self.wants_room) = (None, false);
             } else {
@@ -379,19 +399,32 @@ impl SendQueue {
             count += 1;
             self.wants_room = false;
         }
+        while count < out.len()
+            && let Some(slot) = self.lent.ended()
+        {
+            out[count] = returned(qp, slot);
+            count += 1;
+        }
         count
     }
 
     /// Everything that is left ends with the queue pair.
     pub(crate) fn flush(&mut self, qp: QpIndex, fate: Fate, by_peer: bool, out: &mut VecDeque<RawCompletion>) {
-        let mut buffer = [crate::pair::NO_COMPLETION];
+        let mut buffer = [NO_COMPLETION];
         while self.complete(qp, &mut buffer) == 1 {
             out.push_back(buffer[0]);
         }
         // The first message that the peer did not consume is the one it refused.
         let mut refused = by_peer && fate == Fate::TooLong;
         self.reports = 0;
+        let mut index = self.producer.consumed();
         while let Some(entry) = self.entries.pop() {
+            if let Progress::Ring { offered, .. } = entry.progress {
+                if offered {
+                    self.lent.flushed(index);
+                }
+                index += 1;
+            }
             let (mut status, mut result) = (fate.pending(), 0);
             match entry.progress {
                 Progress::Done { status: ended, value } => (status, result) = (ended, value),
@@ -407,6 +440,8 @@ impl SendQueue {
         }
         // Nothing after it will tell that it has ended.
         out.extend(self.silent.take().map(|silent| silent.completion(qp, Status::Success, 0)));
+        self.lent.revoke();
+        out.extend(std::iter::from_fn(|| self.lent.ended().map(|slot| returned(qp, slot))));
     }
 }
 
@@ -491,8 +526,15 @@ impl Entry {
             bytes: if status == Status::Success { self.bytes } else { 0 },
             immediate: None,
             value,
+            lending: Lending::No,
         }
     }
+}
+
+/// The report of a loan's end.
+fn returned(qp: QpIndex, slot: u32) -> RawCompletion {
+    let (qp, status) = (Some(qp), Status::Success);
+    RawCompletion { slot, qp, status, lending: Lending::Returned, ..NO_COMPLETION }
 }
 
 /// Places there are before a request needs more; a power of two.

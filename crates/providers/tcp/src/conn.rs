@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
+use overside_verbs::port::{Lending, QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status};
 use rustix::io::Errno;
 
@@ -257,6 +257,7 @@ impl Conn {
             bytes,
             immediate,
             value: 0,
+            lending: Lending::No,
         });
     }
 
@@ -548,6 +549,7 @@ pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
     bytes: 0,
     immediate: None,
     value: 0,
+    lending: Lending::No,
 };
 /// Bytes of one turn; then others have theirs.
 const TURN_BYTES: u64 = 1 << 20;

@@ -140,7 +140,7 @@ mod tests {
         for turn in 0..TURNS {
             // Its receives are posted anew, and the shared ones, too.
             while conn.receives.len() < RECEIVES {
-                conn.receives.push_back(RawReceive { slot: 0, buffer });
+                conn.receives.push_back(RawReceive { slot: 0, buffer, takes_loan: false });
             }
             if turn == 0 {
                 conn.acknowledge(true);
@@ -247,7 +247,7 @@ mod tests {
         let mut conn = Conn::new(QpIndex(0), wire, 32, 64, Default::default());
         let (registry, mut done, mut pool) = (Registry::default(), VecDeque::new(), Pool::new(64));
         let buffer = RawBuffer { address: std::ptr::null_mut(), len: 0, segment: SegmentId::FOREIGN };
-        pool.receives.extend((0..8).map(|slot| RawReceive { slot, buffer }));
+        pool.receives.extend((0..8).map(|slot| RawReceive { slot, buffer, takes_loan: false }));
         pool.sharers = 1;
         conn.credits.share(0, &mut pool);
         assert!(conn.acknowledge(true));

@@ -196,7 +196,7 @@ mod tests {
 
     fn receive(slot: u32) -> RawReceive {
         let buffer = RawBuffer { address: std::ptr::null_mut(), len: 0, segment: SegmentId::FOREIGN };
-        RawReceive { slot, buffer }
+        RawReceive { slot, buffer, takes_loan: false }
     }
 
     fn pool(count: u32, sharers: usize) -> Pool {

@@ -104,7 +104,8 @@ mod tests {
         for slot in 0..count as u32 {
             let work = RawWork::Send(Payload::Inline(&payload), None);
             // SAFETY: [test] inline bytes are copied.
-            unsafe { engine.post_one(QP, &RawRequest { slot, work, signalled: true, fence: false }) }.unwrap();
+            unsafe { engine.post_one(QP, &RawRequest { slot, work, signalled: true, fence: false, lend: false }) }
+                .unwrap();
         }
         engine.push_out(QP);
     }

@@ -44,7 +44,11 @@ pub fn frames(bytes: &[u8]) -> bool {
     let (mut pool, mut done, registry) = (Pool::new(4), VecDeque::new(), Registry::default());
     let domain = registry.allocate_domain();
     pool.sharers = 1;
-    conn.receives.extend((0..RECEIVES).map(|i| RawReceive { slot: i, buffer: buffer(i as usize * 8192 + 64, 4096) }));
+    conn.receives.extend((0..RECEIVES).map(|i| RawReceive {
+        slot: i,
+        buffer: buffer(i as usize * 8192 + 64, 4096),
+        takes_loan: false,
+    }));
     // The peer is told of its credits, so that it may use them.
     conn.say(Op::Ack);
     let token = RemoteToken { at: 0, len: 2000, rkey: 1 };

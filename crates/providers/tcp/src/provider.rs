@@ -98,6 +98,7 @@ impl Provider for TcpProvider {
             last_byte_last: true,
             region_bytes_max: 0,
             foreign: ForeignMemory::Direct,
+            lends: false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use overside_verbs::port::{QpIndex, RawBuffer, RawCompletion};
+use overside_verbs::port::{Lending, QpIndex, RawBuffer, RawCompletion};
 use overside_verbs::{Opcode, RemoteToken, Status};
 
 use crate::fate::Fate;
@@ -260,6 +260,7 @@ impl Requests {
                 bytes: entry.bytes,
                 immediate: None,
                 value,
+                lending: Lending::No,
             };
             if entry.signalled || status != Status::Success {
                 out.push_back(report);

@@ -67,10 +67,11 @@ impl End {
     }
 
     pub fn post_receives(&mut self, qp: Option<QueuePair>, count: usize, size: usize) {
-        let buffers = Segment::private(count * size.next_multiple_of(64)).unwrap().carve(size);
-        let mut numbered: Vec<(u64, Buffer)> =
-            buffers.into_iter().take(count).enumerate().map(|(i, b)| (i as u64, b)).rev().collect();
-        assert_eq!(self.queue.post_receive(qp, &mut numbered).unwrap(), count);
+        assert_eq!(self.queue.post_receive(qp, &mut numbered(count, size)).unwrap(), count);
+    }
+
+    pub fn post_receives_or_loans(&mut self, qp: Option<QueuePair>, count: usize, size: usize) {
+        assert_eq!(self.queue.post_receive_or_loan(qp, &mut numbered(count, size)).unwrap(), count);
     }
 
     /// Polls until `count` completions arrived.
@@ -96,6 +97,11 @@ impl End {
             assert!(Instant::now() < end, "no event");
         }
     }
+}
+
+fn numbered(count: usize, size: usize) -> Vec<(u64, Buffer)> {
+    let buffers = Segment::private(count * size.next_multiple_of(64)).unwrap().carve(size);
+    buffers.into_iter().take(count).enumerate().map(|(i, b)| (i as u64, b)).rev().collect()
 }
 
 /// Two ends in one process, connected.

@@ -4,6 +4,7 @@
 #[path = "../ends/mod.rs"]
 mod ends;
 mod handshake;
+mod loans;
 mod passing;
 mod raw;
 mod regions;

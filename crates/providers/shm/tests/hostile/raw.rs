@@ -17,6 +17,7 @@ use rustix::net::*;
 pub const RUNG: usize = 0;
 pub const CONSUMED: usize = 128;
 pub const ARMED: usize = 256;
+pub const RETURNS: usize = 264;
 pub const CLOSED: usize = 384;
 pub const DESCRIPTORS: usize = 512;
 pub const DEPTH: usize = 32;
@@ -26,9 +27,12 @@ pub const CELLS_AT: usize = DESCRIPTORS + DEPTH * 64;
 pub const DESCRIPTION_AT: usize = 4096;
 /// Of the first lap.
 pub const STAMP: u64 = 1 << 63;
-pub const CONTROL_BYTES: usize = (CELLS_AT + CELLS * 16).next_multiple_of(4096);
+pub const RETURNS_AT: usize = CELLS_AT + CELLS * 16;
+/// Loans that a peer may have out here.
+pub const PLACES: usize = 4 * DEPTH;
+pub const CONTROL_BYTES: usize = (RETURNS_AT + PLACES * 8).next_multiple_of(4096);
 
-pub const HELLO: &[u8] = b"\x01overside\x04\0\0\0";
+pub const HELLO: &[u8] = b"\x01overside\x05\0\0\0";
 
 /// The hostile end: a socket, and a control memory it writes as it likes.
 pub struct Raw {
@@ -101,6 +105,20 @@ impl Raw {
             let at = DESCRIPTORS + i * 64 + 8;
             self.store(at, self.load(at) & 0xffff_ffff | STAMP);
         });
+    }
+
+    /// Publishes descriptor number `index`: so many bytes of the data, which the victim may keep as a loan.
+    pub fn lend(&self, index: usize, at: u64, len: u64) {
+        let place = DESCRIPTORS + index % DEPTH * 64;
+        self.store(place, 5 | 1 << 16);
+        self.store(place + 16, at);
+        self.store(place + 24, 7 | len << 32);
+        self.store(place + 8, len | ((index / DEPTH) as u64 + (1 << 31)) << 32);
+    }
+
+    /// Writes return number `index`: the loan of that number has ended.
+    pub fn give_back(&self, index: usize, number: u64) {
+        self.store(RETURNS_AT + index % PLACES * 8, number | ((index / PLACES) as u64 + (1 << 31)) << 32);
     }
 
     pub fn load(&self, at: usize) -> u64 {
@@ -177,10 +195,23 @@ impl Scene {
 
     /// A hostile connection, with four receives and two sends of the victim's on it.
     pub fn hostile(&mut self) -> (Raw, QueuePair) {
+        self.hostile_with(false)
+    }
+
+    /// The same, with receives that take loans.
+    pub fn hostile_lender(&mut self) -> (Raw, QueuePair) {
+        self.hostile_with(true)
+    }
+
+    fn hostile_with(&mut self, loans: bool) -> (Raw, QueuePair) {
         let raw = Raw::greet(&self.name);
         let qp = self.victim.accept(&mut *self.listener);
         assert_eq!(hear(&raw.socket), HELLO.len());
-        self.victim.post_receives(Some(qp), 4, 4096);
+        if loans {
+            self.victim.post_receives_or_loans(Some(qp), 4, 4096);
+        } else {
+            self.victim.post_receives(Some(qp), 4, 4096);
+        }
         let sends = (0..2).map(|i| WorkRequest::send_inline(100 + i, b"to the enemy")).collect();
         self.victim.post(qp, sends);
         (raw, qp)

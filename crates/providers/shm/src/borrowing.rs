@@ -1,0 +1,92 @@
+//! What the peer has lent: where its loans are returned, and whether it still vouches for them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use overside_memory::ForeignRange;
+use overside_verbs::{Lender, Loan};
+
+use crate::channel::Channel;
+use crate::control::{OwnControl, PeerControl};
+use crate::doorbell::{Bell, News, OwnRing, PeerWords, Ring};
+use crate::provider::Shared;
+use crate::ring::Word;
+
+/// The loans of a connection, shared by all of them: they outlive the queue pair, and may end on any thread.
+#[derive(Debug)]
+pub(crate) struct Borrowed {
+    own: OwnControl,
+    peer: PeerControl,
+    /// A loan that is kept keeps no socket open.
+    channel: Weak<Channel>,
+    provider: Weak<Shared>,
+    returns: Mutex<Returns>,
+}
+
+#[derive(Debug, Default)]
+struct Returns {
+    /// Loans that have not ended.
+    out: u32,
+    /// Returns written, ever.
+    written: u64,
+    bell: Bell,
+}
+
+impl Borrowed {
+    pub(crate) fn new(own: &OwnControl, peer: &PeerControl, channel: &Arc<Channel>, provider: Weak<Shared>) -> Self {
+        let channel = Arc::downgrade(channel);
+        Self { own: own.clone(), peer: peer.clone(), channel, provider, returns: Mutex::default() }
+    }
+
+    /// Whether there is a place to return another loan. A peer of ours lends no more than that.
+    pub(crate) fn room(&self) -> bool {
+        self.lock().out < self.own.geometry().returns()
+    }
+
+    /// What descriptor number `index` offers is a loan from now on. There must be room.
+    pub(crate) fn accept(self: &Arc<Self>, index: u64, parts: impl IntoIterator<Item = ForeignRange>) -> Loan {
+        self.lock().out += 1;
+        Loan::new(parts, self.clone(), index)
+    }
+
+    /// What descriptor number `index` offers was copied. Its sender hears of it with the next thing it is told.
+    pub(crate) fn decline(&self, index: u64) {
+        self.lock().write(&self.own, index);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Returns> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Returns {
+    fn write(&mut self, own: &OwnControl, index: u64) {
+        own.put_return(self.written, index as u32);
+        self.written += 1;
+    }
+}
+
+impl Lender for Borrowed {
+    #[inline]
+    fn vouches(&self) -> bool {
+        self.peer.load(Word::Closed) == 0
+    }
+
+    fn take_back(&self, index: u64) {
+        // A forked child holds the parent's loans, too: what it drops is not returned by that. And whose provider is gone has
+        // no connection left.
+        if self.provider.upgrade().is_none_or(|provider| provider.fork.inherited()) {
+            return;
+        }
+        let mut returns = self.lock();
+        returns.out -= 1;
+        returns.write(&self.own, index);
+        let news = News::Returned(returns.written);
+        let ring = returns.bell.wanted(&self.own, &self.peer, news);
+        drop(returns);
+        match ring {
+            None => {}
+            Some(Ring::Socket) => self.channel.upgrade().iter().for_each(|channel| channel.ring()),
+            Some(Ring::Word(sleep)) => self.own.wake(sleep),
+        }
+    }
+}
