@@ -18,10 +18,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::connection::{Held, State, Tally};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
-use crate::kernel::borrowed;
 use crate::settle::Reader;
 use crate::state::Life;
-use crate::{again, chime, drain, epoll, errno, meeting, own, report, settle, table};
+use crate::{again, chime, drain, epoll, errno, kernel, meeting, own, report, settle, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
@@ -179,17 +178,35 @@ pub(crate) fn leave(held: &mut Held<'_>) {
     }
 }
 
-/// Before another program takes over this process, or a new one: what it inherits must be plain.
+/// Before another program takes over this process: what it inherits must be plain.
 ///
 /// A vfork child calls this in its parent's memory, which stands still meanwhile; connections that go on into the new program
 /// are the kernel's for the parent too.
 pub(crate) fn before_exec(reason: &'static str) {
+    give_up_inherited(reason, Reader::Stranger, |_| {});
+}
+
+/// Starts a program beside this one. What it would read wrongly it does not inherit.
+pub(crate) fn beside<T>(reason: &'static str, start: impl FnOnce() -> T) -> T {
+    let (mut hidden, mut many) = ([-1; HIDDEN_MAX], 0);
+    give_up_inherited(reason, Reader::Beside, |fd| {
+        // Those for which there is no place here stay hidden.
+        if let Some(place) = hidden.get_mut(many).filter(|_| !kernel::is_inherited(fd)) {
+            *place = fd;
+            many += 1;
+        }
+    });
+    let result = start();
+    errno::kept(|| hidden.iter().take(many).for_each(|fd| kernel::set_inherited(*fd, true)));
+    result
+}
+
+fn give_up_inherited(reason: &'static str, reader: Reader, mut then: impl FnMut(c_int)) {
     errno::kept(|| {
         for (fd, connection) in table::all() {
-            let inherited =
-                rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
-            if inherited && matches!(connection.state(), State::Counting | State::Ring) {
-                settle::settle(fd, connection, Reason::Call(reason), Reader::Stranger);
+            if kernel::is_inherited(fd) && matches!(connection.state(), State::Counting | State::Ring) {
+                settle::settle(fd, connection, Reason::Call(reason), reader);
+                then(fd);
             }
         }
     });
@@ -214,6 +231,8 @@ pub(crate) fn before_sandbox(reason: &'static str) {
 }
 
 const PAGE_BYTES: usize = 4096;
+/// Descriptors that one program which is started is kept from.
+const HIDDEN_MAX: usize = 64;
 
 /// Who is forking.
 static PARENT: AtomicI32 = AtomicI32::new(0);

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::{drain, real};
@@ -72,6 +72,16 @@ pub(crate) fn events(fd: c_int, wanted: PollFlags) -> PollFlags {
 /// Whether the peer has closed it, or it is broken.
 pub(crate) fn is_over(fd: c_int) -> bool {
     fd >= 0 && events(fd, PollFlags::RDHUP).intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Whether a program that takes over this process, or is started by it, has this descriptor.
+pub(crate) fn is_inherited(fd: c_int) -> bool {
+    rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+}
+
+/// Whether it is to have it.
+pub(crate) fn set_inherited(fd: c_int, inherited: bool) {
+    let _ = rustix::io::fcntl_setfd(borrowed(fd), if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC });
 }
 
 /// A short sleep.

@@ -103,10 +103,15 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
 }
 
 /// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
-/// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte.
+/// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte, or miss
+/// an error that a call of this library has taken from the socket.
 pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
     let bells = shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.bells().unwrap_or(u64::MAX));
-    held.rest() > 0 || due(held, shared) > 0 && kernel::is_over(fd) || !shared.is_far() && bells > held.eaten()
+    let untold = held.error.is_some() && kernel::pending(fd) == 0;
+    untold
+        || held.rest() > 0
+        || due(held, shared) > 0 && kernel::is_over(fd)
+        || !shared.is_far() && bells > held.eaten()
 }
 
 /// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
@@ -281,8 +286,7 @@ pub(crate) fn break_off(fd: c_int) {
     let _ = kernel::give(ours.as_raw_fd(), &0, 1);
     // With a byte unread, which makes it a reset.
     drop(other);
-    let cloexec = rustix::io::fcntl_getfd(kernel::borrowed(fd)).unwrap_or(rustix::io::FdFlags::empty());
-    let flags = if cloexec.contains(rustix::io::FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
+    let flags = if kernel::is_inherited(fd) { 0 } else { libc::O_CLOEXEC };
     // SAFETY: [preload-real] two descriptors, of which the second stays the program's.
     let _ = unsafe { crate::real::dup3(ours.as_raw_fd(), fd, flags) };
 }

@@ -376,13 +376,17 @@ fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
         && held.incoming.bells().is_some_and(|bells| held.eaten() >= bells)
 }
 
-/// Goes on with a switch as far as it can without taking a byte of the program's.
-pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) {
-    after_ring(held, fd, &mut Cursor::new(&[]), true, How::Bytes);
+/// Goes on with a switch as far as it can without taking a byte of the program's. An error is the program's as well.
+pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) -> Step {
+    let step = after_ring(held, fd, &mut Cursor::new(&[]), true, How::Bytes);
+    if let Step::Error(error) = step {
+        held.error = Some(error);
+    }
+    step
 }
 
 /// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
-pub(crate) fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
+fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     if let Source::Before(left) = held.source(&shared) {
         let step = from_kernel(held, fd, to, look, left);

@@ -4,9 +4,8 @@ use std::ffi::c_int;
 
 use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
-use crate::iovecs::Cursor;
 use crate::leaving::Unread;
-use crate::receive::{AGAIN_TRIES, How, Step, after_ring};
+use crate::receive::{AGAIN_TRIES, Step, progress};
 use crate::{drain, errno, kernel, pour, table};
 
 /// Who reads the socket once a connection has gone back.
@@ -18,6 +17,8 @@ pub(crate) enum Reader {
     Kernel,
     /// The same, in a program that will never come back here: what cannot be there must not look like an end.
     Stranger,
+    /// The same, in a program that is started beside this one, which reads on. What cannot be there is not inherited.
+    Beside,
     /// This process and a child that a fork is making.
     Both,
 }
@@ -49,7 +50,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
             if held.shared().is_none() || connection.state() != State::Ring {
                 return;
             }
-            let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
+            let step = progress(&mut held, fd);
             drain::respond(&mut held, fd);
             let Some(shared) = held.ring() else { return };
             if held.outgoing.has_backlog() {
@@ -66,12 +67,14 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
                 Reader::Here => 0,
                 Reader::Both => WAKE_TRIES,
                 // One that has ended sends nothing any more.
-                Reader::Kernel | Reader::Stranger if kernel::is_over(fd) => WAKE_TRIES,
-                Reader::Kernel | Reader::Stranger => AGAIN_TRIES,
+                Reader::Kernel | Reader::Stranger | Reader::Beside if kernel::is_over(fd) => WAKE_TRIES,
+                Reader::Kernel | Reader::Stranger | Reader::Beside => AGAIN_TRIES,
             };
             if (bells_are_gone && there || attempt >= patience) && !held.outgoing.has_backlog() {
-                if reader == Reader::Stranger && pour::is_lost(&held, fd, &shared) {
-                    pour::break_off(fd);
+                match reader {
+                    Reader::Stranger if pour::is_lost(&held, fd, &shared) => pour::break_off(fd),
+                    Reader::Beside if pour::is_lost(&held, fd, &shared) => kernel::set_inherited(fd, false),
+                    _ => {}
                 }
                 return;
             }
@@ -98,7 +101,7 @@ fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
         if held.shared().is_none() || connection.state() != State::Ring {
             break;
         }
-        let step = after_ring(&mut held, fd, &mut Cursor::new(&[]), true, How::Bytes);
+        let step = progress(&mut held, fd);
         drain::respond(&mut held, fd);
         if let Some(shared) = held.shared().filter(|_| held.outgoing.has_backlog()) {
             drain::push_all(&mut held, fd, &shared);

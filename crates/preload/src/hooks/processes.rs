@@ -67,9 +67,8 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    fork::before_exec("posix_spawn");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
+    fork::beside("posix_spawn", || unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
@@ -81,9 +80,10 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    fork::before_exec("posix_spawn");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::posix_spawnp(pid, path, actions, attributes, arguments, environment) }
+    fork::beside("posix_spawn", || unsafe {
+        real::posix_spawnp(pid, path, actions, attributes, arguments, environment)
+    })
 }
 
 /// What is doubled for a new program goes back, whether it would be inherited by itself or not.
@@ -96,16 +96,14 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(actions: *mut c_voi
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    fork::before_exec("system");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::system(command) }
+    fork::beside("system", || unsafe { real::system(command) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    fork::before_exec("popen");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::popen(command, mode) }
+    fork::beside("popen", || unsafe { real::popen(command, mode) })
 }
 
 /// The end without what `exit` does: this library's part of that is not the program's to leave out.

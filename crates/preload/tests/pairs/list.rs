@@ -60,6 +60,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("unread_of_a_closed", unread::unread_of_a_closed),
     ("unread_of_a_half_closed", unread::unread_of_a_half_closed),
     ("unread_of_an_idle", unread::unread_of_an_idle),
+    ("reset_for_any_call", unread::reset_for_any_call),
     ("unread_by_both", unread::unread_by_both),
     ("unseen_of_a_closed", unread::unseen_of_a_closed),
     ("unseen_of_an_idle", unread::unseen_of_an_idle),

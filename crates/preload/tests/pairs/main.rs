@@ -387,6 +387,7 @@ pairs! {
     unread_of_a_closed: Rings,
     unread_of_a_half_closed: Rings,
     unread_of_an_idle: Rings,
+    reset_for_any_call: Rings,
     unread_by_both: Rings,
     unseen_of_a_closed: Rings,
     unseen_of_an_idle: Rings,

@@ -10,9 +10,10 @@ use crate::sock::{Log, Side, close, nap, pattern, recv, recv_to_end, second, sen
 type Leave = fn(RawFd);
 
 /// This process reads on.
-const COVERED: [(&str, Leave); 5] = [
+const COVERED: [(&str, Leave); 6] = [
     ("nothing", |_| ()),
     ("fork", |_| forked(|| ())),
+    ("system", inherited),
     ("shutdown", shut_down),
     ("lowat", lowat),
     ("oobinline", inline),
@@ -60,6 +61,16 @@ fn standard_input(fd: RawFd) {
 fn spliced(fd: RawFd) {
     // SAFETY: no positions are passed, and nothing is moved.
     assert!(unsafe { libc::splice(fd, null(), pipe()[1], null(), 0, libc::SPLICE_F_NONBLOCK) } <= 0);
+}
+
+/// A program beside this one has the descriptor as well, and leaves it alone.
+fn inherited(fd: RawFd) {
+    // SAFETY: a descriptor of ours, and a command.
+    unsafe {
+        assert_eq!(libc::fcntl(fd, libc::F_SETFD, 0), 0);
+        assert_eq!(libc::system(c"true".as_ptr()), 0);
+        assert_eq!(libc::fcntl(fd, libc::F_GETFD), 0, "it is inherited again");
+    }
 }
 
 fn null() -> *mut libc::loff_t {
@@ -112,13 +123,16 @@ enum Then {
 
 fn try_all(side: &Side, log: &mut Log, ways: &[(&str, Leave)], then: Then) {
     side.warm_up();
+    let unseen = ways.iter().any(|(name, _)| *name == UNSEEN[0].0);
     for (name, leave) in ways {
         for len in [1, 100_000, 130_000, 1_500_000] {
             // A sender that has closed leaves in the kernel what that takes at once; the rest is to be had here alone.
-            let most = if !side.tcp || then == Then::Close && ways.len() == UNSEEN.len() { 130_000 } else { 1_500_000 };
+            let most = if !side.tcp || then == Then::Close && unseen { 130_000 } else { 1_500_000 };
             if len > most || *name == "program" && then != Then::Nothing {
                 continue;
             }
+            // The other direction goes on.
+            let answers = then == Then::ShutDown && *name != "shutdown";
             let one = second(side);
             one.warm_up();
             if !side.server {
@@ -131,6 +145,9 @@ fn try_all(side: &Side, log: &mut Log, ways: &[(&str, Leave)], then: Then) {
                 side.rendezvous(1);
                 // Not one call to that connection until the other end has all.
                 side.rendezvous(2);
+                if answers {
+                    log.say(crate::sock::recv_exactly(one.fd, 1000) == pattern(3, 1000));
+                }
                 if then != Then::Close {
                     close(one.fd);
                 }
@@ -138,6 +155,9 @@ fn try_all(side: &Side, log: &mut Log, ways: &[(&str, Leave)], then: Then) {
             }
             side.rendezvous(1);
             leave(one.fd);
+            if answers {
+                send_all(one.fd, &pattern(3, 1000));
+            }
             if then == Then::Nothing {
                 let mut got = Vec::new();
                 let mut bytes = vec![0; len];
@@ -177,6 +197,40 @@ pub(crate) fn unseen_of_a_closed(side: Side, log: &mut Log) {
 
 pub(crate) fn unseen_of_an_idle(side: Side, log: &mut Log) {
     try_all(&side, log, &UNSEEN, Then::Nothing);
+}
+
+/// Who closes over unread bytes resets the connection: whatever call asks first hears of it, and the next ones find an end.
+pub(crate) fn reset_for_any_call(side: Side, log: &mut Log) {
+    side.warm_up();
+    for (name, leave) in [("nothing", COVERED[0].1), ("fork", COVERED[1].1), ("splice", spliced), ("system", inherited)]
+    {
+        let one = second(&side);
+        one.warm_up();
+        if side.server {
+            send_all(one.fd, b"never read");
+        } else {
+            // It may be held back until what came before is acknowledged.
+            assert_eq!(recv(one.fd, &mut [0], libc::MSG_PEEK), 1);
+            close(one.fd);
+        }
+        side.rendezvous(1);
+        if side.server {
+            nap(20);
+            let to = pipe()[1];
+            if name == "splice" {
+                // SAFETY: no positions are passed.
+                log.result(name, unsafe { libc::splice(one.fd, null(), to, null(), 100, 0) });
+            } else {
+                leave(one.fd);
+            }
+            let mut byte = [0; 1];
+            for _ in 0..2 {
+                log.result(name, recv(one.fd, &mut byte, 0));
+            }
+            close(one.fd);
+        }
+        side.rendezvous(2);
+    }
 }
 
 /// Parent and child take turns at what lay in the ring, and at what comes behind it.
