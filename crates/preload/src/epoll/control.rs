@@ -219,8 +219,10 @@ pub(crate) fn enter(fd: c_int, connection: &Connection) {
             // Its own direction has not begun: whether there is room to send is the kernel's to say.
             let given = given(wants & (libc::POLLPRI | libc::POLLRDHUP | WRITES) | libc::POLLIN, entry.events, false);
             let given = if entry.spent { NOTHING } else { given };
+            // One whose shot was had when it went back from the rings is not in the kernel's set.
+            let op = if std::mem::take(&mut entry.parked) { EPOLL_CTL_ADD } else { EPOLL_CTL_MOD };
             (entry.given, entry.tagged, entry.ring, entry.told) = (given, true, true, Told::default());
-            if members.give(EPOLL_CTL_MOD, member.fd(), given, member.tag()) {
+            if members.give(op, member.fd(), given, member.tag()) {
                 connection.count_tagged(1);
                 members.listen(member, connection);
                 members.heat(member);

@@ -53,6 +53,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("set_timeouts", sets::set_timeouts),
     ("close_in_a_set", shared_sets::close_in_a_set),
     ("fork_with_a_set", shared_sets::fork_with_a_set),
+    ("shot_over_a_fork", shared_sets::shot_over_a_fork),
     ("threads_in_a_set", shared_sets::threads_in_a_set),
     ("change_under_a_sleeper", shared_sets::change_under_a_sleeper),
     ("set_of_many", shared_sets::set_of_many),

@@ -284,6 +284,7 @@ pairs! {
     set_timeouts: Rings,
     close_in_a_set: Rings,
     fork_with_a_set: Rings,
+    shot_over_a_fork: RingsAfterFork,
     threads_in_a_set: Rings,
     change_under_a_sleeper: Rings,
     set_of_many: Rings,

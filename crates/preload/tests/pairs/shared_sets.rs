@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use libc::{EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT};
 
 use crate::sets::{LONG, Set};
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send_all};
@@ -100,6 +100,40 @@ pub(crate) fn fork_with_a_set(side: Side, log: &mut Log) {
         log.say(format_args!("the child: {status}"));
     }
     rounds(&set, 10, 20);
+}
+
+/// A shot is had, a fork brings the connection back, and it comes into the rings again: the member is still there, silent until it is
+/// asked for again, as often as that happens.
+pub(crate) fn shot_over_a_fork(side: Side, log: &mut Log) {
+    side.warm_up();
+    let set = Set::new();
+    if side.server {
+        set.add(side.fd, EPOLLIN | EPOLLONESHOT, 0);
+    }
+    for round in 0..4u8 {
+        if !side.server {
+            send_all(side.fd, &[round; 50]);
+        } else {
+            log.say(format_args!("{:?}", set.wait(LONG)));
+            assert_eq!(recv_exactly(side.fd, 50), [round; 50]);
+            // SAFETY: the child ends at once.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(0);
+                }
+                assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+            }
+        }
+        side.rendezvous(round);
+        side.exchange(20);
+        if side.server {
+            log.say(format_args!("{:?}", set.wait(0)));
+            log.result("a second time", set.ctl(EPOLL_CTL_ADD, side.fd, EPOLLIN, 9) as isize);
+            log.result("again", set.ctl(EPOLL_CTL_MOD, side.fd, EPOLLIN | EPOLLONESHOT, round.into()) as isize);
+        }
+        side.rendezvous(round);
+    }
 }
 
 /// Several threads in one set; each message is taken by one of them, and none is lost.
