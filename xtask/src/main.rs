@@ -79,7 +79,11 @@ fn usage() -> ExitCode {
 }
 
 fn tidy() -> Result<()> {
-    let violations = rules::check(&Tree::load(&root())?);
+    let tree = Tree::load(&root())?;
+    for warning in rules::warnings(&tree) {
+        println!("warning: {warning}");
+    }
+    let violations = rules::check(&tree);
     for violation in &violations {
         println!("{violation}");
     }

@@ -8,8 +8,6 @@ use crate::tree::Tree;
 const RULE: &str = "names";
 /// What a file is called when nobody knew what it is.
 const MEANINGLESS: [&str; 7] = ["common", "util", "utils", "helper", "helpers", "misc", "stuff"];
-/// A size at which something switches is the planner's to price, not a constant's.
-const SWITCHES: [&str; 3] = ["threshold", "cutoff", "crossover"];
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = package_names(tree);
@@ -22,9 +20,6 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     }
     for source in &tree.sources {
         violations.extend(inline_modules(source));
-    }
-    for source in tree.sources_of(&["overside-table", "overside-verbs"]) {
-        violations.extend(size_switches(source));
     }
     violations
 }
@@ -58,21 +53,6 @@ fn inline_modules(source: &Source) -> Vec<Violation> {
         .collect()
 }
 
-fn size_switches(source: &Source) -> Vec<Violation> {
-    let lines = source.code_lines().filter(|(line, _)| source.is_shipped(*line));
-    lines
-        .filter_map(|(line, code)| {
-            let lower = code.to_lowercase();
-            let word = SWITCHES.iter().find(|word| lower.contains(**word))?;
-            let message = format!(
-                "`{word}`: no size constant decides in table or verbs; make it an alternative \
-                 that the planner prices"
-            );
-            Some(violation(RULE, &source.path, line, message))
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::planted;
@@ -95,15 +75,5 @@ mod tests {
         ]);
         let found = check(&tree);
         assert_eq!(planted::lines(&found), [0, 0, 2], "{found:?}");
-    }
-
-    #[test]
-    fn size_constants_that_decide_are_refused() {
-        let code = "const COPY_THRESHOLD: usize = 8192;\n#[cfg(test)]\nmod tests { fn cutoff() {} }\n";
-        let tree = planted::tree(&[
-            ("crates/table/src/send.rs", code),
-            ("crates/planner/src/lib.rs", "const THRESHOLD: u8 = 1;"),
-        ]);
-        assert_eq!(planted::lines(&check(&tree)), [1]);
     }
 }
