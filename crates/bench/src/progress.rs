@@ -2,6 +2,9 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
+/// Where no prices are stored, they are measured first; whoever waits is told.
+pub(crate) const MEASURING: &str = "measuring what transfers cost; `overside calibrate` would store that";
+
 /// A line that is written over as things go on.
 #[derive(Debug)]
 pub(crate) struct Progress {

@@ -14,7 +14,7 @@ use overside_tcp::TcpProvider;
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, KeyError};
 
-use crate::{Error, profiles};
+use crate::{Error, calibrate};
 
 /// `shm:NAME`, for processes of one host and user, `tcp:HOST:PORT`, for processes anywhere, or `rdma:HOST:PORT`, for processes
 /// with an RDMA device: the TCP address by which they find each other.
@@ -140,7 +140,7 @@ impl Address {
     pub(crate) fn label(&self, network: &Network) -> Cow<'static, str> {
         match (self.transport, &network.rdma_device) {
             (Transport::Tcp, _) if network.key_file.is_some() && !network.no_mac => "tcp-mac".into(),
-            (Transport::Rdma, Some(device)) => format!("rdma-{}", profiles::slug(device, "device")).into(),
+            (Transport::Rdma, Some(device)) => format!("rdma-{}", calibrate::slug(device, "device")).into(),
             _ => self.transport_name().into(),
         }
     }

@@ -12,7 +12,7 @@ use overside_verbs::{
     QueuePair, Status, VerbsError, WorkCompletion,
 };
 
-use crate::{Address, Error, profiles};
+use crate::{Address, Error};
 
 /// One side of connections.
 #[derive(Debug)]
@@ -105,12 +105,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The device's prices: the user's stored profile, or figures measured now in well under a second.
+    /// The device's prices: the user's stored profile, or the provider's own.
     pub(crate) fn planner(&self) -> Result<&Planner, Error> {
         if let Some(planner) = self.planner.get() {
             return Ok(planner);
         }
-        let profile = profiles::of(self.transport, &self.provider)?;
+        let profile = overside_calibrate::known(self.transport, &self.provider);
         Ok(self.planner.get_or_init(|| Planner::new(self.capabilities.clone(), profile)))
     }
 

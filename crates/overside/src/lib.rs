@@ -2,7 +2,7 @@
 //!
 //! - [`Channel`]: declare a region of memory, see the plan and its prices, send it.
 //! - [`Fan`]: declare what each of several receivers gets of one memory, and read that memory once.
-//! - [`profiles`]: what things cost on this device, measured once and stored.
+//! - [`calibrate`], [`prices`]: what things cost on this device, measured once and stored.
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
 //! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`], [`table`].
 //!
@@ -11,14 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod address;
-pub mod calibrate;
 mod channel;
 mod declared;
 mod endpoint;
 mod fan;
-pub mod profiles;
+pub mod prices;
 
 pub use overside_bwtree as bwtree;
+pub use overside_calibrate as calibrate;
 pub use overside_memory as memory;
 pub use overside_planner as planner;
 pub use overside_shape as shape;
@@ -32,6 +32,7 @@ pub use declared::Declared;
 pub use fan::Fan;
 pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
 pub use overside_planner::Way;
+pub use prices::Prices;
 
 use table::client::{Client, ClientError, ClientOptions};
 use table::server::{ListenerConfig, Server, ServerOptions};
@@ -45,9 +46,9 @@ pub enum Error {
     /// The key file is refused.
     #[error(transparent)]
     Key(#[from] verbs::handshake::KeyError),
-    /// A calibration was told to stop.
-    #[error("stopped before everything was measured; nothing was stored")]
-    Stopped,
+    /// Nothing could be measured.
+    #[error(transparent)]
+    Calibrate(#[from] calibrate::Error),
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),
@@ -68,19 +69,24 @@ pub enum Error {
 }
 
 /// Starts a table server on every address; it serves in the background until it is dropped. Each transport has its own
-/// prices: the stored ones, else figures measured first.
+/// prices: the stored ones, else its provider's.
 ///
 /// # Errors
 /// When an address is malformed or taken.
 pub fn serve(addresses: &[&str], options: ServerOptions) -> Result<Server, Error> {
-    serve_over(addresses, options, &Network::default())
+    serve_over(addresses, options, &Network::default(), Prices::Known)
 }
 
-/// As [`serve`], with a key for what comes over a network.
+/// As [`serve`], with a key for what comes over a network, and with prices that may be measured first.
 ///
 /// # Errors
 /// As [`serve`], and when the key file is refused.
-pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network) -> Result<Server, Error> {
+pub fn serve_over(
+    addresses: &[&str],
+    options: ServerOptions,
+    network: &Network,
+    prices: Prices,
+) -> Result<Server, Error> {
     let addresses = addresses.iter().map(|a| a.parse()).collect::<Result<Vec<Address>, _>>()?;
     if addresses.is_empty() {
         return Err(AddressError::Form(String::new()).into());
@@ -92,7 +98,7 @@ pub fn serve_over(addresses: &[&str], options: ServerOptions, network: &Network)
             Some((_, listener)) => listener.names.push(name),
             None => {
                 let provider = address.provider_over(network)?;
-                let profile = Some(profiles::of(&address.label(network), &provider)?);
+                let profile = Some(prices.of(address, network, &provider)?);
                 listeners.push((address.transport(), ListenerConfig { provider, names: vec![name], profile }));
             }
         }

@@ -5,7 +5,10 @@ use crate::tree::Tree;
 
 const RULE: &str = "providers";
 /// What differs between providers is in `Capabilities` and `Profile`.
-const BELOW: [&str; 8] = [
+const BELOW: [&str; 11] = [
+    "overside-calibrate",
+    "overside-disk",
+    "overside-files",
     "overside-service",
     "overside-transfer",
     "overside-verbs",

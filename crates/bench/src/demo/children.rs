@@ -12,6 +12,7 @@ use crate::{
 };
 use anyhow::Result;
 use overside::table::server::ServerOptions;
+use overside::{Prices, calibrate::Effort};
 use std::{ffi::OsString, io::Read};
 
 /// Runs a process of the demo; `None` when `role` is not one of the demo's.
@@ -29,7 +30,8 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
 /// Serves until the parent hangs up.
 fn serve(meeting: &Meeting) -> Result<()> {
     let address = meeting.address.to_string();
-    let _server = overside::serve_over(&[&address], ServerOptions::default(), &meeting.network)?;
+    let _server =
+        overside::serve_over(&[&address], ServerOptions::default(), &meeting.network, Prices::Measured(Effort::Quick))?;
     let mut end = [0; 1];
     // Nothing ever comes; the read ends when the parent does.
     let _ = child_socket()?.read(&mut end);

@@ -24,14 +24,14 @@ use crate::{
     measure::{HostTime, Split, median, now_ns},
     meeting::Meeting,
     process::{Process, memory_file},
-    progress::Progress,
+    progress::{MEASURING, Progress},
     report::{self, Machine, Prices, Report, Run},
     verify::History,
 };
 use anyhow::{Result, ensure};
 use children::{BASELINE, SERVER, UPDATER};
 use expected::Expected;
-use overside::memory::available_bytes;
+use overside::{memory::available_bytes, prices};
 use stage::{Checked, Stage};
 use std::{
     io::Write,
@@ -201,7 +201,8 @@ fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress:
 
 /// Starts everything and loads the table.
 fn assemble<'a>(rows: &'a PackedRows, meeting: &Meeting, progress: &Progress) -> Result<Cast<'a>> {
-    progress.say("starting the server");
+    let stored = prices::is_stored(&meeting.address, &meeting.network);
+    progress.say(if stored { "starting the server" } else { MEASURING });
     let (mut server, server_line) = Process::start("server", SERVER, &[&meeting.to_string()], None)?;
     let mut table = Table::create(meeting, &mut server)?;
     table.load(rows, |done| progress.part("loading", done, rows.len()))?;

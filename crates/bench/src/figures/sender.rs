@@ -7,11 +7,15 @@ use super::{
 use crate::{
     measure::{Cpu, elapsed_ns, now_ns},
     process::{Process, write_words},
+    progress::{MEASURING, Progress},
 };
 use anyhow::{Context, Result, bail};
 use overside::{
+    Prices,
+    calibrate::Effort,
     memory::{Buffer, Pool, Segment},
     planner::{Capabilities, Profile},
+    prices,
     verbs::{
         Access, CompletionQueue, Listener, Memory, MemoryRegion, PortEvent, PortOptions, ProtectionDomain, Provider,
         QueuePair, Status, WorkCompletion, WorkRequest,
@@ -163,7 +167,12 @@ impl Sender {
     pub fn start(over: &Over, receivers: usize) -> Result<Sender> {
         let meeting = over.meeting()?;
         let provider = meeting.provider()?;
-        let profile = overside::profiles::careful(&meeting.address, &meeting.network, &provider)?;
+        let measuring = Progress::new();
+        if !prices::is_stored(&meeting.address, &meeting.network) {
+            measuring.say(MEASURING);
+        }
+        let profile = Prices::Measured(Effort::Full).of(&meeting.address, &meeting.network, &provider)?;
+        drop(measuring);
         let domain = provider.allocate_domain()?;
         let listener = provider.listen(&domain, meeting.address.name())?;
         let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);

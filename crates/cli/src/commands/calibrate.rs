@@ -4,11 +4,10 @@ use crate::args::Calibrate;
 use crate::output::{self, Grid, Progress};
 use crate::signals::Signals;
 use anyhow::{Context, Result, bail};
-use overside::calibrate::{Calibration, Effort, Misses, Processors, calibrate};
+use overside::calibrate::{self, Calibration, Effort, Misses, Processors, Store};
 use overside::planner::{Distance, Profile};
-use overside::profiles::{self, Store};
 use overside::verbs::Provider;
-use overside::{Address, Error, rdma_devices};
+use overside::{Address, prices, rdma_devices};
 use overside_bench::figures::{PricesApart, prices_apart};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -28,15 +27,15 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
         None => Address::TRANSPORTS.into_iter().filter(here).collect(),
     };
     // Read before anything is measured: what cannot be read is said at once.
-    let before = args.against.as_deref().map(profiles::read).transpose()?;
+    let before = args.against.as_deref().map(calibrate::read).transpose()?;
     let (mut all, mut refused) = (Vec::new(), Vec::new());
     for transport in transports {
-        let address = Address::here(transport, &format!("overside-calibrate-{}", std::process::id()))?;
+        let address = prices::unused(transport)?;
         let network = args.network.network();
         let provider = address.provider_over(&network)?;
-        let mut found = measure(transport, &provider, signals)?;
+        let mut found = measure(&address, &provider, signals)?;
         signals.check()?;
-        let label = profiles::label(&address, &network);
+        let label = prices::label(&address, &network);
         let measured_elsewhere = found.profile.elsewhere.is_some();
         // What cannot be read says so when prices are needed, and is replaced now.
         if let Ok(Some(stored)) = store.load(&label) {
@@ -72,14 +71,15 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
     Ok(())
 }
 
-fn measure(transport: &str, provider: &Arc<dyn Provider>, signals: &Signals) -> Result<Calibration> {
+fn measure(address: &Address, provider: &Arc<dyn Provider>, signals: &Signals) -> Result<Calibration> {
+    let transport = address.transport_name();
     let progress = Progress::new("calibrating", 1000);
-    let found = calibrate(transport, provider, Effort::Full, &mut |part| {
+    let found = calibrate::calibrate(provider, address.name(), Effort::Full, &mut |part| {
         progress.at((part * 1000.0) as u64, || transport.to_owned());
         signals.check().is_ok()
     });
     progress.clear();
-    if matches!(found, Err(Error::Stopped)) {
+    if matches!(found, Err(calibrate::Error::Stopped)) {
         signals.check()?;
     }
     found.with_context(|| format!("{transport} could not be measured"))

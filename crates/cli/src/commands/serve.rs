@@ -4,8 +4,9 @@ use crate::args::Serve;
 use crate::output::{self, Progress};
 use crate::signals::Doorbell;
 use anyhow::{Result, bail};
+use overside::calibrate::Effort;
 use overside::table::server::{Notices, OnFailure, ServerOptions};
-use overside::{Address, Network, profiles};
+use overside::{Address, Network, Prices, prices};
 use serde_json::json;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
@@ -36,7 +37,7 @@ pub fn run(args: &Serve) -> Result<()> {
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
     let network = args.network.network();
     let measuring = measuring(&addresses, &network);
-    let server = overside::serve_over(&addresses, options, &network)?;
+    let server = overside::serve_over(&addresses, options, &network, Prices::Measured(Effort::Quick))?;
     drop(measuring);
     for address in addresses.iter().filter(|address| network.anyone && !address.starts_with("shm:")) {
         // Nobody may be listening there.
@@ -61,8 +62,7 @@ pub fn run(args: &Serve) -> Result<()> {
 
 /// Says that prices are to be measured before anything is served, if that is so: it takes a second or two, and more on a busy machine.
 fn measuring(addresses: &[&str], network: &Network) -> Progress {
-    let unknown =
-        |address: &&str| address.parse().is_ok_and(|address: Address| !profiles::is_stored(&address, network));
+    let unknown = |address: &&str| address.parse().is_ok_and(|address: Address| !prices::is_stored(&address, network));
     if !addresses.iter().any(unknown) {
         return Progress::none();
     }

@@ -15,8 +15,9 @@ use anyhow::{Context, Result, bail, ensure};
 use overside_bench::limits::Touched;
 use overside_bench::lineitem::Lineitem;
 use overside_bench::measure::{Cpu, median, rotation};
+use overside_bench::overside::calibrate::Effort;
 use overside_bench::overside::table::client::{Client, ClientOptions};
-use overside_bench::overside::{self, Address, Network, table::server::ServerOptions};
+use overside_bench::overside::{self, Address, Network, Prices, table::server::ServerOptions};
 
 use crate::Measure;
 use limits::Limits;
@@ -386,7 +387,8 @@ pub fn child(side: &str, address: &str, key_file: Option<PathBuf>) -> Result<()>
     match side {
         "overside" => {
             let network = Network { key_file, ..Network::default() };
-            let _server = overside::serve_over(&[address], ServerOptions::default(), &network)?;
+            let _server =
+                overside::serve_over(&[address], ServerOptions::default(), &network, Prices::Measured(Effort::Quick))?;
             ready("")?;
             loop {
                 std::thread::park();

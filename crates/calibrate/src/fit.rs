@@ -385,7 +385,7 @@ const REGULAR_GAP: f64 = 128.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibrate::points::{Point, points};
+    use crate::points::{Point, points};
     use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Planner};
     use std::sync::Arc;
 
@@ -455,7 +455,7 @@ mod tests {
     fn seen(points: Vec<Point>, planner: &Planner) -> Vec<Seen> {
         let one = |point: Point| {
             let shape: Arc<_> = point.shapes(64 << 20, 1).pop()?;
-            let price = planner.plan(&shape, &super::super::terms(&point)).ok()?.chosen();
+            let price = planner.plan(&shape, &crate::terms(&point)).ok()?.chosen();
             let (sender_ns, receiver_ns) = (price.sender_ns, price.receiver_ns);
             let wall_ns = sender_ns.max(receiver_ns);
             let cost = Cost { sender_ns, receiver_ns, wall_ns, undisturbed: true, round_trip_ns: 100.0, line_ns: 60.0 };
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(found.source, "fitted");
         let again = Planner::new(capabilities(), found);
         for one in &seen {
-            let price = again.plan(&one.shape, &super::super::terms(&one.point)).unwrap().chosen();
+            let price = again.plan(&one.shape, &crate::terms(&one.point)).unwrap().chosen();
             for (is, was) in [(price.sender_ns, one.cost.sender_ns), (price.receiver_ns, one.cost.receiver_ns)] {
                 // Many runs of a bitmap are counted by a sample.
                 assert!((is - was).abs() < 0.08 * was + 5.0, "{:?}: {is} instead of {was}", one.point);

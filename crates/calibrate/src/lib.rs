@@ -4,25 +4,35 @@
 //! shape go from one to the other by the declared sends that ship. What either side's processor does for a message is a
 //! point; [`Profile`] is the curves through them. Some points are held out: how well the planner predicts them is the
 //! calibration's error.
+//!
+//! - [`calibrate()`] measures.
+//! - [`Store`] keeps what was measured, for each user, host and device.
+//! - [`known`] and [`measured`] are the stored prices, or what serves where none are stored. Who
+//!   constructs something takes the first; measuring takes time, so it is a call of its own.
+
+#![forbid(unsafe_code)]
 
 mod apart;
 mod fit;
 mod points;
+mod prices;
 mod rig;
+mod store;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_planner::{Bends, Capabilities, Force, Planner, Profile, Terms, Way};
+use overside_planner::{Bends, Capabilities, Force, PlanError, Planner, Profile, Terms, Way};
 use overside_shape::Shape;
-use overside_verbs::Provider;
+use overside_verbs::{Provider, VerbsError};
 
-use crate::Error;
 pub use apart::Processors;
 pub use points::{Case, Point};
+pub use prices::{known, measured};
 pub use rig::Cost;
 use rig::{Rig, Stream};
+pub use store::{Store, StoreError, read, slug};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,20 +116,35 @@ pub struct Misses {
     pub worst: f64,
 }
 
-/// Measures `provider`, whose addresses on this host begin with `transport:`. `watch` is told now and then which part of
-/// it is done, 0 to 1; when it says false, nothing more is measured.
+/// What goes wrong when something is measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It was told to stop.
+    #[error("stopped before everything was measured; nothing was stored")]
+    Stopped,
+    /// A verb failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// What is to be measured cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Measures `provider`. `name` is the provider's part of an address on this host at which nobody
+/// listens. `watch` is told now and then which part of it is done, 0 to 1; when it says false,
+/// nothing more is measured.
 ///
 /// # Errors
 /// [`Error::Stopped`], and when memory, threads or connections for it are not there.
 pub fn calibrate(
-    transport: &str,
     provider: &Arc<dyn Provider>,
+    name: &str,
     effort: Effort,
     watch: &mut dyn FnMut(f64) -> bool,
 ) -> Result<Calibration, Error> {
     let begun = Instant::now();
     let budget = Budget::of(effort);
-    let mut rig = Rig::new(transport, provider, budget.memory_bytes)?;
+    let mut rig = Rig::new(provider, name, budget.memory_bytes)?;
     let capabilities = provider.capabilities();
     // Before the prices, which depend on it.
     let copied_bytes = if budget.quick { 0.0 } else { copied_bytes(&mut rig, provider, &budget)? };
@@ -407,7 +432,7 @@ impl Calibration {
     }
 
     /// The same of a quick one, whose few samples say nothing of steadiness.
-    pub(crate) fn quick_doubt(&self) -> Option<Doubt> {
+    pub fn quick_doubt(&self) -> Option<Doubt> {
         self.disturbed(QUICK_DISTURBED_PART)
     }
 
@@ -474,17 +499,26 @@ fn terms(point: &Point) -> Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Address;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
+    /// A provider, and a name that nobody else listens at.
     fn of(transport: &str) -> (String, Arc<dyn Provider>) {
-        (transport.to_owned(), Address::here(transport, "calibrated").unwrap().provider().unwrap())
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (number, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
+        match transport {
+            "shm" => (format!("calibrated-{process}-{number}"), overside_shm::ShmProvider::new().unwrap()),
+            _ => {
+                let address = format!("127.{}.{}.{}:9999", 1 + process / 256 % 100, process % 256, 1 + number % 250);
+                (address, overside_tcp::TcpProvider::new())
+            }
+        }
     }
 
     /// No time is asserted: only that everything is there, is a cost, and was stored nowhere.
     #[test]
     fn a_quick_calibration_gives_every_price() {
-        for (transport, provider) in ["shm", "tcp"].map(of) {
-            let found = calibrate(&transport, &provider, Effort::Quick, &mut |_| true).unwrap();
+        for (transport, (name, provider)) in ["shm", "tcp"].map(|transport| (transport, of(transport))) {
+            let found = calibrate(&provider, &name, Effort::Quick, &mut |_| true).unwrap();
             let text = found.profile.to_string();
             assert_eq!(text.parse::<Profile>().unwrap(), found.profile, "{text}");
             assert!(found.profile.source.starts_with("measured quickly"));
@@ -528,9 +562,9 @@ mod tests {
 
     #[test]
     fn up_to_where_pieces_are_copied_is_measured_where_a_provider_copies_them() {
-        for (transport, provider) in ["shm", "tcp"].map(of) {
+        for (transport, (name, provider)) in ["shm", "tcp"].map(|transport| (transport, of(transport))) {
             let budget = Budget { samples: 2, ..Budget::of(Effort::Full) };
-            let mut rig = Rig::new(&transport, &provider, 16 << 20).unwrap();
+            let mut rig = Rig::new(&provider, &name, 16 << 20).unwrap();
             let found = copied_bytes(&mut rig, &provider, &budget).unwrap();
             let among = points::copied().iter().any(|point| point.case.piece_bytes() as f64 == found);
             assert!(if transport == "tcp" { among || found == COPIED_NONE } else { found == 0.0 }, "{found}");
@@ -547,8 +581,8 @@ mod tests {
 
     #[test]
     fn disturbed_and_unsteady_calibrations_are_doubted() {
-        let (transport, provider) = of("shm");
-        let mut found = calibrate(&transport, &provider, Effort::Quick, &mut |_| true).unwrap();
+        let (name, provider) = of("shm");
+        let mut found = calibrate(&provider, &name, Effort::Quick, &mut |_| true).unwrap();
         found.seen.iter_mut().for_each(|seen| seen.samples = (20, 15));
         found.halves = Misses { median: 0.06, p90: 0.15, worst: 0.9 };
         assert_eq!(found.doubt(), None);
@@ -566,9 +600,9 @@ mod tests {
 
     #[test]
     fn a_calibration_can_be_stopped() {
-        let (transport, provider) = of("shm");
+        let (name, provider) = of("shm");
         let mut parts = Vec::new();
-        let stopped = calibrate(&transport, &provider, Effort::Full, &mut |part| {
+        let stopped = calibrate(&provider, &name, Effort::Full, &mut |part| {
             parts.push(part);
             parts.len() < 3
         });

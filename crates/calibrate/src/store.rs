@@ -1,21 +1,14 @@
 //! Stored profiles: what `overside calibrate` measured, for each user, host and device.
 //!
 //! `$XDG_DATA_HOME/overside/profiles/HOST/PROVIDER.DEVICE.profile` (`~/.local/share` without that variable), in the text form of
-//! [`Profile`]. A file that is not there, of another version or damaged is no obstacle: the device is measured
-//! quickly instead, and the profile's `source` says why.
+//! [`Profile`]. A file of another version, or with a field that is no cost, is refused by the field's name.
 
-use std::borrow::Cow;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use overside_disk::AtomicFile;
 use overside_planner::Profile;
-use overside_verbs::Provider;
-
-use crate::calibrate::{Doubt, Effort, calibrate};
-use crate::{Address, Error, Network};
 
 /// Where a user's profiles lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,106 +112,6 @@ pub fn read(path: &Path) -> Result<Profile, StoreError> {
     profile.map_err(|reason| StoreError::Profile { path: path.to_owned(), reason })
 }
 
-/// A provider's prices here: the stored ones, else figures measured in a tenth of a second, once in this process, whose
-/// source says why. `label` is what they are stored as: the transport, or what it is apart from that.
-///
-/// # Errors
-/// When nothing is stored and there is no room to measure in.
-pub(crate) fn of(label: &str, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
-    with(label, provider, Effort::Quick)
-}
-
-/// What the prices of what goes over `address` are stored as.
-pub fn label(address: &Address, network: &Network) -> Cow<'static, str> {
-    address.label(network)
-}
-
-/// Whether prices of what goes over `address` are stored; else who serves or sends there measures some first.
-pub fn is_stored(address: &Address, network: &Network) -> bool {
-    Store::of_user().and_then(|store| store.load(&label(address, network))).is_ok_and(|profile| profile.is_some())
-}
-
-/// As the library prices what goes over `address`; measured with care where nothing is stored, once in this process, which
-/// takes some seconds.
-///
-/// # Errors
-/// When nothing is stored and there is no room to measure in.
-pub fn careful(address: &Address, network: &Network, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
-    with(&address.label(network), provider, Effort::Full)
-}
-
-fn with(label: &str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
-    let profile = found(label, provider, effort)?;
-    provider.learn(&profile);
-    Ok(profile)
-}
-
-fn found(label: &str, provider: &Arc<dyn Provider>, effort: Effort) -> Result<Profile, Error> {
-    /// By label and effort. Held while measuring: two calibrations at once would measure each other.
-    static MEASURED: Mutex<Vec<(String, Effort, Profile)>> = Mutex::new(Vec::new());
-    let note = match Store::of_user().and_then(|store| store.load(label)) {
-        Ok(Some(profile)) => return Ok(profile),
-        Ok(None) => "no profile is stored: run `overside calibrate`".to_owned(),
-        Err(error) => format!("the stored profile is not used: {error}"),
-    };
-    let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((.., known)) = measured.iter().find(|(of, with, _)| *of == label && *with == effort) {
-        return Ok(known.clone());
-    }
-    let transport = label.split('-').next().unwrap_or(label);
-    let found = match effort {
-        Effort::Quick => quick(provider.profile(), || {
-            let found = calibrate(transport, provider, effort, &mut |_| true)?;
-            let doubt = found.quick_doubt();
-            Ok((found.profile, doubt))
-        })?,
-        Effort::Full => steadiest(provider.profile(), || {
-            let found = calibrate(transport, provider, effort, &mut |_| true)?;
-            let doubt = found.doubt();
-            Ok((found.profile, doubt))
-        })?,
-    };
-    let profile = Profile { source: format!("{}; {note}", found.source), ..found };
-    measured.push((label.to_owned(), effort, profile.clone()));
-    Ok(profile)
-}
-
-/// A quick calibration that nobody disturbed, else the provider's own figures: what is started beside busy programs must not take
-/// its wait for a processor as the price of a message, for as long as it runs.
-fn quick(
-    known: Profile,
-    mut measure: impl FnMut() -> Result<(Profile, Option<Doubt>), Error>,
-) -> Result<Profile, Error> {
-    let mut disturbed = None;
-    for _ in 0..QUICK_TRIES {
-        match measure()? {
-            (found, None) => return Ok(found),
-            (_, doubt) => disturbed = doubt,
-        }
-    }
-    let why = disturbed.map_or_else(String::new, |doubt| format!(", since {doubt}"));
-    Ok(Profile { source: format!("{}{why}", known.source), ..known })
-}
-
-/// A careful calibration that nothing speaks against, else the steadiest of a few that nobody disturbed; else the provider's own figures.
-fn steadiest(
-    known: Profile,
-    mut measure: impl FnMut() -> Result<(Profile, Option<Doubt>), Error>,
-) -> Result<Profile, Error> {
-    let (mut best, mut why): (Option<(f64, Profile)>, _) = (None, String::new());
-    for _ in 0..CAREFUL_TRIES {
-        let (found, doubt) = measure()?;
-        let Some(doubt) = doubt else { return Ok(found) };
-        if let Doubt::Unsteady { median, .. } = doubt
-            && best.as_ref().is_none_or(|(least, _)| median < *least)
-        {
-            best = Some((median, Profile { source: format!("{}, though {doubt}", found.source), ..found }));
-        }
-        why = format!(", since {doubt}");
-    }
-    Ok(best.map_or_else(|| Profile { source: format!("{}{why}", known.source), ..known }, |(_, found)| found))
-}
-
 fn host() -> String {
     slug(&fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(), "host")
 }
@@ -230,8 +123,8 @@ fn device() -> String {
     slug(model.map_or("", |(_, name)| name), std::env::consts::ARCH)
 }
 
-/// What may stand in a file name.
-pub(crate) fn slug(text: &str, without: &str) -> String {
+/// `text` as it may stand in a file name; `without` where nothing of it may.
+pub fn slug(text: &str, without: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let slug = words.collect::<Vec<_>>().join("-").to_lowercase();
     if slug.is_empty() { without.to_owned() } else { slug.chars().take(NAME_BYTES_MAX).collect() }
@@ -240,14 +133,11 @@ pub(crate) fn slug(text: &str, without: &str) -> String {
 /// A profile has a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const NAME_BYTES_MAX: usize = 80;
-/// A tenth of a second each.
-const QUICK_TRIES: usize = 3;
-/// Some ten seconds each.
-const CAREFUL_TRIES: usize = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overside_verbs::Provider;
 
     fn scratch(name: &str) -> Store {
         let directory = std::env::temp_dir().join(format!("overside-profiles-{}-{name}", std::process::id()));
@@ -257,51 +147,6 @@ mod tests {
 
     fn profile() -> Profile {
         overside_shm::ShmProvider::new().unwrap().profile()
-    }
-
-    #[test]
-    fn what_others_disturbed_is_measured_again_and_then_not_believed() {
-        let wrong = Profile { send_request_ns: 1e6, ..profile() };
-        let right = Profile { send_request_ns: 321.0, ..profile() };
-        let doubt = Some(Doubt::Disturbed { points: 20, of: 25 });
-        let mut calls = 0;
-        let found = quick(profile(), || {
-            calls += 1;
-            Ok(if calls < 3 { (wrong.clone(), doubt) } else { (right.clone(), None) })
-        });
-        assert_eq!(found.unwrap(), right);
-        let never = quick(profile(), || Ok((wrong.clone(), doubt))).unwrap();
-        assert_eq!(never.send_request_ns, profile().send_request_ns);
-        assert!(never.source.contains("other programs took processor time from 20 of 25"), "{}", never.source);
-        assert!(quick(profile(), || Err(Error::Stopped)).is_err());
-    }
-
-    #[test]
-    fn of_careful_ones_the_steadiest_is_taken_and_none_that_was_disturbed() {
-        let of = |ns: f64| Profile { send_request_ns: ns, ..profile() };
-        let unsteady = |median| Some(Doubt::Unsteady { median, p90: 0.5 });
-        let disturbed = Some(Doubt::Disturbed { points: 20, of: 25 });
-        for (doubts, taken, says) in [
-            ([None, None], 100.0, None),
-            ([disturbed, None], 101.0, None),
-            ([unsteady(0.2), unsteady(0.1)], 101.0, Some("10 % apart")),
-            ([unsteady(0.1), unsteady(0.2)], 100.0, Some("10 % apart")),
-            ([unsteady(0.2), disturbed], 100.0, Some("20 % apart")),
-            ([disturbed; 2], profile().send_request_ns, Some("20 of 25")),
-        ] {
-            let mut tries = doubts.into_iter().enumerate();
-            let found = steadiest(profile(), || {
-                let (at, doubt) = tries.next().unwrap();
-                Ok((of(100.0 + at as f64), doubt))
-            })
-            .unwrap();
-            assert_eq!(found.send_request_ns, taken, "{doubts:?}");
-            assert!(
-                says.map_or(found.source == profile().source, |says| found.source.contains(says)),
-                "{}",
-                found.source
-            );
-        }
     }
 
     #[test]

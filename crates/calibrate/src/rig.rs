@@ -11,20 +11,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use overside_memory::pack::{Dealer, Place};
-use overside_memory::{Buffer, Pool, Segment};
+use overside_memory::{Buffer, Pool};
 use overside_planner::{Planner, ViewPlan};
 use overside_shape::{Bitmap, Column, Order, Shape};
-use overside_transfer::{DeclaredSend, Region};
-use overside_verbs::{
-    Access, CompletionQueue, Link, Memory, MemoryRegion, PortOptions, ProtectionDomain, Provider, QueuePair, Status,
-    VerbsError, WorkCompletion, WorkRequest,
-};
+use overside_transfer::{Deadline, DeclaredSend, Endpoint, Region, Ring, RingOptions};
+use overside_verbs::{Link, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use super::apart::Echo;
 use super::points::Random;
-use crate::{Address, Error};
+use crate::Error;
 
 /// What a message of a stream costs, in nanoseconds: work of either side, without waiting, and time from one to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -66,11 +63,9 @@ impl Tables {
 
 /// The sending side, and the thread of the receiving one.
 pub(super) struct Rig {
-    provider: Arc<dyn Provider>,
-    queue: CompletionQueue,
+    endpoint: Endpoint,
     lanes: Vec<Lane>,
     memory: Arc<Buffer>,
-    regions: Vec<MemoryRegion>,
     planner: Planner,
     reports: Receiver<Result<Report, VerbsError>>,
     echo: Arc<Echo>,
@@ -96,62 +91,33 @@ struct Report {
 
 impl Rig {
     /// `memory_bytes` to send from, cold after one pass when that is more than a cache holds.
-    pub(super) fn new(transport: &str, provider: &Arc<dyn Provider>, memory_bytes: usize) -> Result<Rig, Error> {
-        let domain = provider.allocate_domain()?;
-        let mut regions = Vec::new();
-        let mut register = |segment: &Arc<Segment>| -> Result<(), VerbsError> {
-            regions.push(provider.register(&domain, &Memory::Segment(segment.clone()), Access::LOCAL)?);
-            Ok(())
-        };
-        let mut memory = whole(Segment::shared(memory_bytes).map_err(VerbsError::from)?, memory_bytes)?;
+    pub(super) fn new(provider: &Arc<dyn Provider>, name: &str, memory_bytes: usize) -> Result<Rig, Error> {
+        let mut endpoint = Endpoint::builder(provider.clone()).port(port_options()).open()?;
+        let domain = endpoint.domain().clone();
+        // As receivers have it: what was just moved is looked at while it is in the nearest cache.
+        let mut far = Endpoint::builder(provider.clone()).domain(domain).port(port_options()).batch(16).open()?;
+        let mut memory = endpoint.allocate(memory_bytes)?;
         // Every page is there before it is measured.
         memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        register(memory.segment())?;
-        let mut queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
-        let mut far = CompletionQueue::new(provider.open_port(&domain, port_options())?);
-        // As receivers have it: what was just moved is looked at while it is in the nearest cache.
-        far.set_batch(16);
-        let links = connections(transport, provider, &domain)?;
-        let (mut lanes, mut receives) = (Vec::new(), Vec::new());
+        let links = connections(&endpoint, name)?;
+        let (mut lanes, mut rings) = (Vec::new(), Vec::new());
         for (bytes, (ours, theirs)) in LANES.into_iter().zip(links) {
-            let count = (RING_BYTES / bytes).clamp(8, 256);
-            let segment = Segment::shared(bytes * count).map_err(VerbsError::from)?;
-            let pool = Pool::new(segment, bytes).map_err(VerbsError::from)?;
-            register(pool.segment())?;
-            lanes.push(Lane { bytes, pair: queue.attach(ours)?, pool });
+            let pool = endpoint.pool(bytes, (RING_BYTES / bytes).clamp(8, 256))?;
+            lanes.push(Lane { bytes, pair: endpoint.attach(ours)?, pool });
             let count = (RING_BYTES / bytes).clamp(4, 128);
-            let buffers = Segment::private(bytes * count).map_err(VerbsError::from)?.carve(bytes);
-            if let Some(first) = buffers.first() {
-                register(first.segment())?;
-            }
-            let mut ring: Vec<(u64, Buffer)> = buffers.into_iter().map(|b| (receives.len() as u64, b)).collect();
-            ring.iter_mut().for_each(|(_, buffer)| buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1));
-            let pair = far.attach(theirs)?;
-            far.post_receive(Some(pair), &mut ring)?;
-            receives.push(Ring { pair, free: ring, repost: (count / 8).clamp(1, 8) });
+            let (queue_pair, id) = (Some(far.attach(theirs)?), rings.len() as u64);
+            let repost = (count / 8).clamp(1, 8);
+            let options = RingOptions { queue_pair, id, bytes, count, repost, touched: true, ..RingOptions::default() };
+            rings.push(far.ring(options)?);
         }
         let (report, reports) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let echo = Arc::new(Echo::default());
-        let far = Far { queue: far, rings: receives, report, echo: echo.clone(), stretches: 0, stop: stop.clone() };
+        let far = Far { endpoint: far, rings, report, echo: echo.clone(), stretches: 0, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("overside-calibrate".into()).spawn(move || far.run());
-        let thread = thread.map_err(|e| VerbsError::no_thread(&e))?;
+        let thread = Some(thread.map_err(|e| VerbsError::no_thread(&e))?);
         let planner = Planner::new(provider.capabilities(), provider.profile());
-        let provider = provider.clone();
-        let memory = Arc::new(memory);
-        Ok(Rig {
-            provider,
-            queue,
-            lanes,
-            memory,
-            regions,
-            planner,
-            reports,
-            echo,
-            stretches: 0,
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Rig { endpoint, lanes, memory: Arc::new(memory), planner, reports, echo, stretches: 0, stop, thread })
     }
 
     /// Bytes of the memory that is sent from.
@@ -180,7 +146,7 @@ impl Rig {
         self.stretches += 1;
         let round_trip_ns = self.echo.ask(self.stretches);
         // From here on it is measured.
-        self.queue.line_ns(pair);
+        self.endpoint.queue().line_ns(pair);
         let bytes_max = self.lanes[lane].bytes as u64;
         idle = Duration::ZERO;
         let (start, clock, mut messages) = (Instant::now(), Clock::start(), 0u64);
@@ -194,7 +160,7 @@ impl Rig {
             let mut tries = 0;
             loop {
                 let tried = Instant::now();
-                if send.post(&mut self.queue, pair, &pool)? {
+                if send.post(self.endpoint.queue(), pair, &pool)? {
                     break;
                 }
                 // The first try made the request; a later one that finds no room either is waiting in other words.
@@ -222,7 +188,7 @@ impl Rig {
                 ours.had_all(own) && report.ran.had_all(own)
             },
             round_trip_ns,
-            line_ns: self.queue.line_ns(pair).unwrap_or(f64::INFINITY),
+            line_ns: self.endpoint.queue().line_ns(pair).unwrap_or(f64::INFINITY),
         })
     }
 
@@ -293,7 +259,7 @@ impl Rig {
     /// Until everything sent has arrived.
     fn drain(&mut self, pair: QueuePair, idle: &mut Duration) -> Result<(), Error> {
         let mut done = Vec::new();
-        while self.queue.sends_in_flight(pair) > 0 {
+        while self.endpoint.queue().sends_in_flight(pair) > 0 {
             self.wait(&mut done, idle)?;
         }
         Ok(())
@@ -303,7 +269,7 @@ impl Rig {
     fn mark(&mut self, pair: QueuePair, mark: u32) -> Result<(), Error> {
         let mut batch = VecDeque::from([WorkRequest::send_inline(0, &[0]).with_immediate(mark)]);
         let (mut done, mut idle) = (Vec::new(), Duration::ZERO);
-        while self.queue.post(pair, &mut batch)? == 0 {
+        while self.endpoint.queue().post(pair, &mut batch)? == 0 {
             self.wait(&mut done, &mut idle)?;
         }
         Ok(())
@@ -314,10 +280,10 @@ impl Rig {
         let begun = Instant::now();
         for looks in 0u32.. {
             let before = Instant::now();
-            let mut found = self.queue.poll(done);
+            let mut found = self.endpoint.queue().poll(done);
             if found == 0 && looks > LOOKS {
                 // Somebody else has the other processor, or there is none.
-                found = self.queue.poll_wait(done, Some(Duration::from_millis(1)))?;
+                found = self.endpoint.queue().poll_wait(done, Some(Duration::from_millis(1)))?;
             }
             if found > 0 {
                 *idle += before - begun;
@@ -336,33 +302,22 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.lanes.iter().for_each(|lane| self.queue.close(lane.pair));
+        self.lanes.iter().for_each(|lane| self.endpoint.close(lane.pair));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-        for region in self.regions.drain(..) {
-            let _ = self.provider.deregister(region);
         }
     }
 }
 
 /// The receiving side.
 struct Far {
-    queue: CompletionQueue,
+    endpoint: Endpoint,
     rings: Vec<Ring>,
     /// Of stretches, and at last why the receiving side ended if it did.
     report: Sender<Result<Report, VerbsError>>,
     echo: Arc<Echo>,
     stretches: u64,
     stop: Arc<AtomicBool>,
-}
-
-/// The receive buffers of one connection.
-struct Ring {
-    pair: QueuePair,
-    free: Vec<(u64, Buffer)>,
-    /// Receives given back before they are posted again: telling the sender for each one costs both.
-    repost: usize,
 }
 
 impl Far {
@@ -379,12 +334,12 @@ impl Far {
         let mut idle_since: Option<Instant> = None;
         while !self.stop.load(Ordering::Acquire) {
             let before = Instant::now();
-            if self.queue.poll(&mut done) == 0 {
+            if self.endpoint.queue().poll(&mut done) == 0 {
                 idle_since = idle_since.or(Some(before));
                 looks += 1;
                 // Between two stretches nobody burns a processor.
                 if looks > LOOKS {
-                    self.queue.poll_wait(&mut done, Some(LOOK))?;
+                    self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
                 }
                 if done.is_empty() {
                     continue;
@@ -406,7 +361,8 @@ impl Far {
         }
         let ring = self.rings.get_mut(completion.id as usize);
         let (Some(ring), Some(buffer)) = (ring, completion.buffer) else { return Ok(()) };
-        ring.free.push((completion.id, buffer));
+        ring.completed();
+        ring.put(buffer);
         let mark = completion.immediate.filter(|immediate| matches!(*immediate, BEGIN | END));
         match mark {
             Some(END) => drop(self.report.send(Ok(tally.report()))),
@@ -418,10 +374,8 @@ impl Far {
             }
             None => tally.messages += 1,
         }
-        if ring.free.len() >= ring.repost || mark.is_some() {
-            self.queue.post_receive(Some(ring.pair), &mut ring.free)?;
-        }
-        Ok(())
+        let queue = self.endpoint.queue();
+        if mark.is_some() { ring.post_all(queue) } else { ring.post(queue) }
     }
 }
 
@@ -503,35 +457,26 @@ fn waited() -> Option<Duration> {
 }
 
 /// As many connections as there are lanes: both ends of each.
-fn connections(
-    transport: &str,
-    provider: &Arc<dyn Provider>,
-    domain: &ProtectionDomain,
-) -> Result<Vec<(Link, Link)>, Error> {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let address = Address::here(transport, &format!("overside-calibrate-{}-{number}", std::process::id()))?;
-    let mut listener = provider.listen(domain, address.name())?;
+fn connections(endpoint: &Endpoint, name: &str) -> Result<Vec<(Link, Link)>, Error> {
+    let (provider, domain) = (endpoint.provider(), endpoint.domain());
+    let mut listener = endpoint.listen(name)?;
     // One after another, or a listener that lets half-open ones progress side by side might mix them up.
     let one = |_| {
         std::thread::scope(|scope| {
-            let connect = || provider.connect(domain, address.name(), PATIENCE);
+            let connect = || provider.connect(domain, name, PATIENCE);
             let thread = std::thread::Builder::new().name("overside-connect".into()).spawn_scoped(scope, connect);
             let connecting = thread.map_err(|e| VerbsError::no_thread(&e))?;
-            let begun = Instant::now();
-            let mut accepted = None;
-            while accepted.is_none() && begun.elapsed() < PATIENCE {
-                accepted = listener.accept(LOOK)?;
-            }
+            let mut deadline = Deadline::within(PATIENCE);
+            let accepted = loop {
+                if let Some(link) = listener.accept(deadline.left(endpoint.clock())?)? {
+                    break link;
+                }
+            };
             let connected = connecting.join().map_err(|_| VerbsError::Closed)??;
-            Ok((connected, accepted.ok_or(VerbsError::TimedOut(PATIENCE))?))
+            Ok((connected, accepted))
         })
     };
     LANES.iter().map(one).collect()
-}
-
-fn whole(segment: Segment, bytes: usize) -> Result<Buffer, Error> {
-    segment.carve(bytes).pop().ok_or_else(|| VerbsError::Unsupported("an empty buffer").into())
 }
 
 fn port_options() -> PortOptions {
