@@ -13,8 +13,6 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 
-use crate::guest::host;
-
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -73,7 +71,7 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
         println!("fuzz: skipped, this compiler comes without the address sanitizer's library (librustc-*_rt.asan.a)");
         return Ok(());
     }
-    let place = host::target(root).join(if asked.sanitize { "fuzz-sanitized" } else { "fuzz" });
+    let place = crate::target(root).join(if asked.sanitize { "fuzz-sanitized" } else { "fuzz" });
     let built = build(root, &place, &targets, asked.sanitize)?;
     let at_once = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     let (queue, failed) = (Mutex::new(VecDeque::from(built)), Mutex::new(Vec::new()));

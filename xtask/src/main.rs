@@ -14,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
-mod guest;
 mod instructions;
 mod lines;
 mod rules;
@@ -45,8 +44,7 @@ fn main() -> ExitCode {
             Some(asked) => lines::run(&root(), &asked),
             None => return usage(),
         },
-        ["guest", "--keep", ref tests @ ..] => guest::run(&root(), true, tests),
-        ["guest", ref tests @ ..] => guest::run(&root(), false, tests),
+        ["guest", ref rest @ ..] => cargo(&[&["run", "--quiet", "--package", "guest", "--"], rest].concat()),
         ["fuzz", ref rest @ ..] => match fuzz::Asked::parse(rest) {
             Some(asked) => fuzz::run(&root(), &asked),
             None => return usage(),
@@ -108,6 +106,11 @@ fn cargo(arguments: &[&str]) -> Result<()> {
         bail!("`cargo {}` failed", arguments.join(" "));
     }
     Ok(())
+}
+
+/// Where cargo puts what it builds.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
 }
 
 /// The workspace's root: the folder above this crate.

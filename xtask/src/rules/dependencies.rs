@@ -93,8 +93,7 @@ fn rows(law: &str) -> Vec<Row<'_>> {
 /// The package name of a crate of the table: the last part of its folder, prefixed.
 fn package_name(row: &str) -> String {
     match row.rsplit('/').next().unwrap_or(row) {
-        "overside" => "overside".to_string(),
-        "xtask" => "xtask".to_string(),
+        own @ ("overside" | "guest" | "xtask") => own.to_string(),
         other => format!("overside-{other}"),
     }
 }

@@ -92,7 +92,7 @@ mod planted {
     pub fn package(folder: &str) -> Package {
         let last = folder.rsplit('/').next().unwrap_or(folder);
         let name = match last {
-            "overside" | "xtask" => last.to_string(),
+            "overside" | "guest" | "xtask" => last.to_string(),
             other => format!("overside-{other}"),
         };
         let root = format!("{folder}/src/lib.rs");

@@ -29,7 +29,7 @@ fn package_names(tree: &Tree) -> Vec<Violation> {
     for package in &tree.packages {
         let folder = package.folder.rsplit('/').next().unwrap_or("");
         let expected = match folder {
-            "overside" | "xtask" => folder.to_string(),
+            "overside" | "guest" | "xtask" => folder.to_string(),
             other => format!("overside-{other}"),
         };
         if package.name != expected {

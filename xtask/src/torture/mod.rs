@@ -23,14 +23,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::guest::host;
 pub use asked::{Asked, HELP};
 use program::Program;
 use run::{Outcome, Runner, Way};
 
 /// Runs what was asked for; an error when a program saw a difference, or when none came into the rings.
 pub fn run(root: &Path, asked: &Asked) -> Result<()> {
-    let target = host::target(root);
+    let target = crate::target(root);
     let library = match &asked.library {
         Some(library) => library.canonicalize().with_context(|| library.display().to_string())?,
         None => build(root, &target, asked.release)?,

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::host::tied;
-use super::image::Base;
-use super::jobs::Job;
-use super::kernel::write_whole;
+use crate::host::tied;
+use crate::image::Base;
+use crate::jobs::Job;
+use crate::kernel::write_whole;
 
 /// The job's exit status; what it prints is printed here.
 pub fn run(base: &Base, packed: &Path, job: &Job) -> Result<i32> {

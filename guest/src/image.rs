@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::archive::Archive;
-use super::host::{DRIVERS, VERBS, libraries, output};
-use super::kernel::{self, Kernel, write_whole};
+use crate::archive::Archive;
+use crate::host::{DRIVERS, VERBS, libraries, output};
+use crate::kernel::{self, Kernel, write_whole};
 
 /// Kernel and first file system.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::host::output;
+use crate::host::output;
 
 /// The kernel's files on this host.
 #[derive(Debug)]

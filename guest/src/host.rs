@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn what_is_tied_ends_with_a_process_that_is_killed() {
         let mut parent = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "guest::host::tests::whoever_starts_it"])
+            .args(["--ignored", "--exact", "--nocapture", "host::tests::whoever_starts_it"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::archive::Archive;
-use super::host::output;
-use super::image::add_program;
+use crate::archive::Archive;
+use crate::host::output;
+use crate::image::add_program;
 
 /// A test that runs in a guest.
 #[derive(Debug)]

@@ -3,22 +3,53 @@
 //! QEMU boots a Debian kernel with soft-RoCE and rdma-core's own libraries, runs compiled tests and passes their exit
 //! status on. It emulates the processor, so nothing that is measured there means anything: correctness only.
 
+#![forbid(unsafe_code)]
+
 mod archive;
 mod boot;
-pub mod host;
+mod host;
 mod image;
 mod jobs;
 mod kernel;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use self::jobs::JOBS;
+use crate::jobs::JOBS;
+
+const USAGE: &str = "usage: cargo xtask guest [--keep] [TEST]...";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (keep, names) = match arguments[..] {
+        ["--keep", ref names @ ..] => (true, names),
+        ref names => (false, names),
+    };
+    if names.iter().any(|name| name.starts_with('-')) {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    }
+    match run(&root(), keep, names) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("guest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root: the folder above this crate.
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_path_buf()
+}
 
 /// Runs the named tests, all when none is named. `keep`: the archives stay for a look at them.
-pub fn run(root: &Path, keep: bool, names: &[&str]) -> Result<()> {
+fn run(root: &Path, keep: bool, names: &[&str]) -> Result<()> {
     let chosen: Vec<_> = JOBS.iter().filter(|job| names.is_empty() || names.contains(&job.name)).collect();
     if let Some(unknown) = names.iter().find(|name| !JOBS.iter().any(|job| job.name == **name)) {
         let known: Vec<&str> = JOBS.iter().map(|job| job.name).collect();
