@@ -312,9 +312,14 @@ impl Pair {
         if with_consumed && self.publish_consumed() {
             news = news.filter(|news| *news == News::All).or(Some(News::Consumed(self.consumed_published)));
         }
-        if let (Some(news), Some(Link { control, .. })) = (news, &self.link) {
-            let ring = self.bell.wanted(&self.own, control, news);
-            self.ring(ring);
+        match (news, &self.link) {
+            (Some(news), Some(Link { control, .. })) => {
+                let ring = self.bell.wanted(&self.own, control, news);
+                self.ring(ring);
+            }
+            // Before the peer's memory is here nothing says whether it sleeps.
+            (Some(News::All), None) => self.channel.ring(),
+            _ => {}
         }
     }
 
