@@ -21,7 +21,6 @@ pub(crate) struct Transmit {
     memory: Registering,
     large: Class,
     small: Class,
-    received: Option<MemoryRegion>,
 }
 
 /// Where memory is registered.
@@ -146,19 +145,17 @@ impl Lent {
 
 impl Transmit {
     /// # Errors
-    /// When the memory is not there or the provider has no room for three more regions.
+    /// When the memory is not there or the provider has no room for two more regions.
     pub(crate) fn new(
         provider: Arc<dyn Provider>,
         domain: ProtectionDomain,
         options: TransmitOptions,
-        received: &Arc<Segment>,
     ) -> Result<Self, VerbsError> {
         let memory = Registering { provider, domain };
         let TransmitOptions { large_bytes, large_count, small_bytes, small_count } = options;
         Ok(Self {
             large: Class::new(&memory, Size::Large, (large_bytes, large_count), large_count)?,
             small: Class::new(&memory, Size::Small, (small_bytes, small_count), (small_count / 2).max(1))?,
-            received: Some(memory.register(received)?),
             memory,
         })
     }
@@ -201,16 +198,18 @@ impl Transmit {
         self.small.trim(&self.memory);
     }
 
-    /// Ends the registrations; what is in flight still completes.
-    pub(crate) fn close(&mut self) {
-        let pools = [&mut self.large, &mut self.small].into_iter().flat_map(|class| class.pools.get_mut().drain(..));
-        for region in pools.map(|(_, region)| region).chain(self.received.take()) {
-            let _ = self.memory.provider.deregister(region);
-        }
-    }
-
     fn class(&self, size: Size) -> &Class {
         if size == Size::Small { &self.small } else { &self.large }
+    }
+}
+
+impl Drop for Transmit {
+    /// Ends the registrations; what is in flight still completes.
+    fn drop(&mut self) {
+        let pools = [&mut self.large, &mut self.small].into_iter().flat_map(|class| class.pools.get_mut().drain(..));
+        for (_, region) in pools {
+            let _ = self.memory.provider.deregister(region);
+        }
     }
 }
 

@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use overside_memory::{Buffer, Segment};
+use overside_transfer::{Ended, Endpoint, Ring, RingOptions};
 use overside_verbs::{
-    CompletionQueue, Link, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError,
-    WorkCompletion,
+    Link, Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion,
 };
 
 use crate::connection::Outgoing;
@@ -52,7 +51,10 @@ struct Connection<S> {
 /// A worker's state; lives on its thread.
 pub(crate) struct Worker<S: System> {
     system: Arc<S>,
-    queue: CompletionQueue,
+    endpoint: Endpoint,
+    /// Receives, shared by all connections. Each takes the longest request; untouched memory is not
+    /// there, so their length costs nothing.
+    ring: Ring,
     lends: Lends,
     connections: BTreeMap<QueuePair, Box<Connection<S::Session>>>,
     /// Connections with a stream or messages to send.
@@ -60,7 +62,6 @@ pub(crate) struct Worker<S: System> {
     /// Connections whose session is to be woken at some time.
     timed: Vec<QueuePair>,
     budget: SpinBudget,
-    spare: Vec<(u64, Buffer)>,
     /// When this round began.
     now: Instant,
     swept: Instant,
@@ -74,23 +75,21 @@ impl<S: System> Worker<S> {
         let port = PortOptions { shared_receives: RECEIVES, wake_at_half: true, ..PortOptions::default() };
         // Room for a window, or the window would never be full.
         let port = PortOptions { depth: options.window.clamp(port.depth, DEPTH_MAX), ..port };
-        let queue = CompletionQueue::new(provider.open_port(domain, port)?);
-        // Each takes the longest request. Untouched memory is not there, so its length costs nothing.
-        let bytes = options.request_bytes_max.next_multiple_of(64);
-        let buffers = Segment::private(bytes * RECEIVES)?.carve(bytes);
-        let received = buffers[0].segment();
-        let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit, received)?;
+        let mut endpoint = Endpoint::builder(provider.clone()).domain(domain.clone()).port(port).open()?;
+        let receives = RingOptions { bytes: options.request_bytes_max, count: RECEIVES, ..RingOptions::default() };
+        let ring = endpoint.ring(receives)?;
+        let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit)?;
         let (state, clock) = (mailbox.state.clone(), provider.clock());
         let now = clock.now();
         Ok(Self {
             system: system.clone(),
-            queue,
+            endpoint,
+            ring,
             lends: Lends { state, options: options.clone(), transmit, mailbox, clock },
             connections: BTreeMap::new(),
             busy: Vec::new(),
             timed: Vec::new(),
             budget: SpinBudget::default(),
-            spare: buffers.into_iter().map(|b| (0, b)).collect(),
             now,
             swept: now,
         })
@@ -122,18 +121,18 @@ impl<S: System> Worker<S> {
             self.take_letters();
         }
         self.wake_due();
-        let _ = self.queue.post_receive(None, &mut self.spare);
+        let _ = self.ring.post(self.endpoint.queue());
         let waits = self.feed();
         if waits && may_wait {
             self.wait(done);
         } else {
-            self.queue.poll(done);
+            self.endpoint.queue().poll(done);
         }
         found |= !done.is_empty();
         for completion in done.drain(..) {
             self.complete(completion);
         }
-        while let Some(PortEvent::Disconnected { queue_pair, status, reason }) = self.queue.next_event() {
+        while let Some(Ended { queue_pair, status, reason }) = self.endpoint.next_end() {
             // A client that says goodbye is no news.
             if status != Status::Flushed {
                 self.tell(queue_pair, &reason);
@@ -147,8 +146,9 @@ impl<S: System> Worker<S> {
     /// Waits until something is done.
     fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
         let (patience, full) = (self.patience(), self.windows_full());
-        let (spun, slept) = (self.queue.spun(), self.queue.sleeps());
-        let Self { queue, lends, budget, connections, .. } = self;
+        let Self { endpoint, lends, budget, connections, .. } = self;
+        let queue = endpoint.queue();
+        let (spun, slept) = (queue.spun(), queue.sleeps());
         let (clock, other) = (&lends.clock, Some(lends.mailbox.fd()));
         // Who sleeps without a look at the mailbox would notice a finished request late.
         let alone = connections.len() == 1 && connections.values().all(|c| c.out.unfinished == 0);
@@ -172,7 +172,7 @@ impl<S: System> Worker<S> {
     fn take_arrivals(&mut self, arrivals: &Receiver<Arrival<S::Session>>) {
         while let Ok(Arrival { link, origin }) = arrivals.try_recv() {
             let peer = link.peer.description.clone();
-            let queue_pair = match self.queue.attach(link) {
+            let queue_pair = match self.endpoint.attach(link) {
                 Ok(queue_pair) => queue_pair,
                 Err(error) => {
                     self.lends.state.say(&format!("the connection of {peer} could not be set up: {error}"));
@@ -279,12 +279,13 @@ impl<S: System> Worker<S> {
             return;
         }
         let Some(buffer) = completion.buffer else { return };
+        self.ring.completed();
         if completion.status == Status::Success
             && let Some(queue_pair) = completion.queue_pair
         {
             self.receive(queue_pair, &buffer[..completion.bytes as usize]);
         }
-        self.spare.push((0, buffer));
+        self.ring.put(buffer);
     }
 
     /// Hands a message to its session, unless an unfinished request holds it up.
@@ -316,7 +317,7 @@ impl<S: System> Worker<S> {
                     out.progressed = self.now;
                 }
                 let before = out.outbox.len();
-                let posted = self.queue.post(out.id.queue_pair, &mut out.outbox);
+                let posted = self.endpoint.queue().post(out.id.queue_pair, &mut out.outbox);
                 out.in_flight += before - out.outbox.len();
                 if let Err(error) = posted {
                     let queue_pair = out.id.queue_pair;
@@ -392,16 +393,10 @@ impl<S: System> Worker<S> {
     }
 
     fn forget(&mut self, queue_pair: QueuePair, why: &str) {
-        self.queue.close(queue_pair);
+        self.endpoint.close(queue_pair);
         if let Some(mut connection) = self.connections.remove(&queue_pair) {
             connection.session.ended(why);
         }
-    }
-}
-
-impl<S: System> Drop for Worker<S> {
-    fn drop(&mut self) {
-        self.lends.transmit.close();
     }
 }
 

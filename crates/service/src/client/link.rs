@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use overside_memory::{Buffer, Pool, Segment, View};
+use overside_memory::{Pool, View};
+use overside_transfer::{Deadline, Ended, Endpoint, Ring, RingOptions};
 use overside_verbs::{
-    Access, Clock, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider,
-    QueuePair, Status, WorkCompletion, WorkRequest,
+    Clock, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
 };
 
 use super::LinkError;
-use super::receive::{Received, Ring};
+use super::receive::{Received, Returned};
 use crate::envelope::{self, Kind};
 use crate::part::Assembly;
 
@@ -49,25 +49,18 @@ impl Default for LinkOptions {
 /// One queue pair and its buffers.
 #[derive(Debug)]
 pub struct Link {
-    provider: Arc<dyn Provider>,
-    clock: Arc<dyn Clock>,
-    queue: CompletionQueue,
+    endpoint: Endpoint,
     queue_pair: QueuePair,
     ring: Ring,
-    spare: Vec<(u64, Buffer)>,
-    /// The one about to be posted.
-    next: Vec<(u64, Buffer)>,
-    /// Buffers that are posted; none left means that the caller holds all.
-    posted: usize,
+    returned: Returned,
     transmit: Pool,
-    regions: Vec<MemoryRegion>,
     arrived: VecDeque<Received>,
     done: Vec<WorkCompletion>,
     assembly: Assembly,
     number: u32,
     options: LinkOptions,
-    /// How it ended, and why.
-    ended: Option<(Status, String)>,
+    /// A receive failed, and nothing was heard of the connection's end.
+    failed: Option<Ended>,
 }
 
 impl Link {
@@ -76,34 +69,29 @@ impl Link {
     /// # Errors
     /// When nobody listens there, or the system has no room.
     pub fn connect(provider: Arc<dyn Provider>, name: &str, options: LinkOptions) -> Result<Link, LinkError> {
-        let domain = provider.allocate_domain()?;
         let port = PortOptions { depth: options.buffers.max(32), shared_receives: 0, ..PortOptions::default() };
-        let mut queue = CompletionQueue::new(provider.open_port(&domain, port)?);
-        queue.set_batch(POLL_BATCH);
-        let link = provider.connect(&domain, name, options.timeout)?;
-        let queue_pair = queue.attach(link)?;
-        let bytes = options.transmit_bytes.next_multiple_of(64).max(64);
-        let transmit = Segment::shared(bytes * options.transmits.max(1)).and_then(|s| Pool::new(s, bytes))?;
-        let ring = Ring::new(options.buffers, options.buffer_bytes)?;
-        let regions = [transmit.segment(), ring.segment()].map(|segment| register(&*provider, &domain, segment));
-        let regions = regions.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut endpoint = Endpoint::builder(provider).port(port).batch(POLL_BATCH).open()?;
+        let queue_pair = endpoint.connect(name, options.timeout)?;
+        let transmit = endpoint.pool(options.transmit_bytes.max(1), options.transmits.max(1))?;
+        let ring = endpoint.ring(RingOptions {
+            queue_pair: Some(queue_pair),
+            bytes: options.buffer_bytes.max(1),
+            count: options.buffers.max(1),
+            posted_max: options.posted,
+            ..RingOptions::default()
+        })?;
         Ok(Link {
-            clock: provider.clock(),
-            provider,
-            queue,
+            endpoint,
             queue_pair,
             ring,
-            spare: Vec::new(),
-            next: Vec::new(),
-            posted: 0,
+            returned: Returned::new(options.buffers),
             transmit,
-            regions,
             arrived: VecDeque::new(),
             done: Vec::new(),
             assembly: Assembly::default(),
             number: 0,
-            options: LinkOptions { posted: options.posted.max(1), transmit_bytes: bytes, ..options },
-            ended: None,
+            options,
+            failed: None,
         })
     }
 
@@ -113,8 +101,8 @@ impl Link {
     }
 
     /// Where its time comes from.
-    pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
+    pub fn clock(&self) -> &dyn Clock {
+        self.endpoint.clock()
     }
 
     /// Sends a request, whose body `body` appends; its number.
@@ -125,16 +113,16 @@ impl Link {
         self.number = self.number.wrapping_add(1);
         let view = self.transmittable(envelope::message(self.number, body))?;
         let mut batch = VecDeque::from([WorkRequest::send(0, view)]);
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::within(self.options.timeout);
         loop {
-            if let Err(error) = self.queue.post(self.queue_pair, &mut batch) {
+            if let Err(error) = self.endpoint.queue().post(self.queue_pair, &mut batch) {
                 // The end may have come unnoticed so far, and its reason with it.
                 return Err(self.heard_end().unwrap_or(error.into()));
             }
             if batch.is_empty() {
                 return Ok(self.number);
             }
-            self.progress(&mut patience)?;
+            self.progress(&mut deadline)?;
         }
     }
 
@@ -160,40 +148,81 @@ impl Link {
     /// # Errors
     /// When the connection has ended, or nothing came in time.
     pub fn message(&mut self) -> Result<Received, LinkError> {
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::within(self.options.timeout);
         loop {
-            if let Some(message) = self.arrived.pop_front() {
-                if envelope::kind(message.as_ref()) != Kind::Part {
-                    return Ok(message);
-                }
-                if let Some(whole) = self.assembly.add(message.as_ref())? {
-                    return Ok(Received::assembled(whole));
-                }
-                continue;
+            if let Some(message) = self.next_whole()? {
+                return Ok(message);
             }
-            self.progress(&mut patience)?;
+            self.progress(&mut deadline)?;
         }
     }
 
-    /// Polls, and waits where nothing comes; an error past the deadline or the connection's end.
-    fn progress(&mut self, patience: &mut Patience) -> Result<(), LinkError> {
-        self.post_receives();
-        let mut found = self.queue.poll(&mut self.done);
-        if found == 0 {
-            let left = self.options.timeout.saturating_sub(patience.waited(&*self.clock));
-            found = self.queue.poll_wait(&mut self.done, Some(left.min(LOOK)))?;
+    /// The next message, if it is here.
+    ///
+    /// # Errors
+    /// When the connection has ended.
+    pub fn try_message(&mut self) -> Result<Option<Received>, LinkError> {
+        if self.arrived.is_empty() {
+            self.post_receives();
+            self.endpoint.queue().poll(&mut self.done);
+            self.take_completions();
+            if self.arrived.is_empty() {
+                return self.heard_end().map_or(Ok(None), Err);
+            }
         }
+        self.next_whole()
+    }
+
+    /// The next of the messages that have arrived, whole.
+    fn next_whole(&mut self) -> Result<Option<Received>, LinkError> {
+        while let Some(message) = self.arrived.pop_front() {
+            if envelope::kind(message.as_ref()) != Kind::Part {
+                return Ok(Some(message));
+            }
+            if let Some(whole) = self.assembly.add(message.as_ref())? {
+                return Ok(Some(Received::assembled(whole)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Polls, and waits where nothing comes; an error past the deadline or the connection's end.
+    fn progress(&mut self, deadline: &mut Deadline) -> Result<(), LinkError> {
+        self.post_receives();
+        let found = match self.endpoint.queue().poll_once(&mut self.done) {
+            Some(found) => Ok(found),
+            // Another thread may give buffers back meanwhile, and they are posted here.
+            None => deadline
+                .left(self.endpoint.clock())
+                .and_then(|left| self.endpoint.queue().poll_wait(&mut self.done, Some(left.min(LOOK)))),
+        };
+        self.take_completions();
+        // While messages come, nothing else is news.
+        if found.as_ref().is_ok_and(|found| *found > 0) || !self.arrived.is_empty() {
+            return Ok(());
+        }
+        if let Some(end) = self.heard_end() {
+            return Err(end);
+        }
+        match found {
+            Err(VerbsError::TimedOut(_)) if self.ring.posted() == 0 => Err(LinkError::BuffersHeld),
+            Err(VerbsError::TimedOut(within)) => Err(LinkError::TimedOut(within)),
+            found => Ok(found.map(drop)?),
+        }
+    }
+
+    fn take_completions(&mut self) {
         let mut failed = None;
         for completion in self.done.drain(..) {
             let (Opcode::Receive | Opcode::ReceiveImmediate, Some(buffer)) = (completion.opcode, completion.buffer)
             else {
                 continue;
             };
-            self.posted = self.posted.saturating_sub(1);
+            self.ring.completed();
             match completion.status {
-                Status::Success => self.arrived.push_back(self.ring.received(buffer, completion.bytes as usize)),
+                Status::Success => self.arrived.push_back(self.returned.received(buffer, completion.bytes as usize)),
                 status => {
-                    drop(self.ring.received(buffer, 0));
+                    self.ring.put(buffer);
                     failed = Some(status);
                 }
             }
@@ -201,43 +230,23 @@ impl Link {
         if let Some(status) = failed
             && self.heard_end().is_none()
         {
-            self.ended = Some((status, "what was to be received was not".into()));
+            let reason = "what was to be received was not".into();
+            self.failed = Some(Ended { queue_pair: self.queue_pair, status, reason });
         }
-        // While messages come, nothing else is news.
-        if found > 0 || !self.arrived.is_empty() {
-            return Ok(());
-        }
-        if let Some(end) = self.heard_end() {
-            return Err(end);
-        }
-        if patience.waited(&*self.clock) >= self.options.timeout {
-            let held = self.posted == 0;
-            return Err(if held { LinkError::BuffersHeld } else { LinkError::TimedOut(self.options.timeout) });
-        }
-        Ok(())
     }
 
     /// That the connection has ended, and why, if that is known by now.
     fn heard_end(&mut self) -> Option<LinkError> {
-        while let Some(PortEvent::Disconnected { status, reason, .. }) = self.queue.next_event() {
-            self.ended.get_or_insert((status, reason));
-        }
-        self.ended.clone().map(|(status, reason)| LinkError::Disconnected { status, reason })
+        let Ended { status, reason, .. } = self.failed.as_ref().or(self.endpoint.ended(self.queue_pair))?;
+        Some(LinkError::Disconnected { status: *status, reason: reason.clone() })
     }
 
-    /// Posts what came back last first: it is still in the cache.
     fn post_receives(&mut self) {
-        self.ring.collect(&mut self.spare);
-        while self.posted < self.options.posted && self.ended.is_none() {
-            let Some(last) = self.spare.pop() else { return };
-            self.next.push(last);
-            let posted = self.queue.post_receive(Some(self.queue_pair), &mut self.next).unwrap_or(0);
-            self.posted += posted;
-            if posted == 0 {
-                self.spare.append(&mut self.next);
-                return;
-            }
+        while let Some(buffer) = self.returned.take() {
+            self.ring.put(buffer);
         }
+        // Where the connection has ended, that is reported by who waits for a message.
+        let _ = self.ring.post(self.endpoint.queue());
     }
 
     fn transmittable(&mut self, bytes: Vec<u8>) -> Result<View, LinkError> {
@@ -245,50 +254,25 @@ impl Link {
             // One large value: rare, so the provider may copy it.
             return Ok(View::foreign(Arc::new(bytes)));
         }
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::within(self.options.timeout);
         loop {
             if let Some(mut buffer) = self.transmit.take() {
                 buffer[..bytes.len()].copy_from_slice(&bytes);
                 return Ok(self.transmit.view(buffer, bytes.len()));
             }
-            self.progress(&mut patience)?;
+            self.progress(&mut deadline)?;
         }
-    }
-}
-
-/// Since when a call waits. A clock costs as much as a poll, so it is looked at only when there is
-/// nothing to do.
-#[derive(Debug, Default)]
-struct Patience {
-    start: Option<Instant>,
-}
-
-impl Patience {
-    fn waited(&mut self, clock: &dyn Clock) -> Duration {
-        let now = clock.now();
-        now.saturating_duration_since(*self.start.get_or_insert(now))
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.queue.close(self.queue_pair);
-        for region in self.regions.drain(..) {
-            let _ = self.provider.deregister(region);
-        }
+        self.endpoint.close(self.queue_pair);
     }
-}
-
-fn register(
-    provider: &dyn Provider,
-    domain: &ProtectionDomain,
-    segment: &Arc<Segment>,
-) -> Result<MemoryRegion, LinkError> {
-    Ok(provider.register(domain, &Memory::Segment(segment.clone()), Access::LOCAL)?)
 }
 
 /// Messages received before the first of them is looked at: few, so that it is still in the nearest
 /// cache.
 const POLL_BATCH: usize = 2;
-/// How often a waiting client looks at its clock.
+/// How often a waiting client looks for buffers that came back.
 const LOOK: Duration = Duration::from_millis(500);

@@ -3,52 +3,28 @@
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use overside_memory::{Buffer, MemoryError, Segment};
+use overside_memory::Buffer;
 
 use crate::envelope::CONTROL_HEADER;
 
-/// Receive buffers that are neither posted nor held.
+/// Receive buffers that callers gave back, from any thread.
 #[derive(Clone, Debug)]
-pub(super) struct Ring(Arc<Shared>);
+pub(super) struct Returned(Arc<ArrayQueue<Buffer>>);
 
-#[derive(Debug)]
-struct Shared {
-    returned: ArrayQueue<Buffer>,
-    segment: Arc<Segment>,
-}
-
-impl Ring {
-    /// `count` buffers of `bytes`, in memory that no peer ever maps.
-    pub(super) fn new(count: usize, bytes: usize) -> Result<Ring, MemoryError> {
-        let returned = ArrayQueue::new(count.max(1));
-        let buffers = Segment::private(bytes.max(64).next_multiple_of(64) * count.max(1))?.carve(bytes);
-        let segment = buffers[0].segment().clone();
-        for buffer in buffers {
-            let _ = returned.push(buffer);
-        }
-        Ok(Ring(Arc::new(Shared { returned, segment })))
+impl Returned {
+    /// With room for `count` buffers.
+    pub(super) fn new(count: usize) -> Returned {
+        Returned(Arc::new(ArrayQueue::new(count.max(1))))
     }
 
-    /// What the buffers lie in, to be registered.
-    pub(super) fn segment(&self) -> &Arc<Segment> {
-        &self.0.segment
+    /// One of them.
+    pub(super) fn take(&self) -> Option<Buffer> {
+        self.0.pop()
     }
 
-    /// Moves what has come back to `out`, to be posted.
-    pub(super) fn collect(&self, out: &mut Vec<(u64, Buffer)>) {
-        while let Some(buffer) = self.0.returned.pop() {
-            out.push((0, buffer));
-        }
-    }
-
-    /// A message in one of the ring's buffers.
+    /// A message in a buffer that comes back here.
     pub(super) fn received(&self, buffer: Buffer, len: usize) -> Received {
         Received { bytes: Bytes::Ring(Some(buffer), self.clone()), len }
-    }
-
-    fn put(&self, buffer: Buffer) {
-        // The queue has room for every buffer it was made with.
-        let _ = self.0.returned.push(buffer);
     }
 }
 
@@ -61,7 +37,7 @@ pub struct Received {
 
 #[derive(Debug)]
 enum Bytes {
-    Ring(Option<Buffer>, Ring),
+    Ring(Option<Buffer>, Returned),
     /// Came in parts.
     Heap(Vec<u8>),
 }
@@ -90,10 +66,11 @@ impl AsRef<[u8]> for Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        if let Bytes::Ring(buffer, ring) = &mut self.bytes
+        if let Bytes::Ring(buffer, returned) = &mut self.bytes
             && let Some(buffer) = buffer.take()
         {
-            ring.put(buffer);
+            // The queue has room for every buffer there is.
+            let _ = returned.0.push(buffer);
         }
     }
 }
