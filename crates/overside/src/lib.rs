@@ -4,7 +4,8 @@
 //! - [`Fan`]: declare what each of several receivers gets of one memory, and read that memory once.
 //! - [`calibrate`], [`prices`]: what things cost on this device, measured once and stored.
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
-//! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`], [`table`].
+//! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`],
+//!   [`service`], [`table`].
 //!
 //! An address says which provider carries the bytes: `shm:NAME` for processes of one host, `tcp:HOST:PORT` for processes
 //! of any, `rdma:HOST:PORT` for those with an RDMA device ([`rdma_devices`]).
@@ -21,6 +22,7 @@ pub use overside_bwtree as bwtree;
 pub use overside_calibrate as calibrate;
 pub use overside_memory as memory;
 pub use overside_planner as planner;
+pub use overside_service as service;
 pub use overside_shape as shape;
 pub use overside_table as table;
 pub use overside_transfer as transfer;
