@@ -65,7 +65,7 @@ fn side(settings: &Settings) -> Result<()> {
     options.blocks = settings.of("blocks")?.unwrap_or(options.blocks);
     options.posted = settings.of("posted")?.or(options.posted);
     let mut client = loop {
-        match overside::connect_with(&address, options) {
+        match overside::at(&address).client(options) {
             Ok(client) => break client,
             Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
         }

@@ -1,5 +1,11 @@
 //! Connections with their memory and buffers, over any provider.
 //!
+//! - [`Channel`]: declare a region of memory, see the plan and its prices, send it; receive messages.
+//! - [`Listener`]: waits for channels.
+//! - [`Scatter`]: declare what each of several receivers gets of one memory, which is read once.
+//!
+//! Beneath them:
+//!
 //! - [`Endpoint`]: one side of connections. It has the protection domain, the completion queue and
 //!   every registration, and it knows how each connection ended.
 //! - [`Ring`]: its receive buffers, for one queue pair or shared by all.
@@ -9,16 +15,29 @@
 //! - [`SharedSend`]: regions for several destinations at once; what they share is read once.
 #![forbid(unsafe_code)]
 
+mod channel;
 mod cut;
 mod deadline;
+mod declared;
 mod endpoint;
+mod error;
+mod listener;
+mod options;
 mod ring;
+mod scatter;
 mod send;
+mod sending;
 mod shared;
 
+pub use channel::{Batch, Channel, Message};
 pub use deadline::Deadline;
+pub use declared::Declared;
 pub use endpoint::{Builder, Ended, Endpoint};
+pub use error::{Error, Missing};
+pub use listener::Listener;
+pub use options::{Buffers, Options};
 pub use overside_verbs::declared::{Bundle, BundleError, DeclareError, Region};
 pub use ring::{Ring, RingOptions};
+pub use scatter::Scatter;
 pub use send::DeclaredSend;
 pub use shared::{Balance, Destination, SharedSend, SharedTerms};

@@ -31,6 +31,8 @@ pub struct DeclaredSend {
     until: u64,
     /// Made and not accepted yet.
     waiting: VecDeque<WorkRequest>,
+    /// Messages of each of those.
+    counts: VecDeque<u64>,
     /// A request that later tiles go on filling.
     open: Option<Open>,
     runs: Vec<Run>,
@@ -106,13 +108,17 @@ impl DeclaredSend {
         let limits =
             Limits { bytes_max: bytes_max.min(bundle_bytes), sge_max: capabilities.sge_max, gather_from, longest };
         let (inline_max, until) = (capabilities.inline_max.min(bytes_max as usize), messages.count());
-        let (waiting, runs) = (VecDeque::new(), Vec::new());
-        Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting, open: None, runs })
+        let (waiting, counts, runs) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        Ok(Self { id, region, way, limits, inline_max, next: 0, until, waiting, counts, open: None, runs })
     }
 
     /// What is being sent.
     pub fn region(&self) -> &Region {
         &self.region
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Whether every request of it was accepted.
@@ -175,7 +181,9 @@ impl DeclaredSend {
     /// Posts what is made; whether that was all.
     pub(crate) fn push(&mut self, queue: &mut CompletionQueue, qp: QueuePair) -> Result<bool, VerbsError> {
         if !self.waiting.is_empty() {
-            queue.post(qp, &mut self.waiting)?;
+            let posted = queue.post(qp, &mut self.waiting);
+            self.counts.drain(..self.counts.len() - self.waiting.len());
+            posted?;
         }
         Ok(self.waiting.is_empty())
     }
@@ -186,11 +194,13 @@ impl DeclaredSend {
         if let Some(open) = self.open.take().filter(|open| open.messages.start < self.next) {
             let all = self.region.shape().messages();
             let messages = open.messages.start..self.next;
-            self.put(framed(WorkRequest::send(self.id, open.into_view()), &all.slice(messages)));
+            let count = messages.end - messages.start;
+            self.put(framed(WorkRequest::send(self.id, open.into_view()), &all.slice(messages)), count);
         }
     }
 
-    fn put(&mut self, request: WorkRequest) {
+    fn put(&mut self, request: WorkRequest, messages: u64) {
+        self.counts.push_back(messages);
         let last = self.next == self.region.shape().messages().count();
         self.waiting.push_back(if last { request } else { request.prompt() });
     }
@@ -204,9 +214,10 @@ impl DeclaredSend {
         let made = match self.way {
             // All of it at once: its description says how the rest goes on.
             Way::Declared => {
+                let taken = all.count() - self.next;
                 (self.next, self.until) = (all.count(), all.count());
                 let bundle_bytes = self.limits.bytes_max.max(self.limits.longest);
-                self.put(WorkRequest::send_region(self.id, self.region.clone(), bundle_bytes));
+                self.put(WorkRequest::send_region(self.id, self.region.clone(), bundle_bytes), taken);
                 return true;
             }
             Way::Copy => self.packed(&rest, pool),
@@ -219,7 +230,7 @@ impl DeclaredSend {
         };
         let Some((taken, request)) = made else { return false };
         self.next += taken;
-        self.put(request);
+        self.put(request, taken);
         true
     }
 
@@ -270,13 +281,19 @@ impl DeclaredSend {
             && let Some(open) = self.open.take()
         {
             let slice = all.slice(open.messages.clone());
-            self.put(framed(WorkRequest::send(self.id, open.into_view()), &slice));
+            self.put(framed(WorkRequest::send(self.id, open.into_view()), &slice), slice.count());
         }
     }
 
     /// Messages in no request yet.
     pub(crate) fn left(&self) -> u64 {
         self.region.shape().messages().count() - self.next
+    }
+
+    /// Messages that no queue has accepted.
+    pub(crate) fn unposted(&self) -> u64 {
+        let filling = self.open.as_ref().map_or(0, |open| self.next - open.messages.start);
+        self.left() + filling + self.counts.iter().sum::<u64>()
     }
 
     /// Whether so many requests wait.

@@ -138,6 +138,11 @@ impl SharedSend {
         self.parts.iter().map(|part| part.plan.as_ref())
     }
 
+    /// Messages to each destination that no queue has accepted.
+    pub(crate) fn unposted(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.parts.iter().map(|part| (part.send.id(), part.send.unposted()))
+    }
+
     /// Whether every request of it was accepted.
     pub fn is_posted(&self) -> bool {
         self.tile == self.tiles

@@ -30,8 +30,8 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
 /// Serves until the parent hangs up.
 fn serve(meeting: &Meeting) -> Result<()> {
     let address = meeting.address.to_string();
-    let _server =
-        overside::serve_over(&[&address], ServerOptions::default(), &meeting.network, Prices::Measured(Effort::Quick))?;
+    let serving = overside::at(&address).network(&meeting.network).prices(Prices::Measured(Effort::Quick));
+    let _server = serving.serve(ServerOptions::default())?;
     let mut end = [0; 1];
     // Nothing ever comes; the read ends when the parent does.
     let _ = child_socket()?.read(&mut end);

@@ -314,7 +314,7 @@ fn connect(meeting: &Meeting, mut alive: impl FnMut() -> Result<()>) -> Result<C
     let address = meeting.address.to_string();
     let start = Instant::now();
     loop {
-        match overside::connect_over(&address, ClientOptions::default(), &meeting.network) {
+        match overside::at(&address).network(&meeting.network).client(ClientOptions::default()) {
             Ok(client) => return Ok(client),
             Err(_) if start.elapsed() < PATIENCE => {
                 alive()?;

@@ -38,7 +38,7 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 fn connect(address: &str, wire: &Wire) -> Result<Client> {
-    Ok(overside::connect_over(address, ClientOptions::default(), &wire.network())?)
+    Ok(overside::at(address).network(&wire.network()).client(ClientOptions::default())?)
 }
 
 fn open(address: &str, table: &str, wire: &Wire) -> Result<(Client, RemoteTable)> {

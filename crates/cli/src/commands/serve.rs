@@ -37,7 +37,8 @@ pub fn run(args: &Serve) -> Result<()> {
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
     let network = args.network.network();
     let measuring = measuring(&addresses, &network);
-    let server = overside::serve_over(&addresses, options, &network, Prices::Measured(Effort::Quick))?;
+    let serving = overside::at_each(addresses.iter().copied()).network(&network);
+    let server = serving.prices(Prices::Measured(Effort::Quick)).serve(options)?;
     drop(measuring);
     for address in addresses.iter().filter(|address| network.anyone && !address.starts_with("shm:")) {
         // Nobody may be listening there.

@@ -387,8 +387,8 @@ pub fn child(side: &str, address: &str, key_file: Option<PathBuf>) -> Result<()>
     match side {
         "overside" => {
             let network = Network { key_file, ..Network::default() };
-            let _server =
-                overside::serve_over(&[address], ServerOptions::default(), &network, Prices::Measured(Effort::Quick))?;
+            let serving = overside::at(address).network(&network).prices(Prices::Measured(Effort::Quick));
+            let _server = serving.serve(ServerOptions::default())?;
             ready("")?;
             loop {
                 std::thread::park();
@@ -426,7 +426,7 @@ fn connect(address: &str, key_file: Option<&Path>) -> Result<Client> {
     let (start, network) =
         (Instant::now(), Network { key_file: key_file.map(Path::to_path_buf), ..Network::default() });
     loop {
-        match overside::connect_over(address, ClientOptions::default(), &network) {
+        match overside::at(address).network(&network).client(ClientOptions::default()) {
             Ok(client) => return Ok(client),
             Err(_) if start.elapsed() < Duration::from_secs(10) => std::thread::sleep(Duration::from_millis(5)),
             Err(error) => return Err(error).with_context(|| format!("the server at {address} does not answer")),

@@ -1,16 +1,19 @@
 //! Declared sends: what is to be sent is a shape over memory, how is a plan.
 
 use std::fmt;
+use std::sync::Arc;
 
-use overside_planner::{Price, Terms, ViewPlan, Way};
-use overside_transfer::Region;
+use overside_planner::{Price, ViewPlan, Way};
+use overside_verbs::declared::Region;
 
-/// A shape over a buffer with the plan for sending it, which it prints with the prices turned down.
+/// A shape over a buffer with the plan for sending it. It prints the plan, with the prices turned
+/// down and where they come from.
 #[derive(Clone, Debug)]
 pub struct Declared {
     pub(crate) region: Region,
     pub(crate) plan: ViewPlan,
-    pub(crate) terms: Terms,
+    pub(crate) request_bytes_max: u64,
+    pub(crate) prices: Arc<str>,
 }
 
 impl Declared {
@@ -29,6 +32,11 @@ impl Declared {
         &self.plan
     }
 
+    /// Where the prices come from: the source of a profile, or that nobody has measured.
+    pub fn prices(&self) -> &str {
+        &self.prices
+    }
+
     /// What will be sent.
     pub fn region(&self) -> &Region {
         &self.region
@@ -37,6 +45,6 @@ impl Declared {
 
 impl fmt::Display for Declared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt(f)
+        write!(f, "{}; prices: {}", self.plan, self.prices)
     }
 }
