@@ -10,7 +10,6 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::bells;
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
@@ -145,8 +144,6 @@ fn renew(held: &Inner, shared: &Shared) {
         shared.pusher(direction).store(0, Ordering::SeqCst);
         shared.pushed(direction).store(0, Ordering::SeqCst);
         shared.tail(direction).store(head, Ordering::SeqCst);
-        // Whoever sleeps already, in a call that began before, is woken by the first byte.
-        bells::arm(shared.bell(direction), bells::DATA | bells::ROOM);
     }
 }
 

@@ -79,8 +79,10 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
             chime::pass_on(held.connection);
         }
     }
-    // The peer may sleep, and has our unread bytes to send again. One that is gone would make a reset of a bell.
-    if !kernel::is_over(fd) {
+    // The peer may sleep for room in a ring that is not used any more, or has our unread bytes to send again. One that finds nothing
+    // of that to do is not woken: what it sleeps for comes through the kernel, and a bell that it has not read when it is killed would
+    // make a reset of its end. One that is gone would do so, too.
+    if (shared.is_far() || held.rest() > 0 || pour::due(held, shared) > 0) && !kernel::is_over(fd) {
         ring(held, fd, shared, bells::DATA | bells::ROOM);
     }
     let _ = push(held, fd, shared);

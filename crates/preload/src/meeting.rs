@@ -180,10 +180,6 @@ fn dial(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     is_one_of_us(&socket)?;
     let (shared, memory) = Shared::create()?;
-    // Whoever sleeps already, in a call that began before, is woken by the first byte.
-    for end in 0..2 {
-        bells::arm(shared.bell(end), bells::DATA | bells::ROOM);
-    }
     held.meet(shared, true);
     let chimes = chime::make();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -259,6 +255,10 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     }
     held.reason = Reason::None;
     pour::tell_where(held, fd, &shared);
+    // No call is in the kernel for it alone; but a thread may sleep in a set, and is woken by the first byte.
+    if epoll::is_watched(fd, held.connection) {
+        chime::arm(held, &shared, bells::DATA | bells::ROOM);
+    }
     shared.present(held.end).store(1, Ordering::Release);
     held.set_life(Life::Ring(shared));
     epoll::enter(fd, held.connection);

@@ -373,8 +373,11 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Pre
 fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.ring() else { return };
-    // Let the next receive look at the kernel.
+    // Let the next receive look at the kernel. The bell that has woken this thread has done all that it is for.
     held.dry |= receive::DRY_MASK;
+    if !reset && !connection.sleepers.any() {
+        eat(&mut held, fd, &shared);
+    }
     if reset && drain::is_reset(&mut held, &shared) {
         // The look has consumed it; bytes that came before are to be had first.
         held.error = Some(Errno::CONNRESET);

@@ -207,6 +207,13 @@ pub(crate) fn may_enter(fd: c_int, connection: &Connection) -> bool {
     seen && fine
 }
 
+/// Whether any set has it.
+pub(crate) fn is_watched(fd: c_int, connection: &Connection) -> bool {
+    let mut watched = false;
+    let seen = each(fd, connection, |_, _| watched = true);
+    watched || !seen
+}
+
 /// A connection has come into the rings: the sets that have it get a tag.
 pub(crate) fn enter(fd: c_int, connection: &Connection) {
     errno::kept(|| {

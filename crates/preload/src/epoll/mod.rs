@@ -25,6 +25,6 @@ mod race;
 mod set;
 mod wait;
 
-pub(crate) use control::{apply, closing, closing_range, eaten, enter, is_deaf, may_enter, mute, restore};
+pub(crate) use control::{apply, closing, closing_range, eaten, enter, is_deaf, is_watched, may_enter, mute, restore};
 pub(crate) use set::{adopt, alias, create, disown, find, has_any, in_child, make_foreign, prepare};
 pub(crate) use wait::{Limit, wait};

@@ -62,6 +62,41 @@ impl Gate {
     }
 }
 
+/// A fork brings connections back to the kernel; then the other end is killed, which has made no call since: its stream ends, and is not
+/// reset by a wake byte that it has not read.
+pub(crate) fn killed_after_a_fork(side: Side, log: &mut Log) {
+    side.warm_up();
+    for round in 0..2 {
+        if side.server {
+            let ends = [second(&side), second(&side)];
+            ends[0].warm_up();
+            ends[0].exchange(30 * round);
+            side.rendezvous(1);
+            wait(child(|| ()));
+            side.rendezvous(2);
+            for one in ends {
+                log.result("the end", recv(one.fd, &mut [0; 9], 0));
+                close(one.fd);
+            }
+        } else {
+            let gate = Gate::new();
+            let other = child(|| {
+                let ends = [second(&side), second(&side)];
+                ends[0].warm_up();
+                ends[0].exchange(30 * round);
+                gate.open();
+                sleep_for_ever();
+            });
+            gate.pass();
+            side.rendezvous(1);
+            // Not before the fork is over.
+            nap(50);
+            kill(other);
+            side.rendezvous(2);
+        }
+    }
+}
+
 /// The child has nothing to do with the connection and ends; afterwards it is as if it had never been.
 pub(crate) fn fork_beside(side: Side, log: &mut Log) {
     side.warm_up();

@@ -124,6 +124,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("what_is_not_its_own", chimes::what_is_not_its_own),
     ("numbers_of_its_own", chimes::numbers_of_its_own),
     ("as_many_as_allowed", chimes::as_many_as_allowed),
+    ("killed_after_a_fork", forks::killed_after_a_fork),
     ("fork_beside", forks::fork_beside),
     ("snapshots", forks::snapshots),
     ("closed_by_the_child", forks::closed_by_the_child),

@@ -347,6 +347,7 @@ pairs! {
     what_is_not_its_own: Rings,
     numbers_of_its_own: Any,
     as_many_as_allowed: Often(60),
+    killed_after_a_fork: Any,
     fork_beside: Often(600),
     snapshots: Often(300),
     closed_by_the_child: Often(500),
