@@ -309,7 +309,7 @@ impl CompletionQueue {
             }
             // Where all reports were of unsignalled requests, not for the user, look again.
             *made_room = true;
-            complete_all(port.as_mut(), slots, pairs, &raw[..count], out);
+            complete_all(port, slots, pairs, &raw[..count], out);
             if count < raw.len() || out.len() > before {
                 return out.len() - before;
             }

@@ -10,7 +10,7 @@ use crate::work::{Status, WorkCompletion, WorkRequest};
 /// Brings what the port has reported to its end, and appends what the user gets.
 #[inline]
 pub(crate) fn complete_all(
-    port: &mut dyn Port,
+    port: &mut Box<dyn Port>,
     slots: &mut Slots,
     pairs: &mut QueuePairs,
     reported: &[RawCompletion],
@@ -34,7 +34,7 @@ pub(crate) fn complete_all(
 /// The end of a hold is its maker's code. The port reports each completion once, so those behind it
 /// would be lost for ever: they are brought to their end while the panic unwinds.
 struct Unwinding<'a> {
-    port: &'a mut dyn Port,
+    port: &'a mut Box<dyn Port>,
     slots: &'a mut Slots,
     pairs: &'a mut QueuePairs,
     /// The first of them is half done.
@@ -71,7 +71,7 @@ impl Drop for Unwinding<'_> {
 /// Runs no code of the user's.
 #[inline(always)]
 fn complete_receive(
-    port: &mut dyn Port,
+    port: &mut Box<dyn Port>,
     slots: &mut Slots,
     pairs: &mut QueuePairs,
     raw: &RawCompletion,

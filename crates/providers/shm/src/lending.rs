@@ -24,6 +24,8 @@ pub(crate) struct Lent {
     returned: u64,
     /// Requests whose loan has ended, which is to be reported.
     ended: VecDeque<u32>,
+    /// Loans and ends together: what every poll looks at.
+    busy: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +49,7 @@ impl Lent {
     /// Before the peer attached: it has some places in any case.
     pub(crate) fn new() -> Self {
         let max = Geometry::for_options(0, 0).returns() as usize;
-        Self { loans: ByNumber::default(), out: 0, max, returned: 0, ended: VecDeque::new() }
+        Self { loans: ByNumber::default(), out: 0, max, returned: 0, ended: VecDeque::new(), busy: 0 }
     }
 
     /// The peer attached, with so many places.
@@ -64,12 +66,13 @@ impl Lent {
     /// Descriptor number `index` offers the bytes of a request. There must be room.
     pub(crate) fn offer(&mut self, index: u64, slot: u32) {
         self.loans.insert(index as u32, Loan { slot, state: State::Offered });
+        self.busy += 1;
     }
 
     /// Whether nothing is out and nothing is to be reported.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.loans.is_empty() && self.ended.is_empty()
+        self.busy == 0
     }
 
     /// The SEND of descriptor number `index` has completed: whether its bytes are lent from now on.
@@ -77,6 +80,7 @@ impl Lent {
         let Entry::Occupied(mut offered) = self.loans.entry(index as u32) else { return false };
         if offered.get().state == State::Returned {
             offered.remove();
+            self.busy -= 1;
             return false;
         }
         offered.get_mut().state = State::Out;
@@ -86,7 +90,7 @@ impl Lent {
 
     /// The SEND of descriptor number `index` ends with the queue pair.
     pub(crate) fn flushed(&mut self, index: u64) {
-        self.loans.remove(&(index as u32));
+        self.busy -= usize::from(self.loans.remove(&(index as u32)).is_some());
     }
 
     /// Takes in what the peer has returned; whether there was anything. To be called after its consumed index was read.
@@ -114,9 +118,10 @@ impl Lent {
     }
 
     /// The next request whose loan has ended.
-    #[inline]
     pub(crate) fn ended(&mut self) -> Option<u32> {
-        self.ended.pop_front()
+        let ended = self.ended.pop_front();
+        self.busy -= usize::from(ended.is_some());
+        ended
     }
 
     /// Whether there is one.

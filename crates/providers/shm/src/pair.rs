@@ -355,7 +355,8 @@ impl Pair {
         if tell || self.glanced {
             self.publish(tell);
         }
-        if self.heard_fate.is_some() || (!self.send.settled() && !self.channel.blocked()) {
+        let settled = self.send.settled() && !self.send.lent.any_ended();
+        if self.heard_fate.is_some() || (!settled && !self.channel.blocked()) {
             return false;
         }
         let Some(Link { control, consumer, .. }) = &self.link else { return true };

@@ -375,7 +375,7 @@ impl ShmPort {
                 let mut progress = done(outcome);
                 if let (Some(immediate), Status::Success) = (immediate, outcome.0) {
                     pair.send.announce(immediate, bytes, request.signalled, &pair.own);
-                    progress = Progress::Ring { cells: 0, bounced: 0, offered: false };
+                    progress = Progress::Ring { cells: 0, bounced: 0 };
                 }
                 (Opcode::Write, bytes, progress)
             }

@@ -68,7 +68,7 @@ impl SendQueue {
             bundle_bytes: region.bundle_bytes.min(MESSAGE_MAX) as u32,
         };
         self.producer.region(own, Descriptor { task: Task::Region, immediate: None, len, report }, words);
-        Ok(Some(Progress::Ring { cells: 0, bounced, offered: false }))
+        Ok(Some(Progress::Ring { cells: 0, bounced }))
     }
 }
 

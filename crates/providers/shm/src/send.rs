@@ -58,7 +58,9 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Progress {
     /// Its descriptor is in the ring.
-    Ring { cells: u32, bounced: u32, offered: bool },
+    Ring { cells: u32, bounced: u32 },
+    /// The same, and its receiver may keep the bytes as a loan.
+    Offered { cells: u32 },
     /// It has ended and waits for earlier ones.
     Done { status: Status, value: u64 },
 }
@@ -144,7 +146,7 @@ impl SendQueue {
             return false;
         }
         self.producer.inline_now(own, descriptor, bytes);
-        let progress = Progress::Ring { cells: cells as u32, bounced: 0, offered: false };
+        let progress = Progress::Ring { cells: cells as u32, bounced: 0 };
         self.push(Entry { slot, opcode: Opcode::Send, signalled, bytes: descriptor.len, progress });
         true
     }
@@ -162,7 +164,7 @@ impl SendQueue {
             return Ok(None);
         }
         self.producer.inline(own, descriptor, bytes);
-        Ok(Some((descriptor.len, Progress::Ring { cells: cells as u32, bounced: 0, offered: false })))
+        Ok(Some((descriptor.len, Progress::Ring { cells: cells as u32, bounced: 0 })))
     }
 
     /// # Safety
@@ -229,11 +231,11 @@ impl SendQueue {
             bounced = room.charge;
             self.bounce.commit(room, self.producer.head());
         }
-        if let Some(slot) = offered {
-            self.lent.offer(index, slot);
-        }
         self.producer.gather(own, descriptor, sges);
-        Ok(Some((bytes, Progress::Ring { cells: cells as u32, bounced, offered: offered.is_some() })))
+        let cells = cells as u32;
+        let Some(slot) = offered else { return Ok(Some((bytes, Progress::Ring { cells, bounced }))) };
+        self.lent.offer(index, slot);
+        Ok(Some((bytes, Progress::Offered { cells })))
     }
 
     /// Announces a WRITE that has placed its bytes; false when there is no room.
@@ -336,7 +338,7 @@ impl SendQueue {
     /// Whether nothing can be reported and nothing told without the peer's doing.
     #[inline]
     pub(crate) fn settled(&self) -> bool {
-        !self.front_ready() && !self.producer.unpublished() && !self.lent.any_ended()
+        !self.front_ready() && !self.producer.unpublished()
     }
 
     #[inline]
@@ -364,14 +366,24 @@ impl SendQueue {
         let mut count = 0;
         while count < out.len() && self.front_ready() {
             let Some(entry) = self.entries.first().copied() else { break };
-            let mut lent = false;
+            let mut lending = Lending::No;
             let (status, value) = match entry.progress {
                 Progress::Done { status, value } => (status, value),
-                Progress::Ring { cells, bounced, offered } => {
+                Progress::Offered { cells } => {
                     if self.ripe == 0 {
                         break;
                     }
-                    lent = offered && self.lent.completed(self.producer.consumed() - self.ripe);
+                    if self.lent.completed(self.producer.consumed() - self.ripe) {
+                        lending = Lending::Lent;
+                    }
+                    self.ripe -= 1;
+                    self.producer.free_cells(cells);
+                    (Status::Success, 0)
+                }
+                Progress::Ring { cells, bounced } => {
+                    if self.ripe == 0 {
+                        break;
+                    }
                     self.ripe -= 1;
                     self.producer.free_cells(cells);
                     self.bounce.release(bounced);
@@ -381,10 +393,7 @@ impl SendQueue {
             self.entries.pop();
             self.reports -= usize::from(entry.reports());
             if entry.signalled || status != Status::Success {
-                out[count] = entry.completion(qp, status, value);
-                if lent {
-                    out[count].lending = Lending::Lent;
-                }
+                out[count] = RawCompletion { lending, ..entry.completion(qp, status, value) };
                 count += 1;
                 (self.silent, self.wants_room) = (None, false);
             } else {
@@ -399,11 +408,13 @@ impl SendQueue {
             count += 1;
             self.wants_room = false;
         }
-        while count < out.len()
-            && let Some(slot) = self.lent.ended()
-        {
-            out[count] = returned(qp, slot);
-            count += 1;
+        if !self.lent.is_empty() {
+            while count < out.len()
+                && let Some(slot) = self.lent.ended()
+            {
+                out[count] = returned(qp, slot);
+                count += 1;
+            }
         }
         count
     }
@@ -419,17 +430,15 @@ impl SendQueue {
         self.reports = 0;
         let mut index = self.producer.consumed();
         while let Some(entry) = self.entries.pop() {
-            if let Progress::Ring { offered, .. } = entry.progress {
-                if offered {
-                    self.lent.flushed(index);
-                }
-                index += 1;
+            if let Progress::Offered { .. } = entry.progress {
+                self.lent.flushed(index);
             }
+            index += u64::from(!matches!(entry.progress, Progress::Done { .. }));
             let (mut status, mut result) = (fate.pending(), 0);
             match entry.progress {
                 Progress::Done { status: ended, value } => (status, result) = (ended, value),
-                Progress::Ring { .. } if std::mem::take(&mut refused) => status = Status::TooLong,
-                Progress::Ring { .. } => {}
+                _ if std::mem::take(&mut refused) => status = Status::TooLong,
+                Progress::Ring { .. } | Progress::Offered { .. } => {}
             }
             if entry.signalled || status != Status::Success {
                 out.push_back(entry.completion(qp, status, result));
