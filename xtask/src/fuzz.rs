@@ -5,6 +5,8 @@
 //! nightly flag: where its library is absent, that is said and nothing is run. Each target starts from its committed corpus. What it finds stays under
 //! `target/fuzz/found`, an input that fails under `target/fuzz/failed`; `--keep` adds to the committed corpus those found inputs
 //! that reach code which nothing committed reaches, and the crates' own tests replay them from then on.
+//! `--minimize` runs nothing new: it drops committed inputs that reach no code which the others do
+//! not. Those with a name (`seed-*`, `crash-*` and what somebody named) stay.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ pub struct Asked {
     keep: bool,
     /// Under the address sanitizer.
     sanitize: bool,
+    /// Nothing new: what of the committed corpus the others make superfluous goes.
+    minimize: bool,
     /// Names of targets, as `tcp/frames`; all, when there is none.
     targets: Vec<String>,
 }
@@ -28,18 +32,19 @@ pub struct Asked {
 impl Asked {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked = Self { seconds: 60, keep: false, sanitize: false, targets: Vec::new() };
+        let mut asked = Self { seconds: 60, keep: false, sanitize: false, minimize: false, targets: Vec::new() };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
                 "--seconds" => asked.seconds = arguments.next()?.parse().ok().filter(|seconds| *seconds > 0)?,
                 "--keep" => asked.keep = true,
                 "--sanitize" => asked.sanitize = true,
+                "--minimize" => asked.minimize = true,
                 flag if flag.starts_with('-') => return None,
                 target => asked.targets.push(target.to_owned()),
             }
         }
-        Some(asked)
+        (!asked.minimize || !(asked.keep || asked.sanitize)).then_some(asked)
     }
 }
 
@@ -80,7 +85,11 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
             scope.spawn(|| {
                 loop {
                     let Some((target, program)) = lock(&queue).pop_front() else { return };
-                    match one(&place, &target, &program, asked) {
+                    let done = match asked.minimize {
+                        true => minimize(&place, &target, &program),
+                        false => one(&place, &target, &program, asked),
+                    };
+                    match done {
                         Ok(line) => println!("{line}"),
                         Err(error) => {
                             eprintln!("fuzz {}: {error:#}", target.name);
@@ -211,6 +220,45 @@ fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<S
     Ok(format!("fuzz {:24} {}", target.name, summary(&said)))
 }
 
+/// Drops the inputs of a target's corpus that have no name of their own and reach no code that the
+/// others do not; a line about it.
+fn minimize(place: &Path, target: &Target, program: &Path) -> Result<String> {
+    let folder = place.join("least").join(target.name.replace('/', "-"));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let (found, named): (Vec<PathBuf>, Vec<PathBuf>) =
+        entries(&target.corpus())?.into_iter().partition(|path| is_found(path));
+    // What stays in any case comes first: of the others, those are needed that add to it.
+    for path in &named {
+        std::fs::copy(path, folder.join(path.file_name().unwrap_or_default()))?;
+    }
+    let mut command = Command::new(program);
+    command.current_dir(place).stdin(Stdio::null()).args(LIMITS);
+    let merged = command.arg("-merge=1").arg(&folder).arg(target.corpus()).output()?;
+    if !merged.status.success() {
+        bail!("merging its corpus: {}", merged.status);
+    }
+    let kept = entries(&folder)?.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>()?;
+    let mut dropped = 0;
+    for path in &found {
+        let bytes = std::fs::read(path)?;
+        if !kept.contains(&bytes) {
+            std::fs::remove_file(path)?;
+            dropped += 1;
+        }
+    }
+    let before = found.len() + named.len();
+    Ok(format!("fuzz {:24} {} of {before} inputs are kept", target.name, before - dropped))
+}
+
+/// Whether an input has the name that the fuzzer gives to what it finds: a hash.
+fn is_found(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// How many inputs ran, and how much of the code they reached.
 fn summary(said: &str) -> String {
     let done = said.lines().rev().find(|line| line.starts_with("Done ")).unwrap_or("ended without a count");
@@ -272,11 +320,24 @@ mod tests {
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
         let asked = Asked::parse(&["--seconds", "5", "tcp/frames"]).unwrap();
-        assert_eq!(asked, Asked { seconds: 5, keep: false, sanitize: false, targets: vec!["tcp/frames".to_owned()] });
+        assert_eq!(
+            asked,
+            Asked { seconds: 5, keep: false, sanitize: false, minimize: false, targets: vec!["tcp/frames".to_owned()] }
+        );
         assert!(Asked::parse(&["--sanitize"]).unwrap().sanitize);
+        assert!(Asked::parse(&["--minimize"]).unwrap().minimize);
+        assert_eq!(Asked::parse(&["--minimize", "--keep"]), None);
         assert_eq!(Asked::parse(&["--seconds"]), None);
         assert_eq!(Asked::parse(&["--seconds", "0"]), None);
         assert_eq!(Asked::parse(&["--forever"]), None);
+    }
+
+    #[test]
+    fn only_what_the_fuzzer_named_is_found() {
+        let hash = "a3".repeat(20);
+        for (name, found) in [(hash.as_str(), true), ("seed-0", false), (&format!("crash-{hash}"), false)] {
+            assert_eq!(is_found(Path::new(name)), found, "{name}");
+        }
     }
 
     #[test]

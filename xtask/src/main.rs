@@ -30,7 +30,7 @@ use anyhow::{Context, Result, bail};
 use crate::tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
-     cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [CRATE/TARGET]... | \
+     cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [CRATE/TARGET]... | \
      cargo xtask torture --help";
 
 fn main() -> ExitCode {

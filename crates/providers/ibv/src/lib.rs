@@ -26,6 +26,8 @@ mod address;
 mod bounce;
 mod channel;
 mod completions;
+#[cfg(test)]
+mod corpus;
 mod device;
 mod endpoint;
 mod ffi;
@@ -38,7 +40,7 @@ mod listener;
 mod messages;
 mod objects;
 mod pair;
-#[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub mod parts;
 mod port;
 mod process;

@@ -56,6 +56,7 @@ impl OwnControl {
     }
 
     /// Changes any word, for those who play a peer that does so.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn scribble(&self, word: usize, change: impl FnOnce(u64) -> u64) {
         let place = &self.words()[word % self.words().len()];
         place.store(change(place.load(Ordering::Relaxed)), Ordering::Release);
@@ -161,6 +162,7 @@ pub(crate) struct PeerControl {
 }
 
 impl PeerControl {
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn map(fd: OwnedFd, geometry: Geometry) -> Result<Self, MemoryError> {
         Self::map_keeping(fd, geometry, ())
     }

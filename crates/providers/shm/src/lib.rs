@@ -33,6 +33,8 @@ mod channel;
 mod closing;
 mod consumer;
 mod control;
+#[cfg(test)]
+mod corpus;
 mod distance;
 mod doorbell;
 mod fate;
@@ -47,7 +49,7 @@ mod mappings;
 mod messages;
 mod one_sided;
 mod pair;
-#[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub mod parts;
 mod peer_memory;
 mod port;

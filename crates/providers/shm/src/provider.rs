@@ -85,6 +85,7 @@ impl ShmProvider {
     }
 
     /// Tells this provider's links from another's.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn id(&self) -> u64 {
         self.shared.id()
     }

@@ -22,6 +22,8 @@
 mod address;
 mod conn;
 mod control;
+#[cfg(test)]
+mod corpus;
 mod credits;
 mod engine;
 mod fate;
@@ -32,7 +34,7 @@ mod inbound;
 mod listener;
 mod options;
 mod outbound;
-#[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub mod parts;
 mod port;
 mod prices;
@@ -44,6 +46,7 @@ mod seal;
 mod silence;
 mod stage;
 mod target;
+#[cfg(any(test, fuzzing))]
 mod two_ends;
 mod watch;
 mod zerocopy;

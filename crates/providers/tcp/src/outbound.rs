@@ -360,6 +360,7 @@ impl Outbound {
     }
 
     /// A copy of all that waits.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn unsent(&self) -> Vec<u8> {
         self.front(self.waiting() as usize)
     }

@@ -39,6 +39,7 @@ impl Inner {
     }
 
     /// Bytes that wait for the peer that has most to take.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn waiting(&self) -> u64 {
         self.lock().conns.iter().flatten().map(|conn| conn.outbound.waiting()).max().unwrap_or(0)
     }
@@ -54,6 +55,7 @@ impl Inner {
 
 impl TcpPort {
     /// What it shares with its thread.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }

@@ -80,6 +80,7 @@ impl TcpProvider {
 }
 
 impl TcpProvider {
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -9,9 +9,11 @@
 //! [`Handshake`] is one side of it as bytes that come and go, whatever carries them; [`stream`] carries them over a
 //! socket. Nothing here is secret but the key: whoever sees the wire reads everything on it.
 
+#[cfg(test)]
+mod corpus;
 mod hello;
 mod key;
-#[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub mod parts;
 mod proof;
 pub mod stream;

@@ -1,7 +1,7 @@
 //! The fuzz target's corpus, replayed: an honest peer keeps its connection, and whatever another does harms nobody.
 
+use crate::parts;
 use overside_corpus::Corpus;
-use overside_shm::parts;
 
 fn corpus() -> Corpus {
     Corpus::of(env!("CARGO_MANIFEST_DIR"), "ring")

@@ -1,7 +1,7 @@
 //! The fuzz target's corpus, replayed: seeds are taken, and of all that is near them only what proves the key.
 
+use super::parts;
 use overside_corpus::Corpus;
-use overside_verbs::handshake::parts;
 
 fn corpus() -> Corpus {
     Corpus::of(env!("CARGO_MANIFEST_DIR"), "handshake")

@@ -1,7 +1,7 @@
 //! The fuzz target's corpus, replayed: seeds are taken, and all that is near them keeps the parser's promises.
 
+use crate::parts;
 use overside_corpus::Corpus;
-use overside_ibv::parts;
 
 fn corpus() -> Corpus {
     Corpus::of(env!("CARGO_MANIFEST_DIR"), "side_channel")

@@ -1,7 +1,7 @@
 //! The fuzz target's corpus, replayed: seeds are taken, and all that is near them keeps the parsers' promises.
 
+use crate::parts;
 use overside_corpus::{Check, Corpus};
-use overside_tcp::parts;
 
 const TARGETS: [(&str, Check); 3] =
     [("frames", parts::frames), ("one_sided", parts::one_sided), ("two_ends", parts::two_ends)];
