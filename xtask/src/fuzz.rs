@@ -230,13 +230,13 @@ fn minimize(place: &Path, target: &Target, program: &Path) -> Result<String> {
     std::fs::create_dir_all(&folder)?;
     let (found, named): (Vec<PathBuf>, Vec<PathBuf>) =
         entries(&target.corpus())?.into_iter().partition(|path| is_found(path));
-    // What stays in any case comes first: of the others, those are needed that add to it.
+    // What stays in any case comes first: of the others, the fewest that add all there is to add.
     for path in &named {
         std::fs::copy(path, folder.join(path.file_name().unwrap_or_default()))?;
     }
     let mut command = Command::new(program);
     command.current_dir(place).stdin(Stdio::null()).args(LIMITS);
-    let merged = command.arg("-merge=1").arg(&folder).arg(target.corpus()).output()?;
+    let merged = command.arg("-set_cover_merge=1").arg(&folder).arg(target.corpus()).output()?;
     if !merged.status.success() {
         bail!("merging its corpus: {}", merged.status);
     }
