@@ -46,12 +46,6 @@ impl<const N: usize> Plan<N> {
     pub fn price(&self) -> Price {
         self.prices[self.chosen].unwrap_or_default()
     }
-
-    /// The cheapest of what was turned down: its index and price.
-    pub fn runner_up(&self) -> Option<(usize, Price)> {
-        let others = self.prices.iter().enumerate().filter(|(i, _)| *i != self.chosen);
-        others.filter_map(|(i, p)| p.map(|p| (i, p))).min_by(|a, b| a.1.ns.total_cmp(&b.1.ns))
-    }
 }
 
 /// What ends and wire take as one figure, for a stream between two ends with little room between them, which often share a cache or a
@@ -103,7 +97,6 @@ mod tests {
         let price = |ns| Some(Price { ns, ..Price::default() });
         let plan = Plan::cheapest([None, price(3.0), price(2.0), price(2.0)]).unwrap();
         assert_eq!((plan.chosen, plan.price().ns), (2, 2.0), "the first of equals");
-        assert_eq!(plan.runner_up().map(|(i, price)| (i, price.ns)), Some((3, 2.0)));
         assert!(Plan::cheapest([None, None]).is_none());
     }
 }

@@ -167,31 +167,6 @@ fn lies_within(run: Run, of: u64) -> bool {
     run.at.checked_add(run.len).is_some_and(|end| end <= of)
 }
 
-/// As [`pack_with`], over pinned memory: what a [`View`](crate::View)'s hold keeps as it is.
-///
-/// # Safety
-/// The bytes from the shape's start to its end lie within one mapping that begins at `base`, and nobody writes them
-/// meanwhile, those of gaps included: vector kernels read gaps.
-///
-/// # Errors
-/// [`MemoryError::Short`] when `out` has no room.
-pub unsafe fn pack_pinned(
-    kernel: PackKernel,
-    layout: Layout,
-    base: *const u8,
-    messages: &Messages<'_>,
-    out: &mut [u8],
-) -> Result<usize, MemoryError> {
-    let range = messages.byte_range();
-    let needed = range.end - range.start;
-    if needed > out.len() as u64 {
-        return Err(MemoryError::Short { needed, has: out.len() as u64 });
-    }
-    // SAFETY: [pack] the caller's promise; the bytes fit, and the kernel is available.
-    unsafe { bytes_of(kernel.or_less(), layout, base, messages.shape(), range, out.as_mut_ptr()) };
-    Ok(needed as usize)
-}
-
 /// Packs a range of a shape's bytes in message order.
 ///
 /// # Safety

@@ -95,11 +95,6 @@ impl BlockHeader {
         Ok(header)
     }
 
-    /// Delta records in the message, the newest per key; 0 in clean answers.
-    pub fn delta_records(&self) -> u32 {
-        self.deltas
-    }
-
     /// The header as it goes on the wire.
     pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
