@@ -1,17 +1,21 @@
 #!/bin/sh
-# Two machines with a wire between them and one key: every verb; a table scanned over rdma: and tcp:, and over a wire that delays; the
+# Two machines with a wire between them and one key: every verb; a declared region from one to the other; a table scanned over rdma: and tcp:, and over a wire that delays; the
 # death of a server, a connection that is reset and a cut wire, all noticed at the other machine.
 . ./test.sh
 
 export OVERSIDE_DEVICE_EXPECTED=1 OVERSIDE_ADDRESS=10.77.0.1:7300
 R=rdma:10.77.0.1:7070
 T=tcp:10.77.0.1:7071
+D=rdma:10.77.0.1:7072
 echo d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8 >key
 echo 7cd1c32b3c4cb5abf9f9e25113e99112cc31280d6899af94a3c7236b52949b50 >other
 chmod 600 key other
 
 if [ "$NODE" = 1 ]; then
     OVERSIDE_END=listen ./between --nocapture || fail "the verbs, listening"
+    # The other machine may come later than a listener waits: either end tries until it has met the other.
+    until_ok "nobody sends a region" ./declare --listen $D --key-file key
+    grep -q "^100 messages of 12 bytes$" tried || fail "the receiver of a region says: $(cat tried)"
     ./overside serve --listen rdma:10.77.0.1:7099 >said 2>&1 && fail "a server without a key listens for other hosts"
     grep -q -e --key-file said || fail "the server without a key says: $(cat said)"
     serve() {
@@ -46,6 +50,8 @@ if [ "$NODE" = 1 ]; then
 fi
 
 OVERSIDE_END=connect ./between --nocapture || fail "the verbs, connecting"
+until_ok "nobody receives a region" ./declare --connect $D --key-file key
+grep -q "(chosen)" tried || fail "the sender of a region prints no plan: $(cat tried)"
 until_ok "no table at the other machine" ./overside get $R lines 70000 --key-file key
 ./overside scan $R lines >said 2>&1 && fail "a scan without a key"
 grep -q "asks for a key" said || fail "a scan without a key says: $(cat said)"

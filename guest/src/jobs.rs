@@ -81,8 +81,8 @@ pub const JOBS: [Job; 6] = [
     },
     Job {
         name: "between",
-        builds: &[&["test", "--no-run", "--package", "overside-ibv", "--test", "between"], COMMAND],
-        programs: &[("between", "between"), ("overside", "overside")],
+        builds: &[&["test", "--no-run", "--package", "overside-ibv", "--test", "between"], COMMAND, DECLARE],
+        programs: &[("between", "between"), ("overside", "overside"), ("declare", "declare")],
         borrowed: &[],
         script: include_str!("between.sh"),
         machines: 2,
@@ -91,6 +91,7 @@ pub const JOBS: [Job; 6] = [
 ];
 /// Optimised: the processor is emulated.
 const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
+const DECLARE: &[&str] = &["build", "--release", "--package", "overside", "--example", "declare"];
 const LIBRARY: &[&str] = &["build", "--release", "--package", "overside-preload"];
 const PAIRS: &[&str] = &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs"];
 

@@ -2,11 +2,15 @@
 //! `declare --listen tcp:HOST:PORT --key-file KEY` and `declare --connect tcp:HOST:PORT --key-file KEY`.
 use overside::shape::{Run, Shape};
 use overside::{Builder, Channel, at};
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    run().map_or_else(|error| (eprintln!("{error}"), ExitCode::FAILURE).1, |()| ExitCode::SUCCESS)
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {
