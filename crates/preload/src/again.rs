@@ -180,9 +180,6 @@ const LIVE: u64 = 16;
 const DEAD: u64 = 32;
 
 #[cfg(test)]
-mod race;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -8,7 +8,9 @@
 //! Who expects bytes soon, or room, sleeps on the word itself: that is woken by a futex and puts nothing into the stream. Who sleeps in a
 //! set or in poll wishes to be woken by a chime, where there is one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::word::Word;
 
 /// Wakes when bytes arrive.
 pub(crate) const DATA: u64 = 1;
@@ -45,7 +47,7 @@ pub(crate) fn by_chime(wish: u64) -> u64 {
 
 /// Asks to be woken. The caller looks once more afterwards, before it sleeps.
 #[inline]
-pub(crate) fn arm(word: &AtomicU64, wish: u64) {
+pub(crate) fn arm(word: &Word, wish: u64) {
     word.fetch_or(wish, Ordering::SeqCst);
 }
 
@@ -55,19 +57,19 @@ fn nearby(wish: u64) -> u64 {
 }
 
 /// Asks to be woken by the word itself. Returns what it is while the wish stands.
-pub(crate) fn arm_near(word: &AtomicU64, wish: u64) -> u64 {
+pub(crate) fn arm_near(word: &Word, wish: u64) -> u64 {
     word.fetch_or(nearby(wish), Ordering::SeqCst) | nearby(wish)
 }
 
 /// Takes all wishes back. Returns how many bells were rung, ever: no more come until the next wish.
 #[inline]
-pub(crate) fn disarm(word: &AtomicU64) -> u64 {
+pub(crate) fn disarm(word: &Word) -> u64 {
     word.fetch_and(!WISHES, Ordering::SeqCst) / ONE
 }
 
 /// Takes the wishes for a chime back. One that was answered just before may still ring.
 #[inline]
-pub(crate) fn hush(word: &AtomicU64) {
+pub(crate) fn hush(word: &Word) {
     if word.load(Ordering::Relaxed) & CHIMES != 0 {
         word.fetch_and(!CHIMES, Ordering::SeqCst);
     }
@@ -80,26 +82,26 @@ pub(crate) fn counted(bells: u64, wishes: u64) -> u64 {
 
 /// How many bells were rung, ever.
 #[inline]
-pub(crate) fn rung(word: &AtomicU64) -> u64 {
+pub(crate) fn rung(word: &Word) -> u64 {
     word.load(Ordering::SeqCst) / ONE
 }
 
 /// Whether and how the other end is to be woken for one of these. What there is for it must have been published by a sequentially
 /// consistent operation, for that must be visible before the wish is looked at: the sleeper does it the other way round.
 #[inline]
-pub(crate) fn claim(word: &AtomicU64, wishes: u64) -> Wake {
+pub(crate) fn claim(word: &Word, wishes: u64) -> Wake {
     let wishes = by_chime(wishes) | nearby(wishes) | wishes;
-    let mut now = word.load(Ordering::SeqCst);
-    while now & wishes != 0 {
-        // All wishes end, so whoever had one is woken.
-        let wake = Wake { bell: now & (DATA | ROOM) != 0, near: now & NEAR != 0, chime: now & CHIMES != 0 };
-        let next = (now & !WISHES).wrapping_add(if wake.bell { ONE } else { 0 });
-        match word.compare_exchange_weak(now, next, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return wake,
-            Err(other) => now = other,
-        }
+    if word.load(Ordering::SeqCst) & wishes == 0 {
+        return Wake::default();
     }
-    Wake::default()
+    let told =
+        |now: u64| (now & wishes != 0).then(|| (now & !WISHES).wrapping_add(if wake_of(now).bell { ONE } else { 0 }));
+    word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, told).map_or(Wake::default(), wake_of)
+}
+
+/// All wishes end, so whoever had one is woken.
+fn wake_of(word: u64) -> Wake {
+    Wake { bell: word & (DATA | ROOM) != 0, near: word & NEAR != 0, chime: word & CHIMES != 0 }
 }
 
 #[cfg(test)]
@@ -111,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_bell_is_rung_once_for_a_wish_and_never_without() {
-        let word = AtomicU64::new(0);
+        let word = Word::new(0);
         let claim = |wishes| claim(&word, wishes);
         assert!(!claim(WISHES).bell);
         arm(&word, DATA);
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_on_the_word_gets_no_bell_unless_another_wants_one() {
-        let word = AtomicU64::new(0);
+        let word = Word::new(0);
         assert_eq!(arm_near(&word, DATA), NEAR_DATA);
         assert_eq!(claim(&word, ROOM), Wake::default());
         assert_eq!(claim(&word, DATA), Wake { near: true, ..Wake::default() });
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn who_has_a_chime_gets_no_bell_and_none_is_counted() {
-        let word = AtomicU64::new(0);
+        let word = Word::new(0);
         arm(&word, by_chime(ROOM));
         assert_eq!(claim(&word, DATA), Wake::default(), "it does not sleep for bytes");
         assert_eq!(claim(&word, ROOM), Wake { chime: true, ..Wake::default() });

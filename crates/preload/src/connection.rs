@@ -18,6 +18,7 @@ use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
 use crate::sleepers::{Patience, Sleepers};
 use crate::state::{Family, Host, Incoming, Life, Outgoing, Search, Source};
+use crate::word::Word;
 
 pub(crate) use crate::state::State;
 
@@ -46,7 +47,7 @@ pub(crate) struct Connection {
     /// Threads in poll that this end's chime wakes; whether one was woken by it since it was
     /// last made silent.
     pub(crate) listeners: Sleepers,
-    pub(crate) heard: AtomicBool,
+    pub(crate) heard: Word,
     /// Threads in poll or select that began when the bytes still came through the kernel.
     pub(crate) early: Sleepers,
     /// The chime that this end waits for in sets and lists, if it has one that can be waited for.
@@ -63,7 +64,7 @@ pub(crate) struct Connection {
 unsafe impl Sync for Connection {}
 
 /// What the lock guards.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Inner {
     /// 0 connected, 1 accepted: our end, and the direction that we send in.
     pub(crate) end: usize,
@@ -99,7 +100,7 @@ pub(crate) struct Inner {
 }
 
 /// Where a connection's counts lie.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Counting {
     Own(Counts),
     /// In a page that a fork has made, for all that have the connection since.
@@ -107,7 +108,7 @@ enum Counting {
 }
 
 /// What went through rings.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(crate) struct Tally {
     pub(crate) bytes_out: u64,
     pub(crate) messages_out: u64,
@@ -182,7 +183,7 @@ impl Place for Connection {
             tagged: AtomicU32::new(0),
             fulls: AtomicU32::new(1),
             listeners: Sleepers::new(),
-            heard: AtomicBool::new(false),
+            heard: Word::new(0),
             early: Sleepers::new(),
             chime: AtomicI32::new(chime::NONE),
             polls: AtomicU8::new(0),
@@ -233,7 +234,7 @@ impl Connection {
     pub(crate) fn renew(&self) {
         self.descriptors.store(1, Ordering::Relaxed);
         self.forget_sleepers();
-        self.heard.store(false, Ordering::Relaxed);
+        self.heard.store(0, Ordering::Relaxed);
         self.nonblocking.store(false, Ordering::Relaxed);
         self.timed.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
@@ -358,6 +359,9 @@ impl Inner {
 
     /// The counts go on in this page, which is the caller's to map.
     pub(crate) fn count_in(&mut self, page: NonNull<Counts>) {
+        if self.has_relatives() {
+            return;
+        }
         // SAFETY: [preload-counts] the caller's new page.
         unsafe { page.as_ref() }.copy_from(self.counts());
         self.counts = Counting::Common(page);
@@ -378,6 +382,12 @@ impl Inner {
     #[inline]
     pub(crate) fn count_sent(&self, bytes: usize) {
         self.counts().sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// So many bytes more have come out of it.
+    #[inline]
+    pub(crate) fn count_received(&self, bytes: usize) {
+        self.counts().received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// So many bells have come out of the kernel.
@@ -413,6 +423,15 @@ impl Inner {
         self.border().saturating_sub(self.counts().taken.load(Ordering::Acquire))
     }
 
+    /// In a forked child: what there is to send again is the parent's, as are the calls of its other threads.
+    pub(crate) fn in_child(&mut self) {
+        if matches!(self.life, Life::Forked(_)) {
+            let head = self.out.head;
+            self.outgoing.pushed(head, 0, head);
+        }
+        (self.sending, self.receiving) = (0, 0);
+    }
+
     /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.
     pub(crate) fn forsake(&mut self) {
         (self.life, self.search, self.chimes) = (Life::Plain(None), Search::Silent, None);
@@ -443,3 +462,43 @@ impl Inner {
 
 /// The ends look for each other after so many calls: a connection of one exchange never pays for it.
 const FIRST_TRY: u32 = 4;
+
+/// For the explorer, which writes down connections and makes them again.
+#[cfg(test)]
+mod explored {
+    use super::*;
+
+    impl Connection {
+        /// A section that was left may have had it.
+        pub(crate) fn unlock(&self) {
+            self.lock.renew();
+        }
+
+        /// What is changed without the lock.
+        pub(crate) fn live(&self) -> [&Word; 4] {
+            [self.sleepers.word(), self.listeners.word(), self.early.word(), &self.heard]
+        }
+    }
+
+    impl Inner {
+        pub(crate) fn set_life_of_test(&mut self, life: Life) {
+            self.life = life;
+        }
+
+        pub(crate) fn awaits_no_time(&self) -> bool {
+            self.out.is_fresh()
+                && self.patience == Patience::default()
+                && self.patience_of_listeners == Patience::default()
+        }
+
+        /// What is counted for reports and habits, and would make one state many.
+        pub(crate) fn forget_figures(&mut self) {
+            self.tally = Tally::default();
+            self.operations = 0;
+            self.next_try = 0;
+            self.dry %= 4;
+            self.unread = self.unread.min(2);
+            self.reason = Reason::None;
+        }
+    }
+}

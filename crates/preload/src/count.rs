@@ -4,22 +4,24 @@
 //! connections move into a page that parent and child share. Everything counts that goes through the kernel's socket: the
 //! program's bytes, bells, and bytes of a ring that are sent again.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::word::Word;
+
 /// Counts of one connection.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    pub(crate) sent: AtomicU64,
-    pub(crate) received: AtomicU64,
+    pub(crate) sent: Word,
+    pub(crate) received: Word,
     /// Bells read from the kernel's stream.
-    pub(crate) eaten: AtomicU64,
+    pub(crate) eaten: Word,
     /// Once the receiving direction is switched: how far what lies before the border is taken.
-    pub(crate) taken: AtomicU64,
+    pub(crate) taken: Word,
     /// And where that border is.
-    pub(crate) border: AtomicU64,
+    pub(crate) border: Word,
     /// Some process has moved bytes of it that are not counted.
     spoiled: AtomicBool,
     /// The processes that have it open, once it was shared: their numbers, 0 for none, `UNBORN` for a child that a fork is making.
@@ -29,11 +31,11 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) const fn new() -> Self {
         Self {
-            sent: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            eaten: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
-            border: AtomicU64::new(0),
+            sent: Word::new(0),
+            received: Word::new(0),
+            eaten: Word::new(0),
+            taken: Word::new(0),
+            border: Word::new(0),
             spoiled: AtomicBool::new(false),
             who: [const { AtomicI32::new(0) }; PROCESSES],
         }
@@ -86,6 +88,10 @@ impl Counts {
     /// Whether no other process has it open. Those that have ended without a word are found out here; one whose number was
     /// given to another since counts as alive, which only costs speed.
     pub(crate) fn is_ours_alone(&self) -> bool {
+        #[cfg(test)]
+        if let Some(alone) = crate::explore::is_alone() {
+            return alone;
+        }
         let me = me();
         let mut alone = !self.spoiled.load(Ordering::Acquire);
         for who in &self.who {
@@ -103,8 +109,50 @@ impl Counts {
         alone
     }
 
+    /// For the explorer.
+    #[cfg(test)]
+    pub(crate) const WORDS: usize = 5;
+
+    #[cfg(test)]
+    fn each(&self) -> [&Word; Self::WORDS] {
+        [&self.sent, &self.received, &self.eaten, &self.taken, &self.border]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> std::ops::Range<usize> {
+        let first = std::ptr::from_ref(self).addr();
+        first..first + size_of::<Self>()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get_words(&self) -> [u64; Self::WORDS] {
+        self.each().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_words(&self, words: [u64; Self::WORDS]) {
+        self.each().into_iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    }
+
     fn replace(&self, old: i32, new: i32) -> bool {
         self.who.iter().any(|who| who.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+}
+
+/// The counts, not who has them.
+impl Clone for Counts {
+    fn clone(&self) -> Self {
+        let counts = Self::new();
+        counts.copy_from(self);
+        counts
+    }
+}
+
+impl std::hash::Hash for Counts {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        for word in [&self.sent, &self.received, &self.eaten, &self.taken, &self.border] {
+            word.load(Ordering::Relaxed).hash(state);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Why a connection goes through the kernel.
 
 /// Said with `--verbose`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reason {
     /// It does not: the rings carry it.
     None,

@@ -27,6 +27,7 @@ use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::far::{self, AGAIN, END, Fate};
+use crate::fault::{self, Fault};
 use crate::kernel;
 use crate::layout::{SWITCHED, Shared, UNREAD_MAX};
 use crate::leaving::{self, Action, Event, Find, Leave, Push, Pushed, Unread};
@@ -72,8 +73,12 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
         start_now(held, shared);
     }
     switch_in_with(held, shared, unread);
-    if !held.outgoing.has_left() {
-        stop_sending(held, fd, shared);
+    let leaves = !held.outgoing.has_left();
+    let fits = leaves && stop_sending(held, fd, shared);
+    if fits && fault::is_planted(Fault::RingsLate) {
+        push_all(held, fd, shared);
+    }
+    if leaves {
         // Another thread may wait in poll for room, of which nobody would tell it any more.
         if held.connection.listeners.any() {
             chime::pass_on(held.connection);
@@ -81,9 +86,13 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
     }
     // The peer may sleep for room in a ring that is not used any more, or has our unread bytes to send again. One that finds nothing
     // of that to do is not woken: what it sleeps for comes through the kernel, and a bell that it has not read when it is killed would
-    // make a reset of its end. One that is gone would do so, too.
+    // make a reset of its end. One that is gone would do so, too. Before any byte of ours goes to the stream: of what is there the peer
+    // takes so many for bells as it has counted.
     if (shared.is_far() || held.rest() > 0 || pour::due(held, shared) > 0) && !kernel::is_over(fd) {
         ring(held, fd, shared, bells::DATA | bells::ROOM);
+    }
+    if fits {
+        push_all(held, fd, shared);
     }
     let _ = push(held, fd, shared);
     finish(held, fd);
@@ -99,7 +108,8 @@ fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
         return;
     }
     let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
-    let mut leave = Leave::new(if shared.is_far() { Unread::SentAgain } else { unread }, tail);
+    let again = shared.is_far() || fault::is_planted(Fault::LeavesUnread);
+    let mut leave = Leave::new(if again { Unread::SentAgain } else { unread }, tail);
     leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
     held.counts().border.store(tail, Ordering::Release);
     held.counts().taken.store(tail, Ordering::Release);
@@ -167,17 +177,16 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
 }
 
 /// Ends the sending direction. What the peer has not taken goes through the kernel, if that takes all of it now, and is there for
-/// whoever reads the socket; else the peer reads it from the ring.
-pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) {
+/// whoever reads the socket; else the peer reads it from the ring. True if it is to be pushed.
+pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
     let end = held.end;
     if shared.is_far() {
         let word = shared.tail(end).fetch_or(SWITCHED, Ordering::SeqCst);
         let rings = held.outgoing.has_begun();
-        return end_out(held, word, rings);
+        end_out(held, word, rings);
+        return false;
     }
-    if find(held, fd, shared, Find::stopping(held.out.head)) {
-        push_all(held, fd, shared);
-    }
+    find(held, fd, shared, Find::stopping(held.out.head))
 }
 
 /// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
@@ -394,7 +403,7 @@ pub(crate) fn is_of_a_bell(held: &mut Inner, shared: &Shared) -> bool {
 fn take_reset_of_a_bell(held: &mut Inner, fd: c_int, shared: &Shared) {
     if kernel::events(fd, PollFlags::empty()).contains(PollFlags::ERR)
         && is_of_a_bell(held, shared)
-        && let Ok(Err(error)) = sockopt::socket_error(kernel::borrowed(fd))
+        && let Some(error) = kernel::take_error(fd)
         && error != Errno::CONNRESET
     {
         held.error = Some(error);
@@ -462,15 +471,18 @@ pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Er
 
 /// Nobody can go on with it: the other end is reset, or finds an end that it takes for one.
 fn break_connection(fd: c_int, unix: bool) {
+    #[cfg(test)]
+    if crate::explore::is_on() {
+        return;
+    }
     let fd = kernel::borrowed(fd);
     let _ = if unix { rustix::net::shutdown(fd, Shutdown::Both) } else { rustix::net::connect_unspec(fd) };
 }
 
-/// Sends bells that are counted but did not fit.
+/// Sends bells that are counted but did not fit, and what must follow them.
 pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     let Some(shared) = held.ring() else { return Ok(()) };
-    let head = held.out.head;
-    push_from(held, fd, &shared, head, 0).0
+    push(held, fd, &shared)
 }
 
 /// What a bell is in the kernel's stream.

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use rustix::net::sockopt;
 
 use crate::connection::{Connection, Held};
+use crate::fault::{self, Fault};
 use crate::layout::Shared;
 use crate::state::Life;
-use crate::{bells, drain, errno, fork, kernel, meeting, near, report, table};
+use crate::{bells, drain, errno, fork, kernel, meeting, near, receive, report, table};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
 pub(crate) fn close(fd: c_int, connection: &'static Connection) {
@@ -35,7 +36,7 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
     }
 }
 
-fn finish(held: &mut Held<'_>, fd: c_int) {
+pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) {
     report::write(held, fd);
     match held.life() {
         // A bell, or a byte taken for one, is to be had once.
@@ -71,34 +72,32 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
         }
         let _ = drain::push(held, fd, shared);
     } else {
-        if held.outgoing.is_in_ring() {
+        if fault::is_planted(Fault::ClosesWithout) {
+            drain::switch_out(held, shared);
+        } else if held.outgoing.is_in_ring() {
             drain::stop_sending(held, fd, shared);
         }
-        drain::push_all(held, fd, shared);
+        if !fault::is_planted(Fault::ClosesWithout) {
+            drain::push_all(held, fd, shared);
+        }
         if held.outgoing.has_backlog() {
             // There is nobody left to send it.
             shared.reset(held.end).store(1, Ordering::Release);
         }
     }
     drain::switch_in(held, shared);
-    // A bell left unread would make the kernel say reset.
-    for _ in 0..BELL_TRIES {
-        let rung = bells::rung(shared.bell(held.end));
-        if held.eaten() >= held.incoming.bells().map_or(rung, |bells| bells.min(rung)) {
-            break;
-        }
-        let mut bell = 0;
-        match kernel::take(fd, &mut bell, 1, false) {
-            Ok(0) => break,
-            Ok(n) => held.count_eaten(n),
-            Err(rustix::io::Errno::AGAIN) => rustix::thread::sched_yield(),
-            Err(_) => break,
-        }
-    }
+    // A bell left unread would make the kernel say reset. The peer may have counted one, and be about to send it.
+    let rung = bells::rung(shared.bell(held.end));
+    let bells = held.incoming.bells().map_or(rung, |bells| bells.min(rung));
+    let _ = kernel::soon(BELL_YIELDS, BELL_NAPS, || {
+        (!matches!(receive::eat_last(held, fd, bells), Some(receive::Step::Nothing))).then_some(0)
+    });
     // Whoever sleeps learns from the kernel's end of the stream, and must sleep there.
     shared.gone(held.end).store(1, Ordering::SeqCst);
     near::wake(shared.bell(peer));
     let _ = bells::disarm(shared.bell(held.end));
 }
 
-const BELL_TRIES: u32 = 2000;
+/// As long as a peer may be without a processor in the midst of that.
+const BELL_YIELDS: u32 = 2000;
+const BELL_NAPS: u32 = 100;

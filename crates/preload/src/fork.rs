@@ -56,7 +56,7 @@ pub(crate) fn is_under_way() -> bool {
 }
 
 /// The last thing before the fork: the connection is not in the rings any more, or not all of it.
-fn put_in_order(fd: c_int, held: &mut Held<'_>) {
+pub(crate) fn put_in_order(fd: c_int, held: &mut Held<'_>) {
     match (held.connection.state(), held.shared()) {
         (State::Counting, _) => share(held, fd),
         // Something is left of the rings, which parent and child take by the same counts.
@@ -117,13 +117,8 @@ pub(crate) extern "C" fn child() {
             // The parent's device wrote them; what is left of the ring is its business.
             held.set_life(Life::Plain(None));
         }
-        if matches!(held.life(), Life::Forked(_)) {
-            // As is what it has to send again.
-            let head = held.out.head;
-            held.outgoing.pushed(head, 0, head);
-        }
-        // The other threads' calls are the parent's, and what has gone so far is for the parent to tell.
-        (held.sending, held.receiving) = (0, 0);
+        held.in_child();
+        // What has gone so far is for the parent to tell.
         held.tally = Tally::default();
         if held.has_relatives() && is_first(fd, &held) {
             held.counts().be_born();
@@ -145,6 +140,10 @@ fn share(held: &mut Held<'_>, fd: c_int) {
 }
 
 fn share_counts(held: &mut Held<'_>, fd: c_int) {
+    #[cfg(test)]
+    if let Some(page) = crate::explore::common_page() {
+        return held.count_in(page);
+    }
     if !held.has_relatives() {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-counts] a new mapping at an address of the system's choice, larger than `Counts`.

@@ -8,6 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{RecvFlags, SendFlags};
 
+#[cfg(test)]
+use crate::explore;
 use crate::{drain, real};
 
 /// A descriptor of the program's, for the time of a call.
@@ -19,6 +21,10 @@ pub(crate) fn borrowed(fd: c_int) -> BorrowedFd<'static> {
 
 /// Takes at most `len` bytes to where the program or we want them, without waiting. 0 is the end of the stream.
 pub(crate) fn take(fd: c_int, to: *mut u8, len: usize, look: bool) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(taken) = explore::take(fd, to, len, look) {
+        return taken;
+    }
     // SAFETY: [preload-program] the program's buffer, or one of ours, of `len` bytes.
     let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<u8>>(), len) };
     let flags = RecvFlags::DONTWAIT | if look { RecvFlags::PEEK } else { RecvFlags::empty() };
@@ -27,6 +33,10 @@ pub(crate) fn take(fd: c_int, to: *mut u8, len: usize, look: bool) -> Result<usi
 
 /// Gives at most `len` bytes, without waiting and without a signal.
 pub(crate) fn give(fd: c_int, from: *const u8, len: usize) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(given) = explore::give(fd, from, len) {
+        return given;
+    }
     // SAFETY: [preload-program] the program's bytes, or the ring's, which only the system reads.
     let from = unsafe { std::slice::from_raw_parts(from, len) };
     retry(|| rustix::net::send(borrowed(fd), from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
@@ -49,6 +59,10 @@ pub(crate) fn something(fd: c_int) -> bool {
 
 /// Whether the kernel takes so many bytes at once, its buffer made as large as a program may ask for.
 pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
+    #[cfg(test)]
+    if let Some(takes) = explore::takes(fd, bytes) {
+        return takes;
+    }
     let mut queued: c_int = 0;
     // SAFETY: [preload-real] an int of ours.
     let known = unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut queued) as usize) } == 0;
@@ -57,11 +71,19 @@ pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
 
 /// Bytes that wait in the kernel.
 pub(crate) fn pending(fd: c_int) -> u64 {
+    #[cfg(test)]
+    if let Some(pending) = explore::pending(fd) {
+        return pending;
+    }
     rustix::io::ioctl_fionread(borrowed(fd)).unwrap_or(0)
 }
 
 /// Which of these events stand now.
 pub(crate) fn events(fd: c_int, wanted: PollFlags) -> PollFlags {
+    #[cfg(test)]
+    if let Some(events) = explore::events(fd, wanted) {
+        return events;
+    }
     let mut poll = [PollFd::from_borrowed_fd(borrowed(fd), wanted)];
     match rustix::event::poll(&mut poll, Some(&NOW)) {
         Ok(1) => poll.first().map_or(PollFlags::empty(), PollFd::revents),
@@ -84,8 +106,57 @@ pub(crate) fn set_inherited(fd: c_int, inherited: bool) {
     let _ = rustix::io::fcntl_setfd(borrowed(fd), if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC });
 }
 
+/// Takes the error that stands at a socket, if there is one.
+pub(crate) fn take_error(fd: c_int) -> Option<Errno> {
+    #[cfg(test)]
+    if explore::is_on() {
+        return take(fd, &mut 0, 0, true).err().filter(|error| *error != Errno::AGAIN);
+    }
+    rustix::net::sockopt::socket_error(borrowed(fd)).ok().and_then(Result::err)
+}
+
+/// An eventfd can be read from now on.
+pub(crate) fn signal(fd: c_int) {
+    #[cfg(test)]
+    if explore::write_eventfd(fd) {
+        return;
+    }
+    let _ = rustix::io::write(borrowed(fd), &1u64.to_ne_bytes());
+}
+
+/// It cannot, until the next signal.
+pub(crate) fn silence(fd: c_int) {
+    #[cfg(test)]
+    if explore::read_eventfd(fd) {
+        return;
+    }
+    let mut count = [0; 8];
+    let _ = rustix::io::read(borrowed(fd), &mut count);
+}
+
+/// Waits a moment for what another is in the midst of: so often by giving the processor away, then so many milliseconds. None
+/// if it does not come.
+pub(crate) fn soon(yields: u32, naps: u32, mut come: impl FnMut() -> Option<u64>) -> Option<u64> {
+    #[cfg(test)]
+    if explore::is_on() {
+        return Some(explore::when(come));
+    }
+    for attempt in 0..yields + naps {
+        let came = come();
+        if came.is_some() {
+            return came;
+        }
+        if attempt < yields { rustix::thread::sched_yield() } else { nap() }
+    }
+    come()
+}
+
 /// A short sleep.
 pub(crate) fn nap() {
+    #[cfg(test)]
+    if explore::is_on() {
+        return;
+    }
     let _ = rustix::event::poll(&mut [], Some(&NAP));
 }
 

@@ -13,7 +13,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -21,9 +21,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::bells;
 use crate::far::{self, Far};
+use crate::word::Word;
 
 /// A mapping of a connection's shared memory. Ended by [`Shared::unmap`] alone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Shared {
     base: NonNull<u8>,
     /// What keeps it true where the other end is on another host; the words are this end's own then.
@@ -119,25 +120,25 @@ impl Shared {
 
     /// Bytes that the sender has written, ever.
     #[inline]
-    pub(crate) fn head(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn head(&self, direction: usize) -> &Word {
         self.word(direction, HEAD)
     }
 
     /// One more than the bytes that went through the kernel before the first of the ring; 0 before the sender has started.
     #[inline]
-    pub(crate) fn start(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn start(&self, direction: usize) -> &Word {
         self.word(direction, START)
     }
 
     /// In which ring bytes lie, as [`Home`] packs it.
     #[inline]
-    pub(crate) fn home(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn home(&self, direction: usize) -> &Word {
         self.word(direction, HOME)
     }
 
     /// One more than the position at which the sender has left the small ring; 0 as long as it has not.
     #[inline]
-    pub(crate) fn small_until(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn small_until(&self, direction: usize) -> &Word {
         self.word(direction, SMALL_UNTIL)
     }
 
@@ -151,112 +152,132 @@ impl Shared {
     /// Bytes that the receiver has taken, ever. With [`SWITCHED`], the border: what lies before it is read from the ring, what
     /// comes behind it travels through the kernel.
     #[inline]
-    pub(crate) fn tail(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn tail(&self, direction: usize) -> &Word {
         self.word(direction, TAIL)
     }
 
     /// Whether this end sleeps and for what, and how many bells were rung for it.
     #[inline]
-    pub(crate) fn bell(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn bell(&self, end: usize) -> &Word {
         self.word(end, BELL)
     }
 
     /// 1 once this end has mapped the memory and expects the ring.
     #[inline]
-    pub(crate) fn present(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn present(&self, end: usize) -> &Word {
         self.word(end, PRESENT)
     }
 
     /// The processor on which this end was last seen waiting, plus 1.
     #[inline]
-    pub(crate) fn processor(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn processor(&self, end: usize) -> &Word {
         self.word(end, PROCESSOR)
     }
 
     /// 1 when this end was closed with bytes unread, which the other is to learn as a reset.
     #[inline]
-    pub(crate) fn reset(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn reset(&self, end: usize) -> &Word {
         self.word(end, RESET)
     }
 
     /// 1 once this end is closed: it wakes nobody any more.
     #[inline]
-    pub(crate) fn gone(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn gone(&self, end: usize) -> &Word {
         self.word(end, GONE)
     }
 
     /// 1 once this end has switched the direction in which it receives. The tail word says so for good; this lies beside words that hardly
     /// ever change, where a sender looks at every message.
     #[inline]
-    pub(crate) fn left(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn left(&self, end: usize) -> &Word {
         self.word(end, LEFT)
     }
 
     /// 1 as long as this end can ring the other's chime.
     #[inline]
-    pub(crate) fn chimes(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn chimes(&self, end: usize) -> &Word {
         self.word(end, CHIMES)
     }
 
     /// Who sends the bytes between border and head of a direction again: 0 nobody; `pour` has what else it says.
     #[inline]
-    pub(crate) fn pusher(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn pusher(&self, direction: usize) -> &Word {
         self.word(direction, PUSHER)
     }
 
     /// One more than the position up to which they have been sent again; 0 before the first of them.
     #[inline]
-    pub(crate) fn pushed(&self, direction: usize) -> &AtomicU64 {
+    pub(crate) fn pushed(&self, direction: usize) -> &Word {
         self.word(direction, PUSHED)
     }
 
     /// Bells that this end has put into the kernel's stream, of those that are counted.
     #[inline]
-    pub(crate) fn given(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn given(&self, end: usize) -> &Word {
         self.word(end, GIVEN)
     }
 
     /// Where this end's socket is to be found: the process, one more than a descriptor there, and the socket's own number.
     #[inline]
-    pub(crate) fn process(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn process(&self, end: usize) -> &Word {
         self.word(end, PROCESS)
     }
 
     #[inline]
-    pub(crate) fn descriptor(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn descriptor(&self, end: usize) -> &Word {
         self.word(end, DESCRIPTOR)
     }
 
     #[inline]
-    pub(crate) fn cookie(&self, end: usize) -> &AtomicU64 {
+    pub(crate) fn cookie(&self, end: usize) -> &Word {
         self.word(end, COOKIE)
     }
 
     /// How far the ends are with coming into the rings again; see `again`.
     #[inline]
-    pub(crate) fn pact(&self) -> &AtomicU64 {
+    pub(crate) fn pact(&self) -> &Word {
         self.word(0, PACT)
     }
 
     /// Between hosts: where the next frame will begin, the number of the peer's words that were taken in, and whether something is
     /// to be done at once.
-    pub(crate) fn next_frame(&self) -> &AtomicU64 {
+    pub(crate) fn next_frame(&self) -> &Word {
         self.word(0, NEXT_FRAME)
     }
 
-    pub(crate) fn copies(&self) -> &AtomicU64 {
+    pub(crate) fn copies(&self) -> &Word {
         self.word(0, COPIES)
     }
 
-    pub(crate) fn news(&self) -> &AtomicU64 {
+    pub(crate) fn news(&self) -> &Word {
         self.word(0, NEWS)
     }
 
+    /// For the explorer, a bit for each word: those whose accesses are steps, not what is said once before all else unless the ends
+    /// meet; and those that an end writes alone.
+    #[cfg(test)]
+    pub(crate) fn visible_words(meets: bool) -> u128 {
+        let once = [START, PRESENT, HOME, SMALL_UNTIL, PACT];
+        let never = [PROCESSOR, CHIMES, PROCESS, DESCRIPTOR, COOKIE];
+        let lines = (WORDS_AT..SECOND + WORDS_AT).step_by(8);
+        let seen = lines.filter(|line| !never.contains(line) && (meets || !once.contains(line)));
+        seen.fold(0, |bits, line| {
+            bits | 1 << (line / 8) | if line + SECOND < WORDS_UNTIL { 1 << ((line + SECOND) / 8) } else { 0 }
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn words_of(end: usize) -> u128 {
+        [HEAD, START, GIVEN, LEFT, GONE, PRESENT, HOME, SMALL_UNTIL]
+            .iter()
+            .fold(0, |bits, line| bits | 1 << ((line + end * SECOND) / 8))
+    }
+
     #[inline]
-    fn word(&self, which: usize, line: usize) -> &AtomicU64 {
+    fn word(&self, which: usize, line: usize) -> &Word {
         let at = line + (which & 1) * SECOND;
         // SAFETY: [preload-shared] an aligned word of the first page, mapped as long as anybody uses this.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
+        unsafe { &*self.base.as_ptr().add(at).cast::<Word>() }
     }
 
     /// Where the byte at `position` of a direction lies, and how many follow it there in one run.
@@ -299,7 +320,7 @@ impl Shared {
 }
 
 /// One of the three rings of a direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Ring {
     Small,
@@ -320,7 +341,7 @@ impl Ring {
 /// In which ring a byte lies: the first of all in the small one, of the others those before `from` in the one, those behind it in
 /// the other. The sender moves to another ring only when all bytes before `from` are taken; it leaves the small one for good, at
 /// any time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) before: Ring,
     pub(crate) now: Ring,
@@ -397,6 +418,11 @@ const NEXT_FRAME: usize = 384;
 const COPIES: usize = 392;
 const NEWS: usize = 400;
 const SECOND: usize = 512;
+/// Where words lie.
+#[cfg(test)]
+pub(crate) const WORDS_AT: usize = 64;
+#[cfg(test)]
+pub(crate) const WORDS_UNTIL: usize = 1024;
 
 #[cfg(test)]
 mod tests {

@@ -2,8 +2,8 @@
 //!
 //! Each procedure is a machine. It says one action: one access to a word that both ends share, or
 //! one call on the kernel's stream. It is told what came of it, and says the next one. There is no
-//! system call here, no atomic and no pointer: `drain` and `pour` do what is said, and `race` does
-//! it for two ends in every order. What the words mean is said in `layout`, the rules in `drain`.
+//! system call here, no atomic and no pointer: `drain` and `pour` do what is said. What the words
+//! mean is said in `layout`, the rules in `drain`; `explore` walks all of it.
 
 use crate::layout::{SWITCHED, UNREAD_MAX};
 
@@ -504,6 +504,3 @@ impl Machine for TakeAlong {
         Some(action)
     }
 }
-
-#[cfg(test)]
-mod race;

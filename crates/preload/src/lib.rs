@@ -26,11 +26,14 @@ mod drain;
 mod end;
 mod epoll;
 mod errno;
+#[cfg(test)]
+mod explore;
 #[cfg(not(fuzzing))]
 mod far;
 /// For the fuzz targets: nothing else of the library is there.
 #[cfg(fuzzing)]
 pub mod far;
+mod fault;
 mod fork;
 #[cfg(not(any(test, fuzzing)))]
 mod hooks;
@@ -59,3 +62,4 @@ mod sleepers;
 mod state;
 mod table;
 mod wait;
+mod word;

@@ -25,6 +25,7 @@ use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::far;
+use crate::fault::{self, Fault};
 use crate::fork;
 use crate::kernel::{self, borrowed};
 use crate::layout::{SWITCHED, Shared};
@@ -114,7 +115,7 @@ fn refuse(held: &mut Held<'_>, reason: Reason) {
 }
 
 /// The same, for a reason that has been said.
-fn give_up(held: &mut Held<'_>) {
+pub(crate) fn give_up(held: &mut Held<'_>) {
     call_off(held);
     let left = held.shared();
     held.set_life(Life::Plain(left));
@@ -225,27 +226,17 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
         }
         return;
     }
-    if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
-        // The other end has forked once more, before this one came.
-        if !again::is_open(&shared) {
-            return refuse(held, Reason::Peer);
-        }
-        held.reason = Reason::Fork;
-        return held.go_on_resting(shared);
-    }
-    let peer_is_there = !dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
     // Bells must not be held back; a program that corks its socket soon takes the cork out again.
     let corked = option(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|cork| cork != 0);
-    // Nor may a thread sleep that knows nothing of rings: others would take its wake byte away.
-    let awaited = held.sending > 0 || held.receiving > 0 || held.connection.early.any();
-    if !peer_is_there || awaited || corked {
-        if held.operations > GIVE_UP {
-            refuse(held, Reason::Alone);
+    match entry(held, &shared, dialled) {
+        Entry::Now if !corked => {}
+        Entry::Now | Entry::Later if held.operations > GIVE_UP => return refuse(held, Reason::Alone),
+        Entry::Now | Entry::Later => return,
+        Entry::Not(reason) => return refuse(held, reason),
+        Entry::Resting => {
+            held.reason = Reason::Fork;
+            return held.go_on_resting(shared);
         }
-        return;
-    }
-    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) {
-        return refuse(held, Reason::Shared);
     }
     if let Err(reason) = fits(held, fd) {
         return refuse(held, reason);
@@ -259,9 +250,41 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     if epoll::is_watched(fd, held.connection) {
         chime::arm(held, &shared, bells::DATA | bells::ROOM);
     }
-    shared.present(held.end).store(1, Ordering::Release);
-    held.set_life(Life::Ring(shared));
+    come_in(held, &shared);
     epoll::enter(fd, held.connection);
+}
+
+/// Whether an end that has the memory may expect the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Now,
+    /// A call is in the kernel, or the other end is not there yet.
+    Later,
+    /// The other end has forked once more, before this one came.
+    Resting,
+    Not(Reason),
+}
+
+pub(crate) fn entry(held: &Held<'_>, shared: &Shared, dialled: bool) -> Entry {
+    if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
+        return if again::is_open(shared) { Entry::Resting } else { Entry::Not(Reason::Peer) };
+    }
+    let peer_is_there = !dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
+    // Nor may a thread sleep that knows nothing of rings: others would take its wake byte away.
+    let early = held.connection.early.any() && !fault::is_planted(Fault::MeetsEarly);
+    if !peer_is_there || held.sending > 0 || held.receiving > 0 || early {
+        return Entry::Later;
+    }
+    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) {
+        return Entry::Not(Reason::Shared);
+    }
+    Entry::Now
+}
+
+/// From here on the ring is expected.
+pub(crate) fn come_in(held: &mut Held<'_>, shared: &Shared) {
+    shared.present(held.end).store(1, Ordering::Release);
+    held.set_life(Life::Ring(*shared));
 }
 
 /// Whether the socket's settings and the kernel's own counts allow it.

@@ -1,11 +1,12 @@
 //! Sleeping on a word in shared memory, for a moment: a hand-over by futex, without a byte in the kernel's stream.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::thread::{ClockId, Timespec, futex};
 
 use crate::pace;
+use crate::word::Word;
 
 /// How a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +26,14 @@ pub(crate) fn is_possible() -> bool {
 }
 
 /// Sleeps as long as the word has this value, some milliseconds at most. Restarted after a signal as `recv` would be.
-pub(crate) fn sleep(word: &AtomicU64, value: u64) -> Slept {
+pub(crate) fn sleep(word: &Word, value: u64) -> Slept {
     sleep_for(word, value, AT_MOST_NS)
 }
 
 /// The same, for no longer than that, and ended by every signal that is handled: the kernel restarts no call that has a limit.
-pub(crate) fn sleep_within(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept {
+pub(crate) fn sleep_within(word: &Word, value: u64, limit_ns: u64) -> Slept {
     let limit = Timespec { tv_sec: 0, tv_nsec: limit_ns.min(AT_MOST_NS) as i64 };
-    match futex::wait(half(word), futex::Flags::empty(), value as u32, Some(&limit)) {
+    match futex::wait(word.half(), futex::Flags::empty(), value as u32, Some(&limit)) {
         Ok(()) | Err(Errno::AGAIN) => Slept::Woken,
         Err(Errno::INTR) => Slept::Interrupted,
         Err(_) => Slept::InVain,
@@ -41,15 +42,19 @@ pub(crate) fn sleep_within(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept
 
 /// Wakes all that sleep on it.
 #[cold]
-pub(crate) fn wake(word: &AtomicU64) {
-    let _ = futex::wake(half(word), futex::Flags::empty(), i32::MAX as u32);
+pub(crate) fn wake(word: &Word) {
+    #[cfg(test)]
+    if crate::explore::futex_wake(word) {
+        return;
+    }
+    let _ = futex::wake(word.half(), futex::Flags::empty(), i32::MAX as u32);
 }
 
-fn sleep_for(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept {
+fn sleep_for(word: &Word, value: u64, limit_ns: u64) -> Slept {
     // Of all ways to wait for a word with a limit this one alone goes on after signals as SA_RESTART says.
     let mut waiter = futex::Wait::new();
     waiter.val = value & u64::from(u32::MAX);
-    waiter.uaddr = futex::WaitPtr::new(std::ptr::from_ref(half(word)).cast_mut().cast());
+    waiter.uaddr = futex::WaitPtr::new(std::ptr::from_ref(word.half()).cast_mut().cast());
     waiter.flags = futex::WaitFlags::SIZE_U32;
     let until = pace::now_ns().saturating_add(limit_ns);
     let until = Timespec { tv_sec: (until / 1_000_000_000) as i64, tv_nsec: (until % 1_000_000_000) as i64 };
@@ -62,13 +67,6 @@ fn sleep_for(word: &AtomicU64, value: u64, limit_ns: u64) -> Slept {
             Slept::InVain
         }
     }
-}
-
-/// The half with the wishes and the lowest bits of the count.
-fn half(word: &AtomicU64) -> &AtomicU32 {
-    let at = std::ptr::from_ref(word).cast::<AtomicU32>();
-    // SAFETY: [preload-shared] within the word, aligned to four bytes; no wider access of it needs to see halves in order.
-    unsafe { &*at.add(usize::from(cfg!(target_endian = "big"))) }
 }
 
 static IMPOSSIBLE: AtomicBool = AtomicBool::new(false);
@@ -100,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_woken_and_signals_end_its_sleep_as_they_end_a_receive() {
-        let word = AtomicU64::new(7);
+        let word = Word::new(7);
         assert_eq!(sleep_for(&word, 8, LONG_NS), Slept::Woken, "it has changed already");
         assert_eq!(sleep_for(&word, 7, 1), Slept::InVain);
         assert_eq!((sleep_within(&word, 8, LONG_NS), sleep_within(&word, 7, 1)), (Slept::Woken, Slept::InVain));

@@ -16,22 +16,25 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::connection::{Held, Inner};
+use crate::fault::Fault;
 use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
-use crate::{bells, drain, kernel, near, receive};
+use crate::{bells, drain, fault, kernel, near, receive};
 
 /// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
 pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
     if shared.is_far() {
         return Event::Done;
     }
-    for _ in 0..CLAIM_TRIES {
-        match claim_now(held, shared, held.end) {
-            Event::Refused => kernel::nap(),
-            event => return event,
-        }
+    let claimed = kernel::soon(0, CLAIM_TRIES, || match claim_now(held, shared, held.end) {
+        Event::Refused => None,
+        event => Some(u64::from(event == Event::Broken)),
+    });
+    match claimed {
+        None => Event::Refused,
+        Some(0) => Event::Done,
+        Some(_) => Event::Broken,
     }
-    Event::Refused
 }
 
 /// The same of the receiver, in the sender's place.
@@ -42,7 +45,7 @@ fn claim_in_place(held: &Inner, shared: &Shared) -> Event {
 /// One attempt for a direction. A process that was killed in the midst of it gives way; but where it may have put bytes into the stream
 /// of which it has not told, nobody knows how to go on.
 fn claim_now(held: &Inner, shared: &Shared, direction: usize) -> Event {
-    let (me, pusher) = (claimed_by(held.end, rustix::process::getpid()), shared.pusher(direction));
+    let (me, pusher) = (claimed_by(held.end, own_number()), shared.pusher(direction));
     let claim = |from, to| pusher.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     match claim(0, me) {
         Ok(_) => Event::Done,
@@ -60,6 +63,14 @@ fn claim_now(held: &Inner, shared: &Shared, direction: usize) -> Event {
     }
 }
 
+fn own_number() -> Pid {
+    #[cfg(test)]
+    if let Some(number) = crate::explore::own_number() {
+        return number;
+    }
+    rustix::process::getpid()
+}
+
 /// What the word says while this process does it.
 fn claimed_by(end: usize, process: Pid) -> u64 {
     ((process.as_raw_nonzero().get() as u64) << PROCESS_SHIFT) | (end as u64 + 1)
@@ -68,6 +79,10 @@ fn claimed_by(end: usize, process: Pid) -> u64 {
 /// Whether the process that the word names has ended.
 fn is_dead(word: u64) -> bool {
     let Some(process) = i32::try_from(word >> PROCESS_SHIFT).ok().and_then(Pid::from_raw) else { return true };
+    #[cfg(test)]
+    if let Some(dead) = crate::explore::is_dead(process) {
+        return dead;
+    }
     match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
         Ok(process) => kernel::events(process.as_raw_fd(), PollFlags::IN).contains(PollFlags::IN),
         // Without descriptors left nobody knows; then it lives.
@@ -87,13 +102,18 @@ pub(crate) fn mark_giving(shared: &Shared, direction: usize, giving: bool) {
 
 /// Whether a process was killed while it put bytes of the peer's into the stream, so that nobody knows which of them are there.
 pub(crate) fn is_unknown(shared: &Shared, direction: usize) -> bool {
-    let word = shared.pusher(direction).load(Ordering::SeqCst);
-    word == LOST || word & GIVING != 0 && is_dead(word)
+    let now = || shared.pusher(direction).load(Ordering::SeqCst);
+    let word = now();
+    // One that has come to its end since was not in the midst of it when it ended.
+    word == LOST || word & GIVING != 0 && is_dead(word) && now() == word
 }
 
 /// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
 pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
     if shared.is_far() || !held.incoming.has_left() {
+        return 0;
+    }
+    if fault::is_planted(Fault::NothingDue) || fault::is_planted(Fault::LeavesUnread) {
         return 0;
     }
     let direction = held.peer();
@@ -108,10 +128,9 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
 pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
     let bells = shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.bells().unwrap_or(u64::MAX));
     let untold = held.error.is_some() && kernel::pending(fd) == 0;
-    untold
-        || held.rest() > 0
-        || due(held, shared) > 0 && kernel::is_over(fd)
-        || !shared.is_far() && bells > held.eaten()
+    // First whether it has ended: one that has not may be sending again at this moment.
+    let is_over = kernel::is_over(fd);
+    untold || held.rest() > 0 || is_over && due(held, shared) > 0 || !shared.is_far() && bells > held.eaten()
 }
 
 /// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
@@ -130,7 +149,7 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
         }
         Action::Claim => claim_in_place(held, shared),
         Action::Give { from, until } => {
-            let Some(number) = socket.as_ref().map(OwnedFd::as_raw_fd) else { return Event::Refused };
+            let Some(number) = socket.as_ref().map(Theirs::number) else { return Event::Refused };
             let home = shared.home_now(direction);
             let (at, run) = shared.place(direction, from, home);
             let mut sent = Event::Refused;
@@ -146,7 +165,7 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
             sent
         }
         action => {
-            let number = socket.as_ref().map_or(-1, OwnedFd::as_raw_fd);
+            let number = socket.as_ref().map_or(-1, Theirs::number);
             let event = drain::act(held, number, shared, direction, action);
             if let (Action::Room(bytes), Event::Done) = (action, event) {
                 // A buffer whose size is set does not grow by itself any more, and so takes less than it might.
@@ -181,15 +200,10 @@ pub(crate) fn take_bells_out(held: &mut Inner, fd: c_int, shared: &Shared) {
     let is_there = || {
         shared.given(direction).load(Ordering::SeqCst) >= rung && kernel::pending(fd) == before.saturating_add(behind)
     };
-    if !(0..BELL_TRIES).any(|_| {
-        is_there() || {
-            kernel::nap();
-            false
-        }
-    }) {
+    if kernel::soon(0, BELL_TRIES, || is_there().then_some(0)).is_none() {
         return;
     }
-    let Some(socket) = borrow(held, fd, shared).filter(|socket| kernel::takes(socket.as_raw_fd(), before)) else {
+    let Some(socket) = borrow(held, fd, shared).filter(|socket| kernel::takes(socket.number(), before)) else {
         return;
     };
     let mut left = before;
@@ -198,7 +212,7 @@ pub(crate) fn take_bells_out(held: &mut Inner, fd: c_int, shared: &Shared) {
         let want = left.min(PIECE as u64) as usize;
         let Ok(got @ 1..) = kernel::take(fd, bytes.as_mut_ptr(), want, false) else { break };
         left -= got as u64;
-        if !give_all(socket.as_raw_fd(), bytes.get(..got).unwrap_or(&[])) {
+        if !give_all(socket.number(), bytes.get(..got).unwrap_or(&[])) {
             return break_off(fd);
         }
     }
@@ -236,8 +250,29 @@ pub(crate) fn take_along(held: &mut Held<'_>, shared: &Shared) -> bool {
     machine.taken
 }
 
+/// The peer's socket.
+enum Theirs {
+    Borrowed(OwnedFd),
+    #[cfg(test)]
+    OfTest(c_int),
+}
+
+impl Theirs {
+    fn number(&self) -> c_int {
+        match self {
+            Self::Borrowed(socket) => socket.as_raw_fd(),
+            #[cfg(test)]
+            Self::OfTest(socket) => *socket,
+        }
+    }
+}
+
 /// The peer's own socket, as long as this is kept; none where the system does not allow it, or it is not to be found.
-fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<OwnedFd> {
+fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<Theirs> {
+    #[cfg(test)]
+    if let Some(socket) = crate::explore::borrow(fd) {
+        return socket.map(Theirs::OfTest);
+    }
     let peer = held.peer();
     let pid = Pid::from_raw(i32::try_from(shared.process(peer).load(Ordering::Acquire)).ok()?)?;
     let number = i32::try_from(shared.descriptor(peer).load(Ordering::Acquire).checked_sub(1)?).ok()?;
@@ -247,7 +282,7 @@ fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<OwnedFd> {
     let is_it = sockopt::socket_cookie(&socket) == Ok(shared.cookie(peer).load(Ordering::Acquire))
         && sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
         && is_of_this_connection(fd, &socket);
-    is_it.then_some(socket)
+    is_it.then_some(Theirs::Borrowed(socket))
 }
 
 /// Over TCP the names of both ends tell. Sockets of a pair have none; there the number that the peer has said is all there is.
@@ -278,6 +313,10 @@ pub(crate) fn tell_where(held: &Inner, fd: c_int, shared: &Shared) {
 /// A program that knows nothing of the ring is about to read the socket, and what lies in the ring cannot be had any more in any
 /// other way: what it reads is an error and not an end. Another socket whose peer has reset it takes the descriptor's place.
 pub(crate) fn break_off(fd: c_int) {
+    #[cfg(test)]
+    if crate::explore::break_off(fd) {
+        return;
+    }
     let Ok((ours, other)) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
     else {

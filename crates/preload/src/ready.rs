@@ -8,14 +8,15 @@ use rustix::event::PollFlags;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM};
 
 use crate::connection::{Connection, Held, State};
+use crate::fault::Fault;
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
 use crate::sleepers::{Counted, Present};
 use crate::state::Source;
-use crate::{bells, chime, drain, kernel, pour, receive, send, table, wait};
+use crate::{bells, chime, drain, fault, kernel, pour, receive, send, table, wait};
 
 /// How far a connection's news have been told to one who wants to hear of changes only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Told {
     /// Bytes that had arrived by the ring.
     pub(crate) head: u64,
@@ -24,7 +25,7 @@ pub(crate) struct Told {
 }
 
 /// How one connection is to be waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Look {
     /// Events that stand now by the rings.
     pub(crate) ready: i16,
@@ -45,7 +46,7 @@ pub(crate) struct Look {
 }
 
 /// Those who are counted among the sleepers of a connection's bell, or of its chime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Others {
     OfBell(Present),
     OfChime(Present),
@@ -71,12 +72,18 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
+    /// Where it is counted.
+    #[cfg(test)]
+    pub(crate) fn counted(&self) -> [Option<Counted>; 3] {
+        [self.bell, self.chime, self.early]
+    }
+
     /// The thread is awake, maybe because it `heard` the chime. That is said before it is no longer
     /// counted, so nobody has made it silent yet.
     pub(crate) fn rise(&mut self, heard: bool) {
         let Self { connection: Some(connection), bell, chime, early } = std::mem::take(self) else { return };
         if heard {
-            connection.heard.store(true, Ordering::SeqCst);
+            connection.heard.store(1, Ordering::SeqCst);
         }
         let counts = [(&connection.sleepers, bell), (&connection.listeners, chime), (&connection.early, early)];
         for (sleepers, counted) in counts {
@@ -166,6 +173,9 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
             chime::arm(held, &shared, wish);
             look.armed = true;
             look.chime = chime::to_wait_for(held, &shared);
+        }
+        if fault::is_planted(Fault::NoLookAgain) {
+            return look;
         }
         let again = standing(held, fd, &shared, wanted).since(told);
         (look.ready, look.news) = (again.ready, again.news);

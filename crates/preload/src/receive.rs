@@ -113,7 +113,7 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
         let Some(mut held) = table::hold(fd, connection) else { return };
         held.receiving = held.receiving.saturating_sub(1);
         if result > 0 && flags & libc::MSG_PEEK == 0 {
-            held.counts().received.fetch_add(result as u64, Ordering::Relaxed);
+            held.count_received(result as usize);
             held.operations += 1;
         }
         meeting::advance(&mut held, fd);
@@ -230,7 +230,7 @@ fn back(
     Way::Done(got as isize)
 }
 
-fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
+pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     if held.incoming.has_left() {
         return after_ring(held, fd, to, look, how);
@@ -513,7 +513,7 @@ fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, 
                 if look {
                     return Step::Bytes(got);
                 }
-                held.counts().received.fetch_add(bytes as u64, Ordering::Relaxed);
+                held.count_received(bytes);
                 if bytes == len {
                     continue;
                 }

@@ -4,20 +4,22 @@
 //! commits what it took by a compare-and-swap on the tail word, so it takes nothing once either end has switched; what then
 //! still lies before the border it reads on (`read_on`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use overside_memory::kernels::copy_racing;
 
 use crate::far::{self, Fate};
+use crate::fault::{self, Fault};
 use crate::iovecs::Cursor;
 use crate::layout::{DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, Shared, UNREAD_MAX};
+use crate::word::Word;
 
 /// What the peer wrote into the shared memory makes no sense.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
 /// The sending side of a direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Sender {
     /// Bytes written, ever.
     pub(crate) head: u64,
@@ -29,8 +31,8 @@ pub(crate) struct Sender {
     /// Bytes that may lie unread in the deep ring; pieces of it that have memory, a bit each.
     most: u64,
     pieces: u32,
-    /// Since when the ring has been full with the receiver where it is; 0 when it is not.
-    full_since_ns: u64,
+    /// Since when the ring has been full with the receiver where it is, if it is.
+    full_since_ns: Option<u64>,
     /// Between hosts: bytes that fit now.
     far_room: Option<u64>,
 }
@@ -50,7 +52,7 @@ impl Sender {
         stuck: false,
         most: 0,
         pieces: 0,
-        full_since_ns: 0,
+        full_since_ns: None,
         far_room: None,
     };
 
@@ -69,7 +71,7 @@ impl Sender {
             return Err(Corrupt);
         }
         if tail != self.tail {
-            (self.tail, self.full_since_ns, self.stuck) = (tail, 0, false);
+            (self.tail, self.full_since_ns, self.stuck) = (tail, None, false);
         }
         Ok(Taken { tail, switched })
     }
@@ -91,7 +93,7 @@ impl Sender {
 
     /// What was written has reached the receiver in another way; it goes on behind.
     pub(crate) fn go_on(&mut self) {
-        (self.tail, self.stuck, self.full_since_ns) = (self.head, false, 0);
+        (self.tail, self.stuck, self.full_since_ns) = (self.head, false, None);
     }
 
     /// What was last seen of the receiver's position.
@@ -117,7 +119,7 @@ impl Sender {
         } else {
             self.home = Home { before: self.home.now, now: ring, from: self.head, ..self.home };
         }
-        self.full_since_ns = 0;
+        self.full_since_ns = None;
         shared.home(direction).store(self.home.pack(), Ordering::Release);
     }
 
@@ -155,10 +157,8 @@ impl Sender {
         if !self.may_deepen() {
             return false;
         }
-        if self.full_since_ns == 0 {
-            self.full_since_ns = now_ns.max(1);
-        }
-        if now_ns.saturating_sub(self.full_since_ns) < FULL_NS || !self.may_move() {
+        let since = *self.full_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since) < FULL_NS || !self.may_move() || fault::is_planted(Fault::StaysShallow) {
             return false;
         }
         let most = most();
@@ -169,7 +169,7 @@ impl Sender {
         self.pieces = 0;
         let first = self.head % DEEP / PIECE;
         if !shared.populate_piece(direction, first) {
-            self.full_since_ns = now_ns.max(1);
+            self.full_since_ns = Some(now_ns);
             return false;
         }
         self.most = most;
@@ -228,6 +228,18 @@ impl Sender {
         self.head - before
     }
 
+    /// It does not wait for a deeper ring.
+    #[cfg(test)]
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.full_since_ns.is_none()
+    }
+
+    /// Its ring is full, and no other can be had.
+    #[cfg(test)]
+    pub(crate) fn fill(&mut self) {
+        (self.head, self.stuck) = (SMALL, true);
+    }
+
     /// Bytes that can lie in the ring unread, whatever the peer says.
     pub(crate) fn in_ring_at_most(&self) -> u64 {
         if self.far_room.is_some() { far::RING } else { UNREAD_MAX }
@@ -250,7 +262,7 @@ impl Sender {
 }
 
 /// The receiving side of a direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Receiver {
     /// Bytes taken, ever.
     pub(crate) tail: u64,
@@ -297,6 +309,8 @@ impl Receiver {
             let Some((place, len)) = to.peek(run.min(until - at) as usize).filter(|(_, len)| *len > 0) else { break };
             // SAFETY: [preload-shared] [preload-program] a run of the ring; the program's buffer.
             unsafe { copy_racing(place, source, len) };
+            #[cfg(test)]
+            crate::explore::note_bytes(place, len);
             to.advance(len);
             at += len as u64;
         }
@@ -308,7 +322,7 @@ impl Receiver {
     pub(crate) fn read_on(
         shared: &Shared,
         direction: usize,
-        position: &AtomicU64,
+        position: &Word,
         border: u64,
         to: &mut Cursor<'_>,
         look: bool,

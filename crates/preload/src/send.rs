@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
+use crate::fault::{self, Fault};
 use crate::iovecs::{self, Cursor};
 use crate::layout::{DEEP, LARGE, SWITCHED, Shared};
 use crate::receive::Way;
@@ -15,7 +16,7 @@ use crate::{bells, chime, drain, errno, kernel, meeting, pace, real, table, wait
 use libc::iovec;
 
 /// What one attempt came to.
-enum Step {
+pub(crate) enum Step {
     Bytes(usize),
     /// The ring is full.
     Full,
@@ -191,7 +192,7 @@ fn back(
     Way::Done(sent as isize)
 }
 
-fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
+pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     let direction = held.end;
     if !held.outgoing.has_left() && shared.far(|far| far.is_broken()) == Some(true) {
@@ -246,7 +247,7 @@ fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     // The head alone was stored so that it goes out together with the bytes.
     fence(Ordering::SeqCst);
     drain::ring(held, fd, &shared, bells::DATA);
-    if shared.left(held.peer()).load(Ordering::SeqCst) != 0 {
+    if shared.left(held.peer()).load(Ordering::SeqCst) != 0 && !fault::is_planted(Fault::NoLookForLeft) {
         let unsent = drain::unsend(held, fd, &shared, bytes);
         if unsent > 0 {
             bytes -= unsent;
@@ -270,6 +271,10 @@ pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
 
 /// Bytes that the kernel would have buffered: over TCP its buffers grow by themselves, unless the program has set their size.
 fn kernel_room(fd: c_int, unix: bool) -> u64 {
+    #[cfg(test)]
+    if crate::explore::is_on() {
+        return DEEP;
+    }
     let size = rustix::net::sockopt::socket_send_buffer_size(kernel::borrowed(fd)).unwrap_or(0) as u64;
     let locked = meeting::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
     if unix || locked { size.max(LARGE) } else { DEEP }

@@ -2,14 +2,14 @@
 
 use std::ffi::c_int;
 
-use crate::connection::{Connection, State};
+use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::leaving::Unread;
 use crate::receive::{AGAIN_TRIES, Step, progress};
 use crate::{drain, errno, kernel, pour, table};
 
 /// Who reads the socket once a connection has gone back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reader {
     /// This process, by calls of this library: what is unread is taken along.
     Here,
@@ -43,25 +43,6 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
         }
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
-            if let Some(shared) = held.shared().filter(|_| connection.state() == State::Ring && !reader.is_covered()) {
-                pour::take_bells_out(&mut held, fd, &shared);
-            }
-            drain::leave_with(&mut held, fd, reason, Unread::SentAgain);
-            if held.shared().is_none() || connection.state() != State::Ring {
-                return;
-            }
-            let step = progress(&mut held, fd);
-            drain::respond(&mut held, fd);
-            let Some(shared) = held.ring() else { return };
-            if held.outgoing.has_backlog() {
-                drain::push_all(&mut held, fd, &shared);
-            }
-            let bells_are_gone =
-                matches!(step, Step::Plain | Step::End | Step::Bytes(_)) && !drain::is_unheard(&held, &shared);
-            let there = pour::in_place_of_sender(&mut held, fd, &shared, !reader.is_covered());
-            if there && drain::finish(&mut held, fd) {
-                return;
-            }
             // What is not there yet is read from the ring, if the sender does not come first.
             let patience = match reader {
                 Reader::Here => 0,
@@ -70,18 +51,52 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
                 Reader::Kernel | Reader::Stranger | Reader::Beside if kernel::is_over(fd) => WAKE_TRIES,
                 Reader::Kernel | Reader::Stranger | Reader::Beside => AGAIN_TRIES,
             };
-            if (bells_are_gone && there || attempt >= patience) && !held.outgoing.has_backlog() {
-                match reader {
-                    Reader::Stranger if pour::is_lost(&held, fd, &shared) => pour::break_off(fd),
-                    Reader::Beside if pour::is_lost(&held, fd, &shared) => kernel::set_inherited(fd, false),
-                    _ => {}
-                }
+            if attempt_at(&mut held, fd, reason, reader, attempt >= patience) == Settled::Done {
                 return;
             }
             drop(held);
             kernel::nap();
         }
     });
+}
+
+/// What an attempt came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Done,
+    /// Not yet.
+    Not,
+}
+
+/// One attempt, by one who has the connection's lock; when patience `is_over`, what is not there yet stays where it is.
+pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader: Reader, is_over: bool) -> Settled {
+    if let Some(shared) = held.ring().filter(|_| !reader.is_covered()) {
+        pour::take_bells_out(held, fd, &shared);
+    }
+    drain::leave_with(held, fd, reason, Unread::SentAgain);
+    if held.ring().is_none() {
+        return Settled::Done;
+    }
+    let step = progress(held, fd);
+    drain::respond(held, fd);
+    let Some(shared) = held.ring() else { return Settled::Done };
+    if held.outgoing.has_backlog() {
+        drain::push_all(held, fd, &shared);
+    }
+    let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_)) && !drain::is_unheard(held, &shared);
+    let there = pour::in_place_of_sender(held, fd, &shared, !reader.is_covered());
+    if there && drain::finish(held, fd) {
+        return Settled::Done;
+    }
+    if (bells_are_gone && there || is_over) && !held.outgoing.has_backlog() {
+        match reader {
+            Reader::Stranger if pour::is_lost(held, fd, &shared) => pour::break_off(fd),
+            Reader::Beside if pour::is_lost(held, fd, &shared) => kernel::set_inherited(fd, false),
+            _ => {}
+        }
+        return Settled::Done;
+    }
+    Settled::Not
 }
 
 /// The same of one to another host. Its unread bytes come again through the kernel, if it says in time how far it has read: it may itself
@@ -98,7 +113,7 @@ fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
     for attempt in 0..BACKLOG_TRIES {
         let Some(mut held) = table::hold(fd, connection) else { return };
         drain::leave(&mut held, fd, reason);
-        if held.shared().is_none() || connection.state() != State::Ring {
+        if held.ring().is_none() {
             break;
         }
         let step = progress(&mut held, fd);

@@ -25,21 +25,22 @@ use rustix::io::Errno;
 use rustix::thread::{Timespec, futex};
 
 use crate::pace;
+use crate::word::Word;
 
 /// How many there are, of which generation; and how many wait for them.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
-    word: AtomicU32,
+    word: Word,
     waiting: AtomicU32,
 }
 
 /// That a thread is counted, in this generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Counted(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Counted(u64);
 
 impl Sleepers {
     pub(crate) const fn new() -> Self {
-        Self { word: AtomicU32::new(0), waiting: AtomicU32::new(0) }
+        Self { word: Word::new(0), waiting: AtomicU32::new(0) }
     }
 
     /// One more. The caller holds the connection's lock.
@@ -49,7 +50,7 @@ impl Sleepers {
 
     /// One less, unless it is of a generation that was given up. With the last one a generation ends.
     pub(crate) fn leave(&self, counted: Counted) {
-        let less = |word: u32| match threads(word) {
+        let less = |word: u64| match threads(word) {
             _ if word / GENERATION != counted.0 => None,
             0 => None,
             1 => Some(next_generation(word)),
@@ -59,8 +60,13 @@ impl Sleepers {
             && threads(before) == 1
             && self.waiting.load(Ordering::SeqCst) > 0
         {
-            let _ = futex::wake(&self.word, futex::Flags::PRIVATE, i32::MAX as u32);
+            let _ = futex::wake(self.word.half(), futex::Flags::PRIVATE, i32::MAX as u32);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn word(&self) -> &Word {
+        &self.word
     }
 
     pub(crate) fn any(&self) -> bool {
@@ -70,8 +76,12 @@ impl Sleepers {
     /// Until those who were counted then have left, or another has come; a millisecond at most.
     /// False when a signal's handler came in between.
     pub(crate) fn outwait(&self, then: Present) -> bool {
+        #[cfg(test)]
+        if crate::explore::is_on() {
+            return crate::explore::when(|| (self.now() != then).then_some(1)) == 1;
+        }
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let slept = futex::wait(&self.word, futex::Flags::PRIVATE, then.0, Some(&MILLISECOND));
+        let slept = futex::wait(self.word.half(), futex::Flags::PRIVATE, then.0 as u32, Some(&MILLISECOND));
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         slept != Err(Errno::INTR)
     }
@@ -104,25 +114,38 @@ impl Sleepers {
 }
 
 /// Since when those who are counted have been waited for, if they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Patience {
     since_ns: Option<u64>,
 }
 
-fn threads(word: u32) -> u32 {
+fn threads(word: u64) -> u64 {
     word % GENERATION
 }
 
-fn next_generation(word: u32) -> u32 {
-    (word / GENERATION).wrapping_add(1).wrapping_mul(GENERATION)
+fn next_generation(word: u64) -> u64 {
+    (word / GENERATION + 1) % GENERATIONS * GENERATION
 }
 
 /// Those who were counted at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Present(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Present(u64);
+
+impl Present {
+    pub(crate) fn is_anybody(self) -> bool {
+        threads(self.0) > 0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(word: u64) -> Self {
+        Self(word)
+    }
+}
 
 /// What the generation is counted in; below it, threads.
-const GENERATION: u32 = 1 << 20;
+const GENERATION: u64 = 1 << 20;
+/// All of it lies in the half that a thread can sleep on.
+const GENERATIONS: u64 = 1 << 12;
 /// A thread that was woken has long had a processor by then.
 const PATIENCE_NS: u64 = 1_000_000_000;
 const MILLISECOND: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use crate::layout::Shared;
 
 /// The life of a connection in this process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Life {
     /// Through the kernel, every byte counted. The ends may still meet.
     Apart,
@@ -219,7 +219,7 @@ impl Source {
 }
 
 /// The other end is looked for. A socket of ours on which it may come by, or the one on which it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Search {
     Silent,
     Listening(c_int),
@@ -229,7 +229,7 @@ pub(crate) enum Search {
 }
 
 /// A socket for datagrams, the number made up for this once, and the other end's when it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Knocking {
     pub(crate) socket: c_int,
     pub(crate) nonce: [u8; 16],
@@ -246,14 +246,14 @@ impl Search {
 }
 
 /// Where the other end is, as far as addresses tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Host {
     This,
     Other,
 }
 
 /// What the socket is, and what the program has set that has to wait until it is the kernel's again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     /// The program wants Nagle's algorithm, for which bells must not wait; it has put the cork in, which means nothing in the rings.
     Tcp { nagle: bool, cork: bool },

@@ -12,7 +12,8 @@ use overside_memory::kernels;
 use rustix::io::Errno;
 
 use crate::bells;
-use crate::connection::{Connection, Held, State};
+use crate::connection::{Connection, Held, Inner};
+use crate::fault::{self, Fault};
 use crate::layout::{SWITCHED, Shared};
 use crate::pace::{self, Pace};
 use crate::ready::Watch;
@@ -23,7 +24,7 @@ use crate::{drain, epoll, errno, kernel, near, real, receive, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
-struct Scene {
+struct Scene<'a> {
     shared: Shared,
     end: usize,
     /// Our positions: bytes that we have taken, bytes of ours that the peer has.
@@ -31,23 +32,33 @@ struct Scene {
     taken: u64,
     /// Where the next byte will lie.
     next: *const u8,
-    pace: &'static Pace,
+    pace: &'a Pace,
+}
+
+impl Scene<'_> {
+    /// Whether there may be what is waited for.
+    #[inline]
+    fn stirs(&self, wish: u64) -> bool {
+        if wish == bells::DATA {
+            return Receiver::is_stirring(&self.shared, self.end ^ 1, self.tail);
+        }
+        self.shared.tail(self.end).load(Ordering::Acquire) != self.taken || self.shared.is_new()
+    }
 }
 
 /// Waits until a receive is worth another look. `Err` is an errno for the program.
 pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
-    let stirring = |scene: &Scene| Receiver::is_stirring(&scene.shared, scene.end ^ 1, scene.tail);
-    let watched = |scene: &Scene| {
+    let watched = |scene: &Scene<'_>| {
         // The bytes come over together with the word that tells of them, not only once that is here.
         kernels::prefetch(scene.next);
-        stirring(scene)
+        scene.stirs(bells::DATA)
     };
     if spin(&scene, true, watched) {
         leave(connection);
         return Ok(());
     }
-    match nap(fd, connection, bells::DATA, None, stirring) {
+    match nap(fd, connection, bells::DATA, None) {
         Nap::Woken => {
             leave(connection);
             return Ok(());
@@ -58,20 +69,16 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
         }
         Nap::Kernel => {}
     }
-    match doze(fd, connection, bells::DATA, |scene| stirring(scene)) {
-        Doze::Awake => {
-            leave(connection);
-            Ok(())
-        }
-        Doze::Kernel(counted) => {
-            let slept = sleep(fd);
-            rise(connection, counted);
-            leave(connection);
-            let reset = slept == Err(libc::ECONNRESET);
-            after_sleep(fd, connection, reset);
-            if reset { Ok(()) } else { slept }
-        }
-    }
+    let Some(counted) = doze(fd, connection, bells::DATA) else {
+        leave(connection);
+        return Ok(());
+    };
+    let slept = sleep(fd);
+    awake(connection, counted);
+    leave(connection);
+    let reset = slept == Err(libc::ECONNRESET);
+    after_sleep(fd, connection, reset);
+    if reset { Ok(()) } else { slept }
 }
 
 /// How long one call may wait in all: the kernel counts one SO_SNDTIMEO from wait to wait, and not what lies between them.
@@ -121,23 +128,18 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection, limit: &mut L
 
 fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
     let Some(scene) = enter(fd, connection) else { return Ok(()) };
-    let stirring =
-        |scene: &Scene| scene.shared.tail(scene.end).load(Ordering::Acquire) != scene.taken || scene.shared.is_new();
-    if spin(&scene, false, stirring) {
+    if spin(&scene, false, |scene| scene.stirs(bells::ROOM)) {
         leave(connection);
         return Ok(());
     }
-    let result = if !near::is_possible() || scene.shared.is_far() {
-        match doze(fd, connection, bells::ROOM, |scene| stirring(scene)) {
-            Doze::Awake => Ok(()),
-            Doze::Kernel(counted) => {
-                let result = sleep_for_room(fd, limit);
-                rise(connection, counted);
-                result
-            }
-        }
+    let result = if near::is_possible() && !scene.shared.is_far() {
+        nap_for_room(fd, connection, limit)
+    } else if let Some(counted) = doze(fd, connection, bells::ROOM) {
+        let result = sleep_for_room(fd, limit);
+        awake(connection, counted);
+        result
     } else {
-        nap_for_room(fd, connection, limit, stirring)
+        Ok(())
     };
     leave(connection);
     if result == Err(libc::ECONNRESET) {
@@ -149,14 +151,9 @@ fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result
 
 /// One nap, until there may be room, the peer has gone, or the time of a send is over. The caller looks after each: it may have become
 /// time for a deeper ring.
-fn nap_for_room(
-    fd: c_int,
-    connection: &'static Connection,
-    limit: &mut Limit,
-    stirring: impl Fn(&Scene) -> bool,
-) -> Result<(), c_int> {
+fn nap_for_room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
     let left_ns = limit.left_ns(fd)?;
-    match nap(fd, connection, bells::ROOM, left_ns, &stirring) {
+    match nap(fd, connection, bells::ROOM, left_ns) {
         Nap::Woken | Nap::Kernel => Ok(()),
         Nap::Interrupted => Err(libc::EINTR),
     }
@@ -214,50 +211,29 @@ enum Nap {
 
 /// A short sleep on the word that the peer wakes: cheaper than a bell for both. Only while nothing but the ring's bytes, or room there, is
 /// expected; whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep is soon followed by a look there.
-fn nap(
-    fd: c_int,
-    connection: &'static Connection,
-    wish: u64,
-    limit_ns: Option<u64>,
-    stirring: impl Fn(&Scene) -> bool,
-) -> Nap {
+fn nap(fd: c_int, connection: &'static Connection, wish: u64, limit_ns: Option<u64>) -> Nap {
     let for_room = wish == bells::ROOM;
     if !near::is_possible() || connection.timed.load(Ordering::Relaxed) && !for_room {
         return Nap::Kernel;
     }
-    let Some(mut held) = table::hold(fd, connection).filter(|_| connection.state() == State::Ring) else {
-        return Nap::Woken;
-    };
-    let Some(scene) = scene_of(connection, &held) else { return Nap::Woken };
-    drain::respond(&mut held, fd);
-    if scene.shared.is_far() {
-        return Nap::Kernel;
-    }
-    let (shared, end) = (scene.shared, held.end);
-    let in_ring = held.source(&shared) == Source::Ring;
-    if for_room && held.outgoing.has_left() {
-        return Nap::Woken;
-    }
-    if !for_room && (held.outgoing.has_left() || !in_ring) {
-        return Nap::Kernel;
-    }
-    let word = shared.bell(end);
-    let armed = bells::arm_near(word, wish);
-    if stirring(&scene) || shared.tail(end).load(Ordering::SeqCst) & SWITCHED != 0 {
-        return Nap::Woken;
-    }
-    if shared.gone(end ^ 1).load(Ordering::SeqCst) != 0 {
-        drop(held);
-        if for_room {
-            // Its end of the stream is on its way.
-            kernel::nap();
-        }
-        return Nap::Kernel;
-    }
+    let Some(mut held) = table::hold(fd, connection) else { return Nap::Woken };
+    let Some(Scene { shared, end, .. }) = scene_of(connection, &held) else { return Nap::Woken };
+    let before = before_nap(&mut held, fd, wish);
     drop(held);
+    let armed = match before {
+        BeforeNap::Awake => return Nap::Woken,
+        BeforeNap::Kernel => return Nap::Kernel,
+        BeforeNap::GoneSoon => {
+            if for_room {
+                kernel::nap();
+            }
+            return Nap::Kernel;
+        }
+        BeforeNap::Word(armed) => armed,
+    };
     let slept = match limit_ns {
-        None => near::sleep(word, armed),
-        Some(limit) => near::sleep_within(word, armed, limit),
+        None => near::sleep(shared.bell(end), armed),
+        Some(limit) => near::sleep_within(shared.bell(end), armed, limit),
     };
     cancellation_point();
     match slept {
@@ -265,6 +241,42 @@ fn nap(
         near::Slept::Interrupted => Nap::Interrupted,
         near::Slept::Woken | near::Slept::InVain => Nap::Kernel,
     }
+}
+
+/// What one who wants to sleep on the word is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BeforeNap {
+    /// Look again.
+    Awake,
+    /// Sleep in the kernel, which is to say what comes.
+    Kernel,
+    /// The peer has gone, and its end of the stream is on its way.
+    GoneSoon,
+    /// Sleep as long as the word is this.
+    Word(u64),
+}
+
+/// By one who has the connection's lock.
+pub(crate) fn before_nap(held: &mut Held<'_>, fd: c_int, wish: u64) -> BeforeNap {
+    let Some(scene) = scene_of(held.connection, held) else { return BeforeNap::Awake };
+    drain::respond(held, fd);
+    if scene.shared.is_far() {
+        return BeforeNap::Kernel;
+    }
+    let (shared, end) = (scene.shared, scene.end);
+    match wish {
+        bells::ROOM if held.outgoing.has_left() => return BeforeNap::Awake,
+        bells::DATA if held.outgoing.has_left() || held.source(&shared) != Source::Ring => return BeforeNap::Kernel,
+        _ => {}
+    }
+    let armed = bells::arm_near(shared.bell(end), wish);
+    if scene.stirs(wish) || shared.tail(end).load(Ordering::SeqCst) & SWITCHED != 0 {
+        return BeforeNap::Awake;
+    }
+    if shared.gone(end ^ 1).load(Ordering::SeqCst) != 0 {
+        return BeforeNap::GoneSoon;
+    }
+    BeforeNap::Word(armed)
 }
 
 /// A thread that was cancelled ends here, where nothing is held: before a call that rings may serve without the kernel, and after a sleep.
@@ -277,64 +289,70 @@ pub(crate) fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-enum Doze {
-    Awake,
-    /// Armed, nothing there: sleep. Counted, unless what comes is for good and no wake byte.
-    Kernel(Option<Counted>),
-}
-
 /// Awake again.
-fn rise(connection: &Connection, counted: Option<Counted>) {
+pub(crate) fn awake(connection: &Connection, counted: Option<Counted>) {
     if let Some(counted) = counted {
         connection.sleepers.leave(counted);
     }
 }
 
+/// What one who wants to sleep in the kernel is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BeforeSleep {
+    /// Look again.
+    Look,
+    /// Look again in a moment: what is waited for comes past the kernel.
+    Soon,
+    /// Wait until these have run.
+    Others(Present),
+    /// Sleep. Counted, unless what comes is for good and no wake byte.
+    Kernel(Option<Counted>),
+}
+
+/// None when there is something to look at; else the thread is to sleep in the kernel.
+fn doze(fd: c_int, connection: &'static Connection, wish: u64) -> Option<Option<Counted>> {
+    let mut held = table::hold(fd, connection)?;
+    let before = before_sleep(&mut held, fd, wish);
+    drop(held);
+    match before {
+        BeforeSleep::Look => {}
+        BeforeSleep::Soon => kernel::nap(),
+        BeforeSleep::Others(present) => drop(connection.sleepers.outwait(present)),
+        BeforeSleep::Kernel(counted) => return Some(counted),
+    }
+    None
+}
+
 /// Everything that must be in order before sleeping: the peer's switch is answered, bells of before are eaten, the wish is
-/// there, and still nothing has happened.
-fn doze(fd: c_int, connection: &'static Connection, wish: u64, stirring: impl Fn(&Scene) -> bool) -> Doze {
-    let Some(mut held) = table::hold(fd, connection) else { return Doze::Awake };
-    if connection.state() != State::Ring {
-        return Doze::Awake;
-    }
-    let Some(scene) = scene_of(connection, &held) else { return Doze::Awake };
+/// there, and still nothing has happened. By one who has the connection's lock.
+pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, wish: u64) -> BeforeSleep {
+    let Some(scene) = scene_of(held.connection, held) else { return BeforeSleep::Look };
     let shared = scene.shared;
-    drain::respond(&mut held, fd);
-    if held.outgoing.has_backlog() {
-        // The peer waits for these bytes; do not sleep on them.
-        drop(held);
-        kernel::nap();
-        return Doze::Awake;
-    }
-    if drain::is_unsettled(&held) {
-        // That comes past the kernel.
-        drop(held);
-        kernel::nap();
-        return Doze::Awake;
+    drain::respond(held, fd);
+    // The peer waits for these bytes; do not sleep on them. Nor on what the other host is to say.
+    if held.outgoing.has_backlog() || drain::is_unsettled(held) {
+        return BeforeSleep::Soon;
     }
     if held.incoming.has_left() {
-        return Doze::Kernel(None);
+        return BeforeSleep::Kernel(None);
     }
-    let started = shared.start(held.peer()).load(Ordering::SeqCst);
-    if stirring(&scene) {
-        return Doze::Awake;
+    let has_begun = shared.start(held.peer()).load(Ordering::SeqCst) != 0;
+    if scene.stirs(wish) {
+        return BeforeSleep::Look;
     }
-    // A peer that has not started cannot ring.
-    if started == 0 && wish == bells::ROOM {
-        drop(held);
-        kernel::nap();
-        return Doze::Awake;
+    // A peer that has not begun cannot ring.
+    if !has_begun && wish == bells::ROOM {
+        return BeforeSleep::Soon;
     }
-    if let Some(others) = eat(&mut held, fd, &shared) {
-        drop(held);
-        connection.sleepers.outwait(others);
-        return Doze::Awake;
+    if let Some(others) = eat(held, fd, &shared) {
+        return BeforeSleep::Others(others);
     }
     shared.wish(held.end, wish);
-    if stirring(&scene) || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0 && !held.outgoing.has_left() {
-        return Doze::Awake;
+    let answered = held.outgoing.has_left() || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED == 0;
+    if (scene.stirs(wish) || !answered) && !fault::is_planted(Fault::NoLookAgain) {
+        return BeforeSleep::Look;
     }
-    Doze::Kernel(Some(connection.sleepers.join()))
+    BeforeSleep::Kernel(Some(held.connection.sleepers.join()))
 }
 
 /// Takes bells of before out of the kernel's stream, so that the next one wakes. Others whom the
@@ -345,7 +363,9 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Pre
         return None;
     }
     let connection = held.connection;
-    if let Some(others) = connection.sleepers.present(&mut held.patience) {
+    if let Some(others) = connection.sleepers.present(&mut held.patience)
+        && !fault::is_planted(Fault::EatsAtOnce)
+    {
         return Some(others);
     }
     if epoll::is_deaf(held, fd, shared) {
@@ -370,7 +390,7 @@ pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Pre
 }
 
 /// A look may have found what is no bell: the end, or bytes that somebody wrote past the library. The next receive tells.
-fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
+pub(crate) fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.ring() else { return };
     // Let the next receive look at the kernel. The bell that has woken this thread has done all that it is for.
@@ -385,14 +405,14 @@ fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
 }
 
 /// Begins watching: from here on the memory stays mapped.
-fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene> {
+fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene<'static>> {
     let held = table::hold(fd, connection)?;
     let scene = scene_of(connection, &held)?;
     connection.watchers.fetch_add(1, Ordering::SeqCst);
     Some(scene)
 }
 
-fn scene_of(connection: &'static Connection, held: &Held<'_>) -> Option<Scene> {
+fn scene_of<'a>(connection: &'a Connection, held: &Inner) -> Option<Scene<'a>> {
     let shared = held.ring()?;
     // What was known when there was no room: anything newer is worth a look.
     let taken = held.out.seen();
@@ -405,7 +425,7 @@ fn leave(connection: &'static Connection) {
 }
 
 /// Watches for a while. `naps`: if that is in vain, the sleep is one from which the scheduler may wake it on another core.
-fn spin(scene: &Scene, naps: bool, stirring: impl Fn(&Scene) -> bool) -> bool {
+fn spin(scene: &Scene<'_>, naps: bool, stirring: impl Fn(&Scene<'_>) -> bool) -> bool {
     let here = pace::processor() + 1;
     let (mine, theirs) = (scene.shared.processor(scene.end), scene.shared.processor(scene.end ^ 1));
     if mine.load(Ordering::Relaxed) != here {

@@ -1,6 +1,8 @@
 //! A sender as the models of races see it: a message is published, the wish is claimed, the waker goes off; anything may come in between.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::word::Word;
 
 use crate::bells::{self, DATA, Wake};
 
@@ -22,8 +24,8 @@ impl Sender {
     }
 
     /// Changes the word as `bells` does.
-    pub(crate) fn word(&mut self, change: impl FnOnce(&AtomicU64)) {
-        let word = AtomicU64::new(self.word);
+    pub(crate) fn word(&mut self, change: impl FnOnce(&Word)) {
+        let word = Word::new(self.word);
         change(&word);
         self.word = word.load(Ordering::SeqCst);
     }

@@ -20,10 +20,10 @@ use rustix::event::EventfdFlags;
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
-use crate::kernel::borrowed;
+use crate::fault::Fault;
 use crate::layout::Shared;
 use crate::sleepers::Present;
-use crate::{bells, drain, epoll, own};
+use crate::{bells, drain, epoll, fault, kernel, own};
 
 /// A new pair, for end 0 and for end 1; none when this process has enough of them.
 pub(crate) fn make() -> Option<[OwnedFd; 2]> {
@@ -69,11 +69,12 @@ pub(crate) fn drop_of(held: &mut Held<'_>) {
 /// its number, and who waits for it is to ask the kernel for more than its own.
 fn await_listeners(connection: &Connection, own: Option<c_int>) {
     for _ in 0..LISTENER_TRIES {
-        if !connection.listeners.any() {
+        let now = connection.listeners.now();
+        if !now.is_anybody() {
             return;
         }
-        own.into_iter().for_each(strike);
-        connection.listeners.outwait(connection.listeners.now());
+        own.into_iter().for_each(kernel::signal);
+        connection.listeners.outwait(now);
     }
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn arm(held: &Held<'_>, shared: &Shared, wish: u64) {
 /// Rings the other end's.
 pub(crate) fn ring(held: &Inner) {
     if let Some([first, second]) = held.chimes {
-        strike(if held.peer() == 0 { first } else { second });
+        kernel::signal(if held.peer() == 0 { first } else { second });
     }
 }
 
@@ -100,7 +101,7 @@ pub(crate) fn ring(held: &Inner) {
 pub(crate) fn pass_on(connection: &Connection) {
     let own = connection.chime.load(Ordering::Relaxed);
     if own != NONE {
-        strike(own);
+        kernel::signal(own);
     }
 }
 
@@ -108,21 +109,22 @@ pub(crate) fn pass_on(connection: &Connection) {
 /// in sets are told of what stands. Others in poll must have run before: it returns who they are.
 pub(crate) fn quiet(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
     let connection = held.connection;
-    if !connection.heard.load(Ordering::SeqCst) {
+    if connection.heard.load(Ordering::SeqCst) == 0 {
         return None;
     }
     let shared = held.ring()?;
-    if let Some(present) = connection.listeners.present(&mut held.patience_of_listeners) {
+    if let Some(present) = connection.listeners.present(&mut held.patience_of_listeners)
+        && !fault::is_planted(Fault::HushesAtOnce)
+    {
         return Some(present);
     }
-    connection.heard.store(false, Ordering::SeqCst);
+    connection.heard.store(0, Ordering::SeqCst);
     let own = connection.chime.load(Ordering::Relaxed);
     if own != NONE {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(borrowed(own), &mut count);
+        kernel::silence(own);
         if epoll::eaten(held, fd, &shared) {
             // It was rung again for a set, whose thread runs soon.
-            connection.heard.store(true, Ordering::SeqCst);
+            connection.heard.store(1, Ordering::SeqCst);
             return Some(connection.listeners.now());
         }
     }
@@ -145,10 +147,6 @@ pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, reason: Reason) {
         shared.chimes(held.end).store(0, Ordering::SeqCst);
     }
     drop_of(held);
-}
-
-fn strike(fd: c_int) {
-    let _ = rustix::io::write(borrowed(fd), &1u64.to_ne_bytes());
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@
 //! goes on if what wakes him is there *when he runs*, not when it came.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::word::Word;
 
 use crate::bells::{self, DATA, ROOM, Wake};
 
@@ -95,8 +97,8 @@ struct World {
 }
 
 impl World {
-    fn word(&mut self, change: impl FnOnce(&AtomicU64)) {
-        let word = AtomicU64::new(self.word);
+    fn word(&mut self, change: impl FnOnce(&Word)) {
+        let word = Word::new(self.word);
         change(&word);
         self.word = word.load(Ordering::SeqCst);
     }
