@@ -26,6 +26,8 @@ pub(crate) struct Outgoing {
     pub(crate) since: Instant,
     /// Messages that the queue pair had no room for yet.
     pub(crate) outbox: VecDeque<WorkRequest>,
+    /// Their bytes.
+    outbox_bytes: u64,
     pub(crate) in_flight: usize,
     /// Transmit buffers of what waits and what is in flight.
     pub(crate) lent: Lent,
@@ -36,12 +38,16 @@ pub(crate) struct Outgoing {
     pub(crate) unfinished: usize,
     /// The unfinished request that holds up later ones, and those.
     pub(crate) barrier: Option<u64>,
-    pub(crate) behind: VecDeque<Vec<u8>>,
+    behind: VecDeque<Vec<u8>>,
+    behind_bytes: u64,
     pub(crate) stream: Option<Stream>,
     /// Of parts that the peer sends, on a connection that this side opened.
     pub(crate) assembly: Assembly,
     /// When the session is to be woken.
     pub(crate) due: Option<Instant>,
+    /// Its worker has it among those with something to send, and among those with a time.
+    pub(crate) is_busy: bool,
+    pub(crate) is_timed: bool,
 }
 
 /// A stream that a session has begun.
@@ -67,6 +73,7 @@ impl Outgoing {
             buffer_bytes,
             since: now,
             outbox: VecDeque::new(),
+            outbox_bytes: 0,
             in_flight: 0,
             lent: Lent::default(),
             progressed: now,
@@ -74,9 +81,12 @@ impl Outgoing {
             unfinished: 0,
             barrier: None,
             behind: VecDeque::new(),
+            behind_bytes: 0,
             stream: None,
             assembly: Assembly::default(),
             due: None,
+            is_busy: false,
+            is_timed: false,
         }
     }
 
@@ -100,7 +110,8 @@ impl Outgoing {
     }
 
     fn queue_lent(&mut self, message: Message) {
-        self.lent.queue(message.size());
+        self.lent.queue(message.size(), message.bytes());
+        self.outbox_bytes += message.bytes();
         self.outbox.push_back(WorkRequest::send(0, message.into_view()));
     }
 
@@ -140,6 +151,28 @@ impl Outgoing {
         }
     }
 
+    /// The first `count` messages of the outbox were posted.
+    pub(crate) fn posted(&mut self, count: usize) {
+        self.outbox_bytes -= self.lent.bytes(self.in_flight, count);
+        self.in_flight += count;
+    }
+
+    /// Keeps a request until nothing holds it up any more.
+    pub(crate) fn hold_up(&mut self, request: &[u8]) {
+        self.behind_bytes += request.len() as u64;
+        self.behind.push_back(request.to_vec());
+    }
+
+    /// The next of those, if it may be carried out.
+    pub(crate) fn held_up(&mut self) -> Option<Vec<u8>> {
+        if self.behind.is_empty() || self.barrier.is_some() || self.overflows() {
+            return None;
+        }
+        let request = self.behind.pop_front()?;
+        self.behind_bytes -= request.len() as u64;
+        Some(request)
+    }
+
     /// The first message in flight is sent, or never will be.
     pub(crate) fn completed(&mut self, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -166,8 +199,7 @@ impl Outgoing {
 
     /// Bytes that wait for the peer, or for an unfinished request of its.
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        let behind = self.behind.iter().map(|message| message.len() as u64).sum::<u64>();
-        behind + self.ordered.held_bytes() + self.outbox.iter().map(WorkRequest::bytes).sum::<u64>()
+        self.behind_bytes + self.ordered.held_bytes() + self.outbox_bytes
     }
 }
 

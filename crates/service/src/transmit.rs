@@ -109,7 +109,8 @@ impl Message {
 /// What one connection's messages take, those that wait and those that are under way. Messages complete in order.
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
-    messages: VecDeque<Size>,
+    /// The buffer and the length of each, first those in flight and then those that wait.
+    messages: VecDeque<(Size, u64)>,
     large: usize,
     small: usize,
 }
@@ -123,13 +124,18 @@ impl Lent {
     }
 
     /// A message that [took](Self::lend) its buffer is queued: it is the last to be sent.
-    pub(crate) fn queue(&mut self, size: Size) {
-        self.messages.push_back(size);
+    pub(crate) fn queue(&mut self, size: Size, bytes: u64) {
+        self.messages.push_back((size, bytes));
+    }
+
+    /// Bytes of `count` messages behind the first `skipped`.
+    pub(crate) fn bytes(&self, skipped: usize, count: usize) -> u64 {
+        self.messages.iter().skip(skipped).take(count).map(|(_, bytes)| bytes).sum()
     }
 
     /// The first of those queued is sent.
     pub(crate) fn sent(&mut self) {
-        if let Some(count) = self.messages.pop_front().and_then(|size| self.count(size)) {
+        if let Some(count) = self.messages.pop_front().and_then(|(size, _)| self.count(size)) {
             *count -= 1;
         }
     }

@@ -223,15 +223,16 @@ impl<S: System> Worker<S> {
     fn wake_due(&mut self) {
         for at in (0..self.timed.len()).rev() {
             let queue_pair = self.timed[at];
-            let due = self.connections.get_mut(&queue_pair).map(|c| &mut c.out.due);
-            match due {
-                Some(Some(due)) if *due > self.now => {}
-                Some(due @ Some(_)) => {
-                    *due = None;
-                    self.timed.swap_remove(at);
+            let out = self.connections.get_mut(&queue_pair).map(|c| &mut c.out);
+            if out.as_ref().and_then(|out| out.due).is_some_and(|due| due > self.now) {
+                continue;
+            }
+            self.timed.swap_remove(at);
+            if let Some(out) = out {
+                out.is_timed = false;
+                if out.due.take().is_some() {
                     self.attend(queue_pair, |session, context| session.woken(context));
                 }
-                Some(None) | None => drop(self.timed.swap_remove(at)),
             }
         }
     }
@@ -253,11 +254,11 @@ impl<S: System> Worker<S> {
         if out.overflows() {
             return self.dismiss(queue_pair, "it asks on and on and takes no answer");
         }
-        if out.due.is_some() && !self.timed.contains(&queue_pair) {
+        if out.due.is_some() && !std::mem::replace(&mut out.is_timed, true) {
             self.timed.push(queue_pair);
         }
         let waiting = out.waiting_bytes();
-        if !self.busy.contains(&queue_pair) {
+        if !std::mem::replace(&mut out.is_busy, true) {
             self.busy.push(queue_pair);
         }
         // Many that leave a little must not fill the memory either.
@@ -295,7 +296,7 @@ impl<S: System> Worker<S> {
         let held_up = out.barrier.is_some()
             && envelope::open(message).is_ok_and(|(_, body)| out.permit.is_none() || !session.overtakes(body));
         if held_up {
-            out.behind.push_back(message.to_vec());
+            out.hold_up(message);
         }
         self.attend(queue_pair, |session, context| if held_up { Ok(()) } else { heard(session, context, message) });
     }
@@ -318,7 +319,7 @@ impl<S: System> Worker<S> {
                 }
                 let before = out.outbox.len();
                 let posted = self.endpoint.queue().post(out.id.queue_pair, &mut out.outbox);
-                out.in_flight += before - out.outbox.len();
+                out.posted(before - out.outbox.len());
                 if let Err(error) = posted {
                     let queue_pair = out.id.queue_pair;
                     self.dismiss(queue_pair, &error.to_string());
@@ -327,6 +328,7 @@ impl<S: System> Worker<S> {
                 waits &= before == out.outbox.len() && !produced;
             }
             if out.stream.is_none() && out.outbox.is_empty() {
+                out.is_busy = false;
                 self.busy.swap_remove(at);
             } else {
                 at += 1;
@@ -431,8 +433,7 @@ fn answered<S: Session>(session: &mut S, context: &mut Context<'_>, message: &[u
 /// Carries out the requests that were held up, once nothing holds them up any more.
 #[inline]
 fn catch_up<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends) -> Result<(), BadMessage> {
-    while out.barrier.is_none() && !out.behind.is_empty() && !out.overflows() {
-        let Some(message) = out.behind.pop_front() else { break };
+    while let Some(message) = out.held_up() {
         heard(session, &mut Context::new(out, lends), &message)?;
     }
     Ok(())

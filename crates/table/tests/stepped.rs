@@ -193,7 +193,10 @@ fn a_client_gives_up_at_its_timeout() {
     queue.attach(link).unwrap();
     while !connecting.is_finished() {
         assert!(clock.passed() < 2 * timeout);
-        clock.step(Duration::from_secs(60));
+        // Only while the client sleeps: a busy machine may keep it from looking for long.
+        if clock.sleepers() > 0 {
+            clock.step(Duration::from_secs(60));
+        }
         std::thread::yield_now();
     }
     let error = connecting.join().unwrap().unwrap_err().to_string();
