@@ -1,8 +1,8 @@
-//! Consolidation: base page and chain become a new base page, or two when it has grown too large.
+//! Consolidation: base page and chain become a new base page, or several when it has grown too large.
 //!
 //! The change that found the chain full goes in with it, and the whole is one compare-and-swap. A split makes the right
-//! page first (nobody knows it yet), then replaces the left one by a page that ends at the separator and links to the right
-//! one, then tells the parent; whoever comes between follows the link and tells the parent himself.
+//! pages first (nobody knows them yet), then replaces the left one by a page that ends at the first separator and links to the
+//! next page, then tells the parent; whoever comes between follows the links and tells the parent himself.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use crate::core::Core;
 use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::separator;
-use crate::newest::Newest;
+use crate::newest::{Edit, Newest};
 use crate::options::Error;
-use crate::page::{Draft, Fences, Layout, Leaf, Op, Piece, row_of, split_pieces, split_point};
+use crate::page::{Draft, Fences, Fill, Layout, Leaf, Op, Piece, cuts, row_of, split_pieces};
 use crate::stats::Counter;
-use crate::store::LeafState;
+use crate::store::{Fresh, LeafState};
 
 pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; PIECES]>;
 
@@ -28,14 +28,19 @@ pub(crate) fn pieces_of<'a>(state: &'a LeafState<'a>, last: Option<(&Draft<'a>, 
         newest.add_draft(draft, position);
     }
     newest.add_chain(state, |_| true);
-    merge(&state.leaf, 0..state.leaf.count(), &newest, usize::MAX)
+    merge(&state.leaf, 0..state.leaf.count(), newest.iter().copied(), usize::MAX)
 }
 
 /// The first `rows_max` of the base page's `rows` and the changes among them.
-pub(crate) fn merge<'a>(leaf: &'a Leaf<'a>, rows: Range<usize>, newest: &Newest<'a>, rows_max: usize) -> Pieces<'a> {
+pub(crate) fn merge<'a>(
+    leaf: &'a Leaf<'a>,
+    rows: Range<usize>,
+    edits: impl Iterator<Item = Edit<'a>>,
+    rows_max: usize,
+) -> Pieces<'a> {
     let mut pieces = Pieces::new();
     let (mut from, mut left) = (rows.start, rows_max);
-    for edit in newest.iter() {
+    for edit in edits {
         let to = edit.place.row().min(from.saturating_add(left));
         if from < to {
             pieces.push(Piece::Run { leaf, from, to });
@@ -66,16 +71,49 @@ impl Core {
         found: &Found<'_>,
         last: Option<(&Draft<'_>, u32)>,
     ) -> Result<bool, Error> {
-        let state = &found.state;
-        let pieces = pieces_of(state, last);
-        let fences = Fences { low: state.leaf.low_fence(), high: state.leaf.high_fence() };
-        let layout = Layout::of(&pieces, fences, self.options.prefix_len);
+        let pieces = pieces_of(&found.state, last);
         let shrinking = last.is_none_or(|(draft, _)| draft.op == Op::Delete);
         if shrinking {
             self.relieve(guard);
         }
+        // Rows that come in ascending order leave full pages behind.
+        let fill = match pieces.last() {
+            Some(Piece::Row { .. }) if found.state.leaf.high_fence().is_none() => Fill::Left,
+            _ => Fill::Evenly,
+        };
+        self.replace(guard, found, &pieces, fill, shrinking)
+    }
+
+    /// Replaces the leaf by a clean one with these changes, which include its chain's; false if somebody was faster. `appended`: its
+    /// new rows lie behind its old ones.
+    pub(crate) fn rewrite(
+        &self,
+        guard: &Guard<'_>,
+        found: &Found<'_>,
+        edits: &[Edit<'_>],
+        appended: bool,
+    ) -> Result<bool, Error> {
+        let leaf = &found.state.leaf;
+        let pieces = merge(leaf, 0..leaf.count(), edits.iter().copied(), usize::MAX);
+        let fill = if appended && leaf.high_fence().is_none() { Fill::Left } else { Fill::Evenly };
+        self.replace(guard, found, &pieces, fill, false)
+    }
+
+    /// Replaces the leaf by a page that consists of `pieces`, or by several where one would be too long.
+    fn replace(
+        &self,
+        guard: &Guard<'_>,
+        found: &Found<'_>,
+        pieces: &[Piece<'_>],
+        fill: Fill,
+        shrinking: bool,
+    ) -> Result<bool, Error> {
+        let state = &found.state;
+        let fences = Fences { low: state.leaf.low_fence(), high: state.leaf.high_fence() };
+        let layout = Layout::of(pieces, fences, self.options.prefix_len);
         if layout.page_len > self.options.page_bytes && layout.count > 1 {
-            match self.split(guard, found, &pieces, fences) {
+            let cuts = cuts(pieces, &layout, self.options.page_bytes, fill);
+            match self.split(guard, found, pieces, &cuts, fences) {
                 // A page somewhat too large is better than a row that cannot be deleted.
                 Err(Error::Exhausted) if shrinking => {}
                 done => return done,
@@ -85,7 +123,7 @@ impl Core {
             true => Purpose::Shrinking { from: self.store.piece_bytes(state) },
             false => Purpose::Growth,
         };
-        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, state.leaf.right(), purpose)?;
+        let (word, fresh) = self.build_leaf(pieces, &layout, fences, state.leaf.right(), purpose)?;
         let reserved = fresh.reserved();
         if !self.install(found.pid, state.word, word) {
             self.store.discard(fresh);
@@ -100,44 +138,58 @@ impl Core {
         Ok(true)
     }
 
+    /// Replaces the leaf by pages that end before the rows `cuts` of `pieces`, and the last one where the leaf did.
     fn split(
         &self,
         guard: &Guard<'_>,
         found: &Found<'_>,
         pieces: &[Piece<'_>],
+        cuts: &[usize],
         fences: Fences<'_>,
     ) -> Result<bool, Error> {
         let state = &found.state;
-        // Rows that come in ascending order leave full pages behind.
-        let ascending = fences.high.is_none() && matches!(pieces.last(), Some(Piece::Row { .. }));
-        let at = split_point(pieces, if ascending { 240 } else { 128 });
-        let between = separator(&row_of(pieces, at - 1), &row_of(pieces, at));
-        let (left, right) = split_pieces(pieces, at);
-        let right_fences = Fences { low: &between, high: fences.high };
-        let left_fences = Fences { low: fences.low, high: Some(&between) };
-        let layout = |pieces: &[Piece<'_>], fences| Layout::of(pieces, fences, self.options.prefix_len);
-        let (right_word, right_fresh) =
-            self.build_leaf(&right, &layout(&right, right_fences), right_fences, state.leaf.right(), Purpose::Growth)?;
-        let right_pid = self.new_page(right_word);
-        let (left_word, left_fresh) =
-            match self.build_leaf(&left, &layout(&left, left_fences), left_fences, right_pid, Purpose::Growth) {
-                Ok(built) => built,
+        let between: Vec<Vec<u8>> =
+            cuts.iter().map(|&at| separator(&row_of(pieces, at - 1), &row_of(pieces, at))).collect();
+        let pages = split_pieces(pieces, cuts);
+        // From right to left, since each names the page to its right.
+        let mut built: Vec<(u32, Fresh)> = Vec::with_capacity(cuts.len());
+        let mut left = None;
+        for (at, pieces) in pages.iter().enumerate().rev() {
+            let fences = Fences {
+                low: if at == 0 { fences.low } else { &between[at - 1] },
+                high: between.get(at).map_or(fences.high, |high| Some(high)),
+            };
+            let layout = Layout::of(pieces, fences, self.options.prefix_len);
+            let right = built.last().map_or(state.leaf.right(), |(pid, _)| *pid);
+            match self.build_leaf(pieces, &layout, fences, right, Purpose::Growth) {
+                Ok(page) if at == 0 => left = Some(page),
+                Ok((word, fresh)) => built.push((self.new_page(word), fresh)),
                 Err(error) => {
-                    self.store.discard(right_fresh);
-                    self.store.map.give(right_pid);
+                    self.unbuild(built);
                     return Err(error);
                 }
-            };
+            }
+        }
+        let Some((left_word, left_fresh)) = left else { return Ok(false) };
         if !self.install(found.pid, state.word, left_word) {
             self.store.discard(left_fresh);
-            self.store.discard(right_fresh);
-            self.store.map.give(right_pid);
+            self.unbuild(built);
             return Ok(false);
         }
         self.retire_leaf(guard, state);
-        guard.count(Counter::Splits as usize, 1);
-        self.post(guard, 1, &between, right_pid, found.pid);
+        guard.count(Counter::Splits as usize, cuts.len() as u64);
+        let children: Vec<(&[u8], u32)> =
+            between.iter().zip(built.iter().rev()).map(|(low, (pid, _))| (low.as_slice(), *pid)).collect();
+        self.post_all(guard, &children, found.pid);
         Ok(true)
+    }
+
+    /// Takes back pages that were never published.
+    fn unbuild(&self, built: Vec<(u32, Fresh)>) {
+        for (pid, fresh) in built {
+            self.store.discard(fresh);
+            self.store.map.give(pid);
+        }
     }
 }
 

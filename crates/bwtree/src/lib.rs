@@ -52,6 +52,7 @@
 mod account;
 mod alloc;
 mod arena;
+mod batch;
 mod consolidate;
 mod copied;
 mod core;
@@ -83,6 +84,7 @@ mod write;
 
 pub use account::PinAccount;
 pub use arena::{Arena, Exhausted, HeapArena};
+pub use batch::Put;
 pub use copied::Copied;
 pub use cursor::{Direction, Pages};
 pub use epoch::Stall;

@@ -26,7 +26,7 @@ pub(crate) struct Place(u32);
 impl Place {
     /// From a record's position.
     #[inline]
-    fn of(raw_position: u32) -> Place {
+    pub(crate) fn of(raw_position: u32) -> Place {
         const { assert!(POSITION_EXACT == 1 << 31) };
         Place(raw_position.rotate_left(1))
     }

@@ -89,7 +89,7 @@ impl Reader {
         let (count, cut) = match self.buffers.plain.copy(leaf, rows.clone(), &newest, self.rows_left) {
             Some(count) => (count, false),
             None => {
-                let pieces = merge(leaf, rows, &newest, self.rows_left);
+                let pieces = merge(leaf, rows, newest.iter().copied(), self.rows_left);
                 self.buffers.copy_page(&self.core, state, &pieces)
             }
         };
@@ -132,8 +132,8 @@ impl Buffers {
     /// those that follow were left out because of their size.
     fn copy_page(&mut self, core: &Core, state: &LeafState<'_>, pieces: &[Piece<'_>]) -> (usize, bool) {
         let cut = within_budget(pieces);
-        let parts = cut.map(|rows| split_pieces(pieces, rows).0);
-        let pieces = parts.as_deref().unwrap_or(pieces);
+        let parts = cut.map(|rows| split_pieces(pieces, &[rows]));
+        let pieces = parts.as_ref().map_or(pieces, |parts| &parts[0]);
         let fences = Fences { low: &[], high: None };
         let layout = Layout::of(pieces, fences, core.options.prefix_len);
         if self.page.len() < layout.page_len {

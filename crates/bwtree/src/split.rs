@@ -42,6 +42,40 @@ impl Core {
         }
     }
 
+    /// Tells the parents of leaves that `children` start at these separators, as the side links say that lead from `left` through all
+    /// of them. A parent learns of as many at once as it has room for.
+    ///
+    /// Of each child it is the same as in [`post`](Self::post): the parent is read before the link to it.
+    pub(crate) fn post_all(&self, guard: &Guard<'_>, mut children: &[(&[u8], u32)], mut left: u32) {
+        while let [(separator, child), ..] = *children {
+            let (pid, node) = self.find_inner(guard, 1, Target::At(separator));
+            let at = node.child(Target::At(separator));
+            let end = if at + 1 < node.len() { Some(node.separator(at + 1)) } else { node.high.as_deref() };
+            let room = self.options.fan_out.saturating_sub(node.len());
+            let mut links = std::iter::once(left).chain(children.iter().map(|(_, child)| *child));
+            let together = children.iter().take(room).take_while(|(separator, child)| {
+                let inside = node.separator(at) < *separator && end.is_none_or(|end| *separator < end);
+                inside && links.next().is_some_and(|left| self.links(guard, left, separator, *child))
+            });
+            let told = match together.count() {
+                0 | 1 => {
+                    self.post(guard, 1, separator, child, left);
+                    1
+                }
+                told => {
+                    let mut entries = node.entries();
+                    entries.splice(at + 1..at + 1, children[..told].iter().copied());
+                    if !self.install_inner(guard, pid, node, self.rebuilt(node, &entries)) {
+                        continue;
+                    }
+                    told
+                }
+            };
+            left = children[told - 1].1;
+            children = &children[told..];
+        }
+    }
+
     /// Whether page `left` is in use, ends at `separator` and links to `child`.
     fn links(&self, guard: &Guard<'_>, left: u32, separator: &[u8], child: u32) -> bool {
         let word = self.read(guard, left);

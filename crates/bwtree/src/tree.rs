@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::account::PinAccount;
 use crate::arena::Arena;
+use crate::batch::Put;
 use crate::core::Core;
 use crate::cursor::{Direction, Pages};
 use crate::options::{Error, Options};
@@ -64,6 +65,16 @@ impl Tree {
     pub fn delete_now(&self, key: &[u8]) -> Result<bool, Error> {
         let outcome = self.core.change_now(key, Change::Delete)?;
         Ok(outcome == Outcome::Done { was_there: true })
+    }
+
+    /// Puts rows, keys and values, as if one after another; what became of each, in their order. Each is atomic by itself, and rows of
+    /// one leaf take effect together. Rows in ascending order of their keys need no sorting, and behind the last key of the tree
+    /// they fill its pages directly.
+    ///
+    /// Rows behind the end of what is returned were not looked at: there are such when `refused_max` rows were refused, or when memory
+    /// ran out. Rows that found no memory, and those that were not tried because others had not, say [`Error::Exhausted`].
+    pub fn put_many(&self, put: Put, rows: &[(&[u8], &[u8])], refused_max: usize) -> Vec<Result<bool, Error>> {
+        self.core.put_many(put, rows, refused_max)
     }
 
     /// If the key's value is `expected` (`None`: the key is not there), makes it `new` (`None`: removes it); whether it was.

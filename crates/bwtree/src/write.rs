@@ -75,11 +75,8 @@ impl Core {
         let mut draft = Draft { op: Op::Delete, key, prefix: &[], rest: Rest::Inline(&[]) };
         if let Some(value) = value {
             let (prefix, rest) = value.split_at(self.options.prefix_len);
-            let rest = if rest.len() > self.options.page_bytes / 4 {
-                Rest::Overflow(self.extent(rest)?)
-            } else {
-                Rest::Inline(rest)
-            };
+            let rest =
+                if rest.len() > self.inline_max() { Rest::Overflow(self.extent(rest)?) } else { Rest::Inline(rest) };
             draft = Draft { op: Op::Put, key, prefix, rest };
         }
         let mut failed = 0;
@@ -106,6 +103,11 @@ impl Core {
         };
         self.store.let_go(draft.rest);
         outcome
+    }
+
+    /// A longer rest lies in an extent of its own.
+    pub(crate) fn inline_max(&self) -> usize {
+        self.options.page_bytes / 4
     }
 
     /// An overflow extent, if need be after what others let go.
@@ -144,6 +146,18 @@ impl Core {
     #[inline]
     fn attempt(&self, guard: &Guard<'_>, draft: &Draft<'_>, change: Change<'_>) -> Result<Option<Outcome>, Error> {
         let found = self.find_leaf(guard, Target::At(draft.key));
+        self.attempt_in(guard, &found, draft, change)
+    }
+
+    /// The same in the leaf that was found for the key.
+    #[inline]
+    pub(crate) fn attempt_in(
+        &self,
+        guard: &Guard<'_>,
+        found: &Found<'_>,
+        draft: &Draft<'_>,
+        change: Change<'_>,
+    ) -> Result<Option<Outcome>, Error> {
         let hit = found.state.lookup::<false>(draft.key);
         let is_there = hit.value.is_some();
         let goes = match change {
@@ -164,7 +178,7 @@ impl Core {
         if found.frozen {
             return Err(Error::Exhausted);
         }
-        let done = self.put(guard, &found, draft, hit.position)?;
+        let done = self.put(guard, found, draft, hit.position)?;
         Ok(done.then_some(Outcome::Done { was_there: is_there }))
     }
 
@@ -214,6 +228,6 @@ impl Core {
 }
 
 /// Attempts to find memory for a change. It answers at once: only a delete waits for others.
-const TRIES: usize = 6;
+pub(crate) const TRIES: usize = 6;
 /// For a delete, which must not fail because of what others are about to let go: for over half a second.
 const DELETE_TRIES: usize = 40;

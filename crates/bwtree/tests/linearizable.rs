@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use overside_bwtree::{Arena, Error, Exhausted, HeapArena, Options, Tree};
+use overside_bwtree::{Arena, Error, Exhausted, HeapArena, Options, Put, Tree};
 
 #[derive(Debug, Clone, Copy)]
 enum Call {
@@ -27,6 +27,8 @@ struct Event {
     answer: Answer,
     began: u64,
     ended: u64,
+    /// Of two rows of one key in one batch: it takes effect behind the event before it.
+    second: bool,
 }
 
 /// The value after `call` on `state`, and the answer it must give.
@@ -57,7 +59,11 @@ fn linearizable(events: &[Event]) -> bool {
         let first_end = open().map(|i| events[i].ended).min().unwrap_or(u64::MAX);
         open().any(|i| {
             let (next, answer) = model(state, events[i].call);
-            events[i].began < first_end && answer == events[i].answer && search(events, done | 1 << i, next, tried)
+            let in_turn = !events[i].second || done & (1 << (i - 1)) != 0;
+            in_turn
+                && events[i].began < first_end
+                && answer == events[i].answer
+                && search(events, done | 1 << i, next, tried)
         })
     }
     assert!(events.len() <= 64);
@@ -88,6 +94,30 @@ fn perform(tree: &Tree, key: &[u8], call: Call) -> Answer {
             (there, there.then(|| u64::from_le_bytes(out.try_into().unwrap())))
         }
     }
+}
+
+/// The keys of one call together, each of them once or twice; a call's value says which one it was.
+fn perform_together(tree: &Tree, put: Put, calls: &[(usize, Call)]) -> Vec<Answer> {
+    let keys: Vec<[u8; 8]> = calls.iter().map(|(at, _)| key(*at)).collect();
+    let value = |call: &Call| match *call {
+        Call::Insert(v) | Call::Upsert(v) | Call::Update(v) => v.to_le_bytes(),
+        _ => unreachable!("no row has it"),
+    };
+    let values: Vec<[u8; 8]> = calls.iter().map(|(_, call)| value(call)).collect();
+    let rows: Vec<(&[u8], &[u8])> = keys.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
+    let answers = tree.put_many(put, &rows, usize::MAX).into_iter().map(|answer| match (put, answer) {
+        (Put::Insert, Err(error)) => {
+            assert_eq!(error, Error::Exists);
+            (false, None)
+        }
+        (Put::Insert, answer) => (!answer.unwrap(), None),
+        (_, answer) => (answer.unwrap(), None),
+    });
+    answers.collect()
+}
+
+fn key(at: usize) -> [u8; 8] {
+    (at as u64 * 0x0101).to_be_bytes()
 }
 
 fn random(state: &mut u64) -> u64 {
@@ -134,6 +164,34 @@ unsafe impl Arena for Restless {
 const KEYS: usize = 40;
 const THREADS: u64 = 3;
 const CALLS: usize = 20;
+/// One call of so many is a batch.
+const BATCHES: u64 = 30;
+
+/// Puts rows all over the keys, some of them twice. Each is an event of its key that took as long as the whole call.
+fn batch(tree: &Tree, clock: &AtomicU64, rng: &mut u64, v: u64, events: &mut [Vec<Event>]) {
+    let put = [Put::Insert, Put::Upsert, Put::Update][random(rng) as usize % 3];
+    let mut calls = Vec::new();
+    let mut rows = [0; KEYS];
+    for n in 0..2 + random(rng) % 40 {
+        let (at, v) = (random(rng) as usize % KEYS, v << 8 | n);
+        if rows[at] < 2 && events[at].len() + 2 <= CALLS {
+            rows[at] += 1;
+            let call = match put {
+                Put::Insert => Call::Insert(v),
+                Put::Upsert => Call::Upsert(v),
+                Put::Update => Call::Update(v),
+            };
+            calls.push((at, call));
+        }
+    }
+    let began = clock.fetch_add(1, Ordering::SeqCst);
+    let answers = perform_together(tree, put, &calls);
+    let ended = clock.fetch_add(1, Ordering::SeqCst);
+    for (row, ((at, call), answer)) in calls.iter().zip(answers).enumerate() {
+        let second = calls[..row].iter().any(|other| other.0 == *at);
+        events[*at].push(Event { call: *call, answer, began, ended, second });
+    }
+}
 
 /// One short burst of all threads on few keys that share few pages with many that come and go.
 fn round(seed: u64) -> Vec<Vec<Event>> {
@@ -156,6 +214,10 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
                             continue;
                         }
                         let v = (n as u64) << 8 | t;
+                        if random(&mut rng).is_multiple_of(BATCHES) {
+                            batch(tree, clock, &mut rng, v, &mut events);
+                            continue;
+                        }
                         let call = match random(&mut rng) % 8 {
                             0 => Call::Insert(v),
                             1 | 2 => Call::Upsert(v),
@@ -167,11 +229,10 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
                             }
                             _ => Call::Get,
                         };
-                        let key = (at as u64 * 0x0101).to_be_bytes();
                         let began = clock.fetch_add(1, Ordering::SeqCst);
-                        let answer = perform(tree, &key, call);
+                        let answer = perform(tree, &key(at), call);
                         let ended = clock.fetch_add(1, Ordering::SeqCst);
-                        events[at].push(Event { call, answer, began, ended });
+                        events[at].push(Event { call, answer, began, ended, second: false });
                     }
                     events
                 })
@@ -200,7 +261,7 @@ fn histories_are_linearizable() {
 
 #[test]
 fn the_checker_refuses_what_cannot_be() {
-    let event = |call, answer, began, ended| Event { call, answer, began, ended };
+    let event = |call, answer, began, ended| Event { call, answer, began, ended, second: false };
     let put = event(Call::Upsert(1), (false, None), 1, 2);
     assert!(linearizable(&[put, event(Call::Get, (true, Some(1)), 3, 4)]));
     // A read that began after the put ended must see it.
@@ -211,6 +272,12 @@ fn the_checker_refuses_what_cannot_be() {
     // New, then old again: no order explains it.
     let (new, old) = (event(Call::Get, (true, Some(1)), 3, 4), event(Call::Get, (false, None), 5, 6));
     assert!(!linearizable(&[overlapping, new, old]));
+    // Of two rows of a batch the second one is not the first.
+    let together = |second| {
+        let put = |v, second| Event { second, ..event(Call::Upsert(v), (second, None), 1, 9) };
+        [put(1, false), put(2, true), Event { second: false, ..event(Call::Get, (true, Some(second)), 10, 11) }]
+    };
+    assert!(linearizable(&together(2)) && !linearizable(&together(1)));
     // Two inserts of one key cannot both succeed.
     assert!(!linearizable(&[event(Call::Insert(1), (true, None), 1, 4), event(Call::Insert(2), (true, None), 2, 3)]));
 }

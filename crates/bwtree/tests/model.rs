@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Error, HeapArena, Options, OverflowRef, Rest, Row, Tree};
+use overside_bwtree::{Direction, Error, HeapArena, Options, OverflowRef, Put, Rest, Row, Tree};
 use proptest::prelude::*;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -15,6 +15,8 @@ enum Step {
     Upsert(Vec<u8>, Vec<u8>),
     Update(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
+    /// Rows, sorted or not, up to so many refusals.
+    Many(Put, Vec<(Vec<u8>, Vec<u8>)>, bool, usize),
     /// Expects the current value if the flag says so.
     Swap(Vec<u8>, bool, Option<Vec<u8>>),
     Get(Vec<u8>),
@@ -64,7 +66,11 @@ fn step(kind: u8, prefix_len: usize, rests: Rests) -> impl Strategy<Value = Step
     let (k, v) = (move || key(kind), move || value(prefix_len, rests));
     let bound =
         move || prop_oneof![Just(Bound::Unbounded), k().prop_map(Bound::Included), k().prop_map(Bound::Excluded)];
+    let put = prop::sample::select(vec![Put::Insert, Put::Upsert, Put::Update]);
+    let refused_max = prop_oneof![Just(usize::MAX), 1..20usize];
+    let many = (put, prop::collection::vec((k(), v()), 0..150), any::<bool>(), refused_max);
     prop_oneof![
+        6 => many.prop_map(|(put, rows, sorted, refused_max)| Step::Many(put, rows, sorted, refused_max)),
         10 => (k(), v()).prop_map(|(k, v)| Step::Insert(k, v)),
         10 => (k(), v()).prop_map(|(k, v)| Step::Upsert(k, v)),
         4 => (k(), v()).prop_map(|(k, v)| Step::Update(k, v)),
@@ -94,6 +100,25 @@ fn apply(tree: &Tree, model: &mut Model, step: Step) {
             model.entry(k).and_modify(|old| *old = v);
         }
         Step::Delete(k) => assert_eq!(tree.delete(&k).unwrap(), model.remove(&k).is_some()),
+        Step::Many(put, mut rows, sorted, refused_max) => {
+            if sorted {
+                rows.sort_by(|a, b| a.0.cmp(&b.0));
+            }
+            let given: Vec<_> = rows.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+            let mut expected = Vec::new();
+            for (k, v) in &rows {
+                let there = model.contains_key(k);
+                expected.push(if put == Put::Insert && there { Err(Error::Exists) } else { Ok(there) });
+                if there == (put == Put::Update) || put == Put::Upsert {
+                    model.insert(k.clone(), v.clone());
+                }
+                let refused = |answer: &&Result<bool, Error>| answer.is_err() || put == Put::Update && !answer.unwrap();
+                if expected.iter().filter(refused).count() == refused_max {
+                    break;
+                }
+            }
+            assert_eq!(tree.put_many(put, &given, refused_max), expected, "{put:?}, {refused_max} refusals at most");
+        }
         Step::Swap(k, right, new) => {
             let current = model.get(&k).cloned();
             let expected = match (&current, right) {

@@ -8,7 +8,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, HeapArena, Options, Stats, Tree};
+use overside_bwtree::{Direction, Error, HeapArena, Options, Put, Stats, Tree};
 use shuttle::thread;
 
 const OPTIONS: Options =
@@ -38,6 +38,14 @@ fn get(tree: &Tree, key: u64) -> Option<u64> {
 
 fn put(tree: &Tree, key: u64, n: u64) -> bool {
     tree.upsert(&key.to_be_bytes(), &value(n)).unwrap()
+}
+
+/// Puts the keys together, all with the same number.
+fn put_many(tree: &Tree, put: Put, keys: &[u64], n: u64) -> Vec<Result<bool, Error>> {
+    let keys: Vec<[u8; 8]> = keys.iter().map(|key| key.to_be_bytes()).collect();
+    let value = value(n);
+    let rows: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (&key[..], &value[..])).collect();
+    tree.put_many(put, &rows, usize::MAX)
 }
 
 fn delete(tree: &Tree, key: u64) -> bool {
@@ -180,6 +188,104 @@ fn split() {
             expected.extend((0..7).flat_map(|k| [4 * (8 + k) + 1, 4 * (8 + k) + 2]));
             expected.sort_unstable();
             assert_eq!(keys, expected);
+        },
+    );
+}
+
+/// Two batches insert the same keys, into pages that they split, beside a writer: each key is the one's or the other's, none is
+/// lost, and no answer is another key's.
+#[test]
+fn batches() {
+    explore(
+        2000,
+        2,
+        |s| s.splits > 3 && s.retries > 0,
+        |tree| {
+            for k in 0..12 {
+                put(tree, 10 * k, 100);
+            }
+            let won = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let mut threads: Vec<_> = (0..2u64)
+                .map(|t| {
+                    let won = won.clone();
+                    spawn(tree, move |tree| {
+                        // Old keys, new ones between them and behind the last, in and out of order.
+                        let mut keys: Vec<u64> = (40..60).chain((100..110).rev()).chain(115..125).collect();
+                        keys.rotate_left(7 * t as usize);
+                        let answers = put_many(&tree, Put::Insert, &keys, t);
+                        for (key, answer) in keys.into_iter().zip(answers) {
+                            let old = key % 10 == 0 && key < 120;
+                            assert!(!old || answer == Err(Error::Exists));
+                            if answer == Ok(false) {
+                                won.lock().unwrap().push((key, t));
+                            }
+                        }
+                    })
+                })
+                .collect();
+            threads.push(spawn(tree, |tree| {
+                for k in [3, 45, 105, 130] {
+                    let there = put(&tree, k, 7);
+                    assert!(there || k != 50);
+                    assert_eq!(get(&tree, k), Some(7), "nobody else replaces it");
+                }
+            }));
+            threads.push(spawn(tree, |tree| {
+                let old = |k: &u64| k % 10 == 0 && *k < 120;
+                let seen: Vec<u64> = keys_together(&tree, 3).into_iter().filter(old).collect();
+                assert_eq!(seen, (0..12).map(|k| 10 * k).collect::<Vec<_>>());
+            }));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let mut expected: Vec<(u64, u64)> = (0..12).map(|k| (10 * k, 100)).collect();
+            let won = std::mem::take(&mut *won.lock().unwrap());
+            expected.extend(won.into_iter().filter(|(key, _)| ![45, 105].contains(key)));
+            expected.extend([3, 45, 105, 130].map(|key| (key, 7)));
+            expected.sort_unstable();
+            assert_eq!(rows(tree, Direction::Forward), expected);
+            assert_eq!(expected.len(), 12 + 37 + 2);
+        },
+    );
+}
+
+/// A batch meets pages that merge under it, and those that others have just split.
+#[test]
+fn a_batch_and_merges() {
+    explore(
+        2000,
+        1,
+        |s| s.merges > 0 && s.splits > 3,
+        |tree| {
+            for k in 0..30 {
+                put(tree, 10 * k, k);
+            }
+            let mut threads = vec![spawn(tree, |tree| {
+                for k in 4..26 {
+                    assert!(delete(&tree, 10 * k));
+                }
+            })];
+            threads.push(spawn(tree, |tree| {
+                let keys: Vec<u64> = (5..25).map(|k| 10 * k + 1).collect();
+                assert!(put_many(&tree, Put::Upsert, &keys, 1).iter().all(|answer| *answer == Ok(false)));
+                let again = put_many(&tree, Put::Update, &keys, 2);
+                assert!(again.iter().all(|answer| *answer == Ok(true)));
+            }));
+            threads.push(spawn(tree, |tree| {
+                let keys: Vec<u64> = (100..110).chain(100..110).map(|k| 2 * k + 1).filter(|k| k % 10 != 1).collect();
+                let answers = put_many(&tree, Put::Upsert, &keys, 3);
+                // The second time they are there.
+                let there: Vec<bool> = answers.into_iter().map(Result::unwrap).collect();
+                assert_eq!(there, [vec![false; 8], vec![true; 8]].concat());
+            }));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let keys: Vec<u64> = rows(tree, Direction::Forward).into_iter().map(|r| r.0).collect();
+            let mut expected: Vec<u64> = (0..4).chain(26..30).map(|k| 10 * k).collect();
+            expected.extend((5..25).map(|k| 10 * k + 1));
+            expected.extend((100..110).map(|k| 2 * k + 1).filter(|k| k % 10 != 1));
+            expected.sort_unstable();
+            assert_eq!(keys, expected);
+            let numbers: Vec<u64> =
+                rows(tree, Direction::Backward).into_iter().filter(|r| r.0 % 10 == 1).map(|r| r.1).collect();
+            assert_eq!(numbers, [2; 20]);
         },
     );
 }

@@ -174,41 +174,76 @@ fn row_bytes(piece: &Piece<'_>, i: usize) -> usize {
     }
 }
 
-/// Row at which to split so that the left part has about `share` 256ths of the bytes; at least one row goes each way.
-pub(crate) fn split_point(pieces: &[Piece<'_>], share: usize) -> usize {
-    let rows: usize = pieces.iter().map(Piece::rows).sum();
-    let even = pieces.iter().all(|p| heap_bytes(p) == 0) && key_form(pieces).1.is_some();
-    if even {
-        return (rows * share / 256).clamp(1, rows - 1);
-    }
-    let sizes = || pieces.iter().flat_map(|p| (0..p.rows()).map(move |i| row_bytes(p, i)));
-    let goal = sizes().sum::<usize>() * share / 256;
-    let mut sum = 0;
-    let at = sizes().take_while(|size| {
-        sum += size;
-        sum <= goal
-    });
-    at.count().clamp(1, rows - 1)
+/// How full pages become that take the place of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// All alike: rows may come between any two.
+    Evenly,
+    /// From the left on, since more rows come behind the last one: the last page has what is left.
+    Left,
 }
 
-/// The pieces before row `at` and those from it on.
-pub(crate) fn split_pieces<'a>(pieces: &[Piece<'a>], at: usize) -> (Vec<Piece<'a>>, Vec<Piece<'a>>) {
-    let (mut left, mut right) = (Vec::new(), Vec::new());
-    let mut row = 0;
-    for piece in pieces {
-        let end = row + piece.rows();
-        match *piece {
-            Piece::Run { leaf, from, to } if row < at && at < end => {
-                let middle = from + (at - row);
-                left.push(Piece::Run { leaf, from, to: middle });
-                right.push(Piece::Run { leaf, from: middle, to });
-            }
-            piece if end <= at => left.push(piece),
-            piece => right.push(piece),
+/// The rows before which to cut `pieces`, which are too many for one page of `page_bytes`; at least one row goes to each side.
+pub(crate) fn cuts(pieces: &[Piece<'_>], layout: &Layout, page_bytes: usize, fill: Fill) -> Vec<usize> {
+    // A full page leaves room for the row or two that come into it late.
+    let content = layout.page_len - HEADER_BYTES;
+    let share = |bytes: usize| bytes * 15 / 16;
+    let longest = page_bytes - HEADER_BYTES;
+    let full = if share(content) <= longest { share(content) } else { share(longest) };
+    let (rows, pages) = (layout.count, content.div_ceil(full).clamp(2, layout.count));
+    if layout.fixed.is_some() && layout.slots_at == 0 {
+        let full = (rows * full / content).clamp(1, rows - 1);
+        return match fill {
+            Fill::Evenly => (1..pages).map(|page| rows * page / pages).collect(),
+            Fill::Left => (full..rows).step_by(full).collect(),
+        };
+    }
+    // Sizes as rows have them by themselves, set against all of them: a page has slots and hints besides.
+    let sizes = || pieces.iter().flat_map(|p| (0..p.rows()).map(move |i| row_bytes(p, i)));
+    let sum = sizes().sum::<usize>();
+    let full = sum * full / content;
+    let (mut cuts, mut before, mut begun) = (Vec::with_capacity(pages), 0, 0);
+    for (row, size) in sizes().enumerate() {
+        let goal = match fill {
+            Fill::Evenly => sum * (cuts.len() + 1) / pages,
+            Fill::Left => begun + full,
+        };
+        if before + size > goal && before > begun {
+            cuts.push(row);
+            begun = before;
         }
+        before += size;
+    }
+    // The last row alone outweighs all others.
+    if cuts.is_empty() {
+        cuts.push(rows - 1);
+    }
+    cuts
+}
+
+/// The pieces between the rows `cuts`.
+pub(crate) fn split_pieces<'a>(pieces: &[Piece<'a>], cuts: &[usize]) -> Vec<Vec<Piece<'a>>> {
+    let (mut parts, mut part) = (Vec::with_capacity(cuts.len() + 1), Vec::new());
+    let mut cuts = cuts.iter().copied().peekable();
+    let mut row = 0;
+    for &piece in pieces {
+        let (end, mut left) = (row + piece.rows(), piece);
+        while let Some(at) = cuts.next_if(|&at| at < end) {
+            if let Piece::Run { leaf, from, to } = left
+                && row < at
+            {
+                let middle = from + (at - row);
+                part.push(Piece::Run { leaf, from, to: middle });
+                left = Piece::Run { leaf, from: middle, to };
+                row = at;
+            }
+            parts.push(std::mem::take(&mut part));
+        }
+        part.push(left);
         row = end;
     }
-    (left, right)
+    parts.push(part);
+    parts
 }
 
 /// Whole key of row `at` of `pieces`.

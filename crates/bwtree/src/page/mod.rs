@@ -13,9 +13,7 @@ pub(crate) mod prefetch;
 mod search;
 
 pub use build::{BuildError, LeafBuilder};
-pub(crate) use build::{
-    Fences, Layout, MAX_KEY, Piece, rebase_overflow, row_of, split_pieces, split_point, write_page,
-};
+pub(crate) use build::{Fences, Fill, Layout, MAX_KEY, Piece, cuts, rebase_overflow, row_of, split_pieces, write_page};
 pub use delta::{DELTA_HEADER, DeltaRecord, Op};
 pub(crate) use delta::{Draft, POSITION_EXACT, record_len};
 pub use key::KeyParts;
