@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use overside_bwtree::Error;
+use overside_bwtree::{Error, Put};
 
 use super::store::{Table, fault};
 use crate::row::RowView;
@@ -11,38 +11,70 @@ use crate::wire::{self, Applied, FAILED_MAX, Fault, FaultCode, PutMode};
 
 /// Puts a batch: each row by itself, on to the next after one that fails. A batch whose framing is
 /// broken is refused before anything is applied.
-pub(crate) fn put(table: &Table, mode: PutMode, rows: &[u8]) -> Result<Applied, Fault> {
-    let rows = framed(rows)?;
-    let mut applied = Applied::default();
-    let mut key = Vec::new();
-    for value in rows {
-        let outcome = put_row(table, mode, value, &mut key);
-        if !note(&mut applied, outcome) {
-            break;
+pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<Applied, Fault> {
+    let values = framed(batch)?;
+    let (mut applied, mut inserted) = (Applied::default(), 0);
+    let mut keys = Keys::default();
+    let (mut left, mut goes_on) = (&values[..], true);
+    while goes_on && !left.is_empty() {
+        // Rows go to the tree together as far as they are rows.
+        let good = keys.encode(table, left);
+        let rows: Vec<(&[u8], &[u8])> = keys.iter().zip(left.iter().copied()).collect();
+        let answers = table.tree.put_many(put_of(mode), &rows, FAILED_MAX - applied.failed.len());
+        // What is behind the last answer was not looked at.
+        goes_on = answers.len() == good;
+        for answer in answers {
+            let outcome = match answer {
+                Ok(false) if mode == PutMode::Update => Err(FaultCode::NotFound),
+                answer => answer.map_err(code),
+            };
+            inserted += i64::from(outcome == Ok(false));
+            goes_on &= note(&mut applied, outcome);
         }
+        if goes_on && good < left.len() {
+            goes_on = note(&mut applied, Err(FaultCode::BadRow));
+        }
+        left = left.get(good + 1..).unwrap_or_default();
     }
+    table.count(inserted);
     Ok(applied)
 }
 
-/// True when a row was replaced.
-fn put_row(table: &Table, mode: PutMode, value: &[u8], key: &mut Vec<u8>) -> Result<bool, FaultCode> {
-    let row = RowView::of_value(value, &table.layout).map_err(|_| FaultCode::BadRow)?;
-    row.check().map_err(|_| FaultCode::BadRow)?;
-    key.clear();
-    table.keys.encode_row(&row, key).map_err(|_| FaultCode::BadRow)?;
-    let replaced = match mode {
-        PutMode::Upsert => table.tree.upsert(key, value),
-        PutMode::Insert => table.tree.insert(key, value).map(|()| false),
-        PutMode::Update => match table.tree.update(key, value) {
-            Ok(false) => return Err(FaultCode::NotFound),
-            done => done,
-        },
-    };
-    let replaced = replaced.map_err(code)?;
-    if !replaced {
-        table.count(1);
+/// The keys of rows, one after another.
+#[derive(Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Keys {
+    /// Takes the keys of the rows up to the first that is none; how many.
+    fn encode(&mut self, table: &Table, values: &[&[u8]]) -> usize {
+        self.bytes.clear();
+        self.ends.clear();
+        self.ends.reserve(values.len());
+        for value in values {
+            let Ok(row) = RowView::of_value(value, &table.layout) else { break };
+            if row.check().is_err() || table.keys.encode_row(&row, &mut self.bytes).is_err() {
+                break;
+            }
+            self.ends.push(self.bytes.len());
+        }
+        self.ends.len()
     }
-    Ok(replaced)
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+}
+
+fn put_of(mode: PutMode) -> Put {
+    match mode {
+        PutMode::Upsert => Put::Upsert,
+        PutMode::Insert => Put::Insert,
+        PutMode::Update => Put::Update,
+    }
 }
 
 /// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes, what is left to do.
