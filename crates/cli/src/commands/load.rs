@@ -1,5 +1,7 @@
 //! `overside load`
 
+mod window;
+
 use super::connect;
 use crate::args::Load;
 use crate::output::{self, Progress, grouped, reason};
@@ -8,15 +10,17 @@ use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use arrow_array::RecordBatch;
 use arrow_schema::Field;
 use overside::table::arrow::{ArrowError, BatchEncoder, EncodedRows, from_arrow, to_arrow};
-use overside::table::client::{Client, ClientError, RemoteTable, RowBatch};
+use overside::table::client::{Client, ClientError, Puts, RemoteTable, RowBatch};
 use overside::table::schema::{self, Schema};
 use overside::table::wire::{FaultCode, PutMode};
 use overside_files::types::parse_columns;
-use overside_files::{self as files, FileReader, limits};
+use overside_files::{self as files, BATCH_ROWS, FileReader, limits};
 use serde_json::json;
+use std::collections::VecDeque;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+use window::{Row, Window};
 
 // What a file is refused for is what a table cannot hold.
 const _: () = assert!(
@@ -92,9 +96,6 @@ fn key_names(schema: &Schema) -> Vec<&str> {
 struct Loader {
     client: Client,
     table: RemoteTable,
-    encoder: BatchEncoder,
-    encoded: EncodedRows,
-    batch: RowBatch,
     mode: PutMode,
     created: bool,
     progress: Progress,
@@ -102,12 +103,38 @@ struct Loader {
     replaced: u64,
 }
 
+/// Rows on their way from a file to the server.
+struct Sender<'c> {
+    puts: Puts<'c>,
+    table: RemoteTable,
+    encoder: BatchEncoder,
+    batch: RowBatch,
+    window: Window,
+    /// The highest key that was put so far.
+    highest: Vec<u8>,
+    /// Where the rows stood that were put last, for errors about them.
+    sent: VecDeque<Sent>,
+    rows: u64,
+    created: bool,
+}
+
+/// Rows of one file that were put together.
+struct Sent {
+    /// How many rows were put before them, and up to their end.
+    from: u64,
+    to: u64,
+    path: PathBuf,
+    /// Rows of the file before them.
+    before: u64,
+    /// Their keys' columns, as they were read.
+    columns: Vec<RecordBatch>,
+    /// Which row stood in each place, unless they were put as they were read.
+    order: Option<Vec<Row>>,
+}
+
 impl Loader {
     fn new(client: Client, table: RemoteTable, args: &Load, created: bool, progress: Progress) -> Loader {
         Loader {
-            encoder: BatchEncoder::new(table.schema()),
-            encoded: EncodedRows::default(),
-            batch: table.batch(),
             mode: if args.replace { PutMode::Upsert } else { PutMode::Insert },
             client,
             table,
@@ -119,61 +146,22 @@ impl Loader {
     }
 
     fn files(&mut self, paths: &[impl AsRef<Path>], first: FileReader, signals: &Signals) -> Result<()> {
-        let columns: Vec<Field> =
-            to_arrow(self.table.schema()).fields().iter().map(|field| field.as_ref().clone()).collect();
-        let (mut reader, mut bytes_before) = (Some(first), 0);
-        for path in paths {
-            let path = path.as_ref();
-            let mut reader = match reader.take() {
-                Some(reader) => reader,
-                None => files::open(path, &columns)?,
-            };
-            let mut row = 0;
-            while let Some(batch) = reader.next_batch()? {
-                signals.check()?;
-                self.put(&batch, row).with_context(|| format!("{}", path.display()))?;
-                row += batch.num_rows() as u64;
-                self.progress.at(bytes_before + reader.bytes_done(), || match reader.rows_total() {
-                    Some(total) => format!("row {} of {}", grouped(row), grouped(total)),
-                    None => format!("row {}", grouped(row)),
-                });
-            }
-            bytes_before += reader.bytes_total();
-        }
-        Ok(())
-    }
-
-    /// Puts a batch whose first row is number `before` of its file.
-    fn put(&mut self, rows: &RecordBatch, before: u64) -> Result<()> {
-        self.encoder.encode(rows, &mut self.encoded).map_err(|error| in_file(error, before))?;
-        self.batch.clear();
-        self.encoded.iter().for_each(|(_, value)| self.batch.push_encoded(value));
-        let applied = self.client.put(&self.table, self.mode, &self.batch)?;
-        self.applied += u64::from(applied.applied);
-        self.replaced += u64::from(applied.replaced);
-        let Some((index, code)) = applied.failed.iter().min_by_key(|(index, _)| *index).copied() else {
-            return Ok(());
+        let mut sender = Sender {
+            encoder: BatchEncoder::new(self.table.schema()),
+            batch: self.table.batch(),
+            table: self.table.clone(),
+            puts: self.client.puts(&self.table, self.mode),
+            window: Window::default(),
+            highest: Vec::new(),
+            sent: VecDeque::new(),
+            rows: 0,
+            created: self.created,
         };
-        let number = before + u64::from(index) + 1;
-        let key = self.key_text(rows, index as usize);
-        if code != FaultCode::Duplicate {
-            bail!("row {number} (key {key}): {}", code.text());
-        }
-        bail!(
-            "row {number}: key {key} is there already{}; remove one, choose another --key, or --replace",
-            if self.created { ", so it stands twice in the files" } else { "" }
-        )
-    }
-
-    fn key_text(&self, rows: &RecordBatch, row: usize) -> String {
-        let mut text = String::new();
-        for name in key_names(self.table.schema()) {
-            text += if text.is_empty() { "" } else { "," };
-            if let Some(column) = rows.column_by_name(name) {
-                files::text::write_value(column.as_ref(), row, &mut text);
-            }
-        }
-        text
+        let loaded = sender.files(paths, first, signals, &mut self.progress);
+        // Whatever became of it, rows that were put count.
+        let told = sender.puts.settle().map(|_| ());
+        (self.applied, self.replaced) = (sender.puts.told().applied, sender.puts.told().replaced);
+        loaded.and(told.map_err(Error::from)).and_then(|()| sender.check())
     }
 
     /// An error, with what became of the rows before it.
@@ -221,6 +209,163 @@ impl Loader {
             grouped(rows_per_s as u64)
         ))
     }
+}
+
+impl Sender<'_> {
+    fn files(
+        &mut self,
+        paths: &[impl AsRef<Path>],
+        first: FileReader,
+        signals: &Signals,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let columns: Vec<Field> =
+            to_arrow(self.table.schema()).fields().iter().map(|field| field.as_ref().clone()).collect();
+        let (mut reader, mut bytes_before) = (Some(first), 0);
+        for path in paths {
+            let path = path.as_ref();
+            let mut reader = match reader.take() {
+                Some(reader) => reader,
+                None => files::open(path, &columns)?,
+            };
+            let mut row = 0;
+            while let Some(batch) = reader.next_batch()? {
+                signals.check()?;
+                self.put(&batch, path, row)?;
+                row += batch.num_rows() as u64;
+                progress.at(bytes_before + reader.bytes_done(), || match reader.rows_total() {
+                    Some(total) => format!("row {} of {}", grouped(row), grouped(total)),
+                    None => format!("row {}", grouped(row)),
+                });
+            }
+            self.flush(path, row)?;
+            bytes_before += reader.bytes_total();
+        }
+        Ok(())
+    }
+
+    /// Puts a batch whose first row is number `before` of its file: at once if it goes on where the last one ended, else with others.
+    fn put(&mut self, rows: &RecordBatch, path: &Path, before: u64) -> Result<()> {
+        let mut encoded = self.window.spare();
+        let done = self.encoder.encode(rows, &mut encoded).map_err(|error| in_file(error, before));
+        done.with_context(|| format!("{}", path.display()))?;
+        let columns = self.key_columns(rows)?;
+        if !self.window.is_empty() || !goes_on(&encoded, &self.highest) {
+            self.window.add(encoded, columns);
+            let whole = before + rows.num_rows() as u64;
+            return if self.window.is_full() { self.flush(path, whole) } else { Ok(()) };
+        }
+        self.batch.clear();
+        encoded.iter().for_each(|(_, value)| self.batch.push_encoded(value));
+        if let Some((key, _)) = encoded.iter().last() {
+            self.highest.clear();
+            self.highest.extend_from_slice(key);
+        }
+        self.window.give_back(encoded);
+        self.note(path, before, rows.num_rows() as u64, vec![columns], None);
+        self.puts.put(&self.batch)?;
+        self.check()
+    }
+
+    /// Puts the rows of the window, which end in front of row `end` of their file.
+    fn flush(&mut self, path: &Path, end: u64) -> Result<()> {
+        if self.window.is_empty() {
+            return Ok(());
+        }
+        let mut rows = self.window.sorted();
+        let count = rows.len() as u64;
+        let mut sent = Ok(());
+        while rows.len() > 0 && sent.is_ok() {
+            self.batch.clear();
+            for (key, value) in rows.by_ref().take(BATCH_ROWS) {
+                self.batch.push_encoded(value);
+                if key > &self.highest[..] {
+                    self.highest.clear();
+                    self.highest.extend_from_slice(key);
+                }
+            }
+            sent = self.puts.put(&self.batch);
+        }
+        drop(rows);
+        let (columns, order) = self.window.take_places();
+        self.note(path, end - count, count, columns, Some(order));
+        sent?;
+        self.check()
+    }
+
+    /// Remembers where rows stand that are put.
+    fn note(&mut self, path: &Path, before: u64, count: u64, columns: Vec<RecordBatch>, order: Option<Vec<Row>>) {
+        let acknowledged = self.puts.acknowledged();
+        while self.sent.front().is_some_and(|sent| sent.to <= acknowledged) {
+            self.sent.pop_front();
+        }
+        let (from, to) = (self.rows, self.rows + count);
+        self.rows = to;
+        self.sent.push_back(Sent { from, to, path: path.to_owned(), before, columns, order });
+    }
+
+    /// Columns of the key alone, in its order.
+    fn key_columns(&self, rows: &RecordBatch) -> Result<RecordBatch> {
+        let columns = rows.schema();
+        let there = key_names(self.table.schema()).into_iter().filter_map(|name| columns.index_of(name).ok());
+        Ok(rows.project(&there.collect::<Vec<_>>())?)
+    }
+
+    /// An error about the first row that the server refused, if there is one by now.
+    fn check(&mut self) -> Result<()> {
+        if self.puts.told().failed.is_empty() {
+            return Ok(());
+        }
+        // One that stands before it may be under way.
+        self.puts.settle()?;
+        let places = self.puts.told().failed.iter().filter_map(|(at, code)| {
+            let sent = self.sent.iter().find(|sent| (sent.from..sent.to).contains(at))?;
+            Some((sent.from, sent.row(*at), sent, *code))
+        });
+        let Some((_, row, sent, code)) = places.min_by_key(|(from, row, ..)| (*from, *row)) else {
+            return Ok(());
+        };
+        let (number, key) = (sent.before + row + 1, sent.key_text(row));
+        let path = sent.path.display();
+        if code != FaultCode::Duplicate {
+            bail!("{path}: row {number} (key {key}): {}", code.text());
+        }
+        bail!(
+            "{path}: row {number}: key {key} is there already{}; remove one, choose another --key, or --replace",
+            if self.created { ", so it stands twice in the files" } else { "" }
+        )
+    }
+}
+
+impl Sent {
+    /// Which of its rows, as they were read, was put as number `at`.
+    fn row(&self, at: u64) -> u64 {
+        let place = (at - self.from) as usize;
+        let Some(order) = &self.order else { return place as u64 };
+        let (batch, row) = (order[place].batch(), order[place].row());
+        self.columns[..batch].iter().map(|columns| columns.num_rows() as u64).sum::<u64>() + row as u64
+    }
+
+    fn key_text(&self, row: u64) -> String {
+        let (mut text, mut row) = (String::new(), row as usize);
+        for columns in &self.columns {
+            if row < columns.num_rows() {
+                for column in columns.columns() {
+                    text += if text.is_empty() { "" } else { "," };
+                    files::text::write_value(column.as_ref(), row, &mut text);
+                }
+                break;
+            }
+            row -= columns.num_rows();
+        }
+        text
+    }
+}
+
+/// Whether the rows ascend, all of them above a key.
+fn goes_on(rows: &EncodedRows, above: &[u8]) -> bool {
+    let mut before = above;
+    rows.iter().all(|(key, _)| key > std::mem::replace(&mut before, key))
 }
 
 /// An error about a row of a batch, as one about a row of the file (from 1, the header not counted).

@@ -1,15 +1,14 @@
 //! The table protocol over a client's link: requests out, replies in.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_service::client::{self, LinkError, LinkOptions, Received};
 use overside_verbs::Provider;
 
-use super::batch::RowBatch;
+use super::puts::PUTS_AHEAD;
 use super::{ClientError, ClientOptions};
-use crate::wire::{self, Applied, FAILED_MAX, Features, PutMode, Reply, Request};
+use crate::wire::{self, Features, Reply, Request};
 
 /// A link whose two sides have said Hello.
 #[derive(Debug)]
@@ -32,6 +31,7 @@ impl Link {
             buffers: options.blocks,
             posted: options.posted.unwrap_or(defaults.posted),
             timeout: options.timeout,
+            transmits: PUTS_AHEAD + 2,
             ..defaults
         };
         let link = client::Link::connect(provider, name, options)?;
@@ -89,30 +89,6 @@ impl Link {
     pub(crate) fn message(&mut self) -> Result<Received, ClientError> {
         Ok(self.link.message()?)
     }
-
-    /// Puts a batch, a few requests ahead of their replies.
-    pub(crate) fn put(&mut self, table: u32, mode: PutMode, batch: &RowBatch) -> Result<Applied, ClientError> {
-        let mut total = Applied::default();
-        let mut waiting = VecDeque::new();
-        let mut requests = batch.requests();
-        loop {
-            if waiting.len() < PUTS_AHEAD
-                && let Some((rows, range)) = requests.next()
-            {
-                let sent = self.send(&Request::Put { table, mode, rows });
-                waiting.push_back((sent.map_err(|e| partly(e, &total, batch))?, range));
-                continue;
-            }
-            let Some((number, range)) = waiting.pop_front() else { return Ok(total) };
-            match self.reply(number) {
-                Ok(Reply::Applied(applied)) if is_of(&applied, range.end - range.start) => {
-                    add(&mut total, applied, range.start);
-                }
-                Ok(other) => return Err(ClientError::unexpected(&other)),
-                Err(error) => return Err(partly(error, &total, batch)),
-            }
-        }
-    }
 }
 
 /// Why there was no Hello. Servers of versions before 4 close such a connection without a word.
@@ -121,29 +97,3 @@ fn unheard(error: ClientError) -> ClientError {
     let reason = format!("{reason}, without a word on Hello; is the server older than version 4 of the protocol?");
     ClientError::Link(LinkError::Disconnected { status, reason })
 }
-
-/// Whether a batch of so many rows can have had this outcome.
-fn is_of(applied: &Applied, rows: u64) -> bool {
-    let named = applied.failed.iter().all(|(at, _)| *at < applied.rows);
-    u64::from(applied.rows) <= rows && applied.applied <= applied.rows && applied.replaced <= applied.applied && named
-}
-
-fn add(total: &mut Applied, part: Applied, first: u64) {
-    total.rows += part.rows;
-    total.applied += part.applied;
-    total.replaced += part.replaced;
-    let room = FAILED_MAX.saturating_sub(total.failed.len());
-    total.failed.extend(part.failed.into_iter().take(room).map(|(at, code)| (first as u32 + at, code)));
-}
-
-fn partly(error: ClientError, total: &Applied, batch: &RowBatch) -> ClientError {
-    match error {
-        ClientError::Link(LinkError::Disconnected { .. }) if total.rows > 0 => {
-            ClientError::Partly { acknowledged: u64::from(total.rows), rows: batch.len() as u64 }
-        }
-        other => other,
-    }
-}
-
-/// Requests of a batch that wait for their replies at once.
-const PUTS_AHEAD: usize = 4;

@@ -17,6 +17,7 @@
 mod batch;
 mod error;
 mod link;
+mod puts;
 mod scan;
 mod table;
 
@@ -28,6 +29,7 @@ use overside_verbs::Provider;
 
 pub use batch::RowBatch;
 pub use error::ClientError;
+pub use puts::{Puts, PutsApplied};
 pub use scan::{Scan, ScanOptions, ScanSummary};
 pub use table::{OwnedRow, RemoteTable};
 
@@ -159,7 +161,14 @@ impl Client {
     /// # Errors
     /// When the connection fails in the middle, [`ClientError::Partly`] says how many rows were acknowledged.
     pub fn put(&mut self, table: &RemoteTable, mode: PutMode, batch: &RowBatch) -> Result<Applied, ClientError> {
-        self.link.put(table.id(), mode, batch)
+        let mut puts = self.puts(table, mode);
+        puts.put(batch)?;
+        Ok(puts.settle()?.clone().into())
+    }
+
+    /// To put batch after batch without waiting for each one's outcome.
+    pub fn puts(&mut self, table: &RemoteTable, mode: PutMode) -> Puts<'_> {
+        Puts::new(&mut self.link, table.id(), mode)
     }
 
     /// Gets a row by its key's values, in the order of the key's columns.
