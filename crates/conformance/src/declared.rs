@@ -7,38 +7,34 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_memory::{Buffer, Pool, Segment};
+use overside_memory::{Buffer, Pool};
 use overside_planner::{Force, Planner, Terms};
 use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
-use overside_transfer::{Balance, Bundle, DeclaredSend, Destination, Region, SharedSend, SharedTerms};
-use overside_verbs::{
-    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError,
-    WorkCompletion,
+use overside_transfer::{
+    Balance, Bundle, DeclaredSend, Destination, Endpoint, Region, Ring, RingOptions, SharedSend, SharedTerms,
 };
+use overside_verbs::{Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion};
 
 use crate::Harness;
 
 /// One sender and its destinations.
 #[derive(Debug)]
 pub struct Delivery {
-    provider: Arc<dyn Provider>,
+    endpoint: Endpoint,
     planner: Planner,
     memory: Arc<Buffer>,
     pool: Pool,
-    queue: CompletionQueue,
     pairs: Vec<QueuePair>,
     receivers: Vec<Receiver>,
-    _regions: Vec<MemoryRegion>,
 }
 
 #[derive(Debug)]
 struct Receiver {
-    queue: CompletionQueue,
-    pair: QueuePair,
+    endpoint: Endpoint,
+    ring: Ring,
     came: Vec<Vec<u8>>,
     /// SENDs that came, ever.
     requests: usize,
-    _provider: Arc<dyn Provider>,
 }
 
 /// What went wrong, for the test's message.
@@ -50,38 +46,21 @@ impl Delivery {
     /// # Errors
     /// When the provider cannot connect them.
     pub fn open(harness: &dyn Harness, destinations: usize, memory_bytes: usize) -> Result<Self, Failure> {
-        let provider = harness.provider();
-        let domain = provider.allocate_domain()?;
-        let mut memory = Segment::shared(memory_bytes)?.carve(memory_bytes).pop().ok_or("no memory")?;
+        let mut endpoint = endpoint(harness.provider())?;
+        let mut memory = endpoint.allocate(memory_bytes)?;
         memory.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 31 + (i >> 8)) as u8);
-        let pool = Pool::new(Segment::shared(BUFFERS * REQUEST_BYTES)?, REQUEST_BYTES)?;
-        let register =
-            |segment: &Arc<Segment>| provider.register(&domain, &Memory::Segment(segment.clone()), Access::LOCAL);
-        let regions = vec![register(memory.segment())?, register(pool.segment())?];
-        let mut queue =
-            CompletionQueue::new(provider.open_port(&domain, PortOptions { regions: true, ..PortOptions::default() })?);
+        let pool = endpoint.pool(REQUEST_BYTES, BUFFERS)?;
         let (mut pairs, mut receivers) = (Vec::new(), Vec::new());
         for _ in 0..destinations {
             let name = harness.name();
-            let mut listener = provider.listen(&domain, &name)?;
+            let mut listener = endpoint.listen(&name)?;
             let theirs = harness.provider();
-            let connecting = std::thread::spawn(move || {
-                let domain = theirs.allocate_domain()?;
-                let mut queue = CompletionQueue::new(
-                    theirs.open_port(&domain, PortOptions { regions: true, ..PortOptions::default() })?,
-                );
-                let pair = queue.attach(theirs.connect(&domain, &name, LIMIT)?)?;
-                let buffers = Segment::private(RECEIVES * REQUEST_BYTES)?.carve(REQUEST_BYTES);
-                let region = Memory::Segment(buffers[0].segment().clone());
-                theirs.register(&domain, &region, Access::LOCAL)?;
-                queue.post_receive(Some(pair), &mut buffers.into_iter().map(|b| (0, b)).collect())?;
-                Ok::<_, VerbsError>(Receiver { queue, pair, came: Vec::new(), requests: 0, _provider: theirs })
-            });
-            pairs.push(queue.attach(listener.accept(LIMIT)?.ok_or("nobody connected")?)?);
+            let connecting = std::thread::spawn(move || Receiver::connect(theirs, &name));
+            pairs.push(endpoint.accept(&mut *listener, LIMIT)?.0);
             receivers.push(connecting.join().map_err(|_| "the connecting thread panicked")??);
         }
-        let planner = Planner::new(provider.capabilities(), provider.profile());
-        Ok(Self { provider, planner, memory: Arc::new(memory), pool, queue, pairs, receivers, _regions: regions })
+        let planner = Planner::new(endpoint.capabilities().clone(), endpoint.provider().profile());
+        Ok(Self { endpoint, planner, memory: Arc::new(memory), pool, pairs, receivers })
     }
 
     /// The memory that regions are of.
@@ -103,14 +82,14 @@ impl Delivery {
         let terms = |force| Terms { force, ..Terms::default() };
         let plan = plan.map(|force| self.planner.plan(shape, &terms(force))).transpose()?;
         let region = Region::new(&self.memory, shape)?;
-        let capabilities = self.provider.capabilities();
-        let mut send = DeclaredSend::new(7, region, plan.as_ref(), &capabilities, REQUEST_BYTES as u64)?;
+        let capabilities = self.endpoint.capabilities();
+        let mut send = DeclaredSend::new(7, region, plan.as_ref(), capabilities, REQUEST_BYTES as u64)?;
         let (pair, mut posted, mut done) = (self.pairs[0], false, Vec::new());
         let end = Instant::now() + LIMIT;
         // A region without messages posts nothing.
         let ids: &[u64] = if shape.messages().count() > 0 { &[7] } else { &[] };
         while !(posted && done.len() == ids.len()) {
-            posted = send.post(&mut self.queue, pair, &self.pool)?;
+            posted = send.post(self.endpoint.queue(), pair, &self.pool)?;
             self.progress(&mut done, end)?;
         }
         check(&done, ids)?;
@@ -129,14 +108,14 @@ impl Delivery {
         };
         let destinations: Vec<Destination> = shapes.iter().enumerate().map(to).collect();
         let terms = SharedTerms { view: Terms { request_bytes_max: REQUEST_BYTES as u64, ..terms.view }, ..*terms };
-        let capabilities = self.provider.capabilities();
-        let mut send = SharedSend::new(&self.memory, &destinations, Some(&self.planner), &capabilities, &terms)?;
+        let capabilities = self.endpoint.capabilities();
+        let mut send = SharedSend::new(&self.memory, &destinations, Some(&self.planner), capabilities, &terms)?;
         let (mut posted, mut done) = (false, Vec::new());
         let end = Instant::now() + LIMIT;
         let ids = shapes.iter().zip(0..).filter(|(shape, _)| shape.messages().count() > 0).map(|(_, id)| id);
         let ids: Vec<u64> = ids.collect();
         while !(posted && done.len() == ids.len()) {
-            posted = send.post(&mut self.queue, &self.pool)?;
+            posted = send.post(self.endpoint.queue(), &self.pool)?;
             self.progress(&mut done, end)?;
         }
         check(&done, &ids)?;
@@ -207,7 +186,7 @@ impl Delivery {
     }
 
     fn progress(&mut self, done: &mut Vec<WorkCompletion>, end: Instant) -> Result<(), Failure> {
-        self.queue.poll(done);
+        self.endpoint.queue().poll(done);
         for receiver in &mut self.receivers {
             receiver.progress()?;
         }
@@ -219,9 +198,17 @@ impl Delivery {
 }
 
 impl Receiver {
+    fn connect(provider: Arc<dyn Provider>, name: &str) -> Result<Receiver, VerbsError> {
+        let mut endpoint = endpoint(provider)?;
+        let queue_pair = Some(endpoint.connect(name, LIMIT)?);
+        let options = RingOptions { queue_pair, bytes: REQUEST_BYTES, count: RECEIVES, ..RingOptions::default() };
+        let ring = endpoint.ring(options)?;
+        Ok(Receiver { endpoint, ring, came: Vec::new(), requests: 0 })
+    }
+
     fn progress(&mut self) -> Result<(), Failure> {
         let mut done = Vec::new();
-        self.queue.poll(&mut done);
+        self.endpoint.queue().poll(&mut done);
         for completion in done {
             let buffer = completion.buffer.ok_or("a receive without its buffer")?;
             if (completion.opcode, completion.status) != (Opcode::Receive, Status::Success) {
@@ -230,10 +217,17 @@ impl Receiver {
             let bundle = Bundle::new(&buffer[..completion.bytes as usize], completion.immediate)?;
             self.requests += 1;
             self.came.extend(bundle.map(<[u8]>::to_vec));
-            self.queue.post_receive(Some(self.pair), &mut vec![(0, buffer)])?;
+            self.ring.completed();
+            self.ring.put(buffer);
+            self.ring.post(self.endpoint.queue())?;
         }
         Ok(())
     }
+}
+
+fn endpoint(provider: Arc<dyn Provider>) -> Result<Endpoint, VerbsError> {
+    let port = PortOptions { shared_receives: 0, regions: true, ..PortOptions::default() };
+    Endpoint::builder(provider).port(port).open()
 }
 
 fn check(done: &[WorkCompletion], ids: &[u64]) -> Result<(), Failure> {
