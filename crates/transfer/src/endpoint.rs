@@ -189,10 +189,9 @@ impl Endpoint {
     /// When the memory is not there, or the queue pair is closed.
     pub fn ring(&mut self, options: RingOptions) -> Result<Ring, VerbsError> {
         let buffers = Segment::private(length(options.bytes, options.count)?)?.carve(options.bytes);
-        if let Some(first) = buffers.first() {
-            self.register(Memory::Segment(first.segment().clone()), Access::LOCAL)?;
-        }
-        let mut ring = Ring::new(buffers, options);
+        let Some(memory) = buffers.first().map(|first| first.segment().clone()) else { return Err(EMPTY) };
+        self.register(Memory::Segment(memory.clone()), Access::LOCAL)?;
+        let mut ring = Ring::new(memory, buffers, options);
         ring.post_all(&mut self.queue)?;
         Ok(ring)
     }

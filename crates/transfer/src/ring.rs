@@ -1,7 +1,9 @@
 //! Receive buffers: posted, taken by messages, and posted again.
 
-use overside_memory::Buffer;
-use overside_verbs::{CompletionQueue, QueuePair, VerbsError};
+use std::sync::Arc;
+
+use overside_memory::{Buffer, Segment};
+use overside_verbs::{CompletionQueue, Memory, QueuePair, VerbsError};
 
 /// How a [`Ring`] is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,7 @@ pub struct RingOptions {
 /// Receive buffers of one size. They are posted, or here, or with whoever looks at a message.
 #[derive(Debug)]
 pub struct Ring {
+    memory: Arc<Segment>,
     queue_pair: Option<QueuePair>,
     id: u64,
     posted: usize,
@@ -36,21 +39,41 @@ pub struct Ring {
     next: Vec<(u64, Buffer)>,
 }
 
+impl RingOptions {
+    /// Of no buffer; all that there are would be posted, each as soon as it is back.
+    pub const EMPTY: RingOptions =
+        RingOptions { queue_pair: None, id: 0, bytes: 0, count: 0, posted_max: usize::MAX, repost: 1, touched: false };
+}
+
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { queue_pair: None, id: 0, bytes: 0, count: 0, posted_max: usize::MAX, repost: 1, touched: false }
+        Self::EMPTY
     }
 }
 
 impl Ring {
-    pub(crate) fn new(mut buffers: Vec<Buffer>, options: RingOptions) -> Ring {
+    pub(crate) fn new(memory: Arc<Segment>, mut buffers: Vec<Buffer>, options: RingOptions) -> Ring {
         let RingOptions { queue_pair, id, count, posted_max, repost, touched, .. } = options;
         buffers.truncate(count);
         if touched {
             buffers.iter_mut().for_each(|buffer| buffer.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1));
         }
         let free = buffers.into_iter().map(|buffer| (id, buffer)).collect();
-        Ring { queue_pair, id, posted: 0, posted_max: posted_max.max(1), repost: repost.max(1), free, next: Vec::new() }
+        Ring {
+            memory,
+            queue_pair,
+            id,
+            posted: 0,
+            posted_max: posted_max.max(1),
+            repost: repost.max(1),
+            free,
+            next: Vec::new(),
+        }
+    }
+
+    /// What the buffers lie in: to end its registration before the endpoint ends.
+    pub fn memory(&self) -> Memory {
+        Memory::Segment(self.memory.clone())
     }
 
     /// Receives that are posted; none: whoever took the messages has all buffers.

@@ -11,12 +11,9 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use overside::{
-    memory::{Buffer, Segment, Window},
-    transfer::Bundle,
-    verbs::{
-        Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, ProtectionDomain, Provider, QueuePair,
-        RemoteToken, Status, WorkCompletion,
-    },
+    memory::{Segment, Window},
+    transfer::{Bundle, Ended, Endpoint, Ring, RingOptions},
+    verbs::{Access, Memory, Opcode, QueuePair, RemoteToken, Status, WorkCompletion},
 };
 use std::{
     io::{self, ErrorKind, Read},
@@ -131,7 +128,7 @@ pub(super) fn serve(meeting: Meeting) -> Result<()> {
         let answer = match command {
             Command::Connect { message_bytes, crowded } => {
                 receiver.crowded = crowded;
-                receiver.queue.set_spin(if crowded { SPIN_CROWDED } else { SPIN });
+                receiver.endpoint.queue().set_spin(if crowded { SPIN_CROWDED } else { SPIN });
                 receiver.connect(message_bytes as usize, crowded)?
             }
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
@@ -144,36 +141,18 @@ pub(super) fn serve(meeting: Meeting) -> Result<()> {
 
 struct Receiver {
     meeting: Meeting,
-    provider: Arc<dyn Provider>,
-    domain: ProtectionDomain,
-    queue: CompletionQueue,
-    pair: Option<QueuePair>,
-    free: Vec<(u64, Buffer)>,
-    /// Receives given back before they are posted again: telling the sender for each one costs both.
-    repost: usize,
+    endpoint: Endpoint,
+    /// Of the connection, and its receives.
+    connected: Option<(QueuePair, Ring)>,
     /// Whether there are more processes than processors.
     crowded: bool,
-    offered: Vec<MemoryRegion>,
 }
 
 impl Receiver {
     fn open(meeting: Meeting) -> Result<Receiver> {
-        let provider = meeting.provider()?;
-        let domain = provider.allocate_domain()?;
-        let mut queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
         // A small batch finds what was just moved in the nearest cache.
-        queue.set_batch(16);
-        Ok(Receiver {
-            meeting,
-            provider,
-            domain,
-            queue,
-            pair: None,
-            free: Vec::new(),
-            repost: 1,
-            crowded: false,
-            offered: Vec::new(),
-        })
+        let endpoint = Endpoint::builder(meeting.provider()?).port(port_options()).batch(16).open()?;
+        Ok(Receiver { meeting, endpoint, connected: None, crowded: false })
     }
 
     /// The next command; none when the parent has hung up. The port is polled meanwhile: where a provider does not
@@ -186,11 +165,11 @@ impl Receiver {
                 Ok(0) => return Ok(None),
                 Ok(came) => have += came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.queue.poll_wait_or(&mut done, Some(LOOK), Some(line.as_fd()))?;
+                    self.endpoint.queue().poll_wait_or(&mut done, Some(LOOK), Some(line.as_fd()))?;
                     done.clear();
                     // Between two stretches a connection ends only to be replaced; what is not fetched would keep the port awake, and
                     // those who are not asked would take the processors from those who are.
-                    while self.queue.next_event().is_some() {}
+                    while self.endpoint.next_end().is_some() {}
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -201,25 +180,20 @@ impl Receiver {
     }
 
     fn connect(&mut self, message_bytes: usize, crowded: bool) -> Result<Answer> {
-        if let Some(pair) = self.pair.take() {
-            self.queue.close(pair);
+        if let Some((pair, ring)) = self.connected.take() {
+            self.endpoint.close(pair);
             // The receives of a closed queue pair come back flushed, before anything of the next one does.
             let (mut flushed, end) = (Vec::new(), now_ns() + PATIENCE.as_nanos() as u64);
-            while self.queue.in_flight() > 0 && now_ns() < end {
-                self.queue.poll(&mut flushed);
+            while self.endpoint.queue().in_flight() > 0 && now_ns() < end {
+                self.endpoint.queue().poll(&mut flushed);
             }
+            self.endpoint.deregister(&ring.memory())?;
         }
-        let link = self.provider.connect(&self.domain, self.meeting.address.name(), PATIENCE)?;
-        let pair = self.queue.attach(link)?;
-        let slot = message_bytes.max(64).next_multiple_of(64);
+        let pair = self.endpoint.connect(self.meeting.address.name(), PATIENCE)?;
         let count = receives(message_bytes, crowded);
-        let buffers = Segment::private(slot * count)?.carve(slot);
-        self.free = buffers.into_iter().take(count).map(|buffer| (0, buffer)).collect();
-        // Written once: the first message shall not meet pages that are not there yet.
-        self.free.iter_mut().for_each(|(_, buffer)| buffer.fill(1));
-        self.repost = (count / if crowded { 4 } else { 8 }).clamp(1, 8);
-        self.queue.post_receive(Some(pair), &mut self.free)?;
-        self.pair = Some(pair);
+        let repost = (count / if crowded { 4 } else { 8 }).clamp(1, 8);
+        let options = RingOptions { queue_pair: Some(pair), bytes: message_bytes.max(64), count, repost, ..RING };
+        self.connected = Some((pair, self.endpoint.ring(options)?));
         Ok(Answer::default())
     }
 
@@ -228,74 +202,72 @@ impl Receiver {
         readable.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 64) as u8);
         let readable = Memory::Segment(readable.segment().clone());
         let writable = Memory::Window(Arc::new(Window::new(bytes)?));
-        let readable = self.provider.register(&self.domain, &readable, Access::REMOTE_READ)?;
-        let writable = self.provider.register(&self.domain, &writable, Access::REMOTE_WRITE)?;
-        let answer = Answer { readable: Some(readable.token()), writable: Some(writable.token()), ..Answer::default() };
-        self.offered.extend([readable, writable]);
-        Ok(answer)
+        let readable = Some(self.endpoint.register(readable, Access::REMOTE_READ)?);
+        let writable = Some(self.endpoint.register(writable, Access::REMOTE_WRITE)?);
+        Ok(Answer { readable, writable, ..Answer::default() })
     }
 
     /// Says that it is ready, then receives until the end.
     fn receive(&mut self, line: &mut UnixStream, mut digest: Option<Digest>) -> Result<Answer> {
-        let pair = self.pair.context("not connected")?;
+        let (pair, mut ring) = self.connected.take().context("not connected")?;
         let mut answer = Answer::default();
-        let (before, spun) = (Cpu::own(), self.queue.spun());
+        let (before, spun) = (Cpu::own(), self.endpoint.queue().spun());
         write_words(line, &answer.words())?;
         let mut done = Vec::new();
         loop {
             // One of many sleeps on a word of memory where the provider can: waking it costs both ends less than a bell, and others work
             // meanwhile. One alone is as fast as it is woken, and waits for its parent's line as well.
             let line = (!self.crowded).then(|| line.as_fd());
-            self.queue.poll_wait_or(&mut done, Some(LOOK), line)?;
+            self.endpoint.queue().poll_wait_or(&mut done, Some(LOOK), line)?;
             if done.is_empty() {
                 self.watch(pair)?;
             }
             let mut ended = false;
             for completion in done.drain(..) {
-                ended |= self.take(completion, &mut answer, digest.as_mut())?;
-            }
-            if ended || self.free.len() >= self.repost {
-                self.queue.post_receive(Some(pair), &mut self.free)?;
+                ended |= take(completion, &mut ring, &mut answer, digest.as_mut())?;
             }
             if ended {
+                ring.post_all(self.endpoint.queue())?;
+                self.connected = Some((pair, ring));
                 answer.cpu_ns = Cpu::own() - before;
-                answer.poll_ns = ((self.queue.spun() - spun).as_nanos() as u64).min(answer.cpu_ns);
+                answer.poll_ns = ((self.endpoint.queue().spun() - spun).as_nanos() as u64).min(answer.cpu_ns);
                 if let Some(digest) = digest {
                     (answer.messages, answer.digest) = (digest.messages(), digest.value());
                 }
                 return Ok(answer);
             }
+            ring.post(self.endpoint.queue())?;
         }
     }
 
     /// An error if the sender has gone; of connections before this one the end is no news.
     fn watch(&mut self, pair: QueuePair) -> Result<()> {
-        while let Some(PortEvent::Disconnected { queue_pair, reason, .. }) = self.queue.next_event() {
+        while let Some(Ended { queue_pair, reason, .. }) = self.endpoint.next_end() {
             if queue_pair == pair {
                 bail!("the sender has gone: {reason}");
             }
         }
         Ok(())
     }
+}
 
-    /// Whether it was the end.
-    fn take(&mut self, done: WorkCompletion, answer: &mut Answer, digest: Option<&mut Digest>) -> Result<bool> {
-        if done.status != Status::Success {
-            bail!("a receive ended as {:?}", done.status);
-        }
-        let buffer = done.buffer.context("a receive without its buffer")?;
-        let end = done.immediate == Some(END);
-        if !end && done.opcode == Opcode::Receive {
-            answer.bytes += done.bytes;
-            answer.messages += 1;
-            if let Some(digest) = digest {
-                Bundle::new(&buffer[..done.bytes as usize], done.immediate)?
-                    .for_each(|message| digest.message(message));
-            }
-        }
-        self.free.push((0, buffer));
-        Ok(end)
+/// Whether it was the end.
+fn take(done: WorkCompletion, ring: &mut Ring, answer: &mut Answer, digest: Option<&mut Digest>) -> Result<bool> {
+    if done.status != Status::Success {
+        bail!("a receive ended as {:?}", done.status);
     }
+    let buffer = done.buffer.context("a receive without its buffer")?;
+    let end = done.immediate == Some(END);
+    if !end && done.opcode == Opcode::Receive {
+        answer.bytes += done.bytes;
+        answer.messages += 1;
+        if let Some(digest) = digest {
+            Bundle::new(&buffer[..done.bytes as usize], done.immediate)?.for_each(|message| digest.message(message));
+        }
+    }
+    ring.completed();
+    ring.put(buffer);
+    Ok(end)
 }
 
 /// Receive buffers for messages of `message_bytes`: a ring of a mebibyte, or of a quarter where several receivers share a processor's
@@ -310,6 +282,8 @@ pub const ROLE: &str = "figure-receiver";
 /// Immediate data of the message that ends a stretch: as framing it would promise more lengths than a message holds.
 pub const END: u32 = u32::MAX;
 const COMMAND_BYTES: usize = 16;
+/// The first message shall not meet pages that are not there yet.
+const RING: RingOptions = RingOptions { touched: true, ..RingOptions::EMPTY };
 const RING_BYTES: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -13,12 +13,13 @@ use anyhow::{Context, Result, bail};
 use overside::{
     Prices,
     calibrate::Effort,
-    memory::{Buffer, Pool, Segment},
+    memory::{Buffer, Pool},
     planner::{Capabilities, Profile},
     prices,
+    transfer::{Ended, Endpoint},
     verbs::{
-        Access, CompletionQueue, Listener, Memory, MemoryRegion, PortEvent, PortOptions, ProtectionDomain, Provider,
-        QueuePair, Status, WorkCompletion, WorkRequest,
+        Access, CompletionQueue, Listener, Memory, PortOptions, ProtectionDomain, Provider, QueuePair, Status,
+        WorkCompletion, WorkRequest,
     },
 };
 use std::{collections::VecDeque, os::unix::net::UnixStream, sync::Arc, time::Duration};
@@ -149,12 +150,9 @@ pub struct Sender {
     pub capabilities: Capabilities,
     /// What things cost on it: as stored, else as calibrated first.
     pub profile: Profile,
-    provider: Arc<dyn Provider>,
-    domain: ProtectionDomain,
+    endpoint: Endpoint,
     listener: Box<dyn Listener>,
-    queue: CompletionQueue,
     pairs: Vec<QueuePair>,
-    regions: Vec<MemoryRegion>,
     // Killed and reaped last.
     receivers: Vec<(UnixStream, Process)>,
 }
@@ -173,9 +171,8 @@ impl Sender {
         }
         let profile = Prices::Measured(Effort::Full).of(&meeting.address, &meeting.network, &provider)?;
         drop(measuring);
-        let domain = provider.allocate_domain()?;
-        let listener = provider.listen(&domain, meeting.address.name())?;
-        let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+        let endpoint = Endpoint::builder(provider).port(port_options()).open()?;
+        let listener = endpoint.listen(meeting.address.name())?;
         let told = meeting.to_string();
         let process = |_| -> Result<(UnixStream, Process)> {
             let (process, line) = Process::start("receiver", receiver::ROLE, &[&told], None)?;
@@ -184,14 +181,11 @@ impl Sender {
         };
         let receivers = (0..receivers).map(process).collect::<Result<Vec<_>>>()?;
         Ok(Sender {
-            capabilities: provider.capabilities(),
+            capabilities: endpoint.capabilities().clone(),
             profile,
-            provider,
-            domain,
+            endpoint,
             listener,
-            queue,
             pairs: Vec::new(),
-            regions: Vec::new(),
             receivers,
         })
     }
@@ -201,10 +195,7 @@ impl Sender {
     /// # Errors
     /// The memory is not there.
     pub fn memory(&mut self, bytes: usize) -> Result<Buffer> {
-        let mut buffers = Segment::shared(bytes)?.carve(bytes);
-        let buffer = buffers.pop().context("no memory was asked for")?;
-        self.register(&Memory::Segment(buffer.segment().clone()))?;
-        Ok(buffer)
+        Ok(self.endpoint.allocate(bytes)?)
     }
 
     /// Transmit buffers of `bytes` each, registered.
@@ -212,9 +203,7 @@ impl Sender {
     /// # Errors
     /// The memory is not there.
     pub fn pool(&mut self, bytes: usize, count: usize) -> Result<Pool> {
-        let pool = Pool::new(Segment::shared(bytes.next_multiple_of(64) * count)?, bytes)?;
-        self.register(&Memory::Segment(pool.segment().clone()))?;
-        Ok(pool)
+        Ok(self.endpoint.pool(bytes, count)?)
     }
 
     /// Registers memory until this sender is dropped.
@@ -222,13 +211,13 @@ impl Sender {
     /// # Errors
     /// The provider refuses.
     pub fn register(&mut self, memory: &Memory) -> Result<()> {
-        self.regions.push(self.provider.register(&self.domain, memory, Access::LOCAL)?);
+        self.endpoint.register(memory.clone(), Access::LOCAL)?;
         Ok(())
     }
 
     /// The provider, and the domain that everything of this sender is in.
     pub fn device(&self) -> (&Arc<dyn Provider>, &ProtectionDomain) {
-        (&self.provider, &self.domain)
+        (self.endpoint.provider(), self.endpoint.domain())
     }
 
     /// Connects the first `count` receivers anew, each with a ring of receive buffers of `message_bytes`. They share
@@ -241,12 +230,12 @@ impl Sender {
         self.hang_up()?;
         // Whoever polls takes the processor from those it waits for.
         let crowded = count + 1 > std::thread::available_parallelism().map_or(1, usize::from);
-        self.queue.set_spin(if crowded { SPIN_CROWDED } else { SPIN });
-        self.queue.set_signal_every(buffers / (2 * count.max(1)));
+        self.endpoint.queue().set_spin(if crowded { SPIN_CROWDED } else { SPIN });
+        self.endpoint.queue().set_signal_every(buffers / (2 * count.max(1)));
         for at in 0..count {
             self.tell(at, Command::Connect { message_bytes: message_bytes as u64, crowded })?;
-            let link = self.listener.accept(PATIENCE)?.context("a receiver does not connect")?;
-            self.pairs.push(self.queue.attach(link)?);
+            let accepted = self.endpoint.accept(&mut *self.listener, PATIENCE);
+            self.pairs.push(accepted.context("a receiver does not connect")?.0);
             self.answer(at)?;
         }
         Ok(())
@@ -254,7 +243,7 @@ impl Sender {
 
     /// How long a cache line took to come from the processor of destination `to`, if that is known; measured anew by what follows.
     pub fn line_ns(&mut self, to: usize) -> Option<f64> {
-        self.queue.line_ns(*self.pairs.get(to)?)
+        self.endpoint.queue().line_ns(*self.pairs.get(to)?)
     }
 
     /// Destinations that are connected.
@@ -299,8 +288,8 @@ impl Sender {
         let (mut done, mut bytes) = (Vec::new(), 0);
         for _ in 0..times {
             what.begin(&self.pairs)?;
-            while !what.post(&mut self.queue, &self.pairs)? {
-                self.queue.poll_wait(&mut done, Some(LOOK))?;
+            while !what.post(self.endpoint.queue(), &self.pairs)? {
+                self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
                 if done.is_empty() {
                     self.watch()?;
                 }
@@ -310,8 +299,8 @@ impl Sender {
         }
         for to in 0..self.pairs.len() {
             let mut last = VecDeque::from([end_of_stretch()]);
-            while self.queue.post(self.pairs[to], &mut last)? == 0 {
-                self.queue.poll_wait(&mut done, Some(LOOK))?;
+            while self.endpoint.queue().post(self.pairs[to], &mut last)? == 0 {
+                self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
                 settle(&mut done, &mut drop)?;
             }
         }
@@ -325,7 +314,7 @@ impl Sender {
             self.ask(at, command)?;
         }
         let crowded = self.crowded();
-        Ok(Begun { start: now_ns(), cpu: Cpu::own(), spun: self.queue.spun(), crowded })
+        Ok(Begun { start: now_ns(), cpu: Cpu::own(), spun: self.endpoint.queue().spun(), crowded })
     }
 
     /// Everything has arrived and every receiver has said what it got.
@@ -337,15 +326,15 @@ impl Sender {
     ) -> Result<(Sample, Vec<Answer>)> {
         let (mut done, mut open) = (Vec::new(), self.pairs.clone());
         while !open.is_empty() {
-            open.retain(|pair| self.queue.sends_in_flight(*pair) > 0);
+            open.retain(|pair| self.endpoint.queue().sends_in_flight(*pair) > 0);
             if !open.is_empty() {
-                self.queue.poll_wait(&mut done, Some(LOOK))?;
+                self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
                 settle(&mut done, completed)?;
             }
         }
         sample.wall_ns = elapsed_ns(begun.start);
         sample.sender_ns = Cpu::own() - begun.cpu;
-        let polled = (self.queue.spun() - begun.spun).as_nanos() as u64;
+        let polled = (self.endpoint.queue().spun() - begun.spun).as_nanos() as u64;
         sample.sender_poll_ns = polled.min(sample.sender_ns);
         let answers = (0..self.pairs.len()).map(|at| self.answer(at)).collect::<Result<Vec<_>>>()?;
         sample.crowded_ns = self.crowded().saturating_sub(begun.crowded);
@@ -365,7 +354,7 @@ impl Sender {
             for (to, out) in queues.iter_mut().enumerate() {
                 out.fill(side, to, until, late, &mut sample)?;
                 if !out.batch.is_empty() {
-                    posted += self.queue.post(self.pairs[to], &mut out.batch)?;
+                    posted += self.endpoint.queue().post(self.pairs[to], &mut out.batch)?;
                 }
                 open |= !(out.ended && out.batch.is_empty());
             }
@@ -373,12 +362,12 @@ impl Sender {
                 return Ok(sample);
             }
             if posted == 0 {
-                self.queue.poll_wait(&mut done, Some(LOOK))?;
+                self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
                 if done.is_empty() {
                     self.watch()?;
                 }
             } else {
-                self.queue.poll(&mut done);
+                self.endpoint.queue().poll(&mut done);
             }
             settle(&mut done, &mut |done| side.completed(done))?;
         }
@@ -392,7 +381,7 @@ impl Sender {
 
     /// An error if a receiver has gone.
     fn watch(&mut self) -> Result<()> {
-        while let Some(PortEvent::Disconnected { queue_pair, reason, .. }) = self.queue.next_event() {
+        while let Some(Ended { queue_pair, reason, .. }) = self.endpoint.next_end() {
             if self.pairs.contains(&queue_pair) {
                 bail!("a receiver has gone ({reason}); its last words are above");
             }
@@ -402,12 +391,12 @@ impl Sender {
 
     fn hang_up(&mut self) -> Result<()> {
         for pair in self.pairs.drain(..) {
-            self.queue.close(pair);
+            self.endpoint.close(pair);
         }
         // Closed queue pairs leave when what was pending on them is told.
         let mut done = Vec::new();
-        self.queue.poll(&mut done);
-        while self.queue.next_event().is_some() {}
+        self.endpoint.queue().poll(&mut done);
+        while self.endpoint.next_end().is_some() {}
         Ok(())
     }
 
@@ -430,9 +419,6 @@ impl Drop for Sender {
     fn drop(&mut self) {
         // Whatever is pending belongs to receivers that go now.
         let _ = self.hang_up();
-        for region in self.regions.drain(..) {
-            let _ = self.provider.deregister(region);
-        }
     }
 }
 

@@ -12,12 +12,10 @@ use super::{
     Over, Setting,
     figure::{Figure, Table, shown},
     papers,
-    sender::port_options,
 };
 use crate::measure::{Bar, Ratio, Spread, alternate};
 use anyhow::{Context, Result, ensure};
 use foreign::Foreign;
-use overside::verbs::CompletionQueue;
 use play::{Match, Pinned, Seats, Stretch};
 use serde_json::json;
 use std::{ffi::OsString, net::TcpListener, os::unix::net::UnixStream, time::Duration};
@@ -186,14 +184,14 @@ fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Ve
 /// A side over a provider, and how long an inline message of its may be.
 fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
     let meeting = Over::new(transport, setting.over.rdma_device.as_deref())?.meeting()?;
-    let (provider, domain) = Verbs::provider(&meeting)?;
-    let mut listener = provider.listen(&domain, meeting.address.name())?;
-    let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
+    let mut endpoint = Verbs::endpoint(&meeting)?;
+    let mut listener = endpoint.listen(meeting.address.name())?;
     let mut inline_max = 0;
     let name = side_name(transport, way);
     let open = |line: &mut UnixStream| {
-        let link = listener.accept(PATIENCE)?.context("the answering process does not connect")?;
-        let side = Verbs::over(way, (provider, domain), queue, link, line)?;
+        let accepted = endpoint.accept(&mut *listener, PATIENCE);
+        let (pair, _) = accepted.context("the answering process does not connect")?;
+        let side = Verbs::over(way, endpoint, pair, line)?;
         inline_max = side.inline_max;
         Ok(Box::new(side) as Box<dyn play::Side>)
     };

@@ -13,12 +13,10 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use overside::{
-    memory::{Buffer, Segment, View, Window},
+    memory::{Buffer, View, Window},
     shape::{Run, Shape},
-    verbs::{
-        Access, Atomic, CompletionQueue, Memory, MemoryRegion, ProtectionDomain, Provider, QueuePair, Remote,
-        RemoteToken, Status, WorkCompletion, WorkRequest, Writable,
-    },
+    transfer::{Endpoint, Ring, RingOptions},
+    verbs::{Access, Atomic, Memory, QueuePair, Remote, RemoteToken, Status, WorkCompletion, WorkRequest, Writable},
 };
 use std::{
     collections::VecDeque,
@@ -66,8 +64,9 @@ impl FromStr for Way {
 pub(super) struct Verbs {
     way: Way,
     pub(super) inline_max: usize,
-    queue: CompletionQueue,
+    endpoint: Endpoint,
     pair: QueuePair,
+    ring: Ring,
     /// Every message there is to send, by size, slot and whether it is the last.
     messages: Arc<Buffer>,
     /// Of each frame, the message and all of it.
@@ -77,73 +76,53 @@ pub(super) struct Verbs {
     remote: RemoteToken,
     /// Messages sent and received, ever.
     turns: [u64; 2],
-    free: Vec<(u64, Buffer)>,
     done: Vec<WorkCompletion>,
     batch: VecDeque<WorkRequest>,
     size: usize,
-    _regions: [MemoryRegion; 3],
-    _provider: (Arc<dyn Provider>, ProtectionDomain),
 }
 
 impl Verbs {
-    /// The provider that gets there, with a domain.
-    pub(super) fn provider(meeting: &Meeting) -> Result<(Arc<dyn Provider>, ProtectionDomain)> {
-        let provider = meeting.provider()?;
-        let domain = provider.allocate_domain()?;
-        Ok((provider, domain))
+    /// An end without a connection.
+    pub(super) fn endpoint(meeting: &Meeting) -> Result<Endpoint> {
+        Ok(Endpoint::builder(meeting.provider()?).port(port_options()).open()?)
     }
 
     /// The connecting end.
     pub(super) fn connect(way: Way, meeting: &Meeting, line: &mut UnixStream) -> Result<Verbs> {
-        let (provider, domain) = Verbs::provider(meeting)?;
-        let queue = CompletionQueue::new(provider.open_port(&domain, port_options())?);
-        let link = provider.connect(&domain, meeting.address.name(), PATIENCE)?;
-        Verbs::over(way, (provider, domain), queue, link, line)
+        let mut endpoint = Verbs::endpoint(meeting)?;
+        let pair = endpoint.connect(meeting.address.name(), PATIENCE)?;
+        Verbs::over(way, endpoint, pair, line)
     }
 
-    /// Either end, once there is a link. Tokens go over `line`.
-    pub(super) fn over(
-        way: Way,
-        provider: (Arc<dyn Provider>, ProtectionDomain),
-        mut queue: CompletionQueue,
-        link: overside::verbs::Link,
-        line: &mut UnixStream,
-    ) -> Result<Verbs> {
-        let pair = queue.attach(link)?;
+    /// Either end, once it is connected. Tokens go over `line`.
+    pub(super) fn over(way: Way, mut endpoint: Endpoint, pair: QueuePair, line: &mut UnixStream) -> Result<Verbs> {
         let bytes = SIZES.len() * SLOTS as usize * 2 * STRIDE;
-        let mut messages = Segment::shared(bytes)?.carve(bytes).pop().context("a segment is one buffer")?;
+        let mut messages = endpoint.allocate(bytes)?;
         fill(&mut messages);
         let window = Arc::new(Window::new(STRIDE * (SLOTS as usize + 1))?);
-        let register = |memory: &Memory, access| provider.0.register(&provider.1, memory, access);
-        let source = register(&Memory::Segment(messages.segment().clone()), Access::LOCAL)?;
-        let target = register(&Memory::Window(window.clone()), Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)?;
-        let ours = target.token().to_bytes();
+        let access = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let ours = endpoint.register(Memory::Window(window.clone()), access)?.to_bytes();
         write_words(line, &std::array::from_fn::<u64, 4, _>(|i| word_of(&ours[i * 8..])))?;
         let mut theirs = [0; 32];
         for part in theirs.chunks_exact_mut(8) {
             part.copy_from_slice(&read_word(line)?.to_le_bytes());
         }
-        let slots = Segment::private(STRIDE * RECEIVES)?.carve(STRIDE);
-        let slot_memory = slots.first().context("no receive was asked for")?.segment().clone();
-        let receiving = register(&Memory::Segment(slot_memory), Access::LOCAL)?;
-        let mut free: Vec<(u64, Buffer)> = slots.into_iter().take(RECEIVES).map(|buffer| (0, buffer)).collect();
-        queue.post_receive(Some(pair), &mut free)?;
+        let ring = RingOptions { queue_pair: Some(pair), bytes: STRIDE, count: RECEIVES, ..RingOptions::default() };
+        let ring = endpoint.ring(RingOptions { repost: RECEIVES / 2, ..ring })?;
         Ok(Verbs {
             way,
-            inline_max: provider.0.capabilities().inline_max,
-            queue,
+            inline_max: endpoint.capabilities().inline_max,
+            endpoint,
             pair,
+            ring,
             shapes: (0..bytes / STRIDE).map(shapes).collect::<Result<_>>()?,
             messages: Arc::new(messages),
             window,
             remote: RemoteToken::from_bytes(theirs),
             turns: [0; 2],
-            free,
             done: Vec::new(),
             batch: VecDeque::new(),
             size: SIZES[0],
-            _regions: [source, target, receiving],
-            _provider: provider,
         })
     }
 
@@ -166,17 +145,14 @@ impl Verbs {
 
     /// Gives back what was received, off the way of the answer.
     fn refill(&mut self) -> Result<()> {
-        if self.free.len() >= RECEIVES / 2 {
-            self.queue.post_receive(Some(self.pair), &mut self.free)?;
-        }
-        Ok(())
+        Ok(self.ring.post(self.endpoint.queue())?)
     }
 
     fn post(&mut self) -> Result<()> {
         while !self.batch.is_empty() {
-            self.queue.post(self.pair, &mut self.batch)?;
+            self.endpoint.queue().post(self.pair, &mut self.batch)?;
             if !self.batch.is_empty() {
-                self.queue.poll(&mut self.done);
+                self.endpoint.queue().poll(&mut self.done);
             }
         }
         Ok(())
@@ -190,10 +166,10 @@ impl Verbs {
             }
             spin_loop();
             if looks.is_multiple_of(POLL_EVERY) {
-                self.queue.poll(&mut self.done);
+                self.endpoint.queue().poll(&mut self.done);
                 self.done.retain(|done| done.status != Status::Success);
                 ensure!(self.done.is_empty(), "a request failed: {:?}", self.done);
-                if self.queue.next_event().is_some() {
+                if self.endpoint.next_end().is_some() {
                     bail!("the other end is gone");
                 }
             }
@@ -242,8 +218,8 @@ impl Verbs {
 
     fn receive_sent(&mut self) -> Result<bool> {
         loop {
-            if self.done.is_empty() && self.queue.poll_wait(&mut self.done, Some(PATIENCE))? == 0 {
-                ensure!(self.queue.next_event().is_none(), "the other end is gone");
+            if self.done.is_empty() && self.endpoint.queue().poll_wait(&mut self.done, Some(PATIENCE))? == 0 {
+                ensure!(self.endpoint.next_end().is_none(), "the other end is gone");
                 continue;
             }
             let Some(done) = self.done.pop() else { continue };
@@ -251,7 +227,8 @@ impl Verbs {
             if let Some(buffer) = done.buffer {
                 ensure!(done.bytes == self.size as u64, "a message of {} bytes came", done.bytes);
                 let last = self.check(&buffer)?;
-                self.free.push((0, buffer));
+                self.ring.completed();
+                self.ring.put(buffer);
                 return Ok(last);
             }
         }
@@ -276,8 +253,8 @@ impl Ball for Verbs {
             Way::Send => WorkRequest::send(0, self.view(frame, false)?),
             Way::SendInline => {
                 let message = frame + 4..frame + 4 + size;
-                while !self.queue.post_inline(self.pair, 0, &self.messages[message.clone()], None, false)? {
-                    self.queue.poll(&mut self.done);
+                while !self.endpoint.queue().post_inline(self.pair, 0, &self.messages[message.clone()], None, false)? {
+                    self.endpoint.queue().poll(&mut self.done);
                 }
                 self.turns[0] += 1;
                 return self.refill();
