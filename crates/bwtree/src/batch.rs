@@ -88,6 +88,9 @@ impl Core {
     /// Puts rows as if one after another. Looks at none behind the one that makes `refused_max` refusals, and at
     /// none behind one that finds no memory, but for those that it had sorted in front of it.
     pub(crate) fn put_many(&self, put: Put, rows: &[Row<'_>], refused_max: usize) -> Vec<Result<bool, Error>> {
+        if let ([(key, value)], 1..) = (rows, refused_max) {
+            return vec![put.told(self.change(key, put.change(value)))];
+        }
         let answers = Vec::with_capacity(rows.len());
         let mut batch = Batch { put, rows, answers, refused: 0, refused_max };
         let mut order = Vec::new();
