@@ -277,10 +277,10 @@ fn a_server_without_memory_says_what_it_lacks() {
 #[test]
 fn a_full_disk_leaves_the_file_that_was_there() {
     let server = Server::start();
-    let path = server.file("t.csv", numbered(150_000));
+    let path = server.file("t.csv", numbered(400_000));
     server.ok(&["load", "@", "t", &path]);
     // Blocks of 512 bytes or of 1 KiB, by shell. The client's buffers are shorter, and the files longer.
-    for (name, limit) in [("out.arrow", "-f 2000"), ("out.csv", "-f 2000"), ("out.parquet", "-f 800")] {
+    for (name, limit) in [("out.arrow", "-f 2000"), ("out.csv", "-f 2000"), ("out.parquet", "-f 2000")] {
         let out = server.file(name, "before");
         let output = limited(&server, limit, &["scan", "@", "t", "--out", &out]);
         let told = told(&output);
