@@ -49,7 +49,7 @@ macro_rules! sentences {
 
 sentences!(
     own "own", private "private", accept "accept", once "once", silent "silent", room "room", order "order", fifo "fifo",
-    placed "placed", gather "gather", inline "inline", region "region", immediate "immediate", rnr "rnr", length "length",
+    placed "placed", gather "gather", inline "inline", region "region", lend "lend", give_back "return", revoke "revoke", immediate "immediate", rnr "rnr", length "length",
     last_word "last-word", write_order "write-order", fence "fence", atomic "atomic", keys "keys", progress "progress",
     shared "shared", close "close", death "death", hostile "hostile", arm "arm", half "half", wait "wait", forget "forget", idle "idle",
     nonblocking "nonblocking",
