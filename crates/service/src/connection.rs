@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use overside_verbs::WorkRequest;
 
-use crate::ordered::{Held, Ordered};
+use crate::hold::Hold;
+use crate::ordered::{Held, Ordered, Parcel};
 use crate::part::{Assembly, cut};
 use crate::state::Permit;
 use crate::ticket::{ConnectionId, Place};
@@ -26,7 +27,9 @@ pub(crate) struct Outgoing {
     pub(crate) since: Instant,
     /// Messages that the queue pair had no room for yet.
     pub(crate) outbox: VecDeque<WorkRequest>,
-    /// Their bytes.
+    /// Messages that wait for a watermark, and all that came behind them.
+    held: VecDeque<(Hold, WorkRequest)>,
+    /// The bytes of both.
     outbox_bytes: u64,
     pub(crate) in_flight: usize,
     /// Transmit buffers of what waits and what is in flight.
@@ -45,9 +48,11 @@ pub(crate) struct Outgoing {
     pub(crate) assembly: Assembly,
     /// When the session is to be woken.
     pub(crate) due: Option<Instant>,
-    /// Its worker has it among those with something to send, and among those with a time.
+    /// Its worker has it among those with something to send, with a time, and with messages that
+    /// wait for a watermark.
     pub(crate) is_busy: bool,
     pub(crate) is_timed: bool,
+    pub(crate) is_holding: bool,
 }
 
 /// A stream that a session has begun.
@@ -73,6 +78,7 @@ impl Outgoing {
             buffer_bytes,
             since: now,
             outbox: VecDeque::new(),
+            held: VecDeque::new(),
             outbox_bytes: 0,
             in_flight: 0,
             lent: Lent::default(),
@@ -87,43 +93,50 @@ impl Outgoing {
             due: None,
             is_busy: false,
             is_timed: false,
+            is_holding: false,
         }
     }
 
     /// Queues bytes as one message, or in parts where they are longer than the peer's buffers.
-    pub(crate) fn queue_bytes(&mut self, bytes: Vec<u8>, transmit: &Transmit) {
+    pub(crate) fn queue_bytes(&mut self, bytes: Vec<u8>, hold: Hold, transmit: &Transmit) {
         if bytes.len() <= self.buffer_bytes {
             let message = transmit.packed(bytes, &self.lent);
-            return self.queue(message);
+            return self.queue(message, hold);
         }
         for (header, range) in cut(bytes.len(), self.buffer_bytes) {
             let part = [&header[..], &bytes[range]].concat();
             let message = transmit.packed(part, &self.lent);
-            self.queue(message);
+            self.queue(message, hold);
         }
     }
 
     /// Queues one message.
-    pub(crate) fn queue(&mut self, message: Message) {
+    #[inline]
+    pub(crate) fn queue(&mut self, message: Message, hold: Hold) {
         self.lent.lend(message.size());
-        self.queue_lent(message);
+        self.queue_lent(message, hold);
     }
 
-    fn queue_lent(&mut self, message: Message) {
+    fn queue_lent(&mut self, message: Message, hold: Hold) {
         self.lent.queue(message.size(), message.bytes());
         self.outbox_bytes += message.bytes();
-        self.outbox.push_back(WorkRequest::send(0, message.into_view()));
+        let request = WorkRequest::send(0, message.into_view());
+        if hold == Hold::NONE && self.held.is_empty() {
+            self.outbox.push_back(request);
+        } else {
+            self.held.push_back((hold, request));
+        }
     }
 
     /// Queues a message behind an entry, which may have left.
     pub(crate) fn queue_behind(&mut self, entry: Option<u64>, held: Held, transmit: &Transmit) {
         match entry.filter(|_| self.ordered.keeps(entry)) {
-            None => match held {
-                Held::Bytes(bytes) => self.queue_bytes(bytes, transmit),
-                Held::Message(message) => self.queue(message),
+            None => match held.what {
+                Parcel::Bytes(bytes) => self.queue_bytes(bytes, held.hold, transmit),
+                Parcel::Message(message) => self.queue(message, held.hold),
             },
             Some(entry) => {
-                if let Held::Message(message) = &held {
+                if let Parcel::Message(message) = &held.what {
                     self.lent.lend(message.size());
                 }
                 self.ordered.hold(entry, held);
@@ -132,23 +145,41 @@ impl Outgoing {
     }
 
     /// An unfinished request is answered.
-    pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>, transmit: &Transmit) {
+    pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>, hold: Hold, transmit: &Transmit) {
         self.unfinished = self.unfinished.saturating_sub(1);
+        let reply = Held { what: Parcel::Bytes(reply), hold };
         let entry = match place {
-            Place::Behind(entry) => return self.queue_behind(entry, Held::Bytes(reply), transmit),
+            Place::Behind(entry) => return self.queue_behind(entry, reply, transmit),
             Place::Entry(entry) => entry,
         };
         let mut released = Vec::new();
         self.ordered.finish(entry, reply, |held| released.push(held));
         for held in released {
-            match held {
-                Held::Bytes(bytes) => self.queue_bytes(bytes, transmit),
-                Held::Message(message) => self.queue_lent(message),
+            match held.what {
+                Parcel::Bytes(bytes) => self.queue_bytes(bytes, held.hold, transmit),
+                Parcel::Message(message) => self.queue_lent(message, held.hold),
             }
         }
         if self.barrier == Some(entry) {
             self.barrier = None;
         }
+    }
+
+    /// Whether messages wait for a watermark.
+    pub(crate) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The watermarks stand at `reached`: what waited for no more may be sent.
+    pub(crate) fn release(&mut self, reached: Hold) {
+        while self.held.front().is_some_and(|(hold, _)| hold.is_met(reached)) {
+            self.outbox.extend(self.held.pop_front().map(|(_, request)| request));
+        }
+    }
+
+    /// Messages that wait for the window or for a watermark.
+    pub(crate) fn queued(&self) -> usize {
+        self.outbox.len() + self.held.len()
     }
 
     /// The first `count` messages of the outbox were posted.
@@ -193,11 +224,11 @@ impl Outgoing {
 
     /// Whether more waits for the peer than it may leave untaken, by number or by bytes.
     pub(crate) fn overflows(&self) -> bool {
-        let waiting = self.outbox.len() + self.behind.len() + self.ordered.held() + self.unfinished;
+        let waiting = self.queued() + self.behind.len() + self.ordered.held() + self.unfinished;
         waiting > OUTBOX_MAX || self.waiting_bytes() > OUTBOX_BYTES_MAX
     }
 
-    /// Bytes that wait for the peer, or for an unfinished request of its.
+    /// Bytes that wait for the peer, for a watermark, or for an unfinished request of its.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.behind_bytes + self.ordered.held_bytes() + self.outbox_bytes
     }

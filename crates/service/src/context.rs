@@ -7,8 +7,9 @@ use overside_verbs::Clock;
 
 use crate::connection::{Outgoing, Stream};
 use crate::envelope::{BadMessage, message};
+use crate::hold::Hold;
 use crate::options::ServiceOptions;
-use crate::ordered::Held;
+use crate::ordered::{Held, Parcel};
 use crate::state::{State, Statistics};
 use crate::ticket::{Mailbox, Order, Place, SessionWaker, Ticket};
 use crate::transmit::{Message, Taken, Transmit};
@@ -30,6 +31,8 @@ pub struct Context<'a> {
     worker: &'a Lends,
     /// What is sent waits behind this entry.
     behind: Option<u64>,
+    /// And until the watermarks have come so far.
+    hold: Hold,
 }
 
 impl<'a> Context<'a> {
@@ -37,13 +40,23 @@ impl<'a> Context<'a> {
     #[inline]
     pub(crate) fn new(out: &'a mut Outgoing, worker: &'a Lends) -> Self {
         let behind = out.ordered.newest();
-        Self { out, worker, behind }
+        Self { out, worker, behind, hold: Hold::NONE }
     }
 
     /// For a stream whose turn it is: what it sends waits for nothing.
     #[inline]
     pub(crate) fn of_stream(out: &'a mut Outgoing, worker: &'a Lends) -> Self {
-        Self { out, worker, behind: None }
+        Self { out, worker, behind: None, hold: Hold::NONE }
+    }
+
+    /// What is sent in the rest of this call waits until the watermarks have come so far
+    /// ([`ServiceOptions::watermarks`]). Later requests of the connection are carried out meanwhile,
+    /// and their replies follow in order.
+    #[inline]
+    pub fn hold(&mut self, hold: Hold) {
+        if self.worker.options.watermarks.as_ref().is_some_and(|marks| !hold.is_met(marks.reached())) {
+            self.hold = self.hold.and(hold);
+        }
     }
 
     /// Answers a request: `body` appends the reply's body. A reply that is longer than the peer's
@@ -87,8 +100,11 @@ impl<'a> Context<'a> {
     /// are copied into a transmit buffer where the connection may have one.
     pub fn send_bytes(&mut self, bytes: Vec<u8>) {
         match self.behind {
-            None => self.out.queue_bytes(bytes, &self.worker.transmit),
-            behind => self.out.queue_behind(behind, Held::Bytes(bytes), &self.worker.transmit),
+            None => self.out.queue_bytes(bytes, self.hold, &self.worker.transmit),
+            behind => {
+                let held = Held { what: Parcel::Bytes(bytes), hold: self.hold };
+                self.out.queue_behind(behind, held, &self.worker.transmit);
+            }
         }
     }
 
@@ -96,8 +112,11 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn send(&mut self, message: Message) {
         match self.behind {
-            None => self.out.queue(message),
-            behind => self.out.queue_behind(behind, Held::Message(message), &self.worker.transmit),
+            None => self.out.queue(message, self.hold),
+            behind => {
+                let held = Held { what: Parcel::Message(message), hold: self.hold };
+                self.out.queue_behind(behind, held, &self.worker.transmit);
+            }
         }
     }
 
@@ -172,7 +191,7 @@ impl<'a> Context<'a> {
 
     /// An unfinished request is answered.
     pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>) {
-        self.out.finish(place, reply, &self.worker.transmit);
+        self.out.finish(place, reply, self.hold, &self.worker.transmit);
         self.behind = self.out.ordered.newest();
     }
 }

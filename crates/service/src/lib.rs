@@ -8,6 +8,7 @@
 //! accepting thread   verbs::Listener → a permit (or none: turned away) → a worker, in turn
 //! worker             RECV completes → envelope: number and body → Session::request
 //! session            Context::reply     the answer, now
+//!                    Context::hold      the answer, now, but sent once a log has come so far
 //!                    Context::later     a Ticket: the answer comes later, from any thread
 //!                    Context::stream    more messages than one: Session::produce is asked for the
 //!                                       next as long as the connection's window has room
@@ -30,6 +31,7 @@ mod connection;
 mod context;
 mod dial;
 mod envelope;
+mod hold;
 mod notices;
 mod options;
 mod ordered;
@@ -48,6 +50,7 @@ pub use accept::Listening;
 pub use context::Context;
 pub use dial::Dialer;
 pub use envelope::{BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_MAGIC, kind, message, open};
+pub use hold::{Hold, Watermarks};
 pub use notices::{Notices, OnFailure};
 pub use options::{ServiceOptions, TransmitOptions};
 pub use part::{ASSEMBLY_BYTES_MAX, Assembly, PART_HEADER, cut};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hold::Watermarks;
 use crate::notices::{Notices, OnFailure};
 use crate::threads::{SystemThreads, Threads};
 
@@ -30,6 +31,8 @@ pub struct ServiceOptions {
     pub notices: Option<Notices>,
     /// Told when the server cannot go on. It should be dropped then.
     pub on_failure: Option<OnFailure>,
+    /// What held messages wait for ([`Context::hold`](crate::Context::hold)); none holds nothing.
+    pub watermarks: Option<Arc<Watermarks>>,
     /// Starts the server's threads.
     pub threads: Arc<dyn Threads>,
 }
@@ -61,6 +64,7 @@ impl Default for ServiceOptions {
             transmit: TransmitOptions::default(),
             notices: None,
             on_failure: None,
+            watermarks: None,
             threads: Arc::new(SystemThreads),
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::hold::Hold;
 use crate::transmit::Message;
 
 /// The unfinished requests of a connection that keep later replies back, oldest first.
@@ -22,22 +23,29 @@ pub(crate) struct Ordered {
 
 #[derive(Debug, Default)]
 struct Entry {
-    reply: Option<Vec<u8>>,
+    reply: Option<Held>,
     after: Vec<Held>,
 }
 
-/// What waits behind an entry. Bytes take no transmit buffer before they are sent.
+/// What waits behind an entry, and what it waits for besides.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) struct Held {
+    pub(crate) what: Parcel,
+    pub(crate) hold: Hold,
+}
+
+/// Bytes take no transmit buffer before they are sent.
+#[derive(Debug)]
+pub(crate) enum Parcel {
     Bytes(Vec<u8>),
     Message(Message),
 }
 
 impl Held {
     fn bytes(&self) -> u64 {
-        match self {
-            Held::Bytes(bytes) => bytes.len() as u64,
-            Held::Message(message) => message.bytes(),
+        match &self.what {
+            Parcel::Bytes(bytes) => bytes.len() as u64,
+            Parcel::Message(message) => message.bytes(),
         }
     }
 }
@@ -69,17 +77,17 @@ impl Ordered {
     }
 
     /// An entry's reply is there; what may be sent now goes to `release`, in order.
-    pub(crate) fn finish(&mut self, entry: u64, reply: Vec<u8>, mut release: impl FnMut(Held)) {
+    pub(crate) fn finish(&mut self, entry: u64, reply: Held, mut release: impl FnMut(Held)) {
         let Some(finished) = entry.checked_sub(self.first).and_then(|at| self.entries.get_mut(at as usize)) else {
             return;
         };
         self.held += 1;
-        self.held_bytes += reply.len() as u64;
+        self.held_bytes += reply.bytes();
         finished.reply = Some(reply);
         while let Some(reply) = self.entries.front_mut().and_then(|front| front.reply.take()) {
             let after = self.entries.pop_front().map(|front| front.after).unwrap_or_default();
             self.first += 1;
-            for held in std::iter::once(Held::Bytes(reply)).chain(after) {
+            for held in std::iter::once(reply).chain(after) {
                 self.held -= 1;
                 self.held_bytes -= held.bytes();
                 release(held);
@@ -104,7 +112,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes(number: u8) -> Held {
-        Held::Bytes(vec![number])
+        Held { what: Parcel::Bytes(vec![number]), hold: Hold::NONE }
     }
 
     proptest! {
@@ -119,9 +127,9 @@ mod tests {
             let (mut ordered, mut open, mut sent) = (Ordered::default(), Vec::new(), Vec::new());
             let finish = |ordered: &mut Ordered, open: &mut Vec<(u64, u8)>, sent: &mut Vec<u8>| {
                 let (entry, number) = open.swap_remove(finishing[open.len() - 1].index(open.len()));
-                ordered.finish(entry, vec![number], |held| match held {
-                    Held::Bytes(bytes) => sent.extend(bytes),
-                    Held::Message(_) => unreachable!("only bytes were held"),
+                ordered.finish(entry, bytes(number), |held| match held.what {
+                    Parcel::Bytes(bytes) => sent.extend(bytes),
+                    Parcel::Message(_) => unreachable!("only bytes were held"),
                 });
             };
             // Some finish while others are still to come.

@@ -54,6 +54,7 @@ impl<S: System> Server<S> {
         for index in 0..options.workers.max(1) {
             let (sender, arrivals) = channel();
             let mailbox = Mailbox::new(&self.state)?;
+            options.watermarks.iter().for_each(|marks| marks.enlist(&mailbox));
             let worker = Worker::new(&ground, mailbox.clone())?;
             doors.push(Door { sender, mailbox: mailbox.clone() });
             let (ground, name) = (ground.clone(), format!("worker-{index}"));
@@ -116,6 +117,12 @@ fn serve<S: System>(
     let state = &mailbox.state;
     let meant = "its clients are disconnected, and it serves on";
     while !state.survives(name, meant, || worker.run(arrivals)) {
+        if !ground.system.outlives_a_panic() {
+            mailbox.close();
+            return state.fail(&format!(
+                "a bug ended the thread {name} in the middle of a change; start the server again, and please report it"
+            ));
+        }
         worker = match Worker::new(ground, mailbox.clone()) {
             Ok(again) => again,
             Err(error) => {

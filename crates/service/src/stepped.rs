@@ -34,6 +34,7 @@ impl<S: System> Stepped<S> {
         let state = Arc::new(State::new(&options, provider.clock()));
         let ground = Ground { system, provider, domain, options: Arc::new(options) };
         let mailbox = Mailbox::new(&state)?;
+        ground.options.watermarks.iter().for_each(|marks| marks.enlist(&mailbox));
         let worker = Worker::new(&ground, mailbox.clone())?;
         let (sender, arrivals) = channel();
         Ok(Stepped { state, worker, listeners, door: Door { sender, mailbox }, arrivals, done: Vec::new() })

@@ -16,6 +16,12 @@ pub trait System: Send + Sync + Sized + 'static {
     /// Appends the body of the reply to a request whose [`Ticket`](crate::Ticket) was dropped:
     /// a fault of the system's protocol. The client would wait in vain otherwise.
     fn unfinished(&self, body: &mut Vec<u8>);
+
+    /// Whether a panic of a worker left what the system shares in order, so that the worker may
+    /// begin anew. Where it did not, the server cannot go on.
+    fn outlives_a_panic(&self) -> bool {
+        true
+    }
 }
 
 /// One connection. Lives on its worker's thread; dropped with its connection.

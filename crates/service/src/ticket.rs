@@ -114,6 +114,8 @@ pub(crate) struct Mailbox {
     letters: Mutex<Letters>,
     /// Something came since the worker last looked.
     signalled: AtomicBool,
+    /// The worker holds messages back, and is to be woken when a watermark rises.
+    holds: AtomicBool,
     wake: OwnedFd,
     serial: AtomicU64,
 }
@@ -139,8 +141,9 @@ impl Mailbox {
     pub(crate) fn new(state: &Arc<State>) -> Result<Arc<Mailbox>, VerbsError> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| VerbsError::System { what: "eventfd", reason: e.to_string() })?;
-        let (letters, signalled, serial) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Arc::new(Mailbox { state: state.clone(), letters, signalled, wake, serial }))
+        let (letters, serial) = (Mutex::default(), AtomicU64::new(0));
+        let (signalled, holds) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Arc::new(Mailbox { state: state.clone(), letters, signalled, holds, wake, serial }))
     }
 
     /// A number that no connection of this worker has had.
@@ -165,6 +168,16 @@ impl Mailbox {
             // A full counter is awake enough.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Whether the worker holds messages back.
+    pub(crate) fn holds(&self) -> bool {
+        self.holds.load(Ordering::SeqCst)
+    }
+
+    /// Says whether it does; the watermarks are looked at afterwards.
+    pub(crate) fn set_holds(&self, holds: bool) {
+        self.holds.store(holds, Ordering::SeqCst);
     }
 
     /// Whether there was a signal since the last look.

@@ -14,6 +14,7 @@ use overside_verbs::{
 use crate::connection::Outgoing;
 use crate::context::{Context, Lends};
 use crate::envelope::{self, BadMessage, Kind};
+use crate::hold::Hold;
 use crate::options::ServiceOptions;
 use crate::spin::{DOZE, SpinBudget, Wait};
 use crate::state::Permit;
@@ -61,6 +62,10 @@ pub(crate) struct Worker<S: System> {
     busy: Vec<QueuePair>,
     /// Connections whose session is to be woken at some time.
     timed: Vec<QueuePair>,
+    /// Connections with messages that wait for a watermark, and the marks when they were last looked
+    /// at.
+    holding: Vec<QueuePair>,
+    reached: Hold,
     budget: SpinBudget,
     /// When this round began.
     now: Instant,
@@ -89,6 +94,8 @@ impl<S: System> Worker<S> {
             connections: BTreeMap::new(),
             busy: Vec::new(),
             timed: Vec::new(),
+            holding: Vec::new(),
+            reached: Hold::NONE,
             budget: SpinBudget::default(),
             now,
             swept: now,
@@ -121,6 +128,9 @@ impl<S: System> Worker<S> {
             self.take_letters();
         }
         self.wake_due();
+        if !self.holding.is_empty() {
+            self.release();
+        }
         let _ = self.ring.post(self.endpoint.queue());
         let waits = self.feed();
         if waits && may_wait {
@@ -151,7 +161,7 @@ impl<S: System> Worker<S> {
         let (spun, slept) = (queue.spun(), queue.sleeps());
         let (clock, other) = (&lends.clock, Some(lends.mailbox.fd()));
         // Who sleeps without a look at the mailbox would notice a finished request late.
-        let alone = connections.len() == 1 && connections.values().all(|c| c.out.unfinished == 0);
+        let alone = connections.len() == 1 && connections.values().all(|c| c.out.unfinished == 0 && !c.out.holds());
         let wait = budget.wait(full, alone, || clock.now());
         // Only a failing system call ends the wait with an error; the next turn tries again.
         let _ = match wait {
@@ -237,6 +247,35 @@ impl<S: System> Worker<S> {
         }
     }
 
+    /// Sends what waited for watermarks that were reached meanwhile.
+    fn release(&mut self) {
+        let Some(marks) = &self.lends.options.watermarks else { return };
+        // Only then are the marks looked at, so that none rises unseen while the worker sleeps.
+        self.lends.mailbox.set_holds(true);
+        let reached = marks.reached();
+        if std::mem::replace(&mut self.reached, reached) == reached {
+            return;
+        }
+        for at in (0..self.holding.len()).rev() {
+            let queue_pair = self.holding[at];
+            let Some(Connection { out, .. }) = self.connections.get_mut(&queue_pair).map(|c| &mut **c) else {
+                self.holding.swap_remove(at);
+                continue;
+            };
+            out.release(reached);
+            if !out.holds() {
+                out.is_holding = false;
+                self.holding.swap_remove(at);
+            }
+            if !out.outbox.is_empty() && !std::mem::replace(&mut out.is_busy, true) {
+                self.busy.push(queue_pair);
+            }
+        }
+        if self.holding.is_empty() {
+            self.lends.mailbox.set_holds(false);
+        }
+    }
+
     /// Calls a session, and sees to what comes of it.
     #[inline]
     fn attend(
@@ -256,6 +295,9 @@ impl<S: System> Worker<S> {
         }
         if out.due.is_some() && !std::mem::replace(&mut out.is_timed, true) {
             self.timed.push(queue_pair);
+        }
+        if out.holds() && !std::mem::replace(&mut out.is_holding, true) {
+            self.holding.push(queue_pair);
         }
         let waiting = out.waiting_bytes();
         if !std::mem::replace(&mut out.is_busy, true) {
@@ -313,6 +355,14 @@ impl<S: System> Worker<S> {
             let Connection { out, session } = &mut **connection;
             let window = out.window(self.lends.options.window, self.lends.options.buffer_bytes);
             let produced = out.streams() && produce(out, session, &self.lends, window);
+            if out.holds() {
+                // The marks are looked at before a wait.
+                let is_new = !std::mem::replace(&mut out.is_holding, true);
+                if is_new {
+                    self.holding.push(out.id.queue_pair);
+                }
+                waits &= !produced && !is_new;
+            }
             if !out.outbox.is_empty() && window > out.in_flight {
                 if out.in_flight == 0 {
                     out.progressed = self.now;
@@ -441,9 +491,9 @@ fn catch_up<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends) -> R
 
 /// Queues messages of the running stream as far as the window reaches; true when it queued any.
 fn produce<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends, window: usize) -> bool {
-    let until = window.min(out.in_flight + out.outbox.len() + PRODUCE_AT_ONCE);
+    let until = window.min(out.in_flight + out.queued() + PRODUCE_AT_ONCE);
     let mut produced = false;
-    while out.in_flight + out.outbox.len() < until {
+    while out.in_flight + out.queued() < until {
         match session.produce(&mut Context::of_stream(out, lends)) {
             Produced::Message => produced = true,
             Produced::Wait => return false,

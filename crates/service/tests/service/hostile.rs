@@ -40,7 +40,7 @@ impl Raw {
     }
 }
 
-fn control(body: &[u8]) -> Vec<u8> {
+pub fn control(body: &[u8]) -> Vec<u8> {
     [&CONTROL_MAGIC.to_le_bytes()[..], &[7, 0, 0, 0], body].concat()
 }
 
