@@ -35,6 +35,10 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// # Errors
     /// When the system has no entropy.
     fn fill(&self, bytes: &mut [u8]) -> Result<(), VerbsError>;
+
+    /// A place between two steps that another thread may see apart. A simulation may let others run
+    /// here; every other clock does nothing. The caller must hold no lock.
+    fn point(&self, _what: &'static str) {}
 }
 
 impl dyn Clock {
