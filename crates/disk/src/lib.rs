@@ -1,7 +1,34 @@
-//! Files as a database needs them: a name that appears with its whole content.
-
-#![forbid(unsafe_code)]
+//! Files as a database needs them: a name that appears with its whole content, and files that are
+//! written directly and synced, by requests that complete later.
+//!
+//! [`Disk`] is one folder and a queue of requests. [`open`] gives the system's: by io_uring where the
+//! kernel has it ([`Uring`]), by plain system calls elsewhere ([`Plain`]). A simulation brings its own.
+#![deny(unsafe_op_in_unsafe_fn)]
 
 mod atomic_file;
+mod buffer;
+mod disk;
+mod folder;
+mod plain;
+mod uring;
 
 pub use atomic_file::AtomicFile;
+pub use buffer::{AlignedBuffer, BLOCK_BYTES};
+pub use disk::{Completion, Disk, Entry, FileId, Open, Request, Way, complete};
+pub use plain::Plain;
+pub use uring::Uring;
+
+use std::io;
+use std::path::Path;
+
+/// The folder at `path`, made if there is none, by the best way that this kernel and file system have.
+///
+/// # Errors
+/// `path` is no folder of this user's alone, or nothing can be opened there; the text says what to do.
+pub fn open(path: &Path) -> io::Result<Box<dyn Disk>> {
+    match Uring::open(path) {
+        Ok(disk) => Ok(Box::new(disk)),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(Box::new(Plain::open(path)?)),
+        Err(error) => Err(error),
+    }
+}
