@@ -308,7 +308,7 @@ mod tests {
             "tcp/two_ends",
             "verbs/handshake",
             "shm/ring",
-            "preload/letters",
+            "preload/datagrams",
         ] {
             assert!(targets.iter().any(|target| target.name == name), "{name} is not found");
         }

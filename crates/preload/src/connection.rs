@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, O
 
 use rustix::io::Errno;
 
-use crate::chime;
 use crate::count::Counts;
 use crate::diagnosis::Reason;
-use crate::far;
+use crate::eventfd;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
-use crate::pace::Pace;
+use crate::remote;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
 use crate::sleepers::{Patience, Sleepers};
+use crate::spin::SpinBudget;
 use crate::state::{Family, Host, Incoming, Life, Outgoing, Search, Source};
 use crate::word::Word;
 
@@ -44,18 +44,18 @@ pub(crate) struct Connection {
     tagged: AtomicU32,
     /// How often the ring was full for a sender who would not wait.
     pub(crate) fulls: AtomicU32,
-    /// Threads in poll that this end's chime wakes; whether one was woken by it since it was
-    /// last made silent.
-    pub(crate) listeners: Sleepers,
-    pub(crate) heard: Word,
+    /// Threads in poll that this end's eventfd wakes; whether one was woken by it since it was
+    /// last drained.
+    pub(crate) pollers: Sleepers,
+    pub(crate) signalled: Word,
     /// Threads in poll or select that began when the bytes still came through the kernel.
     pub(crate) early: Sleepers,
-    /// The chime that this end waits for in sets and lists, if it has one that can be waited for.
-    pub(crate) chime: AtomicI32,
+    /// The eventfd that this end waits for in sets and lists, if it has one that can be waited for.
+    pub(crate) eventfd: AtomicI32,
     /// Polls that found something in its ring or in those beside it.
     pub(crate) polls: AtomicU8,
     /// Whether watching has paid lately.
-    pub(crate) pace: Pace,
+    pub(crate) spin: SpinBudget,
     pub(crate) next_free: AtomicPtr<Connection>,
     inner: UnsafeCell<Inner>,
 }
@@ -78,8 +78,8 @@ pub(crate) struct Inner {
     life: Life,
     pub(crate) host: Host,
     pub(crate) search: Search,
-    /// The chimes of end 0 and of end 1.
-    pub(crate) chimes: Option<[c_int; 2]>,
+    /// The eventfds of end 0 and of end 1.
+    pub(crate) eventfds: Option<[c_int; 2]>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) out: Sender,
@@ -89,9 +89,9 @@ pub(crate) struct Inner {
     pub(crate) unread: u32,
     /// Bytes have come out of the ring since the last send.
     pub(crate) answered: bool,
-    /// With other sleepers, for whose sake a bell is left unread, or the chime is not made silent.
+    /// With other sleepers, for whose sake a wake byte is left unread, or the eventfd is not drained.
     pub(crate) patience: Patience,
-    pub(crate) patience_of_listeners: Patience,
+    pub(crate) patience_of_pollers: Patience,
     pub(crate) reason: Reason,
     pub(crate) family: Family,
     /// One that our own calls have taken from the socket, and that is the program's.
@@ -148,16 +148,16 @@ impl Held<'_> {
 
     /// The lock stays held, over a fork.
     pub(crate) fn keep(mut self) {
-        self.tell();
+        self.publish();
         self.connection.lock.mark_kept();
         std::mem::forget(self);
     }
 
     /// What is new is told to another host before anybody else, or the program, goes on.
     #[inline]
-    fn tell(&mut self) {
-        if let Some(shared) = self.shared().filter(Shared::is_far) {
-            crate::errno::kept(|| shared.far(|far| far.tell(&shared, far::PATIENCE_NS)));
+    fn publish(&mut self) {
+        if let Some(shared) = self.shared().filter(Shared::is_remote) {
+            crate::errno::kept(|| shared.remote(|remote| remote.publish(&shared, remote::PATIENCE_NS)));
         }
     }
 }
@@ -165,7 +165,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.tell();
+        self.publish();
     }
 }
 
@@ -182,12 +182,12 @@ impl Place for Connection {
             tainted: AtomicBool::new(false),
             tagged: AtomicU32::new(0),
             fulls: AtomicU32::new(1),
-            listeners: Sleepers::new(),
-            heard: Word::new(0),
+            pollers: Sleepers::new(),
+            signalled: Word::new(0),
             early: Sleepers::new(),
-            chime: AtomicI32::new(chime::NONE),
+            eventfd: AtomicI32::new(eventfd::NONE),
             polls: AtomicU8::new(0),
-            pace: Pace::new(),
+            spin: SpinBudget::new(),
             next_free: AtomicPtr::new(null_mut()),
             inner: UnsafeCell::new(Inner::new(0)),
         }
@@ -234,14 +234,14 @@ impl Connection {
     pub(crate) fn renew(&self) {
         self.descriptors.store(1, Ordering::Relaxed);
         self.forget_sleepers();
-        self.heard.store(0, Ordering::Relaxed);
+        self.signalled.store(0, Ordering::Relaxed);
         self.nonblocking.store(false, Ordering::Relaxed);
         self.timed.store(false, Ordering::Relaxed);
         self.tainted.store(false, Ordering::Relaxed);
         self.tagged.store(0, Ordering::Relaxed);
         self.fulls.store(1, Ordering::Relaxed);
-        self.chime.store(chime::NONE, Ordering::Relaxed);
-        self.pace.forget();
+        self.eventfd.store(eventfd::NONE, Ordering::Relaxed);
+        self.spin.forget();
     }
 
     /// Whether any set of epoll has a tag for it.
@@ -275,7 +275,7 @@ impl Connection {
 
     fn forget_sleepers(&self) {
         self.sleepers.forget();
-        self.listeners.forget();
+        self.pollers.forget();
         self.early.forget();
     }
 }
@@ -288,11 +288,11 @@ impl Inner {
             sending: 0,
             receiving: 0,
             operations: 0,
-            next_try: if crate::meeting::is_soon() { 0 } else { FIRST_TRY },
-            life: Life::Apart,
+            next_try: if crate::rendezvous::is_soon() { 0 } else { FIRST_TRY },
+            life: Life::Unattached,
             host: Host::This,
-            search: Search::Silent,
-            chimes: None,
+            search: Search::Idle,
+            eventfds: None,
             outgoing: Outgoing::Before,
             incoming: Incoming::Open,
             out: Sender::NEW,
@@ -301,7 +301,7 @@ impl Inner {
             unread: 0,
             answered: false,
             patience: Patience::default(),
-            patience_of_listeners: Patience::default(),
+            patience_of_pollers: Patience::default(),
             reason: Reason::Short,
             family: Family::Tcp { nagle: false, cork: false },
             error: None,
@@ -331,10 +331,10 @@ impl Inner {
         self.life
     }
 
-    /// There is memory, of this end's own if it has `dialled`; or the rings are as they were at the first meeting.
-    pub(crate) fn meet(&mut self, shared: Shared, dialled: bool) {
+    /// There is memory, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
+    pub(crate) fn attach(&mut self, shared: Shared, called: bool) {
         debug_assert_eq!(self.life.state(), State::Counting);
-        self.life = Life::Met { shared, dialled };
+        self.life = Life::Attached { shared, called };
     }
 
     /// The other end has forked once more, before this one came.
@@ -390,22 +390,22 @@ impl Inner {
         self.counts().received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So many bells have come out of the kernel.
+    /// So many wake bytes have come out of the kernel.
     #[inline]
-    pub(crate) fn count_eaten(&mut self, bells: usize) {
-        self.counts().eaten.fetch_add(bells as u64, Ordering::Relaxed);
-        self.counts().received.fetch_add(bells as u64, Ordering::Relaxed);
+    pub(crate) fn count_drained(&mut self, wake_bytes: usize) {
+        self.counts().drained.fetch_add(wake_bytes as u64, Ordering::Relaxed);
+        self.counts().received.fetch_add(wake_bytes as u64, Ordering::Relaxed);
     }
 
-    /// Whether every bell that was rung has been read.
-    pub(crate) fn eaten_all(&self, shared: &Shared) -> bool {
-        self.eaten() >= crate::bells::rung(shared.bell(self.end))
+    /// Whether every wake byte that was issued has been read.
+    pub(crate) fn drained_all(&self, shared: &Shared) -> bool {
+        self.drained() >= crate::wake::issued(shared.wake_word(self.end))
     }
 
-    /// Bells read from the kernel's stream.
+    /// Wake bytes read from the kernel's stream.
     #[inline]
-    pub(crate) fn eaten(&self) -> u64 {
-        self.counts().eaten.load(Ordering::Relaxed)
+    pub(crate) fn drained(&self) -> u64 {
+        self.counts().drained.load(Ordering::Relaxed)
     }
 
     /// Up to where the ring is read, once the receiving direction is switched. What a relative has taken along counts.
@@ -434,7 +434,7 @@ impl Inner {
 
     /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.
     pub(crate) fn forsake(&mut self) {
-        (self.life, self.search, self.chimes) = (Life::Plain(None), Search::Silent, None);
+        (self.life, self.search, self.eventfds) = (Life::Plain(None), Search::Idle, None);
         self.counts = Counting::Own(Counts::new());
     }
 
@@ -476,7 +476,7 @@ mod explored {
 
         /// What is changed without the lock.
         pub(crate) fn live(&self) -> [&Word; 4] {
-            [self.sleepers.word(), self.listeners.word(), self.early.word(), &self.heard]
+            [self.sleepers.word(), self.pollers.word(), self.early.word(), &self.signalled]
         }
     }
 
@@ -488,7 +488,7 @@ mod explored {
         pub(crate) fn awaits_no_time(&self) -> bool {
             self.out.is_fresh()
                 && self.patience == Patience::default()
-                && self.patience_of_listeners == Patience::default()
+                && self.patience_of_pollers == Patience::default()
         }
 
         /// What is counted for reports and habits, and would make one state many.

@@ -2,7 +2,7 @@
 //!
 //! Both ends leave the kernel's stream at a counted byte, so the counts must hold across `fork`: before one, those of all
 //! connections move into a page that parent and child share. Everything counts that goes through the kernel's socket: the
-//! program's bytes, bells, and bytes of a ring that are sent again.
+//! program's bytes, wake bytes, and bytes of a ring that are sent again.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -16,8 +16,8 @@ use crate::word::Word;
 pub(crate) struct Counts {
     pub(crate) sent: Word,
     pub(crate) received: Word,
-    /// Bells read from the kernel's stream.
-    pub(crate) eaten: Word,
+    /// Wake bytes read from the kernel's stream.
+    pub(crate) drained: Word,
     /// Once the receiving direction is switched: how far what lies before the border is taken.
     pub(crate) taken: Word,
     /// And where that border is.
@@ -33,7 +33,7 @@ impl Counts {
         Self {
             sent: Word::new(0),
             received: Word::new(0),
-            eaten: Word::new(0),
+            drained: Word::new(0),
             taken: Word::new(0),
             border: Word::new(0),
             spoiled: AtomicBool::new(false),
@@ -44,7 +44,7 @@ impl Counts {
     pub(crate) fn copy_from(&self, other: &Counts) {
         self.sent.store(other.sent.load(Ordering::Relaxed), Ordering::Relaxed);
         self.received.store(other.received.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.eaten.store(other.eaten.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.drained.store(other.drained.load(Ordering::Relaxed), Ordering::Relaxed);
         self.taken.store(other.taken.load(Ordering::Relaxed), Ordering::Relaxed);
         self.border.store(other.border.load(Ordering::Relaxed), Ordering::Relaxed);
         self.replace(0, me());
@@ -115,7 +115,7 @@ impl Counts {
 
     #[cfg(test)]
     fn each(&self) -> [&Word; Self::WORDS] {
-        [&self.sent, &self.received, &self.eaten, &self.taken, &self.border]
+        [&self.sent, &self.received, &self.drained, &self.taken, &self.border]
     }
 
     #[cfg(test)]
@@ -150,7 +150,7 @@ impl Clone for Counts {
 
 impl std::hash::Hash for Counts {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        for word in [&self.sent, &self.received, &self.eaten, &self.taken, &self.border] {
+        for word in [&self.sent, &self.received, &self.drained, &self.taken, &self.border] {
             word.load(Ordering::Relaxed).hash(state);
         }
     }

@@ -9,7 +9,7 @@ use crate::connection::{Connection, Held};
 use crate::fault::{self, Fault};
 use crate::layout::Shared;
 use crate::state::Life;
-use crate::{bells, drain, errno, fork, kernel, meeting, near, receive, report, table};
+use crate::{errno, fallback, fork, futex, kernel, receive, rendezvous, report, table, wake};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
 pub(crate) fn close(fd: c_int, connection: &'static Connection) {
@@ -19,7 +19,7 @@ pub(crate) fn close(fd: c_int, connection: &'static Connection) {
         {
             finish(&mut held, fd);
         }
-        table::tell_where_else(fd, connection);
+        table::announce_socket_elsewhere(fd, connection);
         if table::remove(fd, connection) {
             table::give_back(connection);
         }
@@ -39,14 +39,14 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
 pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) {
     report::write(held, fd);
     match held.life() {
-        // A bell, or a byte taken for one, is to be had once.
+        // A wake byte, or a byte taken for one, is to be had once.
         Life::Forked(_) | Life::Plain(_) => {}
         Life::Ring(shared) => ring_ends(held, fd, &shared),
         // A relative goes on with it, and may still come into the rings again.
         Life::Resting(_) if !held.is_ours_alone() => {}
-        Life::Apart | Life::Met { .. } | Life::Resting(_) => meeting::call_off(held),
+        Life::Unattached | Life::Attached { .. } | Life::Resting(_) => rendezvous::cancel(held),
     }
-    drain::release(held);
+    fallback::release(held);
     fork::leave(held);
 }
 
@@ -65,39 +65,39 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
             let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
         }
     }
-    if shared.is_far() {
+    if shared.is_remote() {
         // Bytes in another host's memory stay there.
         if held.outgoing.is_in_ring() {
-            drain::switch_out(held, shared);
+            fallback::switch_out(held, shared);
         }
-        let _ = drain::push(held, fd, shared);
+        let _ = fallback::push(held, fd, shared);
     } else {
         if fault::is_planted(Fault::ClosesWithout) {
-            drain::switch_out(held, shared);
+            fallback::switch_out(held, shared);
         } else if held.outgoing.is_in_ring() {
-            drain::stop_sending(held, fd, shared);
+            fallback::stop_sending(held, fd, shared);
         }
         if !fault::is_planted(Fault::ClosesWithout) {
-            drain::push_all(held, fd, shared);
+            fallback::push_all(held, fd, shared);
         }
         if held.outgoing.has_backlog() {
             // There is nobody left to send it.
             shared.reset(held.end).store(1, Ordering::Release);
         }
     }
-    drain::switch_in(held, shared);
-    // A bell left unread would make the kernel say reset. The peer may have counted one, and be about to send it.
-    let rung = bells::rung(shared.bell(held.end));
-    let bells = held.incoming.bells().map_or(rung, |bells| bells.min(rung));
-    let _ = kernel::soon(BELL_YIELDS, BELL_NAPS, || {
-        (!matches!(receive::eat_last(held, fd, bells), Some(receive::Step::Nothing))).then_some(0)
+    fallback::switch_in(held, shared);
+    // A wake byte left unread would make the kernel say reset. The peer may have counted one, and be about to send it.
+    let issued = wake::issued(shared.wake_word(held.end));
+    let wake_bytes = held.incoming.wake_bytes().map_or(issued, |wake_bytes| wake_bytes.min(issued));
+    let _ = kernel::soon(WAKE_BYTE_YIELDS, WAKE_BYTE_NAPS, || {
+        (!matches!(receive::drain_last(held, fd, wake_bytes), Some(receive::Step::Nothing))).then_some(0)
     });
     // Whoever sleeps learns from the kernel's end of the stream, and must sleep there.
     shared.gone(held.end).store(1, Ordering::SeqCst);
-    near::wake(shared.bell(peer));
-    let _ = bells::disarm(shared.bell(held.end));
+    futex::wake(shared.wake_word(peer));
+    let _ = wake::disarm(shared.wake_word(held.end));
 }
 
 /// As long as a peer may be without a processor in the midst of that.
-const BELL_YIELDS: u32 = 2000;
-const BELL_NAPS: u32 = 100;
+const WAKE_BYTE_YIELDS: u32 = 2000;
+const WAKE_BYTE_NAPS: u32 = 100;

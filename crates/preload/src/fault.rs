@@ -7,11 +7,11 @@ pub(crate) enum Fault {
     /// A receiver that leaves the ring leaves what is unread there.
     LeavesUnread,
     /// Who is about to sleep takes a wake byte away though others have not run.
-    EatsAtOnce,
+    DrainsAtOnce,
     /// The same of an eventfd.
-    HushesAtOnce,
+    DrainsEventfdAtOnce,
     /// The ends come into the rings while a thread sleeps in `poll` that knows nothing of them.
-    MeetsEarly,
+    AttachesEarly,
     /// A full ring stays as it is.
     StaysShallow,
     /// The sender does not look whether the receiver has left.
@@ -21,7 +21,7 @@ pub(crate) enum Fault {
     /// A sleeper does not look once more after it has said that it sleeps.
     NoLookAgain,
     /// A sender that leaves rings behind the bytes that it gives to the kernel.
-    RingsLate,
+    NotifiesLate,
     /// A receiver does not look for what nobody has sent again.
     NothingDue,
 }

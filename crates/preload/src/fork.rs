@@ -20,7 +20,7 @@ use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::settle::Reader;
 use crate::state::Life;
-use crate::{again, chime, drain, epoll, errno, kernel, meeting, own, report, settle, table};
+use crate::{epoll, errno, eventfd, fallback, kernel, own, reattach, rendezvous, report, settle, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
@@ -29,10 +29,10 @@ pub(crate) extern "C" fn prepare() {
         // First all of those to other hosts, which answer meanwhile.
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
-                && held.shared().is_some_and(|shared| shared.is_far())
-                && !drain::is_to_be_asked(&mut held, fd)
+                && held.shared().is_some_and(|shared| shared.is_remote())
+                && !fallback::is_to_be_asked(&mut held, fd)
             {
-                drain::leave(&mut held, fd, Reason::Fork);
+                fallback::leave(&mut held, fd, Reason::Fork);
             }
         }
         for (fd, connection) in table::all() {
@@ -62,9 +62,9 @@ pub(crate) fn put_in_order(fd: c_int, held: &mut Held<'_>) {
         // Something is left of the rings, which parent and child take by the same counts.
         (State::Ring, Some(shared)) => {
             if held.outgoing.has_backlog() {
-                again::end(&shared);
+                reattach::end(&shared);
             }
-            meeting::restore(held, fd);
+            rendezvous::restore(held, fd);
             held.set_life(Life::Forked(shared));
             share_counts(held, fd);
         }
@@ -100,7 +100,7 @@ pub(crate) extern "C" fn child() {
         connection.forget_other_threads();
         if let Some(mut held) = table::hold(fd, connection) {
             held.forsake();
-            connection.chime.store(chime::NONE, Ordering::Relaxed);
+            connection.eventfd.store(eventfd::NONE, Ordering::Relaxed);
             connection.set_state(State::Plain);
         }
     }
@@ -113,7 +113,7 @@ pub(crate) extern "C" fn child() {
     for (fd, connection) in table::all() {
         connection.forget_other_threads();
         let Some(mut held) = table::hold(fd, connection) else { continue };
-        if held.shared().is_some_and(|shared| shared.is_far()) {
+        if held.shared().is_some_and(|shared| shared.is_remote()) {
             // The parent's device wrote them; what is left of the ring is its business.
             held.set_life(Life::Plain(None));
         }
@@ -132,8 +132,8 @@ pub(crate) extern "C" fn child() {
 
 /// The counts move to where the child sees them too.
 fn share(held: &mut Held<'_>, fd: c_int) {
-    if !again::before_fork(held) {
-        drain::leave(held, fd, Reason::Call("fork while the ends were meeting"));
+    if !reattach::before_fork(held) {
+        fallback::leave(held, fd, Reason::Call("fork while the ends were rendezvous"));
         return;
     }
     share_counts(held, fd);
@@ -149,7 +149,7 @@ fn share_counts(held: &mut Held<'_>, fd: c_int) {
         // SAFETY: [preload-counts] a new mapping at an address of the system's choice, larger than `Counts`.
         let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE_BYTES, prot, flags) };
         let Some(page) = page.ok().and_then(|page| NonNull::new(page.cast::<Counts>())) else {
-            return drain::leave(held, fd, Reason::Exhausted);
+            return fallback::leave(held, fd, Reason::Exhausted);
         };
         // Aligned and zeroed; all zeroes are valid counts.
         held.count_in(page);
@@ -216,7 +216,7 @@ fn give_up_inherited(reason: &'static str, reader: Reader, mut then: impl FnMut(
 /// What there is to tell of them is told now: later even that may be forbidden.
 pub(crate) fn before_sandbox(reason: &'static str) {
     errno::kept(|| {
-        meeting::bar();
+        rendezvous::bar();
         for (fd, connection) in table::all() {
             if matches!(connection.state(), State::Counting | State::Ring) {
                 settle::settle(fd, connection, Reason::Call(reason), Reader::Kernel);

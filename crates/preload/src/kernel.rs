@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 #[cfg(test)]
 use crate::explore;
-use crate::{drain, real};
+use crate::{fallback, real};
 
 /// A descriptor of the program's, for the time of a call.
 #[inline]
@@ -66,7 +66,7 @@ pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
     let mut queued: c_int = 0;
     // SAFETY: [preload-real] an int of ours.
     let known = unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut queued) as usize) } == 0;
-    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= drain::MOST_BUFFER as u64)
+    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= fallback::MOST_BUFFER as u64)
 }
 
 /// Bytes that wait in the kernel.
@@ -125,7 +125,7 @@ pub(crate) fn signal(fd: c_int) {
 }
 
 /// It cannot, until the next signal.
-pub(crate) fn silence(fd: c_int) {
+pub(crate) fn drain(fd: c_int) {
     #[cfg(test)]
     if explore::read_eventfd(fd) {
         return;

@@ -19,8 +19,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::bells;
-use crate::far::{self, Far};
+use crate::remote::{self, Remote};
+use crate::wake;
 use crate::word::Word;
 
 /// A mapping of a connection's shared memory. Ended by [`Shared::unmap`] alone.
@@ -28,7 +28,7 @@ use crate::word::Word;
 pub(crate) struct Shared {
     base: NonNull<u8>,
     /// What keeps it true where the other end is on another host; the words are this end's own then.
-    far: Option<NonNull<Far>>,
+    remote: Option<NonNull<Remote>>,
 }
 
 // SAFETY: [preload-shared] only atomics and racing copies reach the memory.
@@ -65,7 +65,7 @@ impl Shared {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-shared] a new mapping at an address of the system's choice.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, prot, flags, fd, 0) }?;
-        NonNull::new(base.cast()).map(|base| Self { base, far: None }).ok_or(Errno::NOMEM)
+        NonNull::new(base.cast()).map(|base| Self { base, remote: None }).ok_or(Errno::NOMEM)
     }
 
     /// Ends the mapping.
@@ -73,44 +73,44 @@ impl Shared {
     /// # Safety
     /// No copy of it is used any more, on any thread.
     pub(crate) unsafe fn unmap(self) {
-        match self.far {
-            // SAFETY: [preload-far] the caller's promise.
-            Some(far) => unsafe { far::destroy(&self, far) },
+        match self.remote {
+            // SAFETY: [preload-remote] the caller's promise.
+            Some(remote) => unsafe { remote::destroy(&self, remote) },
             // SAFETY: [preload-shared] the caller's promise.
             None => drop(unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) }),
         }
     }
 
     /// Words of this end's own, zeroed, and what brings the other's in.
-    pub(crate) fn distant(base: NonNull<u8>, far: NonNull<Far>) -> Self {
-        Self { base, far: Some(far) }
+    pub(crate) fn distant(base: NonNull<u8>, remote: NonNull<Remote>) -> Self {
+        Self { base, remote: Some(remote) }
     }
 
     /// What the connection has beside, if the other end is on another host. The caller holds the connection's lock, and does not
     /// come here again within `f`.
     #[inline]
-    pub(crate) fn far<T>(&self, f: impl FnOnce(&mut Far) -> T) -> Option<T> {
-        // SAFETY: [preload-far] under the lock, by one at a time; it lives as long as the mapping.
-        self.far.map(|mut far| f(unsafe { far.as_mut() }))
+    pub(crate) fn remote<T>(&self, f: impl FnOnce(&mut Remote) -> T) -> Option<T> {
+        // SAFETY: [preload-remote] under the lock, by one at a time; it lives as long as the mapping.
+        self.remote.map(|mut remote| f(unsafe { remote.as_mut() }))
     }
 
     /// Whether the other end is on another host.
     #[inline]
-    pub(crate) fn is_far(&self) -> bool {
-        self.far.is_some()
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote.is_some()
     }
 
     /// Whether the other host may have written something that nobody has taken in yet. Without the lock.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
-        self.far.is_some() && far::is_new(self)
+        self.remote.is_some() && remote::is_new(self)
     }
 
-    /// This end asks for a bell. The caller looks once more afterwards, before it sleeps, and holds the lock.
+    /// This end asks for a wake byte. The caller looks once more afterwards, before it sleeps, and holds the lock.
     #[inline]
-    pub(crate) fn wish(&self, end: usize, wish: u64) {
-        if self.far(|far| far.wish(self, wish)).is_none() {
-            bells::arm(self.bell(end), wish);
+    pub(crate) fn request(&self, end: usize, request: u64) {
+        if self.remote(|remote| remote.request(self, request)).is_none() {
+            wake::arm(self.wake_word(end), request);
         }
     }
 
@@ -156,10 +156,10 @@ impl Shared {
         self.word(direction, TAIL)
     }
 
-    /// Whether this end sleeps and for what, and how many bells were rung for it.
+    /// Whether this end sleeps and for what, and how many wake bytes were issued for it.
     #[inline]
-    pub(crate) fn bell(&self, end: usize) -> &Word {
-        self.word(end, BELL)
+    pub(crate) fn wake_word(&self, end: usize) -> &Word {
+        self.word(end, WAKE_BYTE)
     }
 
     /// 1 once this end has mapped the memory and expects the ring.
@@ -193,13 +193,13 @@ impl Shared {
         self.word(end, LEFT)
     }
 
-    /// 1 as long as this end can ring the other's chime.
+    /// 1 as long as this end can signal the other's eventfd.
     #[inline]
-    pub(crate) fn chimes(&self, end: usize) -> &Word {
-        self.word(end, CHIMES)
+    pub(crate) fn eventfds(&self, end: usize) -> &Word {
+        self.word(end, EVENTFDS)
     }
 
-    /// Who sends the bytes between border and head of a direction again: 0 nobody; `pour` has what else it says.
+    /// Who sends the bytes between border and head of a direction again: 0 nobody; `resend` has what else it says.
     #[inline]
     pub(crate) fn pusher(&self, direction: usize) -> &Word {
         self.word(direction, PUSHER)
@@ -211,7 +211,7 @@ impl Shared {
         self.word(direction, PUSHED)
     }
 
-    /// Bells that this end has put into the kernel's stream, of those that are counted.
+    /// Wake bytes that this end has put into the kernel's stream, of those that are counted.
     #[inline]
     pub(crate) fn given(&self, end: usize) -> &Word {
         self.word(end, GIVEN)
@@ -235,8 +235,8 @@ impl Shared {
 
     /// How far the ends are with coming into the rings again; see `again`.
     #[inline]
-    pub(crate) fn pact(&self) -> &Word {
-        self.word(0, PACT)
+    pub(crate) fn agreement(&self) -> &Word {
+        self.word(0, AGREEMENT)
     }
 
     /// Between hosts: where the next frame will begin, the number of the peer's words that were taken in, and whether something is
@@ -256,11 +256,11 @@ impl Shared {
     /// For the explorer, a bit for each word: those whose accesses are steps, not what is said once before all else unless the ends
     /// meet; and those that an end writes alone.
     #[cfg(test)]
-    pub(crate) fn visible_words(meets: bool) -> u128 {
-        let once = [START, PRESENT, HOME, SMALL_UNTIL, PACT];
-        let never = [PROCESSOR, CHIMES, PROCESS, DESCRIPTOR, COOKIE];
+    pub(crate) fn visible_words(attaches: bool) -> u128 {
+        let once = [START, PRESENT, HOME, SMALL_UNTIL, AGREEMENT];
+        let never = [PROCESSOR, EVENTFDS, PROCESS, DESCRIPTOR, COOKIE];
         let lines = (WORDS_AT..SECOND + WORDS_AT).step_by(8);
-        let seen = lines.filter(|line| !never.contains(line) && (meets || !once.contains(line)));
+        let seen = lines.filter(|line| !never.contains(line) && (attaches || !once.contains(line)));
         seen.fold(0, |bits, line| {
             bits | 1 << (line / 8) | if line + SECOND < WORDS_UNTIL { 1 << ((line + SECOND) / 8) } else { 0 }
         })
@@ -400,16 +400,16 @@ const START: usize = 72;
 const HOME: usize = 80;
 const SMALL_UNTIL: usize = 88;
 const TAIL: usize = 128;
-const BELL: usize = 192;
+const WAKE_BYTE: usize = 192;
 const PRESENT: usize = 256;
 const PROCESSOR: usize = 264;
 const RESET: usize = 272;
 const GONE: usize = 280;
-const CHIMES: usize = 288;
+const EVENTFDS: usize = 288;
 const LEFT: usize = 296;
 const PUSHER: usize = 304;
 const PUSHED: usize = 312;
-const PACT: usize = 320;
+const AGREEMENT: usize = 320;
 const PROCESS: usize = 328;
 const DESCRIPTOR: usize = 336;
 const COOKIE: usize = 344;

@@ -2,7 +2,7 @@
 //!
 //! Each procedure is a machine. It says one action: one access to a word that both ends share, or
 //! one call on the kernel's stream. It is told what came of it, and says the next one. There is no
-//! system call here, no atomic and no pointer: `drain` and `pour` do what is said. What the words
+//! system call here, no atomic and no pointer: `drain` and `resend` do what is said. What the words
 //! mean is said in `layout`, the rules in `drain`; `explore` walks all of it.
 
 use crate::layout::{SWITCHED, UNREAD_MAX};
@@ -28,13 +28,13 @@ pub(crate) enum Action {
     Switch,
     /// The same, at this position. The word of afterwards comes of it.
     SwitchAt(u64),
-    /// The receiver takes its wishes back. How many bells were rung comes of it.
+    /// The receiver takes its wake requests back. How many wake bytes were issued comes of it.
     Disarm,
     /// Becomes the one who sends again; refused while somebody else is, broken where nobody knows how far one came.
     Claim,
     Release,
-    /// Puts one bell into the kernel's stream.
-    GiveBell,
+    /// Puts one wake byte into the kernel's stream.
+    GiveWakeByte,
     SayGiven,
     /// Has a descriptor of the sender's socket.
     Borrow,
@@ -81,7 +81,7 @@ pub(crate) enum Unread {
     SentAgain,
 }
 
-/// The receiver leaves. The border and the bells are known in the end.
+/// The receiver leaves. The border and the wake bytes are known in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Leave {
     unread: Unread,
@@ -89,7 +89,7 @@ pub(crate) struct Leave {
     tail: u64,
     at: AtLeave,
     pub(crate) border: u64,
-    pub(crate) bells: u64,
+    pub(crate) wake_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +104,7 @@ enum AtLeave {
 
 impl Leave {
     pub(crate) fn new(unread: Unread, tail: u64) -> Self {
-        Self { unread, tail, at: AtLeave::Begin, border: tail, bells: 0 }
+        Self { unread, tail, at: AtLeave::Begin, border: tail, wake_bytes: 0 }
     }
 }
 
@@ -131,8 +131,8 @@ impl Machine for Leave {
                 (AtLeave::Disarmed, Action::Disarm)
             }
             (AtLeave::Disarmed, _, event) => {
-                if let Event::Word(bells) = event {
-                    self.bells = bells;
+                if let Event::Word(wake_bytes) = event {
+                    self.wake_bytes = wake_bytes;
                 }
                 return None;
             }
@@ -235,7 +235,7 @@ pub(crate) fn resend(word: u64, head: u64, in_ring_at_most: u64) -> u64 {
 pub(crate) struct Push {
     pub(crate) head: u64,
     pub(crate) resend: u64,
-    /// Bells that must be in the stream first.
+    /// Wake bytes that must be in the stream first.
     pub(crate) owed: u32,
     /// Bytes that may be taken back, and those that were.
     own: u64,
@@ -257,7 +257,7 @@ pub(crate) enum Pushed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum AtPush {
     Begin,
-    Bell,
+    WakeByte,
     Given,
     Claimed,
     Looked,
@@ -273,9 +273,9 @@ impl Push {
         Self { head, resend, owed, own, unsent, in_place, result: Pushed::All, at: AtPush::Begin }
     }
 
-    fn bell_or_claim(&mut self) -> Option<(AtPush, Action)> {
+    fn wake_byte_or_claim(&mut self) -> Option<(AtPush, Action)> {
         if self.owed > 0 {
-            return Some((AtPush::Bell, Action::GiveBell));
+            return Some((AtPush::WakeByte, Action::GiveWakeByte));
         }
         self.claim()
     }
@@ -301,24 +301,24 @@ impl Push {
 impl Machine for Push {
     fn next(&mut self, event: Event) -> Option<Action> {
         let (at, action) = match (self.at, event) {
-            (AtPush::Begin, _) => self.bell_or_claim()?,
-            (AtPush::Bell, Event::Done) => {
+            (AtPush::Begin, _) => self.wake_byte_or_claim()?,
+            (AtPush::WakeByte, Event::Done) => {
                 self.owed -= 1;
                 (AtPush::Given, Action::SayGiven)
             }
-            (AtPush::Bell, Event::Broken) => {
+            (AtPush::WakeByte, Event::Broken) => {
                 self.result = Pushed::Broken;
                 return None;
             }
-            // Nothing may go before the bell; but bytes can be taken back.
-            (AtPush::Bell, _) => {
+            // Nothing may go before the wake byte; but bytes can be taken back.
+            (AtPush::WakeByte, _) => {
                 self.result = Pushed::Full;
                 if self.own == 0 {
                     return None;
                 }
                 self.claim()?
             }
-            (AtPush::Given, _) => self.bell_or_claim()?,
+            (AtPush::Given, _) => self.wake_byte_or_claim()?,
             (AtPush::Claimed, Event::Refused) => {
                 self.result = Pushed::Full;
                 return None;
@@ -365,7 +365,7 @@ pub(crate) fn due(border: u64, head: u64, pushed: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InPlace {
     border: u64,
-    bells: u64,
+    wake_bytes: u64,
     partly: bool,
     head: u64,
     position: u64,
@@ -391,9 +391,9 @@ enum AtInPlace {
 }
 
 impl InPlace {
-    pub(crate) fn new(border: u64, bells: u64, partly: bool) -> Self {
+    pub(crate) fn new(border: u64, wake_bytes: u64, partly: bool) -> Self {
         let (head, position) = (border, border);
-        Self { border, bells, partly, head, position, there: false, at: AtInPlace::Begin }
+        Self { border, wake_bytes, partly, head, position, there: false, at: AtInPlace::Begin }
     }
 
     fn give(&mut self) -> (AtInPlace, Action) {
@@ -427,8 +427,8 @@ impl Machine for InPlace {
                     (AtInPlace::Given, Action::LookGiven)
                 }
             }
-            // A bell that is counted, and not in the stream yet, would come behind.
-            AtInPlace::Given if word < self.bells => return None,
+            // A wake byte that is counted, and not in the stream yet, would come behind.
+            AtInPlace::Given if word < self.wake_bytes => return None,
             AtInPlace::Given => (AtInPlace::Borrowed, Action::Borrow),
             AtInPlace::Borrowed if event == Event::Refused => return None,
             AtInPlace::Borrowed => (AtInPlace::Room, Action::Room(self.head - self.position)),

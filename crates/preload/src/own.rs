@@ -3,7 +3,7 @@
 //! A program closes what it does not know: a daemon all numbers, another a range. If a hook sees it, the connection lets
 //! go of the descriptor first ([`closing`]). If none does (a system call in the program's own code), the number is the
 //! program's at the next `open`; so each descriptor is known by what it is, and one that is not that any more is
-//! neither used for a meeting nor closed. On the way of messages that is not asked: there the numbers lie where a program's
+//! neither used for a rendezvous nor closed. On the way of messages that is not asked: there the numbers lie where a program's
 //! do not.
 
 use std::ffi::{CStr, c_int};
@@ -19,7 +19,7 @@ use crate::kernel::borrowed;
 use crate::lock::Lock;
 use crate::report::Line;
 use crate::table::{self, DESCRIPTORS};
-use crate::{chime, meeting};
+use crate::{eventfd, rendezvous};
 
 /// It is this library's from now on, under its number; none for one that cannot be known again.
 pub(crate) fn keep(fd: OwnedFd) -> Option<c_int> {
@@ -41,7 +41,7 @@ pub(crate) fn aside(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     if most > PLENTY {
         return above(OUT_OF_THE_WAY);
     }
-    let raised = most + 2 * u64::from(chime::MOST) + OFFERS;
+    let raised = most + 2 * u64::from(eventfd::MOST) + OFFERS;
     if limit.maximum.is_some_and(|maximum| maximum < raised) {
         return None;
     }
@@ -99,10 +99,10 @@ pub(crate) fn closing(first: u32, last: u32) {
     for (fd, connection) in table::all() {
         let Some(mut held) = table::hold(fd, connection) else { continue };
         if held.search.socket().is_some_and(is_among) {
-            meeting::withdraw_offer(&mut held);
+            rendezvous::withdraw_offer(&mut held);
         }
-        if held.chimes.is_some_and(|chimes| chimes.into_iter().any(is_among)) {
-            chime::lose(&mut held, fd, Reason::Call("closing a descriptor of this library's"));
+        if held.eventfds.is_some_and(|eventfds| eventfds.into_iter().any(is_among)) {
+            eventfd::lose(&mut held, fd, Reason::Call("closing a descriptor of this library's"));
         }
     }
 }
@@ -144,7 +144,7 @@ static LIMIT: Lock = Lock::new();
 /// So many descriptors may a program have that a few of ours among them do not matter.
 const PLENTY: u64 = 16_384;
 const OUT_OF_THE_WAY: c_int = 1024;
-/// Meetings that one process has on their way at a time, as a rule.
+/// Rendezvous that one process has on their way at a time, as a rule.
 const OFFERS: u64 = 64;
 /// What each of ours is, by its number; 0 for all others. And how many there are.
 static KNOWN: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];

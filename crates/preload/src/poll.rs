@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::connection::{Connection, State};
 use crate::ready::{Look, Others, Seat, WRITES, Watch, look, translate};
-use crate::{chime, errno, pace, real, table, wait};
+use crate::{errno, eventfd, real, spin, table, wait};
 
 /// Whether any of them is in a ring, or may come into one: only then is there anything to do here.
 #[inline]
@@ -56,7 +56,7 @@ fn poll_few<const N: usize>(fds: &mut [pollfd], limit: Option<Duration>, mask: *
 
 /// What is kept of each descriptor in a list.
 struct Notes<'a> {
-    /// What the kernel is asked, and the chimes behind it.
+    /// What the kernel is asked, and the eventfds behind it.
     asked: &'a mut [pollfd],
     looks: &'a mut [Look],
     seats: &'a mut [Seat],
@@ -71,11 +71,11 @@ fn poll_among(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t
     else {
         return errno::fail(libc::EINVAL) as c_int;
     };
-    let by_bells = 2 * fds.len() > LEAST_LIMIT && 2 * fds.len() as u64 > descriptors();
+    let by_wake_bytes = 2 * fds.len() > LEAST_LIMIT && 2 * fds.len() as u64 > descriptors();
     let at_once = limit == Some(Duration::ZERO);
     let mut spun = at_once;
     loop {
-        let stand = look_at_all(fds, asked, looks, if spun && !at_once { &mut *seats } else { &mut [] }, by_bells);
+        let stand = look_at_all(fds, asked, looks, if spun && !at_once { &mut *seats } else { &mut [] }, by_wake_bytes);
         if !stand.any && !spun {
             spun = true;
             spin(fds, deadline);
@@ -98,13 +98,13 @@ fn poll_among(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t
             Some(Duration::ZERO)
         } else if stand.brief {
             Some(left.map_or(BRIEF, |left| left.min(BRIEF)))
-        } else if stand.chimes && !stand.bells || !stand.rings {
+        } else if stand.eventfds && !stand.wake_bytes || !stand.rings {
             left
         } else {
-            // Nobody tells one who sleeps for a bell alone that another thread has taken the connection back.
+            // Nobody tells one who sleeps for a wake byte alone that another thread has taken the connection back.
             Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
         };
-        let many = if sleeping && stand.chimes && others.is_none() { asked.len() } else { fds.len() };
+        let many = if sleeping && stand.eventfds && others.is_none() { asked.len() } else { fds.len() };
         let result = asked.get_mut(..many).map_or(0, |asked| kernel_poll(asked, pause, mask));
         let error = errno::get();
         rise(seats, if many > fds.len() { asked.get(fds.len()..).unwrap_or(&[]) } else { &[] });
@@ -113,7 +113,7 @@ fn poll_among(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t
             return -1;
         }
         if many > fds.len() {
-            errno::kept(|| hush(fds));
+            errno::kept(|| disarm_eventfd(fds));
         }
         let ready = answer(fds, asked, looks);
         if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -149,49 +149,55 @@ fn say(fds: &mut [pollfd], looks: &[Look]) -> c_int {
 struct Stand {
     any: bool,
     brief: bool,
-    chimes: bool,
-    /// One of them at least is in a ring; one waits for a bell alone.
+    eventfds: bool,
+    /// One of them at least is in a ring; one waits for a wake byte alone.
     rings: bool,
-    bells: bool,
+    wake_bytes: bool,
     others: Option<(&'static Connection, Others)>,
 }
 
 /// Looks at each, and writes down what the kernel is to be asked. With seats, all is put in order
-/// for sleeping, `by_bells` without chimes.
-fn look_at_all(fds: &[pollfd], asked: &mut [pollfd], looks: &mut [Look], seats: &mut [Seat], by_bells: bool) -> Stand {
+/// for sleeping, `by_wake_bytes` without eventfds.
+fn look_at_all(
+    fds: &[pollfd],
+    asked: &mut [pollfd],
+    looks: &mut [Look],
+    seats: &mut [Seat],
+    by_wake_bytes: bool,
+) -> Stand {
     let mut stand = Stand::default();
-    let (asked, chimes) = asked.split_at_mut(fds.len());
+    let (asked, eventfds) = asked.split_at_mut(fds.len());
     let mut seats = seats.iter_mut();
-    for (((poll, ask), chime), seen) in fds.iter().zip(asked).zip(chimes).zip(looks) {
+    for (((poll, ask), eventfd), seen) in fds.iter().zip(asked).zip(eventfds).zip(looks) {
         let (seat, connection) = (seats.next(), table::find(poll.fd).filter(|found| may_be_in_ring(found)));
         *seen = match connection {
-            Some(connection) => look(poll.fd, connection, poll.events, seat, by_bells),
+            Some(connection) => look(poll.fd, connection, poll.events, seat, by_wake_bytes),
             None => Look { ask: poll.events, plain: true, ..Look::default() },
         };
         stand.rings |= !seen.plain;
-        stand.bells |= seen.armed && seen.chime.is_none();
+        stand.wake_bytes |= seen.armed && seen.eventfd.is_none();
         stand.others = stand.others.or(connection.zip(seen.others));
         stand.any |= seen.ready != 0;
         stand.brief |= seen.brief;
-        stand.chimes |= seen.chime.is_some();
+        stand.eventfds |= seen.eventfd.is_some();
         *ask = pollfd { fd: poll.fd, events: seen.ask, revents: 0 };
-        *chime = seen.chime.map_or(NOBODY, |fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
+        *eventfd = seen.eventfd.map_or(NOBODY, |fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     }
     stand
 }
 
-/// Awake: the thread is not counted any more. `chimes` are the kernel's answers, if they were asked.
-fn rise(seats: &mut [Seat], chimes: &[pollfd]) {
+/// Awake: the thread is not counted any more. `eventfds` are the kernel's answers, if they were asked.
+fn rise(seats: &mut [Seat], eventfds: &[pollfd]) {
     for (at, seat) in seats.iter_mut().enumerate() {
-        seat.rise(chimes.get(at).is_some_and(|chime| chime.revents & libc::POLLIN != 0));
+        seat.rise(eventfds.get(at).is_some_and(|eventfd| eventfd.revents & libc::POLLIN != 0));
     }
 }
 
-/// Whoever has been woken by one need not be rung for by the others until he sleeps again.
-fn hush(fds: &[pollfd]) {
+/// Whoever has been woken by one need not be woken by the others until he sleeps again.
+fn disarm_eventfd(fds: &[pollfd]) {
     for (poll, connection) in fds.iter().filter_map(|poll| Some((poll, ring(poll.fd)?))) {
         if let Some(held) = table::hold(poll.fd, connection) {
-            chime::hush(&held);
+            eventfd::disarm_eventfd(&held);
         }
     }
 }
@@ -310,7 +316,7 @@ const HEAD: usize = 64;
 
 /// Watches the first few for a while.
 fn spin(fds: &[pollfd], deadline: Option<Instant>) {
-    let in_vain = fds.iter().find_map(|poll| ring(poll.fd)).is_some_and(|first| pace::is_in_vain(&first.pace));
+    let in_vain = fds.iter().find_map(|poll| ring(poll.fd)).is_some_and(|first| spin::is_in_vain(&first.spin));
     if in_vain || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return;
     }

@@ -13,11 +13,11 @@ use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
 use crate::sleepers::{Counted, Present};
 use crate::state::Source;
-use crate::{bells, chime, drain, fault, kernel, pour, receive, send, table, wait};
+use crate::{eventfd, fallback, fault, kernel, receive, resend, send, table, wait, wake};
 
 /// How far a connection's news have been told to one who wants to hear of changes only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     /// Bytes that had arrived by the ring.
     pub(crate) head: u64,
     /// How often our own ring had been full.
@@ -36,28 +36,28 @@ pub(crate) struct Look {
     /// The connection is the kernel's; `ask` is what the program wants.
     pub(crate) plain: bool,
     /// What there is to tell now.
-    pub(crate) news: Told,
-    /// The chime to wait for as well.
-    pub(crate) chime: Option<c_int>,
-    /// A wish was left, so who sleeps now will be woken.
+    pub(crate) news: Reported,
+    /// The eventfd to wait for as well.
+    pub(crate) eventfd: Option<c_int>,
+    /// A wake request was left, so who sleeps now will be woken.
     pub(crate) armed: bool,
     /// Those who are to run before a wake-up can be taken away, and this thread can sleep.
     pub(crate) others: Option<Others>,
 }
 
-/// Those who are counted among the sleepers of a connection's bell, or of its chime.
+/// Those who are counted among the sleepers of a connection's wake byte, or of its eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Others {
-    OfBell(Present),
-    OfChime(Present),
+    OfWakeByte(Present),
+    OfEventfd(Present),
 }
 
 impl Others {
     /// Until they have run. False when a signal's handler came in between.
     pub(crate) fn outwait(self, connection: &Connection) -> bool {
         match self {
-            Self::OfBell(present) => connection.sleepers.outwait(present),
-            Self::OfChime(present) => connection.listeners.outwait(present),
+            Self::OfWakeByte(present) => connection.sleepers.outwait(present),
+            Self::OfEventfd(present) => connection.pollers.outwait(present),
         }
     }
 }
@@ -66,8 +66,8 @@ impl Others {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seat {
     connection: Option<&'static Connection>,
-    bell: Option<Counted>,
-    chime: Option<Counted>,
+    byte: Option<Counted>,
+    eventfd: Option<Counted>,
     early: Option<Counted>,
 }
 
@@ -75,17 +75,17 @@ impl Seat {
     /// Where it is counted.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> [Option<Counted>; 3] {
-        [self.bell, self.chime, self.early]
+        [self.byte, self.eventfd, self.early]
     }
 
-    /// The thread is awake, maybe because it `heard` the chime. That is said before it is no longer
-    /// counted, so nobody has made it silent yet.
-    pub(crate) fn rise(&mut self, heard: bool) {
-        let Self { connection: Some(connection), bell, chime, early } = std::mem::take(self) else { return };
-        if heard {
-            connection.heard.store(1, Ordering::SeqCst);
+    /// The thread is awake, maybe because it `signalled` the eventfd. That is said before it is no longer
+    /// counted, so nobody has drained it yet.
+    pub(crate) fn rise(&mut self, signalled: bool) {
+        let Self { connection: Some(connection), byte, eventfd, early } = std::mem::take(self) else { return };
+        if signalled {
+            connection.signalled.store(1, Ordering::SeqCst);
         }
-        let counts = [(&connection.sleepers, bell), (&connection.listeners, chime), (&connection.early, early)];
+        let counts = [(&connection.sleepers, byte), (&connection.pollers, eventfd), (&connection.early, early)];
         for (sleepers, counted) in counts {
             if let Some(counted) = counted {
                 sleepers.leave(counted);
@@ -96,10 +96,10 @@ impl Seat {
 
 impl Look {
     /// Leaves nothing ready when all of it has been told before.
-    fn since(mut self, told: Option<Told>) -> Self {
-        if let Some(told) = told {
-            let arrived = self.ready & READS != 0 && self.news.head != told.head;
-            let room = self.ready & WRITES != 0 && self.news.fulls != told.fulls;
+    fn since(mut self, reported: Option<Reported>) -> Self {
+        if let Some(reported) = reported {
+            let arrived = self.ready & READS != 0 && self.news.head != reported.head;
+            let room = self.ready & WRITES != 0 && self.news.fulls != reported.fulls;
             if !arrived && !room {
                 self.ready = 0;
             }
@@ -109,13 +109,13 @@ impl Look {
 }
 
 /// Looks at a connection. With a seat, everything is put in order for sleeping, and the thread is
-/// counted if it can sleep, `by_bells` for one who cannot wait for chimes.
+/// counted if it can sleep, `by_wake_bytes` for one who cannot wait for eventfds.
 pub(crate) fn look(
     fd: c_int,
     connection: &'static Connection,
     wanted: i16,
     seat: Option<&mut Seat>,
-    by_bells: bool,
+    by_wake_bytes: bool,
 ) -> Look {
     let Some(mut held) = table::hold(fd, connection) else {
         if seat.is_some() && connection.state() == State::Counting {
@@ -125,14 +125,14 @@ pub(crate) fn look(
         return Look { ask: wanted, plain: true, ..Look::default() };
     };
     let Some(seat) = seat else { return look_held(&mut held, fd, wanted, false, None) };
-    let others = chime::quiet(&mut held, fd).map(Others::OfChime);
+    let others = eventfd::drain_own(&mut held, fd).map(Others::OfEventfd);
     let mut look = look_held(&mut held, fd, wanted, others.is_none(), None);
     look.others = look.others.or(others);
-    if by_bells
-        && look.chime.take().is_some()
+    if by_wake_bytes
+        && look.eventfd.take().is_some()
         && let Some(shared) = held.shared()
     {
-        shared.wish(held.end, wish_of(wanted));
+        shared.request(held.end, request_of(wanted));
         let again = look_held(&mut held, fd, wanted, false, None);
         (look.ready, look.brief) = (again.ready, look.brief || again.brief);
     }
@@ -140,61 +140,61 @@ pub(crate) fn look(
     if look.plain && connection.state() == State::Counting {
         seat.early = Some(connection.early.join());
     } else if look.armed && look.ready == 0 && !look.brief && look.others.is_none() {
-        seat.bell = (wanted & (READS | WRITES) != 0).then(|| connection.sleepers.join());
-        seat.chime = look.chime.map(|_| connection.listeners.join());
+        seat.byte = (wanted & (READS | WRITES) != 0).then(|| connection.sleepers.join());
+        seat.eventfd = look.eventfd.map(|_| connection.pollers.join());
     }
     look
 }
 
-/// By one who has the connection's lock. With `sleep`, bells of before are eaten and a wish is left,
-/// and what stands after that is told; with `told`, nothing is ready that has been told already.
-pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool, told: Option<Told>) -> Look {
+/// By one who has the connection's lock. With `sleep`, wake bytes of before are drained and a wake request is left,
+/// and what stands after that is told; with `reported`, nothing is ready that has been told already.
+pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool, reported: Option<Reported>) -> Look {
     let plain = Look { ask: wanted, plain: true, ..Look::default() };
     if held.connection.state() != State::Ring {
         return plain;
     }
     let Some(shared) = held.ring() else { return plain };
-    drain::respond(held, fd);
+    fallback::respond(held, fd);
     if held.incoming.has_left() {
         receive::progress(held, fd);
         if held.connection.state() != State::Ring {
             return plain;
         }
-        if pour::due(held, &shared) > 0 && !kernel::something(fd) {
-            pour::take_along(held, &shared);
+        if resend::due(held, &shared) > 0 && !kernel::something(fd) {
+            resend::take_along(held, &shared);
         }
     }
-    let mut look = standing(held, fd, &shared, wanted).since(told);
+    let mut look = standing(held, fd, &shared, wanted).since(reported);
     if sleep && look.ready == 0 {
-        let wish = wish_of(wanted);
+        let request = request_of(wanted);
         if !look.brief && !held.incoming.has_left() {
-            look.others = wait::eat(held, fd, &shared).map(Others::OfBell);
+            look.others = wait::drain_wake_bytes(held, fd, &shared).map(Others::OfWakeByte);
             look.brief = look.others.is_some();
-            chime::arm(held, &shared, wish);
+            eventfd::arm(held, &shared, request);
             look.armed = true;
-            look.chime = chime::to_wait_for(held, &shared);
+            look.eventfd = eventfd::to_wait_for(held, &shared);
         }
         if fault::is_planted(Fault::NoLookAgain) {
             return look;
         }
-        let again = standing(held, fd, &shared, wanted).since(told);
+        let again = standing(held, fd, &shared, wanted).since(reported);
         (look.ready, look.news) = (again.ready, again.news);
         let switched = shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED != 0;
         look.brief |= again.brief
             || switched && !held.outgoing.has_left()
-            || look.ready == 0 && (shared.is_new() || drain::is_unsettled(held));
+            || look.ready == 0 && (shared.is_new() || fallback::is_unsettled(held));
     }
     look
 }
 
-fn wish_of(wanted: i16) -> u64 {
-    (if wanted & READS != 0 { bells::DATA } else { 0 }) | if wanted & WRITES != 0 { bells::ROOM } else { 0 }
+fn request_of(wanted: i16) -> u64 {
+    (if wanted & READS != 0 { wake::DATA } else { 0 }) | if wanted & WRITES != 0 { wake::ROOM } else { 0 }
 }
 
 fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Look {
-    // Bells arrive as bytes; who wants neither to read nor to write is not to be woken by them.
-    let bells = if wanted & (READS | WRITES) != 0 { POLLIN } else { 0 };
-    let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | bells, ..Look::default() };
+    // Wake bytes arrive as bytes; who wants neither to read nor to write is not to be woken by them.
+    let wake_bytes = if wanted & (READS | WRITES) != 0 { POLLIN } else { 0 };
+    let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | wake_bytes, ..Look::default() };
     look.news.fulls = held.connection.fulls.load(Ordering::Relaxed);
     let is_reset = held.family.is_unix() && shared.reset(held.peer()).load(Ordering::Acquire) != 0;
     let peer = held.peer();
@@ -214,7 +214,7 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         } else {
             let pending = kernel_first && is_before_ring(held, shared) && kernel::pending(fd) > 0;
             if kernel_first {
-                shared.far(|far| far.take_in(shared, fd));
+                shared.remote(|remote| remote.take_in(shared, fd));
             }
             // What has come in just now may say that the ring has begun, and bring its bytes: nobody says so again.
             if comes_by_kernel(held, shared) {
@@ -238,7 +238,7 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         } else {
             look.brief |= held.out.may_deepen();
         }
-        // A peer that has not started cannot ring when there is room.
+        // A peer that has not started cannot wake when there is room.
         look.brief |= source == Source::NotBegun;
     }
     look
@@ -269,17 +269,17 @@ pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16,
     }
 }
 
-/// As `translate`, by one who has the connection's lock; with `told`, only when something of it is new.
+/// As `translate`, by one who has the connection's lock; with `reported`, only when something of it is new.
 pub(crate) fn translate_held(
     held: &mut Held<'_>,
     fd: c_int,
     wanted: i16,
     ask: i16,
     got: i16,
-    told: Option<Told>,
+    reported: Option<Reported>,
 ) -> Look {
     let shared = held.ring();
-    let got = shared.map_or(got, |shared| without_bell(held, &shared, wanted, got));
+    let got = shared.map_or(got, |shared| without_wake_byte(held, &shared, wanted, got));
     let mut events = got & (POLLERR | POLLHUP | POLLNVAL | wanted & (POLLPRI | POLLRDHUP));
     if ask & WRITES != 0 {
         events |= got & wanted & WRITES;
@@ -288,19 +288,19 @@ pub(crate) fn translate_held(
     let mut look = standing(held, fd, &shared, wanted);
     if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 {
         if look.ready & READS == 0 {
-            // A bell, or the end, or what the kernel had before.
+            // A wake byte, or the end, or what the kernel had before.
             held.dry |= receive::DRY_MASK;
             if held.incoming.has_left() {
                 receive::progress(held, fd);
             } else {
-                wait::eat(held, fd, &shared);
+                wait::drain_wake_bytes(held, fd, &shared);
             }
             if held.connection.state() != State::Ring {
                 return Look { ready: events, plain: true, ..Look::default() };
             }
-            // A peer that has ended may owe a bell, which never comes.
-            let bells_are_gone = held.eaten_all(&shared) || kernel::is_over(fd) && kernel::pending(fd) == 0;
-            if bells_are_gone && kernel::something(fd) {
+            // A peer that has ended may owe a wake byte, which never comes.
+            let wake_bytes_are_gone = held.drained_all(&shared) || kernel::is_over(fd) && kernel::pending(fd) == 0;
+            if wake_bytes_are_gone && kernel::something(fd) {
                 events |= wanted & READS;
             }
         } else if comes_by_kernel(held, &shared) {
@@ -309,22 +309,22 @@ pub(crate) fn translate_held(
         }
         if wanted & WRITES & !look.ready != 0 && look.ask & WRITES == 0 && kernel::is_over(fd) {
             // Nobody will ever take a byte from the ring: the kernel is to say so to the next send.
-            drain::switch_out(held, &shared);
+            fallback::switch_out(held, &shared);
             events |= kernel::events(fd, PollFlags::OUT).bits() as i16 & wanted;
         }
     }
     if events == 0 {
-        look = look.since(told);
+        look = look.since(reported);
     }
     look.ready |= events;
     look
 }
 
-/// What the kernel would say of the end of a peer without the bell that it had not read when it was killed.
-fn without_bell(held: &mut Held<'_>, shared: &Shared, wanted: i16, got: i16) -> i16 {
+/// What the kernel would say of the end of a peer without the wake byte that it had not read when it was killed.
+fn without_wake_byte(held: &mut Held<'_>, shared: &Shared, wanted: i16, got: i16) -> i16 {
     // The other end of a Unix socket that is gone hangs up anyway.
     let of_resets = if held.family.is_unix() { POLLERR } else { POLLERR | POLLHUP };
-    if got & of_resets != 0 && got & !of_resets & wanted != 0 && drain::is_of_a_bell(held, shared) {
+    if got & of_resets != 0 && got & !of_resets & wanted != 0 && fallback::is_of_a_wake_byte(held, shared) {
         got & !of_resets
     } else {
         got
@@ -343,13 +343,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// With `told`, what has been told already is not new.
-    pub(crate) fn begin(fd: c_int, connection: &'static Connection, wanted: i16, told: Option<Told>) -> Option<Self> {
+    /// With `reported`, what has been told already is not new.
+    pub(crate) fn begin(
+        fd: c_int,
+        connection: &'static Connection,
+        wanted: i16,
+        reported: Option<Reported>,
+    ) -> Option<Self> {
         let held = table::hold(fd, connection)?;
         let shared = held.ring()?;
         connection.watchers.fetch_add(1, Ordering::SeqCst);
         let taken = held.out.seen();
-        let tail = told.map_or(held.input.tail, |told| told.head.max(held.input.tail));
+        let tail = reported.map_or(held.input.tail, |reported| reported.head.max(held.input.tail));
         Some(Self { connection, shared, end: held.end, tail, taken, wanted })
     }
 

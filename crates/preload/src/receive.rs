@@ -7,13 +7,13 @@ use rustix::io::Errno;
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
-use crate::far::Fate;
 use crate::iovecs::{self, Cursor};
 use crate::layout::{SWITCHED, Shared};
+use crate::remote::Fate;
 use crate::ring::{Receiver, Took};
 use crate::settle::{Reader, settle};
 use crate::state::Source;
-use crate::{bells, drain, errno, kernel, meeting, pour, real, table, wait};
+use crate::{errno, fallback, kernel, real, rendezvous, resend, table, wait, wake};
 use libc::iovec;
 
 /// How a call goes on.
@@ -82,8 +82,8 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
                 connection.tainted.store(true, Ordering::Relaxed);
                 return Way::Kernel;
             };
-            if meeting::is_soon() {
-                errno::kept(|| meeting::advance(&mut held, fd));
+            if rendezvous::is_soon() {
+                errno::kept(|| rendezvous::advance(&mut held, fd));
             }
             if connection.state() == State::Counting {
                 held.receiving += 1;
@@ -116,24 +116,24 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
             held.count_received(result as usize);
             held.operations += 1;
         }
-        meeting::advance(&mut held, fd);
+        rendezvous::advance(&mut held, fd);
     });
 }
 
 /// Whether this process still has bytes to read from the ring of a direction that is switched.
 fn is_in_ring(held: &mut Held<'_>) -> bool {
     let Some(shared) = held.ring() else { return false };
-    held.incoming.has_left() && (held.rest() > 0 || pour::due(held, &shared) > 0)
+    held.incoming.has_left() && (held.rest() > 0 || resend::due(held, &shared) > 0)
 }
 
 /// Whether bytes lie in the ring that the program may know of.
 fn is_unread(held: &mut Held<'_>) -> bool {
     let Some(shared) = held.ring() else { return false };
     if held.incoming.has_left() {
-        return pour::due(held, &shared) > 0;
+        return resend::due(held, &shared) > 0;
     }
     let direction = held.peer();
-    !shared.is_far() && held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
+    !shared.is_remote() && held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
 }
 
 /// Bytes that the program has been told of lay in a ring that is switched: a call that does not wait must not find nothing, so this does
@@ -166,7 +166,7 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
         }
         if beside {
             // Nobody counts what comes with it.
-            drain::leave(&mut held, fd, Reason::Call("ancillary data"));
+            fallback::leave(&mut held, fd, Reason::Call("ancillary data"));
         }
         let step = if beside { Step::Plain } else { once(&mut held, fd, &mut to, look, how) };
         switched |= unread && held.incoming.has_left();
@@ -239,7 +239,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bo
     match held.source(&shared) {
         Source::NotBegun => {
             if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
-                drain::switch_in(held, &shared);
+                fallback::switch_in(held, &shared);
                 return Step::Again;
             }
             return before_start(held, fd, &shared, to, look);
@@ -262,13 +262,13 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bo
                 held.answered = true;
                 held.tally.bytes_in += bytes;
                 held.tally.messages_in += 1;
-                drain::ring(held, fd, &shared, bells::ROOM);
+                fallback::ring(held, fd, &shared, wake::ROOM);
             }
             Step::Bytes(bytes as usize)
         }
         Ok(Took::Nothing) => nothing(held, fd, &shared),
         Ok(Took::Switched) => {
-            drain::switch_in(held, &shared);
+            fallback::switch_in(held, &shared);
             Step::Again
         }
         Err(_) => {
@@ -284,12 +284,12 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     if held.dry & DRY_MASK != 0 {
         return Step::Nothing;
     }
-    wait::eat(held, fd, shared);
+    wait::drain_wake_bytes(held, fd, shared);
     let (ended, peer) = (kernel::ended(fd), held.peer());
     // What the other host wrote before the end is there by now.
-    shared.far(|far| far.take_in(shared, fd));
-    if shared.far(|far| far.is_broken() && ended.is_none() && far.fate().0 == Fate::Unknown) == Some(true) {
-        return drain::lose(held, fd, shared).map_or(Step::Again, Step::Error);
+    shared.remote(|remote| remote.take_in(shared, fd));
+    if shared.remote(|remote| remote.is_broken() && ended.is_none() && remote.fate().0 == Fate::Unknown) == Some(true) {
+        return fallback::lose(held, fd, shared).map_or(Step::Again, Step::Error);
     }
     if !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0)
         && let Some(error) = held.error.take()
@@ -298,7 +298,7 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     }
     match ended {
         None if is_stray(held, fd, shared) => {
-            drain::leave(held, fd, Reason::Call("bytes written past the library"));
+            fallback::leave(held, fd, Reason::Call("bytes written past the library"));
             Step::Again
         }
         None => Step::Nothing,
@@ -308,9 +308,11 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
         Some(Ok(())) if held.family.is_unix() && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
             Step::Error(Errno::CONNRESET)
         }
-        Some(Err(Errno::CONNRESET)) if drain::is_reset(held, shared) => Step::Error(Errno::CONNRESET),
+        Some(Err(Errno::CONNRESET)) if fallback::is_reset(held, shared) => Step::Error(Errno::CONNRESET),
         // A sender that ended before its device had written all.
-        Some(Ok(())) if shared.far(|far| far.lacks_bytes(shared)) == Some(true) => Step::Error(Errno::CONNRESET),
+        Some(Ok(())) if shared.remote(|remote| remote.lacks_bytes(shared)) == Some(true) => {
+            Step::Error(Errno::CONNRESET)
+        }
         Some(Ok(()) | Err(Errno::CONNRESET)) => {
             held.dry -= 1;
             Step::End
@@ -320,13 +322,13 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     }
 }
 
-/// Whether bytes wait in the kernel that somebody wrote past the library: the ring is empty and every bell is eaten. A bell is counted, and a
+/// Whether bytes wait in the kernel that somebody wrote past the library: the ring is empty and every wake byte is drained. A wake byte is counted, and a
 /// direction switched, before the kernel has a byte of it; so what is counted is looked at last.
 fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
     kernel::pending(fd) > 0
         && shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED == 0
         && shared.head(held.peer()).load(Ordering::SeqCst) == held.input.tail
-        && held.eaten_all(shared)
+        && held.drained_all(shared)
 }
 
 /// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.
@@ -347,8 +349,8 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
             Some(Err(error)) => Step::Error(error),
         };
     }
-    // A peer on another host says that it starts before its first bell.
-    shared.far(|far| far.take_in(shared, fd));
+    // A peer on another host says that it starts before its first wake byte.
+    shared.remote(|remote| remote.take_in(shared, fd));
     // Nor switched: what it sends after that may have something beside it.
     if shared.start(held.peer()).load(Ordering::SeqCst) != 0
         || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
@@ -363,7 +365,7 @@ fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
     let Some(shared) = held.ring() else { return false };
     let direction = held.peer();
     if !held.incoming.has_left() && shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
-        drain::switch_in(held, &shared);
+        fallback::switch_in(held, &shared);
     }
     if !held.incoming.has_left() {
         return false;
@@ -373,7 +375,7 @@ fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
         return false;
     }
     matches!(held.source(&shared), Source::NotBegun | Source::Kernel)
-        && held.incoming.bells().is_some_and(|bells| held.eaten() >= bells)
+        && held.incoming.wake_bytes().is_some_and(|wake_bytes| held.drained() >= wake_bytes)
 }
 
 /// Goes on with a switch as far as it can without taking a byte of the program's. An error is the program's as well.
@@ -385,7 +387,7 @@ pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) -> Step {
     step
 }
 
-/// Switched: first what went through the kernel before the ring, then the bells, then bytes for good.
+/// Switched: first what went through the kernel before the ring, then the wake bytes, then bytes for good.
 fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     if let Source::Before(left) = held.source(&shared) {
@@ -397,14 +399,14 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
             Receiver::read_on(&shared, held.peer(), &held.counts().taken, held.border(), to, true) as usize
         });
     }
-    if shared.is_far() {
-        wait::eat(held, fd, &shared);
+    if shared.is_remote() {
+        wait::drain_wake_bytes(held, fd, &shared);
     }
-    if !drain::is_settled(held, fd, &shared) {
+    if !fallback::is_settled(held, fd, &shared) {
         return if held.incoming.has_left() { Step::Nothing } else { Step::Again };
     }
-    let last = held.incoming.bells().unwrap_or(0);
-    let bells = eat_last(held, fd, last);
+    let last = held.incoming.wake_bytes().unwrap_or(0);
+    let wake_bytes = drain_last(held, fd, last);
     let rest = held.rest();
     if rest > 0 {
         let (direction, border) = (held.peer(), held.border());
@@ -413,7 +415,7 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
             held.tally.bytes_in += bytes;
             held.tally.messages_in += 1;
         }
-        let all_there = look && bells.is_none();
+        let all_there = look && wake_bytes.is_none();
         return looks_on(Step::Bytes(bytes as usize), all_there.then_some(rest), to, |to| {
             match from_kernel(held, fd, to, true, u64::MAX) {
                 Step::Bytes(bytes) => bytes,
@@ -426,10 +428,10 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
             }
         });
     }
-    if let Some(step) = bells {
+    if let Some(step) = wake_bytes {
         return unless_due(held, fd, &shared, step, to);
     }
-    drain::respond(held, fd);
+    fallback::respond(held, fd);
     if shared.reset(held.peer()).load(Ordering::Acquire) == 1 && held.family.is_unix() && held.error.is_none() {
         shared.reset(held.peer()).store(0, Ordering::Relaxed);
         held.error = Some(Errno::CONNRESET);
@@ -440,7 +442,7 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
     {
         return Step::Error(error);
     }
-    if drain::finish(held, fd) {
+    if fallback::finish(held, fd) {
         return Step::Plain;
     }
     if how == How::Ancillary {
@@ -468,30 +470,30 @@ fn looks_on(
 /// What the kernel's stream has come to, unless there are bytes that nobody has sent again: this process reads the ring after all.
 fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &mut Cursor<'_>) -> Step {
     // What the kernel calls a reset, and is an end.
-    let of_a_bell = matches!(step, Step::Error(Errno::CONNRESET)) && drain::is_of_a_bell(held, shared);
-    let step = if of_a_bell { Step::End } else { step };
+    let of_a_wake_byte = matches!(step, Step::Error(Errno::CONNRESET)) && fallback::is_of_a_wake_byte(held, shared);
+    let step = if of_a_wake_byte { Step::End } else { step };
     let ended = matches!(step, Step::End);
     let asks = ended || matches!(step, Step::Nothing) && !to.is_done();
-    if !asks || pour::due(held, shared) == 0 {
+    if !asks || resend::due(held, shared) == 0 {
         // A relative has taken some along in the meantime.
         return if asks && held.rest() > 0 { Step::Again } else { step };
     }
     // A sender that has sent a part again may not come back for the rest.
-    match pour::take_along(held, shared) || !ended && pour::in_place_of_sender(held, fd, shared, true) {
+    match resend::take_along(held, shared) || !ended && resend::in_place_of_sender(held, fd, shared, true) {
         true => Step::Again,
-        false if ended || pour::is_unknown(shared, held.peer()) => Step::Error(Errno::CONNRESET),
+        false if ended || resend::is_unknown(shared, held.peer()) => Step::Error(Errno::CONNRESET),
         false => step,
     }
 }
 
-/// Reads the bells that are still in the kernel's stream; what came in between, if not all could be had.
-pub(crate) fn eat_last(held: &mut Inner, fd: c_int, last: u64) -> Option<Step> {
-    while held.eaten() < last {
-        let mut bells = [0; 16];
-        let len = (last - held.eaten()).min(bells.len() as u64) as usize;
-        match kernel::take(fd, bells.as_mut_ptr(), len, false) {
+/// Reads the wake bytes that are still in the kernel's stream; what came in between, if not all could be had.
+pub(crate) fn drain_last(held: &mut Inner, fd: c_int, last: u64) -> Option<Step> {
+    while held.drained() < last {
+        let mut wake_bytes = [0; 16];
+        let len = (last - held.drained()).min(wake_bytes.len() as u64) as usize;
+        match kernel::take(fd, wake_bytes.as_mut_ptr(), len, false) {
             Ok(0) => return Some(Step::End),
-            Ok(n) => held.count_eaten(n),
+            Ok(n) => held.count_drained(n),
             Err(Errno::AGAIN) => return Some(Step::Nothing),
             Err(error) => return Some(Step::Error(error)),
         }

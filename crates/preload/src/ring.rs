@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use overside_memory::kernels::copy_racing;
 
-use crate::far::{self, Fate};
 use crate::fault::{self, Fault};
 use crate::iovecs::Cursor;
 use crate::layout::{DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, Shared, UNREAD_MAX};
+use crate::remote::{self, Fate};
 use crate::word::Word;
 
 /// What the peer wrote into the shared memory makes no sense.
@@ -34,7 +34,7 @@ pub(crate) struct Sender {
     /// Since when the ring has been full with the receiver where it is, if it is.
     full_since_ns: Option<u64>,
     /// Between hosts: bytes that fit now.
-    far_room: Option<u64>,
+    remote_room: Option<u64>,
 }
 
 /// How far the receiver has come.
@@ -53,15 +53,15 @@ impl Sender {
         most: 0,
         pieces: 0,
         full_since_ns: None,
-        far_room: None,
+        remote_room: None,
     };
 
     /// The receiver's position, checked; once the direction is switched, the border.
     #[inline]
     pub(crate) fn taken(&mut self, shared: &Shared, direction: usize) -> Result<Taken, Corrupt> {
-        if shared.is_far() {
-            self.far_room = shared.far(|far| far.room());
-            if shared.far(|far| far.is_corrupt()) == Some(true) {
+        if shared.is_remote() {
+            self.remote_room = shared.remote(|remote| remote.room());
+            if shared.remote(|remote| remote.is_corrupt()) == Some(true) {
                 return Err(Corrupt);
             }
         }
@@ -79,7 +79,7 @@ impl Sender {
     /// Bytes that fit now.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
-        if let Some(room) = self.far_room {
+        if let Some(room) = self.remote_room {
             return room;
         }
         // Bytes of before lie in another ring.
@@ -103,12 +103,12 @@ impl Sender {
 
     /// Whether a send would take a byte.
     pub(crate) fn has_room(&self) -> bool {
-        self.far_room.is_none() && self.home.now == Ring::Small && !self.stuck || self.room() > 0
+        self.remote_room.is_none() && self.home.now == Ring::Small && !self.stuck || self.room() > 0
     }
 
     /// Whether the sender may go on in another ring: everything of before the last such step is taken.
     fn may_move(&self) -> bool {
-        self.far_room.is_none() && self.tail >= self.home.from
+        self.remote_room.is_none() && self.tail >= self.home.from
     }
 
     fn go_to(&mut self, ring: Ring, shared: &Shared, direction: usize) {
@@ -140,7 +140,7 @@ impl Sender {
     /// the ring that fits a cache; for one that does not read at all the kernel would have buffered more.
     #[cold]
     pub(crate) fn may_deepen(&self) -> bool {
-        self.home.now != Ring::Deep && self.far_room.is_none() && !self.stuck
+        self.home.now != Ring::Deep && self.remote_room.is_none() && !self.stuck
     }
 
     /// Moves over to the deep ring, when this one has been full for so long and memory can be had. True when there is room now.
@@ -202,9 +202,9 @@ impl Sender {
     /// Copies what fits of the buffers and publishes it. Returns the bytes.
     #[inline]
     pub(crate) fn write(&mut self, shared: &Shared, direction: usize, from: &mut Cursor<'_>) -> u64 {
-        if let Some(bytes) = shared.far(|far| far.send(shared, from)) {
+        if let Some(bytes) = shared.remote(|remote| remote.send(shared, from)) {
             self.head += bytes;
-            self.far_room = shared.far(|far| far.room());
+            self.remote_room = shared.remote(|remote| remote.room());
             return bytes;
         }
         let before = self.head;
@@ -242,7 +242,7 @@ impl Sender {
 
     /// Bytes that can lie in the ring unread, whatever the peer says.
     pub(crate) fn in_ring_at_most(&self) -> u64 {
-        if self.far_room.is_some() { far::RING } else { UNREAD_MAX }
+        if self.remote_room.is_some() { remote::RING } else { UNREAD_MAX }
     }
 
     /// Takes back the last bytes that were written: the direction is switched before them, so nobody will read them.
@@ -253,7 +253,7 @@ impl Sender {
 
     /// A run of what was written from `position` on; to be sent again through the kernel.
     pub(crate) fn written(&self, shared: &Shared, direction: usize, position: u64) -> (*mut u8, usize) {
-        if let Some(unread) = shared.far(|far| far.unread(position)) {
+        if let Some(unread) = shared.remote(|remote| remote.unread(position)) {
             return unread;
         }
         let (at, run) = shared.place(direction, position, self.home);
@@ -290,7 +290,7 @@ impl Receiver {
     /// Bytes that wait, checked.
     #[inline]
     pub(crate) fn waiting(&mut self, shared: &Shared, direction: usize) -> Result<u64, Corrupt> {
-        if shared.far(|far| far.is_corrupt()) == Some(true) {
+        if shared.remote(|remote| remote.is_corrupt()) == Some(true) {
             return Err(Corrupt);
         }
         let head = shared.head(direction).load(Ordering::Acquire);
@@ -350,11 +350,11 @@ impl Receiver {
         let waiting = self.waiting(shared, direction)?;
         if waiting == 0 {
             let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0
-                || shared.far(|far| far.fate().0) == Some(Fate::End(self.tail));
+                || shared.remote(|remote| remote.fate().0) == Some(Fate::End(self.tail));
             return Ok(if switched { Took::Switched } else { Took::Nothing });
         }
         let mut target = *to;
-        let bytes = match shared.far(|far| far.read(self.tail, waiting, &mut target, look)) {
+        let bytes = match shared.remote(|remote| remote.read(self.tail, waiting, &mut target, look)) {
             Some(read) => read?,
             None => Self::copy(shared, direction, self.tail, self.tail + waiting, &mut target),
         };

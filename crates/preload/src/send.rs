@@ -12,7 +12,7 @@ use crate::iovecs::{self, Cursor};
 use crate::layout::{DEEP, LARGE, SWITCHED, Shared};
 use crate::receive::Way;
 use crate::settle::{Reader, settle};
-use crate::{bells, chime, drain, errno, kernel, meeting, pace, real, table, wait};
+use crate::{errno, eventfd, fallback, kernel, real, rendezvous, spin, table, wait, wake};
 use libc::iovec;
 
 /// What one attempt came to.
@@ -63,8 +63,8 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
                 connection.tainted.store(true, Ordering::Relaxed);
                 return Way::Kernel;
             };
-            if meeting::is_soon() {
-                errno::kept(|| meeting::advance(&mut held, fd));
+            if rendezvous::is_soon() {
+                errno::kept(|| rendezvous::advance(&mut held, fd));
             }
             if connection.state() == State::Counting {
                 held.sending += 1;
@@ -87,8 +87,8 @@ pub(crate) fn by_kernel(fd: c_int, connection: &'static Connection, real: impl F
     if connection.state() == State::Counting
         && let Some(mut held) = table::hold(fd, connection)
     {
-        if meeting::is_soon() {
-            errno::kept(|| meeting::advance(&mut held, fd));
+        if rendezvous::is_soon() {
+            errno::kept(|| rendezvous::advance(&mut held, fd));
         }
         if connection.state() == State::Counting {
             held.sending += 1;
@@ -112,8 +112,8 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize) {
             held.counts().sent.fetch_add(result as u64, Ordering::Relaxed);
             held.operations += 1;
         }
-        drain::announce(&mut held, fd);
-        meeting::advance(&mut held, fd);
+        fallback::announce(&mut held, fd);
+        rendezvous::advance(&mut held, fd);
     });
 }
 
@@ -195,15 +195,15 @@ fn back(
 pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     let direction = held.end;
-    if !held.outgoing.has_left() && shared.far(|far| far.is_broken()) == Some(true) {
-        if let Some(error) = drain::lose(held, fd, &shared) {
+    if !held.outgoing.has_left() && shared.remote(|remote| remote.is_broken()) == Some(true) {
+        if let Some(error) = fallback::lose(held, fd, &shared) {
             return Step::Error(error);
         }
         return Step::Plain;
     }
     if !held.outgoing.has_begun() && !begin_direction(held, &shared) {
         if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
-            drain::leave(held, fd, Reason::Peer);
+            fallback::leave(held, fd, Reason::Peer);
             if held.connection.state() == State::Plain {
                 return Step::Plain;
             }
@@ -216,7 +216,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
                 held.reason = Reason::Corrupt;
                 return Step::Error(Errno::CONNRESET);
             }
-            Ok(taken) if taken.switched => drain::note_out(held, taken.tail | SWITCHED),
+            Ok(taken) if taken.switched => fallback::note_out(held, taken.tail | SWITCHED),
             Ok(taken) if taken.tail != held.out.head => look_after_peer(held, fd, &shared),
             Ok(_) => held.unread = 0,
         }
@@ -225,7 +225,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
         return to_kernel(held, fd, &shared, from);
     }
     if held.outgoing.owed() > 0 {
-        let _ = drain::pay(held, fd);
+        let _ = fallback::pay(held, fd);
     }
     if held.out.room() < from.left() as u64 {
         held.out.grow(&shared, direction);
@@ -246,9 +246,9 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
     held.tally.messages_out += 1;
     // The head alone was stored so that it goes out together with the bytes.
     fence(Ordering::SeqCst);
-    drain::ring(held, fd, &shared, bells::DATA);
+    fallback::ring(held, fd, &shared, wake::DATA);
     if shared.left(held.peer()).load(Ordering::SeqCst) != 0 && !fault::is_planted(Fault::NoLookForLeft) {
-        let unsent = drain::unsend(held, fd, &shared, bytes);
+        let unsent = fallback::unsend(held, fd, &shared, bytes);
         if unsent > 0 {
             bytes -= unsent;
             *from = before;
@@ -266,7 +266,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
 #[cold]
 pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
     let (direction, unix) = (held.end, held.family.is_unix());
-    held.out.deepen(shared, direction, pace::now_ns(), || kernel_room(fd, unix))
+    held.out.deepen(shared, direction, spin::now_ns(), || kernel_room(fd, unix))
 }
 
 /// Bytes that the kernel would have buffered: over TCP its buffers grow by themselves, unless the program has set their size.
@@ -276,18 +276,19 @@ fn kernel_room(fd: c_int, unix: bool) -> u64 {
         return DEEP;
     }
     let size = rustix::net::sockopt::socket_send_buffer_size(kernel::borrowed(fd)).unwrap_or(0) as u64;
-    let locked = meeting::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
+    let locked =
+        rendezvous::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
     if unix || locked { size.max(LARGE) } else { DEEP }
 }
 
-/// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, leaves a wish for the bell.
+/// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, asks to be woken.
 #[inline]
 fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
     let direction = held.end;
     let mut bytes = held.out.write(shared, direction, from);
     while held.connection.is_tagged() && !from.is_done() {
         held.connection.fulls.fetch_add(1, Ordering::SeqCst);
-        chime::arm(held, shared, bells::ROOM);
+        eventfd::arm(held, shared, wake::ROOM);
         if !held.out.taken(shared, direction).is_ok_and(|taken| !taken.switched && held.out.room() > 0) {
             break;
         }
@@ -302,26 +303,26 @@ fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
 fn is_to_look(held: &Held<'_>, shared: &Shared, bytes: usize) -> bool {
     let peer = held.peer();
     !held.answered
-        || shared.is_far()
+        || shared.is_remote()
         || held.out.room() < bytes as u64
         || shared.left(peer).load(Ordering::SeqCst) | shared.gone(peer).load(Ordering::Relaxed) != 0
 }
 
 /// Starts the ring in our direction, once the peer expects it.
 fn begin_direction(held: &mut Held<'_>, shared: &Shared) -> bool {
-    shared.present(held.peer()).load(Ordering::Acquire) == 1 && drain::start_now(held, shared)
+    shared.present(held.peer()).load(Ordering::Acquire) == 1 && fallback::start_now(held, shared)
 }
 
 /// Bytes lie unread: is anybody there? Asked at the first such send and then now and then.
 fn look_after_peer(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     held.unread += 1;
     if held.unread % UNREAD_TURN == 1 && kernel::is_over(fd) {
-        drain::switch_out(held, shared);
+        fallback::switch_out(held, shared);
     }
 }
 
 fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<'_>) -> Step {
-    match drain::push(held, fd, shared) {
+    match fallback::push(held, fd, shared) {
         Ok(()) => {}
         Err(Errno::AGAIN) => return Step::KernelFull,
         Err(_) if held.error.is_some() => {}
@@ -331,7 +332,7 @@ fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<
     if let Some(error) = held.error.take() {
         return Step::Error(error);
     }
-    if drain::finish(held, fd) {
+    if fallback::finish(held, fd) {
         return Step::Plain;
     }
     let Some((at, len)) = from.peek(usize::MAX) else { return Step::Bytes(0) };

@@ -6,7 +6,7 @@ use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::leaving::Unread;
 use crate::receive::{AGAIN_TRIES, Step, progress};
-use crate::{drain, errno, kernel, pour, table};
+use crate::{errno, fallback, kernel, resend, table};
 
 /// Who reads the socket once a connection has gone back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +34,12 @@ impl Reader {
 /// is unread is there, as far as the peer lets us.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason, reader: Reader) {
     errno::kept(|| {
-        let far = match table::hold(fd, connection) {
-            Some(held) => held.shared().is_some_and(|shared| shared.is_far()),
+        let remote = match table::hold(fd, connection) {
+            Some(held) => held.shared().is_some_and(|shared| shared.is_remote()),
             None => return,
         };
-        if far {
-            return settle_far(fd, connection, reason);
+        if remote {
+            return settle_remote(fd, connection, reason);
         }
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
@@ -71,27 +71,28 @@ pub(crate) enum Settled {
 /// One attempt, by one who has the connection's lock; when patience `is_over`, what is not there yet stays where it is.
 pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader: Reader, is_over: bool) -> Settled {
     if let Some(shared) = held.ring().filter(|_| !reader.is_covered()) {
-        pour::take_bells_out(held, fd, &shared);
+        resend::take_wake_bytes_out(held, fd, &shared);
     }
-    drain::leave_with(held, fd, reason, Unread::SentAgain);
+    fallback::leave_with(held, fd, reason, Unread::SentAgain);
     if held.ring().is_none() {
         return Settled::Done;
     }
     let step = progress(held, fd);
-    drain::respond(held, fd);
+    fallback::respond(held, fd);
     let Some(shared) = held.ring() else { return Settled::Done };
     if held.outgoing.has_backlog() {
-        drain::push_all(held, fd, &shared);
+        fallback::push_all(held, fd, &shared);
     }
-    let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_)) && !drain::is_unheard(held, &shared);
-    let there = pour::in_place_of_sender(held, fd, &shared, !reader.is_covered());
-    if there && drain::finish(held, fd) {
+    let wake_bytes_are_gone =
+        matches!(step, Step::Plain | Step::End | Step::Bytes(_)) && !fallback::is_unnotified(held, &shared);
+    let there = resend::in_place_of_sender(held, fd, &shared, !reader.is_covered());
+    if there && fallback::finish(held, fd) {
         return Settled::Done;
     }
-    if (bells_are_gone && there || is_over) && !held.outgoing.has_backlog() {
+    if (wake_bytes_are_gone && there || is_over) && !held.outgoing.has_backlog() {
         match reader {
-            Reader::Stranger if pour::is_lost(held, fd, &shared) => pour::break_off(fd),
-            Reader::Beside if pour::is_lost(held, fd, &shared) => kernel::set_inherited(fd, false),
+            Reader::Stranger if resend::is_lost(held, fd, &shared) => resend::break_off(fd),
+            Reader::Beside if resend::is_lost(held, fd, &shared) => kernel::set_inherited(fd, false),
             _ => {}
         }
         return Settled::Done;
@@ -101,10 +102,10 @@ pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader:
 
 /// The same of one to another host. Its unread bytes come again through the kernel, if it says in time how far it has read: it may itself
 /// be about to fork, or to become another program, which has no ring.
-fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
-    for _ in 0..FAR_TRIES {
+fn settle_remote(fd: c_int, connection: &'static Connection, reason: Reason) {
+    for _ in 0..REMOTE_TRIES {
         let Some(mut held) = table::hold(fd, connection) else { return };
-        if !drain::is_to_be_asked(&mut held, fd) {
+        if !fallback::is_to_be_asked(&mut held, fd) {
             break;
         }
         drop(held);
@@ -112,18 +113,18 @@ fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
     }
     for attempt in 0..BACKLOG_TRIES {
         let Some(mut held) = table::hold(fd, connection) else { return };
-        drain::leave(&mut held, fd, reason);
+        fallback::leave(&mut held, fd, reason);
         if held.ring().is_none() {
             break;
         }
         let step = progress(&mut held, fd);
-        drain::respond(&mut held, fd);
+        fallback::respond(&mut held, fd);
         if let Some(shared) = held.shared().filter(|_| held.outgoing.has_backlog()) {
-            drain::push_all(&mut held, fd, &shared);
+            fallback::push_all(&mut held, fd, &shared);
         }
-        let bells_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
-            && !held.shared().is_some_and(|shared| drain::is_unheard(&held, &shared));
-        if !held.outgoing.has_backlog() && (bells_are_gone || attempt > FAR_TRIES) {
+        let wake_bytes_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
+            && !held.shared().is_some_and(|shared| fallback::is_unnotified(&held, &shared));
+        if !held.outgoing.has_backlog() && (wake_bytes_are_gone || attempt > REMOTE_TRIES) {
             break;
         }
         drop(held);
@@ -134,6 +135,6 @@ fn settle_far(fd: c_int, connection: &'static Connection, reason: Reason) {
 /// Milliseconds that a peer which sleeps in a call may take until it has sent again what lay in the ring.
 const WAKE_TRIES: u32 = 20;
 /// Milliseconds that a peer on another host may take until its next call.
-const FAR_TRIES: u32 = 5_000;
+const REMOTE_TRIES: u32 = 5_000;
 /// Milliseconds that a peer may leave the kernel's buffer full.
 const BACKLOG_TRIES: u32 = 30_000;

@@ -13,7 +13,7 @@
 //! As long as somebody is counted, the one who is about to sleep waits for him instead
 //! ([`Sleepers::outwait`]), and is not counted meanwhile. The other has been woken, so he only needs
 //! a processor; and since nobody joins, the count falls to zero. Whatever comes after the taking
-//! away finds the wish of one who joined later, and wakes again. `chime::race` walks all of this.
+//! away finds the wake request of one who joined later, and wakes again. `eventfd::race` walks all of this.
 //!
 //! A thread that leaves its sleep by `siglongjmp`, or is cancelled there, stays counted. Then those
 //! who wait for it look again every millisecond, and after [`PATIENCE_NS`] a new generation is
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 use rustix::thread::{Timespec, futex};
 
-use crate::pace;
+use crate::spin;
 use crate::word::Word;
 
 /// How many there are, of which generation; and how many wait for them.
@@ -101,7 +101,7 @@ impl Sleepers {
     pub(crate) fn present(&self, patience: &mut Patience) -> Option<Present> {
         let word = self.word.load(Ordering::SeqCst);
         if threads(word) > 0 {
-            let now = pace::now_ns();
+            let now = spin::now_ns();
             let since = *patience.since_ns.get_or_insert(now);
             if now.saturating_sub(since) < PATIENCE_NS {
                 return Some(Present(word));
@@ -173,7 +173,7 @@ mod tests {
         sleepers.leave(again);
         assert!(sleepers.present(&mut since).is_none() && since == Patience::default());
         let lost = sleepers.join();
-        since.since_ns = Some(pace::now_ns() - PATIENCE_NS);
+        since.since_ns = Some(spin::now_ns() - PATIENCE_NS);
         assert!(sleepers.present(&mut since).is_none() && !sleepers.any());
         let next = sleepers.join();
         sleepers.leave(lost);

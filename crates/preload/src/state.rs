@@ -1,6 +1,6 @@
 //! Where a connection stands, and each of its two directions, with what is valid there and nothing else.
 //!
-//! This is data: no call of the system, no shared word. `drain`, `pour`, `again` and `meeting` take the steps from one to the
+//! This is data: no call of the system, no shared word. `drain`, `resend`, `again` and `rendezvous` take the steps from one to the
 //! next; docs/sockets.md has the diagram.
 
 use std::ffi::c_int;
@@ -11,9 +11,9 @@ use crate::layout::Shared;
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Life {
     /// Through the kernel, every byte counted. The ends may still meet.
-    Apart,
-    /// The memory is there. The rings begin once no call is in the kernel. Of one who has `dialled` the other end may never come.
-    Met { shared: Shared, dialled: bool },
+    Unattached,
+    /// The memory is there. The rings begin once no call is in the kernel. Of one who has `called` the other end may never come.
+    Attached { shared: Shared, called: bool },
     /// In the rings, or on the way back from them.
     Ring(Shared),
     /// A fork came before all of the rings had been brought back: parent and child take what is left by counts that they share.
@@ -42,7 +42,7 @@ pub(crate) enum State {
 impl Life {
     pub(crate) fn state(&self) -> State {
         match self {
-            Self::Apart | Self::Met { .. } | Self::Resting(_) => State::Counting,
+            Self::Unattached | Self::Attached { .. } | Self::Resting(_) => State::Counting,
             Self::Ring(_) | Self::Forked(_) => State::Ring,
             Self::Plain(_) => State::Plain,
         }
@@ -52,8 +52,8 @@ impl Life {
     #[inline]
     pub(crate) fn shared(&self) -> Option<Shared> {
         match *self {
-            Self::Apart => None,
-            Self::Met { shared, .. } | Self::Ring(shared) | Self::Forked(shared) | Self::Resting(shared) => {
+            Self::Unattached => None,
+            Self::Attached { shared, .. } | Self::Ring(shared) | Self::Forked(shared) | Self::Resting(shared) => {
                 Some(shared)
             }
             Self::Plain(shared) => shared,
@@ -65,7 +65,7 @@ impl Life {
     pub(crate) fn ring(&self) -> Option<Shared> {
         match *self {
             Self::Ring(shared) | Self::Forked(shared) => Some(shared),
-            Self::Apart | Self::Met { .. } | Self::Resting(_) | Self::Plain(_) => None,
+            Self::Unattached | Self::Attached { .. } | Self::Resting(_) | Self::Plain(_) => None,
         }
     }
 }
@@ -73,7 +73,7 @@ impl Life {
 /// What was so when a sending direction went into the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Begun {
-    /// Bells that this end had put into the stream before.
+    /// Wake bytes that this end had put into the stream before.
     pub(crate) given: u64,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct Begun {
 pub(crate) enum Outgoing {
     /// Through the kernel: it has not begun.
     Before,
-    /// Into the ring. So many bells are counted that the stream had no room for.
+    /// Into the ring. So many wake bytes are counted that the stream had no room for.
     Ring { begun: Begun, owed: u32 },
-    /// It has left the ring. Those bells, and the ring's bytes from `resend` on, go through the kernel before anything else does.
+    /// It has left the ring. Those wake bytes, and the ring's bytes from `resend` on, go through the kernel before anything else does.
     Owing { begun: Option<Begun>, resend: u64, owed: u32 },
     /// Through the kernel, where all of the ring has gone as well, or is read from it.
     Kernel { begun: Option<Begun> },
@@ -116,7 +116,7 @@ impl Outgoing {
         matches!(self, Self::Ring { .. })
     }
 
-    /// Whether something of the ring, or bells, must go through the kernel before anything else does.
+    /// Whether something of the ring, or wake bytes, must go through the kernel before anything else does.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         matches!(self, Self::Owing { .. })
@@ -136,7 +136,7 @@ impl Outgoing {
         if let Self::Owing { resend, .. } = *self { resend } else { head }
     }
 
-    /// It goes into the ring; or, once it has left, may ring bells.
+    /// It goes into the ring; or, once it has left, may send wake bytes.
     pub(crate) fn begin(&mut self, given: u64) {
         let begun = Begun { given };
         match self {
@@ -160,7 +160,7 @@ impl Outgoing {
         }
     }
 
-    /// One more bell is counted, and not in the stream yet.
+    /// One more wake byte is counted, and not in the stream yet.
     pub(crate) fn owe(&mut self, head: u64) {
         match self {
             Self::Ring { owed, .. } | Self::Owing { owed, .. } => *owed += 1,
@@ -179,8 +179,8 @@ impl Outgoing {
 pub(crate) enum Incoming {
     /// By the ring, once the sender has begun.
     Open,
-    /// Left: by the ring up to the border, then by the kernel, behind so many bells in all.
-    Left { bells: u64 },
+    /// Left: by the ring up to the border, then by the kernel, behind so many wake bytes in all.
+    Left { wake_bytes: u64 },
     /// Left, and the peer on another host is to say whether the ring is read on.
     Unsettled,
 }
@@ -191,28 +191,28 @@ impl Incoming {
         !matches!(self, Self::Open)
     }
 
-    /// How many bells there are in all; none while they may still become more.
-    pub(crate) fn bells(&self) -> Option<u64> {
-        if let Self::Left { bells } = *self { Some(bells) } else { None }
+    /// How many wake bytes there are in all; none while they may still become more.
+    pub(crate) fn wake_bytes(&self) -> Option<u64> {
+        if let Self::Left { wake_bytes } = *self { Some(wake_bytes) } else { None }
     }
 }
 
 /// Where the next byte comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// From the kernel, and no bell is among it: the sender has not begun.
+    /// From the kernel, and no wake byte is among it: the sender has not begun.
     NotBegun,
     /// From the kernel, so many, of before the ring.
     Before(u64),
     Ring,
     /// From the ring that was left: so many, up to the border.
     Along(u64),
-    /// From the kernel for good, behind bells.
+    /// From the kernel for good, behind wake bytes.
     Kernel,
 }
 
 impl Source {
-    /// Whether the kernel has it, and it is no bell: those come behind.
+    /// Whether the kernel has it, and it is no wake byte: those come behind.
     pub(crate) fn is_before_ring(self) -> bool {
         matches!(self, Self::NotBegun | Self::Before(_))
     }
@@ -221,16 +221,16 @@ impl Source {
 /// The other end is looked for. A socket of ours on which it may come by, or the one on which it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Search {
-    Silent,
+    Idle,
     Listening(c_int),
-    Called(c_int),
+    Accepted(c_int),
     /// On another host, by datagrams.
-    Knocking(Knocking),
+    Datagrams(Datagrams),
 }
 
 /// A socket for datagrams, the number made up for this once, and the other end's when it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Knocking {
+pub(crate) struct Datagrams {
     pub(crate) socket: c_int,
     pub(crate) nonce: [u8; 16],
     pub(crate) theirs: Option<[u8; 16]>,
@@ -239,8 +239,10 @@ pub(crate) struct Knocking {
 impl Search {
     pub(crate) fn socket(self) -> Option<c_int> {
         match self {
-            Self::Silent => None,
-            Self::Listening(socket) | Self::Called(socket) | Self::Knocking(Knocking { socket, .. }) => Some(socket),
+            Self::Idle => None,
+            Self::Listening(socket) | Self::Accepted(socket) | Self::Datagrams(Datagrams { socket, .. }) => {
+                Some(socket)
+            }
         }
     }
 }
@@ -255,7 +257,7 @@ pub(crate) enum Host {
 /// What the socket is, and what the program has set that has to wait until it is the kernel's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
-    /// The program wants Nagle's algorithm, for which bells must not wait; it has put the cork in, which means nothing in the rings.
+    /// The program wants Nagle's algorithm, for which wake bytes must not wait; it has put the cork in, which means nothing in the rings.
     Tcp { nagle: bool, cork: bool },
     /// The kernel makes no reset of bytes that lie in a ring.
     Unix,
@@ -283,7 +285,7 @@ mod tests {
         out.leave(7, 10);
         assert_eq!(out, Outgoing::Owing { begun: Some(BEGUN), resend: 7, owed: 1 });
         out.pushed(10, 1, 10);
-        assert!(out.has_backlog() && out.resend(10) == 10, "the bell is not there yet");
+        assert!(out.has_backlog() && out.resend(10) == 10, "the wake byte is not there yet");
         out.pushed(10, 0, 10);
         assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
         out.owe(10);
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_left_before_it_began_may_ring_bells_later_and_never_enters() {
+    fn one_that_left_before_it_began_may_send_wake_bytes_later_and_never_enters() {
         let mut out = Outgoing::Before;
         out.owe(0);
         out.leave(0, 0);

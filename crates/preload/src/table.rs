@@ -9,7 +9,7 @@ use crate::layout::Shared;
 use crate::lock::Lock;
 use crate::slab::Slab;
 use crate::state::{Host, Life};
-use crate::{errno, pour};
+use crate::{errno, resend};
 
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
@@ -45,8 +45,8 @@ pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'s
     if !find(fd).is_some_and(|now| std::ptr::eq(now, connection)) {
         return None;
     }
-    if let Some(shared) = held.shared().filter(Shared::is_far) {
-        errno::kept(|| shared.far(|far| far.take_in(&shared, fd)));
+    if let Some(shared) = held.shared().filter(Shared::is_remote) {
+        errno::kept(|| shared.remote(|remote| remote.take_in(&shared, fd)));
     }
     Some(held)
 }
@@ -143,7 +143,7 @@ pub(crate) fn insert(fd: c_int, end: usize, host: Host) -> Option<&'static Conne
         *held = Inner::new(end);
         held.host = host;
         connection.renew();
-        held.set_life(Life::Apart);
+        held.set_life(Life::Unattached);
     }
     raise_top(fd);
     // Not beside a fork, which would know nothing of it.
@@ -170,14 +170,14 @@ pub(crate) fn remove(fd: c_int, connection: &'static Connection) -> bool {
 }
 
 /// A descriptor is about to be closed, which the peer may know as the one of this end's socket: it is told of another.
-pub(crate) fn tell_where_else(fd: c_int, connection: &'static Connection) {
+pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connection) {
     if connection.state() == State::Ring
         && connection.descriptors.load(Ordering::Acquire) > 1
         && let Some(held) = hold(fd, connection)
         && let Some(shared) = held.shared()
         && let Some((other, _)) = all().find(|(other, it)| *other != fd && std::ptr::eq(*it, connection))
     {
-        pour::tell_where(&held, other, &shared);
+        resend::announce_socket(&held, other, &shared);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Waiting: watch the ring for as long as it pays (`pace`), then sleep in the kernel.
+//! Waiting: watch the ring for as long as it pays (`spin`), then sleep in the kernel.
 //!
 //! Whoever sleeps for bytes does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
 //! cancellation and the peer's death are then the kernel's business. Who waits for room sleeps on a word of the shared memory, some
@@ -11,20 +11,20 @@ use std::sync::atomic::Ordering;
 use overside_memory::kernels;
 use rustix::io::Errno;
 
-use crate::bells;
 use crate::connection::{Connection, Held, Inner};
 use crate::fault::{self, Fault};
 use crate::layout::{SWITCHED, Shared};
-use crate::pace::{self, Pace};
 use crate::ready::Watch;
 use crate::ring::Receiver;
 use crate::sleepers::{Counted, Present};
+use crate::spin::{self, SpinBudget};
 use crate::state::Source;
-use crate::{drain, epoll, errno, kernel, near, real, receive, table};
+use crate::wake;
+use crate::{epoll, errno, fallback, futex, kernel, real, receive, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
-struct Scene<'a> {
+struct Snapshot<'a> {
     shared: Shared,
     end: usize,
     /// Our positions: bytes that we have taken, bytes of ours that the peer has.
@@ -32,14 +32,14 @@ struct Scene<'a> {
     taken: u64,
     /// Where the next byte will lie.
     next: *const u8,
-    pace: &'a Pace,
+    spin: &'a SpinBudget,
 }
 
-impl Scene<'_> {
+impl Snapshot<'_> {
     /// Whether there may be what is waited for.
     #[inline]
-    fn stirs(&self, wish: u64) -> bool {
-        if wish == bells::DATA {
+    fn stirs(&self, request: u64) -> bool {
+        if request == wake::DATA {
             return Receiver::is_stirring(&self.shared, self.end ^ 1, self.tail);
         }
         self.shared.tail(self.end).load(Ordering::Acquire) != self.taken || self.shared.is_new()
@@ -48,17 +48,17 @@ impl Scene<'_> {
 
 /// Waits until a receive is worth another look. `Err` is an errno for the program.
 pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(), c_int> {
-    let Some(scene) = enter(fd, connection) else { return Ok(()) };
-    let watched = |scene: &Scene<'_>| {
+    let Some(snapshot) = enter(fd, connection) else { return Ok(()) };
+    let watched = |snapshot: &Snapshot<'_>| {
         // The bytes come over together with the word that tells of them, not only once that is here.
-        kernels::prefetch(scene.next);
-        scene.stirs(bells::DATA)
+        kernels::prefetch(snapshot.next);
+        snapshot.stirs(wake::DATA)
     };
-    if spin(&scene, true, watched) {
+    if spin(&snapshot, true, watched) {
         leave(connection);
         return Ok(());
     }
-    match nap(fd, connection, bells::DATA, None) {
+    match nap(fd, connection, wake::DATA, None) {
         Nap::Woken => {
             leave(connection);
             return Ok(());
@@ -69,7 +69,7 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
         }
         Nap::Kernel => {}
     }
-    let Some(counted) = doze(fd, connection, bells::DATA) else {
+    let Some(counted) = doze(fd, connection, wake::DATA) else {
         leave(connection);
         return Ok(());
     };
@@ -95,19 +95,19 @@ pub(crate) struct Limit {
 impl Limit {
     /// One wait. Many that watching soon ends may together take too long as well.
     fn wait(&mut self, fd: c_int, wait: impl FnOnce(&mut Self) -> Result<(), c_int>) -> Result<(), c_int> {
-        self.since_ns = pace::now_ns();
+        self.since_ns = spin::now_ns();
         if self.waited_ns >= LEAST_NS {
             self.left_ns(fd)?;
         }
         let result = wait(self);
-        self.waited_ns += pace::now_ns().saturating_sub(self.since_ns);
+        self.waited_ns += spin::now_ns().saturating_sub(self.since_ns);
         result
     }
 
     /// What is left of it, never 0; None is for ever. EAGAIN when it is over.
     fn left_ns(&mut self, fd: c_int) -> Result<Option<u64>, c_int> {
         let Some(whole) = *self.whole_ns.get_or_insert_with(|| send_timeout_ns(fd)) else { return Ok(None) };
-        let waited = self.waited_ns + pace::now_ns().saturating_sub(self.since_ns);
+        let waited = self.waited_ns + spin::now_ns().saturating_sub(self.since_ns);
         match whole.saturating_sub(waited) {
             0 => Err(libc::EAGAIN),
             left => Ok(Some(left)),
@@ -127,14 +127,14 @@ pub(crate) fn for_room(fd: c_int, connection: &'static Connection, limit: &mut L
 }
 
 fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
-    let Some(scene) = enter(fd, connection) else { return Ok(()) };
-    if spin(&scene, false, |scene| scene.stirs(bells::ROOM)) {
+    let Some(snapshot) = enter(fd, connection) else { return Ok(()) };
+    if spin(&snapshot, false, |snapshot| snapshot.stirs(wake::ROOM)) {
         leave(connection);
         return Ok(());
     }
-    let result = if near::is_possible() && !scene.shared.is_far() {
+    let result = if futex::is_possible() && !snapshot.shared.is_remote() {
         nap_for_room(fd, connection, limit)
-    } else if let Some(counted) = doze(fd, connection, bells::ROOM) {
+    } else if let Some(counted) = doze(fd, connection, wake::ROOM) {
         let result = sleep_for_room(fd, limit);
         awake(connection, counted);
         result
@@ -153,7 +153,7 @@ fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result
 /// time for a deeper ring.
 fn nap_for_room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
     let left_ns = limit.left_ns(fd)?;
-    match nap(fd, connection, bells::ROOM, left_ns) {
+    match nap(fd, connection, wake::ROOM, left_ns) {
         Nap::Woken | Nap::Kernel => Ok(()),
         Nap::Interrupted => Err(libc::EINTR),
     }
@@ -182,7 +182,7 @@ fn poll(fd: c_int, events: i16, timeout: c_int) -> Result<(), c_int> {
     }
 }
 
-/// On a socket where something is unread that is no bell for us a look returns at once: then naps.
+/// On a socket where something is unread that is no wake byte for us a look returns at once: then naps.
 fn sleep_for_room(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
     let timeout = limit.left_ms(fd)?;
     if kernel::pending(fd) > 0 || kernel::ended(fd).is_some() {
@@ -209,16 +209,16 @@ enum Nap {
     Kernel,
 }
 
-/// A short sleep on the word that the peer wakes: cheaper than a bell for both. Only while nothing but the ring's bytes, or room there, is
+/// A short sleep on the word that the peer wakes: cheaper than a wake byte for both. Only while nothing but the ring's bytes, or room there, is
 /// expected; whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep is soon followed by a look there.
-fn nap(fd: c_int, connection: &'static Connection, wish: u64, limit_ns: Option<u64>) -> Nap {
-    let for_room = wish == bells::ROOM;
-    if !near::is_possible() || connection.timed.load(Ordering::Relaxed) && !for_room {
+fn nap(fd: c_int, connection: &'static Connection, request: u64, limit_ns: Option<u64>) -> Nap {
+    let for_room = request == wake::ROOM;
+    if !futex::is_possible() || connection.timed.load(Ordering::Relaxed) && !for_room {
         return Nap::Kernel;
     }
     let Some(mut held) = table::hold(fd, connection) else { return Nap::Woken };
-    let Some(Scene { shared, end, .. }) = scene_of(connection, &held) else { return Nap::Woken };
-    let before = before_nap(&mut held, fd, wish);
+    let Some(Snapshot { shared, end, .. }) = snapshot_of(connection, &held) else { return Nap::Woken };
+    let before = before_nap(&mut held, fd, request);
     drop(held);
     let armed = match before {
         BeforeNap::Awake => return Nap::Woken,
@@ -232,14 +232,14 @@ fn nap(fd: c_int, connection: &'static Connection, wish: u64, limit_ns: Option<u
         BeforeNap::Word(armed) => armed,
     };
     let slept = match limit_ns {
-        None => near::sleep(shared.bell(end), armed),
-        Some(limit) => near::sleep_within(shared.bell(end), armed, limit),
+        None => futex::sleep(shared.wake_word(end), armed),
+        Some(limit) => futex::sleep_within(shared.wake_word(end), armed, limit),
     };
     cancellation_point();
     match slept {
-        near::Slept::Woken if shared.gone(end ^ 1).load(Ordering::SeqCst) == 0 => Nap::Woken,
-        near::Slept::Interrupted => Nap::Interrupted,
-        near::Slept::Woken | near::Slept::InVain => Nap::Kernel,
+        futex::Slept::Woken if shared.gone(end ^ 1).load(Ordering::SeqCst) == 0 => Nap::Woken,
+        futex::Slept::Interrupted => Nap::Interrupted,
+        futex::Slept::Woken | futex::Slept::InVain => Nap::Kernel,
     }
 }
 
@@ -257,20 +257,20 @@ pub(crate) enum BeforeNap {
 }
 
 /// By one who has the connection's lock.
-pub(crate) fn before_nap(held: &mut Held<'_>, fd: c_int, wish: u64) -> BeforeNap {
-    let Some(scene) = scene_of(held.connection, held) else { return BeforeNap::Awake };
-    drain::respond(held, fd);
-    if scene.shared.is_far() {
+pub(crate) fn before_nap(held: &mut Held<'_>, fd: c_int, request: u64) -> BeforeNap {
+    let Some(snapshot) = snapshot_of(held.connection, held) else { return BeforeNap::Awake };
+    fallback::respond(held, fd);
+    if snapshot.shared.is_remote() {
         return BeforeNap::Kernel;
     }
-    let (shared, end) = (scene.shared, scene.end);
-    match wish {
-        bells::ROOM if held.outgoing.has_left() => return BeforeNap::Awake,
-        bells::DATA if held.outgoing.has_left() || held.source(&shared) != Source::Ring => return BeforeNap::Kernel,
+    let (shared, end) = (snapshot.shared, snapshot.end);
+    match request {
+        wake::ROOM if held.outgoing.has_left() => return BeforeNap::Awake,
+        wake::DATA if held.outgoing.has_left() || held.source(&shared) != Source::Ring => return BeforeNap::Kernel,
         _ => {}
     }
-    let armed = bells::arm_near(shared.bell(end), wish);
-    if scene.stirs(wish) || shared.tail(end).load(Ordering::SeqCst) & SWITCHED != 0 {
+    let armed = wake::arm_futex(shared.wake_word(end), request);
+    if snapshot.stirs(request) || shared.tail(end).load(Ordering::SeqCst) & SWITCHED != 0 {
         return BeforeNap::Awake;
     }
     if shared.gone(end ^ 1).load(Ordering::SeqCst) != 0 {
@@ -310,9 +310,9 @@ pub(crate) enum BeforeSleep {
 }
 
 /// None when there is something to look at; else the thread is to sleep in the kernel.
-fn doze(fd: c_int, connection: &'static Connection, wish: u64) -> Option<Option<Counted>> {
+fn doze(fd: c_int, connection: &'static Connection, request: u64) -> Option<Option<Counted>> {
     let mut held = table::hold(fd, connection)?;
-    let before = before_sleep(&mut held, fd, wish);
+    let before = before_sleep(&mut held, fd, request);
     drop(held);
     match before {
         BeforeSleep::Look => {}
@@ -323,101 +323,101 @@ fn doze(fd: c_int, connection: &'static Connection, wish: u64) -> Option<Option<
     None
 }
 
-/// Everything that must be in order before sleeping: the peer's switch is answered, bells of before are eaten, the wish is
+/// Everything that must be in order before sleeping: the peer's switch is answered, wake bytes of before are drained, the wake request is
 /// there, and still nothing has happened. By one who has the connection's lock.
-pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, wish: u64) -> BeforeSleep {
-    let Some(scene) = scene_of(held.connection, held) else { return BeforeSleep::Look };
-    let shared = scene.shared;
-    drain::respond(held, fd);
+pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, request: u64) -> BeforeSleep {
+    let Some(snapshot) = snapshot_of(held.connection, held) else { return BeforeSleep::Look };
+    let shared = snapshot.shared;
+    fallback::respond(held, fd);
     // The peer waits for these bytes; do not sleep on them. Nor on what the other host is to say.
-    if held.outgoing.has_backlog() || drain::is_unsettled(held) {
+    if held.outgoing.has_backlog() || fallback::is_unsettled(held) {
         return BeforeSleep::Soon;
     }
     if held.incoming.has_left() {
         return BeforeSleep::Kernel(None);
     }
     let has_begun = shared.start(held.peer()).load(Ordering::SeqCst) != 0;
-    if scene.stirs(wish) {
+    if snapshot.stirs(request) {
         return BeforeSleep::Look;
     }
-    // A peer that has not begun cannot ring.
-    if !has_begun && wish == bells::ROOM {
+    // A peer that has not begun cannot wake.
+    if !has_begun && request == wake::ROOM {
         return BeforeSleep::Soon;
     }
-    if let Some(others) = eat(held, fd, &shared) {
+    if let Some(others) = drain_wake_bytes(held, fd, &shared) {
         return BeforeSleep::Others(others);
     }
-    shared.wish(held.end, wish);
+    shared.request(held.end, request);
     let answered = held.outgoing.has_left() || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED == 0;
-    if (scene.stirs(wish) || !answered) && !fault::is_planted(Fault::NoLookAgain) {
+    if (snapshot.stirs(request) || !answered) && !fault::is_planted(Fault::NoLookAgain) {
         return BeforeSleep::Look;
     }
     BeforeSleep::Kernel(Some(held.connection.sleepers.join()))
 }
 
-/// Takes bells of before out of the kernel's stream, so that the next one wakes. Others whom the
-/// unread bell is just waking must have run before: it returns who they are.
-pub(crate) fn eat(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Present> {
-    let rung = bells::rung(shared.bell(held.end));
-    if held.eaten() >= rung || held.source(shared).is_before_ring() {
+/// Takes wake bytes of before out of the kernel's stream, so that the next one wakes. Others whom the
+/// unread wake byte is just waking must have run before: it returns who they are.
+pub(crate) fn drain_wake_bytes(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Present> {
+    let issued = wake::issued(shared.wake_word(held.end));
+    if held.drained() >= issued || held.source(shared).is_before_ring() {
         return None;
     }
     let connection = held.connection;
     if let Some(others) = connection.sleepers.present(&mut held.patience)
-        && !fault::is_planted(Fault::EatsAtOnce)
+        && !fault::is_planted(Fault::DrainsAtOnce)
     {
         return Some(others);
     }
-    if epoll::is_deaf(held, fd, shared) {
-        // The bell, as long as it is unread, wakes those who sleep in the set.
+    if epoll::is_unwakeable(held, fd, shared) {
+        // The wake byte, as long as it is unread, wakes those who sleep in the set.
         return Some(connection.sleepers.now());
     }
-    let before = held.eaten();
-    while held.eaten() < rung {
-        let mut bells = [0; 16];
-        let len = (rung - held.eaten()).min(bells.len() as u64) as usize;
-        match kernel::take(fd, bells.as_mut_ptr(), len, false) {
-            Ok(n) if n > 0 => held.count_eaten(n),
+    let before = held.drained();
+    while held.drained() < issued {
+        let mut wake_bytes = [0; 16];
+        let len = (issued - held.drained()).min(wake_bytes.len() as u64) as usize;
+        match kernel::take(fd, wake_bytes.as_mut_ptr(), len, false) {
+            Ok(n) if n > 0 => held.count_drained(n),
             // On its way, or the stream has ended: the next look tells.
             Ok(_) | Err(Errno::AGAIN) => break,
             Err(_) => break,
         }
     }
-    if held.eaten() > before {
-        epoll::eaten(held, fd, shared);
+    if held.drained() > before {
+        epoll::drained(held, fd, shared);
     }
     None
 }
 
-/// A look may have found what is no bell: the end, or bytes that somebody wrote past the library. The next receive tells.
+/// A look may have found what is no wake byte: the end, or bytes that somebody wrote past the library. The next receive tells.
 pub(crate) fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.ring() else { return };
-    // Let the next receive look at the kernel. The bell that has woken this thread has done all that it is for.
+    // Let the next receive look at the kernel. The wake byte that has woken this thread has done all that it is for.
     held.dry |= receive::DRY_MASK;
     if !reset && !connection.sleepers.any() {
-        eat(&mut held, fd, &shared);
+        drain_wake_bytes(&mut held, fd, &shared);
     }
-    if reset && drain::is_reset(&mut held, &shared) {
+    if reset && fallback::is_reset(&mut held, &shared) {
         // The look has consumed it; bytes that came before are to be had first.
         held.error = Some(Errno::CONNRESET);
     }
 }
 
 /// Begins watching: from here on the memory stays mapped.
-fn enter(fd: c_int, connection: &'static Connection) -> Option<Scene<'static>> {
+fn enter(fd: c_int, connection: &'static Connection) -> Option<Snapshot<'static>> {
     let held = table::hold(fd, connection)?;
-    let scene = scene_of(connection, &held)?;
+    let snapshot = snapshot_of(connection, &held)?;
     connection.watchers.fetch_add(1, Ordering::SeqCst);
-    Some(scene)
+    Some(snapshot)
 }
 
-fn scene_of<'a>(connection: &'a Connection, held: &Inner) -> Option<Scene<'a>> {
+fn snapshot_of<'a>(connection: &'a Connection, held: &Inner) -> Option<Snapshot<'a>> {
     let shared = held.ring()?;
     // What was known when there was no room: anything newer is worth a look.
     let taken = held.out.seen();
     let next = held.input.next(&shared, held.peer());
-    Some(Scene { shared, end: held.end, tail: held.input.tail, taken, next, pace: &connection.pace })
+    Some(Snapshot { shared, end: held.end, tail: held.input.tail, taken, next, spin: &connection.spin })
 }
 
 fn leave(connection: &'static Connection) {
@@ -425,28 +425,28 @@ fn leave(connection: &'static Connection) {
 }
 
 /// Watches for a while. `naps`: if that is in vain, the sleep is one from which the scheduler may wake it on another core.
-fn spin(scene: &Scene<'_>, naps: bool, stirring: impl Fn(&Scene<'_>) -> bool) -> bool {
-    let here = pace::processor() + 1;
-    let (mine, theirs) = (scene.shared.processor(scene.end), scene.shared.processor(scene.end ^ 1));
+fn spin(snapshot: &Snapshot<'_>, naps: bool, stirring: impl Fn(&Snapshot<'_>) -> bool) -> bool {
+    let here = spin::processor() + 1;
+    let (mine, theirs) = (snapshot.shared.processor(snapshot.end), snapshot.shared.processor(snapshot.end ^ 1));
     if mine.load(Ordering::Relaxed) != here {
         mine.store(here, Ordering::Relaxed);
     }
     let beside = theirs.load(Ordering::Relaxed) == here;
-    if naps && scene.pace.is_to_part(beside) {
-        return stirring(scene);
+    if naps && snapshot.spin.is_to_part(beside) {
+        return stirring(snapshot);
     }
-    pace::watch(scene.pace, beside, || stirring(scene))
+    spin::watch(snapshot.spin, beside, || stirring(snapshot))
 }
 
 /// Watches several connections for a while, as `spin` does one. True when something stirs.
 pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
     let Some(first) = watches.iter().flatten().next() else { return false };
-    let here = pace::processor() + 1;
+    let here = spin::processor() + 1;
     let mut beside = false;
     for watch in watches.iter().flatten() {
         beside |= watch.peer_is_here(here);
     }
-    pace::watch(&first.connection.pace, beside, || watches.iter().flatten().any(Watch::is_stirring))
+    spin::watch(&first.connection.spin, beside, || watches.iter().flatten().any(Watch::is_stirring))
 }
 
 /// No SO_SNDTIMEO is shorter: the kernel counts it in ticks.

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    overside_preload::far::parts::ring(data);
+    overside_preload::remote::parts::ring(data);
 });

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use overside_preload::far::parts;
+use overside_preload::remote::parts;
 
 fn main() -> std::io::Result<()> {
-    for (target, seeds) in [("letters", parts::letter_seeds()), ("ring", parts::ring_seeds())] {
+    for (target, seeds) in [("datagrams", parts::datagram_seeds()), ("ring", parts::ring_seeds())] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
         std::fs::create_dir_all(&folder)?;
         for (number, bytes) in seeds.into_iter().enumerate() {

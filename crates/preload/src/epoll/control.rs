@@ -10,8 +10,8 @@ use super::member::{self, Entry, LISTS, Member};
 use super::set::{self, Set, SetHeld, give_up};
 use crate::connection::{Connection, Held, State};
 use crate::layout::Shared;
-use crate::ready::{self, Look, READS, Told, WRITES};
-use crate::{bells, chime, errno, kernel, real, table};
+use crate::ready::{self, Look, READS, Reported, WRITES};
+use crate::{errno, eventfd, kernel, real, table, wake};
 
 /// `epoll_ctl` on a known set.
 pub(crate) fn apply(set: &'static Set, set_fd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -100,7 +100,7 @@ fn add(
             members.listen(member, connection);
             if kick {
                 // The kernel grants EPOLLOUT only where its buffer is not full.
-                chime::pass_on(connection);
+                eventfd::pass_on(connection);
             }
         }
     }
@@ -132,12 +132,12 @@ fn modify(
     }
     if let Some(entry) = members.entry(member) {
         (entry.events, entry.data, entry.given, entry.tagged) = (user.events, user.u64, given, ring || marked);
-        (entry.spent, entry.parked, entry.told) = (false, false, Told::default());
+        (entry.spent, entry.parked, entry.reported) = (false, false, Reported::default());
         if kick
-            && entry.chime.is_some()
+            && entry.eventfd.is_some()
             && let Some(connection) = table::find(fd)
         {
-            chime::pass_on(connection);
+            eventfd::pass_on(connection);
         }
     }
     members.heat(member);
@@ -171,8 +171,8 @@ pub(super) fn given(ask: i16, events: u32, kick: bool) -> u32 {
 }
 
 /// For those that are told of changes only.
-pub(super) fn told(entry: &Entry) -> Option<Told> {
-    (entry.events & libc::EPOLLET as u32 != 0).then_some(entry.told)
+pub(super) fn reported(entry: &Entry) -> Option<Reported> {
+    (entry.events & libc::EPOLLET as u32 != 0).then_some(entry.reported)
 }
 
 /// All members of a connection, by any of its descriptors. The caller holds its lock. False when a signal handler found a lock
@@ -228,7 +228,7 @@ pub(crate) fn enter(fd: c_int, connection: &Connection) {
             let given = if entry.spent { NOTHING } else { given };
             // One whose shot was had when it went back from the rings is not in the kernel's set.
             let op = if std::mem::take(&mut entry.parked) { EPOLL_CTL_ADD } else { EPOLL_CTL_MOD };
-            (entry.given, entry.tagged, entry.ring, entry.told) = (given, true, true, Told::default());
+            (entry.given, entry.tagged, entry.ring, entry.reported) = (given, true, true, Reported::default());
             if members.give(op, member.fd(), given, member.tag()) {
                 connection.count_tagged(1);
                 members.listen(member, connection);
@@ -256,7 +256,7 @@ pub(crate) fn restore(fd: c_int, connection: &Connection) {
     });
 }
 
-/// No set waits for a connection's chime any more.
+/// No set waits for a connection's eventfd any more.
 pub(crate) fn mute(fd: c_int, connection: &Connection) {
     each(fd, connection, |members, member| members.mute(member));
 }
@@ -275,10 +275,10 @@ pub(super) fn give_back(members: &mut SetHeld, member: &'static Member) {
     members.give(op, member.fd(), events, data);
 }
 
-/// Whether a thread sleeps in a set that has it, and only a bell could wake it: there is no chime, and
+/// Whether a thread sleeps in a set that has it, and only a wake byte could wake it: there is no eventfd, and
 /// the kernel's buffer is full, so that EPOLLOUT is not granted.
-pub(crate) fn is_deaf(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
-    if !held.connection.is_tagged() || chime::to_wait_for(held, shared).is_some() {
+pub(crate) fn is_unwakeable(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    if !held.connection.is_tagged() || eventfd::to_wait_for(held, shared).is_some() {
         return false;
     }
     let mut asleep = false;
@@ -289,10 +289,10 @@ pub(crate) fn is_deaf(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
     asleep && !errno::kept(|| kernel::events(fd, PollFlags::OUT)).contains(PollFlags::OUT)
 }
 
-/// Bells were taken out of the kernel, or a chime was read, which may have been all that would have
-/// woken somebody: whoever sleeps gets a new wish, or is woken if there is something for him already;
-/// all others look. True if the chime was rung for that.
-pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+/// Wake bytes were taken out of the kernel, or an eventfd was read, which may have been all that would have
+/// woken somebody: whoever sleeps gets a new wake request, or is woken if there is something for him already;
+/// all others look. True if the eventfd was signalled for that.
+pub(crate) fn drained(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
     if !held.connection.is_tagged() {
         return false;
     }
@@ -308,7 +308,7 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
     if !asleep {
         return false;
     }
-    chime::arm(held, shared, bells::DATA | bells::ROOM);
+    eventfd::arm(held, shared, wake::DATA | wake::ROOM);
     let head = shared.head(held.peer()).load(Ordering::SeqCst);
     let end = held.end;
     let room = held.out.taken(shared, end).is_err() || held.out.has_room();
@@ -318,11 +318,11 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
         each(fd, held.connection, |members, member| {
             let sleepers = members.set.sleepers.load(Ordering::SeqCst);
             let Some(entry) = members.entry(member) else { return };
-            let (wants, told) = (wanted(entry.events), told(entry));
-            let news = data && wants & READS != 0 && told.is_none_or(|told| told.head != head)
-                || room && wants & WRITES != 0 && told.is_none_or(|told| told.fulls != fulls);
+            let (wants, reported) = (wanted(entry.events), reported(entry));
+            let news = data && wants & READS != 0 && reported.is_none_or(|reported| reported.head != head)
+                || room && wants & WRITES != 0 && reported.is_none_or(|reported| reported.fulls != fulls);
             if news && sleepers > 0 && entry.ring && !entry.spent {
-                if entry.chime.is_some() {
+                if entry.eventfd.is_some() {
                     rings = true;
                     return;
                 }
@@ -333,7 +333,7 @@ pub(crate) fn eaten(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
         });
     });
     if rings {
-        chime::pass_on(held.connection);
+        eventfd::pass_on(held.connection);
     }
     rings
 }

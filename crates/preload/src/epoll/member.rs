@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::set::Set;
 use crate::lock::Lock;
-use crate::ready::Told;
+use crate::ready::Reported;
 use crate::table::DESCRIPTORS;
 
 /// Never unmapped; `set` is null while it is free.
@@ -43,15 +43,15 @@ pub(super) struct Entry {
     pub(super) spent: bool,
     /// Not in the kernel's set at all, though the program has it there: a spent one of a connection that went back.
     pub(super) parked: bool,
-    /// The chime that the kernel's set has beside it.
-    pub(super) chime: Option<c_int>,
+    /// The eventfd that the kernel's set has beside it.
+    pub(super) eventfd: Option<c_int>,
     /// In the queue of those that are looked at.
     pub(super) hot: bool,
     pub(super) before: Option<&'static Member>,
     pub(super) after: Option<&'static Member>,
     /// Looks in a row that found nothing.
     pub(super) fruitless: u8,
-    pub(super) told: Told,
+    pub(super) reported: Reported,
     /// The wait that reported it last, and where.
     pub(super) call: u64,
     pub(super) place: usize,
@@ -70,9 +70,9 @@ impl Member {
         TAG << 32 | u64::from(self.index)
     }
 
-    /// What stands there for its chime.
-    pub(super) fn chime_tag(&self) -> u64 {
-        CHIME_TAG << 32 | u64::from(self.index)
+    /// What stands there for its eventfd.
+    pub(super) fn eventfd_tag(&self) -> u64 {
+        EVENTFD_TAG << 32 | u64::from(self.index)
     }
 
     pub(super) fn fd(&self) -> c_int {
@@ -91,12 +91,12 @@ impl Member {
 
 /// Whether these data could be taken for a tag.
 pub(super) fn looks_like_a_tag(data: u64) -> bool {
-    data >> 32 == TAG || data >> 32 == CHIME_TAG
+    data >> 32 == TAG || data >> 32 == EVENTFD_TAG
 }
 
-/// Whether a tag stands for a chime.
-pub(super) fn is_of_a_chime(data: u64) -> bool {
-    data >> 32 == CHIME_TAG
+/// Whether a tag stands for an eventfd.
+pub(super) fn is_of_an_eventfd(data: u64) -> bool {
+    data >> 32 == EVENTFD_TAG
 }
 
 /// The member that a tag stands for.
@@ -196,6 +196,6 @@ fn refill() {
 
 /// The upper half of what stands in the kernel for the program's data: no address, and no small number.
 const TAG: u64 = 0x9e4f_d1a7;
-const CHIME_TAG: u64 = 0x9e4f_d1a8;
+const EVENTFD_TAG: u64 = 0x9e4f_d1a8;
 const CHUNK: usize = 256;
 const CHUNKS_AT_MOST: usize = 4096;

@@ -2,15 +2,15 @@
 //!
 //! The program's set stays the kernel's. As long as a connection goes through the kernel, the set has exactly what the program
 //! gave. Once it is in the rings, the set has a *tag* in place of the program's data, and asks for what the kernel still knows:
-//! bells and the end of the stream arrive as EPOLLIN. `epoll_wait` reads the rings of those members that may have something
-//! (the *hot* ones), leaves a wish for a bell at all of them before it sleeps, and says of a tagged event what the kernel
-//! would say if the bytes were its own. A member that has left its wish is no longer looked at: a bell announces it, so 10,000
+//! wake bytes and the end of the stream arrive as EPOLLIN. `epoll_wait` reads the rings of those members that may have something
+//! (the *hot* ones), asks to be woken by all of them before it sleeps, and says of a tagged event what the kernel
+//! would say if the bytes were its own. A member that has left its wake request is no longer looked at: a wake byte announces it, so 10,000
 //! idle connections cost a wait nothing.
 //!
-//! What holds at any time: while a thread sleeps in a set, each tagged member whose events somebody wants has its wish left, or
-//! something unread in the kernel that wakes. Whoever takes bells out of the kernel sees to it (`control::eaten`).
+//! What holds at any time: while a thread sleeps in a set, each tagged member whose events somebody wants has its wake request left, or
+//! something unread in the kernel that wakes. Whoever takes wake bytes out of the kernel sees to it (`control::drained`).
 //!
-//! A connection that has a chime has it in the set as well, edge-triggered and never read: it is the bell then, and the socket tells the end
+//! A connection that has an eventfd has it in the set as well, edge-triggered and never read: it is the wake byte then, and the socket tells the end
 //! and what else the kernel knows.
 //!
 //! A set that is not known whole (inherited, nested in another, polled itself, with data that look like a tag) is *foreign*:
@@ -25,6 +25,8 @@ mod race;
 mod set;
 mod wait;
 
-pub(crate) use control::{apply, closing, closing_range, eaten, enter, is_deaf, is_watched, may_enter, mute, restore};
+pub(crate) use control::{
+    apply, closing, closing_range, drained, enter, is_unwakeable, is_watched, may_enter, mute, restore,
+};
 pub(crate) use set::{adopt, alias, create, disown, find, has_any, in_child, make_foreign, prepare};
 pub(crate) use wait::{Limit, wait};

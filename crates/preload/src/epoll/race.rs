@@ -1,11 +1,11 @@
-//! The race between who sends, who sleeps in a set, and who takes bells away, in every order in which it can be run.
+//! The race between who sends, who sleeps in a set, and who takes wake bytes away, in every order in which it can be run.
 //!
-//! The steps are those of `wait` and `control::eaten`, each as fine as another thread or process can come in between; the words
-//! are changed by `bells` itself. A connection's lock keeps our own threads apart, not the sender, who is another process.
+//! The steps are those of `wait` and `control::drained`, each as fine as another thread or process can come in between; the words
+//! are changed by `wake_bytes` itself. A connection's lock keeps our own threads apart, not the sender, who is another process.
 
 use std::collections::HashSet;
 
-use crate::bells::{self, sender::Sender};
+use crate::wake::{self, sender::Sender};
 
 const MESSAGES: u8 = 3;
 const WAITERS: usize = 2;
@@ -17,20 +17,20 @@ const GONE: u8 = 20;
 /// What is being tried.
 #[derive(Clone, Copy)]
 struct Rules {
-    /// The kernel's entry is edge-triggered: one waiter gets a bell, once.
+    /// The kernel's entry is edge-triggered: one waiter gets a wake byte, once.
     edge: bool,
-    /// Whoever takes bells away, or an edge, arms again for those who sleep.
+    /// Whoever takes wake bytes away, or an edge, arms again for those who sleep.
     rearm: bool,
-    /// There is a chime, whose edge is what wakes; the thread beside is one in poll, which makes it silent.
-    chime: bool,
+    /// There is an eventfd, whose edge is what wakes; the thread beside is one in poll, which drains it.
+    eventfd: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct World {
     sender: Sender,
     tail: u8,
-    /// Bells in the kernel; an edge that nobody has taken; a request for EPOLLOUT that wakes.
-    bells: u8,
+    /// Wake bytes in the kernel; an edge that nobody has taken; a request for EPOLLOUT that wakes.
+    wake_bytes: u8,
     event: bool,
     kick: bool,
     sleepers: u8,
@@ -44,24 +44,24 @@ impl World {
     /// One step of the sender; None when it is done.
     fn send(&self, rules: Rules) -> Option<Self> {
         let (sender, rings) = self.sender.next()?;
-        let bells = self.bells + u8::from(rings && !rules.chime);
-        Some(Self { sender, bells, event: self.event | rings, ..self.clone() })
+        let wake_bytes = self.wake_bytes + u8::from(rings && !rules.eventfd);
+        Some(Self { sender, wake_bytes, event: self.event | rings, ..self.clone() })
     }
 
     fn take_lock(&self, who: usize) -> Option<Self> {
         self.lock.is_none().then(|| Self { lock: Some(who), ..self.clone() })
     }
 
-    /// Bells are taken out of the kernel by one who has the lock.
-    fn eat(&mut self, rules: Rules) {
-        let any = self.bells > 0;
-        self.bells = 0;
+    /// Wake bytes are taken out of the kernel by one who has the lock.
+    fn drain_wake_bytes(&mut self, rules: Rules) {
+        let any = self.wake_bytes > 0;
+        self.wake_bytes = 0;
         if any && rules.rearm && self.sleepers > 0 {
             self.arm(rules);
         }
     }
 
-    /// A chime that was rung is made silent, before the set has said so to anybody.
+    /// An eventfd that was signalled is drained, before the set has said so to anybody.
     fn hear(&mut self, rules: Rules) {
         if std::mem::take(&mut self.event) && rules.rearm && self.sleepers > 0 {
             self.arm(rules);
@@ -69,8 +69,8 @@ impl World {
     }
 
     fn arm(&mut self, rules: Rules) {
-        let wish = if rules.chime { bells::by_chime(bells::DATA) } else { bells::DATA };
-        self.sender.word(|word| bells::arm(word, wish));
+        let request = if rules.eventfd { wake::by_eventfd(wake::DATA) } else { wake::DATA };
+        self.sender.word(|word| wake::arm(word, request));
     }
 
     /// One step of a waiter; None when it cannot go on.
@@ -89,7 +89,7 @@ impl World {
             // The pass before sleeping: a ring that has something is reported, and read by the program.
             2 | 4 if data => 6,
             2 => {
-                next.eat(rules);
+                next.drain_wake_bytes(rules);
                 10
             }
             10 => {
@@ -106,7 +106,7 @@ impl World {
             }
             // Asleep in the kernel.
             5 => {
-                let woken = if rules.chime { self.event } else { self.bells > 0 && (self.event || !rules.edge) };
+                let woken = if rules.eventfd { self.event } else { self.wake_bytes > 0 && (self.event || !rules.edge) };
                 if !woken && !self.kick {
                     return None;
                 }
@@ -129,7 +129,7 @@ impl World {
                 if rules.rearm && self.sleepers > 0 {
                     next.arm(rules);
                     // By level, whoever sleeps beside is to hear of it too.
-                    next.event |= rules.chime && !rules.edge && data;
+                    next.event |= rules.eventfd && !rules.edge && data;
                 }
                 9
             }
@@ -166,10 +166,10 @@ impl World {
                 3
             }
             1 => {
-                if rules.chime {
+                if rules.eventfd {
                     next.hear(rules);
                 } else {
-                    next.eat(rules);
+                    next.drain_wake_bytes(rules);
                 }
                 2
             }
@@ -196,7 +196,7 @@ fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
     let start = World {
         sender: Sender::of(MESSAGES),
         tail: 0,
-        bells: 0,
+        wake_bytes: 0,
         event: false,
         kick: false,
         sleepers: 0,
@@ -223,12 +223,12 @@ fn loses_a_wake(rules: Rules, with_reader: bool) -> bool {
 
 #[test]
 fn nobody_sleeps_on_bytes_in_any_order() {
-    for (edge, chime) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (edge, eventfd) in [(false, false), (true, false), (false, true), (true, true)] {
         for with_reader in [false, true] {
-            let rules = |rearm| Rules { edge, rearm, chime };
-            let what = format!("edge {edge}, chime {chime}, reader {with_reader}");
+            let rules = |rearm| Rules { edge, rearm, eventfd };
+            let what = format!("edge {edge}, eventfd {eventfd}, reader {with_reader}");
             assert!(!loses_a_wake(rules(true), with_reader), "{what}");
-            if edge || chime || with_reader {
+            if edge || eventfd || with_reader {
                 assert!(loses_a_wake(rules(false), with_reader), "{what}: the rule is needed");
             }
         }

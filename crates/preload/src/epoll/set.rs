@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN};
 
 use super::member::{self, Entry, LISTS, Member};
-use crate::chime;
 use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
+use crate::eventfd;
 use crate::lock::{Guard, Lock};
 use crate::slab::{Place, Slab};
 use crate::table::{self, DESCRIPTORS};
@@ -263,7 +263,7 @@ impl SetHeld {
         self.queue().hot += 1;
     }
 
-    /// No longer: a bell will announce it.
+    /// No longer: a wake byte will announce it.
     pub(super) fn cool(&mut self, member: &'static Member) {
         let Some(entry) = self.entry(member) else { return };
         if !entry.hot {
@@ -318,28 +318,28 @@ impl SetHeld {
         unsafe { real::epoll_ctl(self.set.fd.load(Ordering::Relaxed), op, fd, &mut event) == 0 }
     }
 
-    /// Has the kernel's set wait for the chime of a member's connection, if it has one that works.
+    /// Has the kernel's set wait for the eventfd of a member's connection, if it has one that works.
     pub(super) fn listen(&mut self, member: &'static Member, connection: &Connection) {
-        let chime = connection.chime.load(Ordering::Relaxed);
-        if chime == chime::NONE || self.entry(member).is_none_or(|entry| entry.chime.is_some()) {
+        let eventfd = connection.eventfd.load(Ordering::Relaxed);
+        if eventfd == eventfd::NONE || self.entry(member).is_none_or(|entry| entry.eventfd.is_some()) {
             return;
         }
-        if self.give(EPOLL_CTL_ADD, chime, (EPOLLIN | EPOLLET) as u32, member.chime_tag()) {
+        if self.give(EPOLL_CTL_ADD, eventfd, (EPOLLIN | EPOLLET) as u32, member.eventfd_tag()) {
             if let Some(entry) = self.entry(member) {
-                entry.chime = Some(chime);
+                entry.eventfd = Some(eventfd);
             }
         } else {
             // Who cannot hear it must not ask for it.
-            connection.chime.store(chime::NONE, Ordering::Relaxed);
+            connection.eventfd.store(eventfd::NONE, Ordering::Relaxed);
         }
     }
 
-    /// The kernel's set has a member's chime no more. The peer has it open too, so closing it would not do.
+    /// The kernel's set has a member's eventfd no more. The peer has it open too, so closing it would not do.
     pub(super) fn mute(&mut self, member: &'static Member) {
-        if let Some(chime) = self.entry(member).and_then(|entry| entry.chime.take())
-            && own::is(chime)
+        if let Some(eventfd) = self.entry(member).and_then(|entry| entry.eventfd.take())
+            && own::is(eventfd)
         {
-            self.give(EPOLL_CTL_DEL, chime, 0, 0);
+            self.give(EPOLL_CTL_DEL, eventfd, 0, 0);
         }
     }
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use libc::{EPOLL_CTL_MOD, epoll_event, sigset_t, timespec};
 
-use super::control::{NOTHING, give_back, given, told, wanted};
+use super::control::{NOTHING, give_back, given, reported, wanted};
 use super::member::{self, Member};
 use super::set::{self, Set, SetHeld};
 use crate::connection::{Connection, State};
-use crate::ready::{self, Look, Told, Watch};
-use crate::{bells, chime, errno, kernel, pace, real, table, wait};
+use crate::ready::{self, Look, Reported, Watch};
+use crate::{errno, eventfd, kernel, real, spin, table, wait, wake};
 
 /// How long to wait, as the program said it.
 #[derive(Clone, Copy)]
@@ -106,7 +106,7 @@ struct View {
     fd: c_int,
     wanted: i16,
     given: u32,
-    told: Option<Told>,
+    reported: Option<Reported>,
     fruitless: u8,
 }
 
@@ -114,8 +114,8 @@ impl View {
     fn of(members: &mut SetHeld, member: &'static Member) -> Option<Self> {
         let fd = member.fd();
         let entry = members.entry(member)?;
-        let (wanted, given, told) = (wanted(entry.events), entry.given, told(entry));
-        (entry.ring && !entry.spent).then_some(Self { fd, wanted, given, told, fruitless: entry.fruitless })
+        let (wanted, given, reported) = (wanted(entry.events), entry.given, reported(entry));
+        (entry.ring && !entry.spent).then_some(Self { fd, wanted, given, reported, fruitless: entry.fruitless })
     }
 
     fn connection(&self) -> Option<&'static Connection> {
@@ -195,7 +195,7 @@ impl Catch<'_> {
         unsafe { real::epoll_pwait(self.fd, at, len, ms, mask) }
     }
 
-    /// Looks at those that may have something. With `arm`, those that have nothing are left so that a bell announces them.
+    /// Looks at those that may have something. With `arm`, those that have nothing are left so that a wake byte announces them.
     fn pass(&mut self, arm: bool) -> Pass {
         let mut pass = Pass { looked: 0, brief: false };
         let set = self.set;
@@ -218,7 +218,7 @@ impl Catch<'_> {
                 continue;
             };
             let arm = arm || view.fruitless >= FRUITLESS;
-            let look = ready::look_held(&mut held, view.fd, view.wanted, arm, view.told);
+            let look = ready::look_held(&mut held, view.fd, view.wanted, arm, view.reported);
             pass.looked += 1;
             pass.brief |= look.brief;
             self.note(member, look, arm);
@@ -245,8 +245,8 @@ impl Catch<'_> {
         let set = self.set;
         let Some(mut members) = set.hold() else { return };
         let Some(view) = View::of(&mut members, member) else {
-            // A chime says nothing that the program wants to hear.
-            if !member::is_of_a_chime(event.u64) {
+            // An eventfd says nothing that the program wants to hear.
+            if !member::is_of_an_eventfd(event.u64) {
                 self.not_in_rings(members, member, event);
             }
             return;
@@ -261,22 +261,22 @@ impl Catch<'_> {
         members.heat(member);
         drop(members);
         let Some(mut held) = view.connection().and_then(|connection| table::hold(view.fd, connection)) else { return };
-        let mut look = if member::is_of_a_chime(event.u64) {
-            ready::look_held(&mut held, view.fd, view.wanted, false, view.told)
+        let mut look = if member::is_of_an_eventfd(event.u64) {
+            ready::look_held(&mut held, view.fd, view.wanted, false, view.reported)
         } else {
             let (ask, got) = (wanted(view.given), wanted(event.events));
-            ready::translate_held(&mut held, view.fd, view.wanted, ask, got, view.told)
+            ready::translate_held(&mut held, view.fd, view.wanted, ask, got, view.reported)
         };
         if set.sleepers.load(Ordering::SeqCst) > 0 && !look.plain {
             // The event was this thread's alone; the others are to hear of what comes next.
             if look.ready == 0 {
-                look = ready::look_held(&mut held, view.fd, view.wanted, true, view.told);
+                look = ready::look_held(&mut held, view.fd, view.wanted, true, view.reported);
             } else if let Some(shared) = held.shared() {
-                chime::arm(&held, &shared, bells::DATA | bells::ROOM);
+                eventfd::arm(&held, &shared, wake::DATA | wake::ROOM);
             }
-            // Also of what came before this wish: nobody was rung for it, since another's had taken the last one away.
-            if look.ready != 0 && view.told.is_none() {
-                chime::pass_on(held.connection);
+            // Also of what came before this wake request: nobody was woken for it, since another's had taken the last one away.
+            if look.ready != 0 && view.reported.is_none() {
+                eventfd::pass_on(held.connection);
             }
         }
         self.note(member, look, false);
@@ -311,7 +311,7 @@ impl Catch<'_> {
         }
         let given = given(look.ask, entry.events, false);
         if entry.given != given {
-            let kick = entry.given & !given & libc::EPOLLOUT as u32 != 0 && told(entry).is_none();
+            let kick = entry.given & !given & libc::EPOLLOUT as u32 != 0 && reported(entry).is_none();
             entry.given = given;
             errno::kept(|| members.give(EPOLL_CTL_MOD, member.fd(), given, member.tag()));
             // It was meant for another, who may not have seen it yet.
@@ -319,7 +319,7 @@ impl Catch<'_> {
                 && self.set.sleepers.load(Ordering::SeqCst) > 0
                 && let Some(connection) = table::find(member.fd())
             {
-                chime::pass_on(connection);
+                eventfd::pass_on(connection);
             }
         }
         let Some(entry) = members.entry(member) else { return };
@@ -331,7 +331,7 @@ impl Catch<'_> {
             }
             return;
         }
-        (entry.fruitless, entry.told) = (0, look.news);
+        (entry.fruitless, entry.reported) = (0, look.news);
         if entry.call == self.call
             && let Some(event) = self.out.get_mut(entry.place)
         {
@@ -363,8 +363,13 @@ fn spin(set: &'static Set) -> bool {
     let mut count = 0;
     if let Some(mut members) = set.hold() {
         members.queued(|member, entry| {
-            let view =
-                View { fd: member.fd(), wanted: wanted(entry.events), given: 0, told: told(entry), fruitless: 0 };
+            let view = View {
+                fd: member.fd(),
+                wanted: wanted(entry.events),
+                given: 0,
+                reported: reported(entry),
+                fruitless: 0,
+            };
             match views.get_mut(count) {
                 Some(place) => {
                     *place = Some(view);
@@ -375,12 +380,12 @@ fn spin(set: &'static Set) -> bool {
             }
         });
     }
-    if views.iter().flatten().find_map(View::connection).is_some_and(|first| pace::is_in_vain(&first.pace)) {
+    if views.iter().flatten().find_map(View::connection).is_some_and(|first| spin::is_in_vain(&first.spin)) {
         return false;
     }
     let mut watches = [None; WATCHED];
     for (watch, view) in watches.iter_mut().zip(views.iter().flatten()) {
-        *watch = view.connection().and_then(|connection| Watch::begin(view.fd, connection, view.wanted, view.told));
+        *watch = view.connection().and_then(|connection| Watch::begin(view.fd, connection, view.wanted, view.reported));
     }
     let found = wait::spin_over(watches.get(..count).unwrap_or(&[]));
     for watch in watches.into_iter().flatten() {
@@ -391,7 +396,7 @@ fn spin(set: &'static Set) -> bool {
 
 /// Reported whether wanted or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-/// Looks that find nothing before a member is left until a bell announces it: about what a bell costs.
+/// Looks that find nothing before a member is left until a wake byte announces it: about what a wake byte costs.
 const FRUITLESS: u8 = 32;
 /// Waits that may end without asking the kernel.
 const WITHOUT_KERNEL: u8 = 8;

@@ -107,7 +107,7 @@ impl Kernel {
         events
     }
 
-    pub(super) fn is_rung(&self, end: usize) -> bool {
+    pub(super) fn is_signalled(&self, end: usize) -> bool {
         self.eventfds[end]
     }
 

@@ -9,18 +9,18 @@ use rustix::io::Errno;
 use super::kernel::end_of;
 use super::world::{Ended, Rig, World, socket};
 use super::{PROCESSES, Packed};
-use crate::again::{self, Pact};
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::iovecs::Cursor;
-use crate::meeting::{self, Entry};
 use crate::ready::{self, Look, Others, Seat};
+use crate::reattach::{self, Progress};
 use crate::receive::{self, How};
+use crate::rendezvous::{self, Entry};
 use crate::settle::{self, Reader, Settled};
 use crate::sleepers::{Counted, Present};
 use crate::state::{Life, Outgoing, State};
 use crate::wait::{self, BeforeNap, BeforeSleep};
-use crate::{bells, chime, drain, end, fork, send, table};
+use crate::{end, eventfd, fallback, fork, send, table, wake};
 
 /// A call of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +53,8 @@ pub(super) enum Section {
     Awake { counted: Option<Counted>, reset: bool },
     AfterSleep { reset: bool },
     Look,
-    Rise { got: i16, heard: bool, look: Look },
-    Hush { got: i16, look: Look },
+    Rise { got: i16, signalled: bool, look: Look },
+    Disarm { got: i16, look: Look },
     Translate { got: i16, look: Look },
     Leave(Reader, bool),
     Split,
@@ -72,7 +72,7 @@ pub(super) enum Phase {
     /// Sleeps on the word of its end, or is about to.
     OnWord {
         armed: u32,
-        wish: u64,
+        request: u64,
         asleep: bool,
     },
     Woken,
@@ -256,12 +256,12 @@ impl World {
                 }
                 Ok(())
             }
-            Phase::OnWord { armed, wish, asleep } => {
+            Phase::OnWord { armed, request, asleep } => {
                 let changed = self.word_of(rig, end) as u32 != armed;
                 if !asleep {
                     step(&mut |world| {
                         world.threads[who].phase =
-                            if changed { Phase::Woken } else { Phase::OnWord { armed, wish, asleep: true } };
+                            if changed { Phase::Woken } else { Phase::OnWord { armed, request, asleep: true } };
                         Ok(())
                     })?;
                 } else {
@@ -272,7 +272,7 @@ impl World {
                             *clock = (*clock + NAP_NS).min(LAST_NS);
                         }
                         world.threads[who].phase =
-                            if wish == bells::ROOM { Phase::Woken } else { Phase::In(Section::Doze(wish)) };
+                            if request == wake::ROOM { Phase::Woken } else { Phase::In(Section::Doze(request)) };
                         Ok(())
                     })?;
                 }
@@ -305,10 +305,10 @@ impl World {
             }
             Phase::InPoll(look) => {
                 let got = self.kernel.events(end).bits() as i16 & (look.ask | libc::POLLERR | libc::POLLHUP);
-                let heard = look.chime.is_some() && self.kernel.is_rung(end);
-                if got != 0 || heard {
+                let signalled = look.eventfd.is_some() && self.kernel.is_signalled(end);
+                if got != 0 || signalled {
                     step(&mut |world| {
-                        world.threads[who].phase = Phase::In(Section::Rise { got, heard, look });
+                        world.threads[who].phase = Phase::In(Section::Rise { got, signalled, look });
                         Ok(())
                     })?;
                 }
@@ -343,8 +343,8 @@ impl World {
     fn are_there(&self, process: usize, others: Others) -> bool {
         let live = self.processes[process].live();
         match others {
-            Others::OfBell(present) => present == Present::of(live[0]),
-            Others::OfChime(present) => present == Present::of(live[1]),
+            Others::OfWakeByte(present) => present == Present::of(live[0]),
+            Others::OfEventfd(present) => present == Present::of(live[1]),
         }
     }
 
@@ -515,7 +515,7 @@ impl World {
                         self.deliver(end, &bytes[..got])?;
                         self.progress(who, got as u32);
                     }
-                    receive::Step::Nothing => self.threads[who].phase = Phase::In(Section::Nap(bells::DATA)),
+                    receive::Step::Nothing => self.threads[who].phase = Phase::In(Section::Nap(wake::DATA)),
                     receive::Step::End => self.ended(who)?,
                     receive::Step::Error(error) => self.failed(who, error)?,
                     receive::Step::Plain | receive::Step::Again => self.again(who),
@@ -542,7 +542,7 @@ impl World {
                         self.sent[end] += sent as u32;
                         self.progress(who, sent as u32);
                     }
-                    send::Step::Full => self.threads[who].phase = Phase::In(Section::Nap(bells::ROOM)),
+                    send::Step::Full => self.threads[who].phase = Phase::In(Section::Nap(wake::ROOM)),
                     send::Step::KernelFull => self.threads[who].phase = Phase::ForRoom,
                     send::Step::NotStarted => self.threads[who].phase = Phase::Plainly { sends: true, counted: true },
                     // Of a connection in the rings it is the kernel that says what is wrong.
@@ -551,20 +551,22 @@ impl World {
                     send::Step::Error(error) => self.failed(who, error)?,
                 }
             }
-            Section::Nap(wish) => {
-                let nap = run!(|connection| wait::before_nap(&mut hold(connection), fd, wish));
+            Section::Nap(request) => {
+                let nap = run!(|connection| wait::before_nap(&mut hold(connection), fd, request));
                 self.threads[who].phase = match nap {
                     BeforeNap::Awake => Phase::Ready,
-                    BeforeNap::Kernel | BeforeNap::GoneSoon if wish == bells::DATA => Phase::In(Section::Doze(wish)),
+                    BeforeNap::Kernel | BeforeNap::GoneSoon if request == wake::DATA => {
+                        Phase::In(Section::Doze(request))
+                    }
                     BeforeNap::Kernel | BeforeNap::GoneSoon => Phase::Ready,
-                    BeforeNap::Word(armed) => Phase::OnWord { armed: armed as u32, wish, asleep: false },
+                    BeforeNap::Word(armed) => Phase::OnWord { armed: armed as u32, request, asleep: false },
                 };
             }
-            Section::Doze(wish) => {
-                let sleep = run!(|connection| wait::before_sleep(&mut hold(connection), fd, wish));
+            Section::Doze(request) => {
+                let sleep = run!(|connection| wait::before_sleep(&mut hold(connection), fd, request));
                 self.threads[who].phase = match sleep {
                     BeforeSleep::Look | BeforeSleep::Soon => Phase::Ready,
-                    BeforeSleep::Others(present) => Phase::Outwaits(Others::OfBell(present)),
+                    BeforeSleep::Others(present) => Phase::Outwaits(Others::OfWakeByte(present)),
                     BeforeSleep::Kernel(counted) => Phase::InKernel(counted),
                 };
             }
@@ -592,17 +594,17 @@ impl World {
                     thread.phase = Phase::InPoll(look);
                 }
             }
-            Section::Rise { got, heard, look } => {
+            Section::Rise { got, signalled, look } => {
                 let seat = self.threads[who].seat;
                 run!(|_| {
                     let mut seat = seat;
-                    seat.rise(heard);
+                    seat.rise(signalled);
                 });
                 self.threads[who].seat = Seat::default();
-                self.threads[who].phase = Phase::In(Section::Hush { got, look });
+                self.threads[who].phase = Phase::In(Section::Disarm { got, look });
             }
-            Section::Hush { got, look } => {
-                run!(|connection| chime::hush(&hold(connection)));
+            Section::Disarm { got, look } => {
+                run!(|connection| eventfd::disarm_eventfd(&hold(connection)));
                 self.threads[who].phase = Phase::In(Section::Translate { got, look });
             }
             Section::Translate { got, look } => {
@@ -649,7 +651,7 @@ impl World {
                     if sends {
                         held.sending -= 1;
                         held.count_sent(bytes as usize);
-                        drain::announce(&mut held, fd);
+                        fallback::announce(&mut held, fd);
                     } else {
                         held.receiving -= 1;
                         held.count_received(bytes as usize);
@@ -689,19 +691,19 @@ fn advance(held: &mut Held<'_>, forks: bool) {
         return;
     }
     if let Life::Resting(_) = held.life() {
-        let alone = again::may(held);
-        match again::advance(held, alone) {
-            Pact::Live => {}
-            Pact::Waiting => return,
-            Pact::Over => return meeting::give_up(held),
+        let alone = reattach::may(held);
+        match reattach::advance(held, alone) {
+            Progress::Live => {}
+            Progress::Waiting => return,
+            Progress::Over => return rendezvous::give_up(held),
         }
     }
-    let Life::Met { shared, dialled } = held.life() else { return };
-    match meeting::entry(held, &shared, dialled) {
-        Entry::Not(_) => meeting::give_up(held),
+    let Life::Attached { shared, called } = held.life() else { return };
+    match rendezvous::entry(held, &shared, called) {
+        Entry::Not(_) => rendezvous::give_up(held),
         Entry::Resting => held.go_on_resting(shared),
         Entry::Later => {}
-        Entry::Now => meeting::come_in(held, &shared),
+        Entry::Now => rendezvous::come_in(held, &shared),
     }
 }
 

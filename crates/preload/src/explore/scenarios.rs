@@ -159,7 +159,7 @@ const NARROW: Start = Start { room: 1, ..ENDS };
 /// End 1 can send no more.
 const FULL: Start = Start { full: true, ..ENDS };
 const EVENTFDS: Start = Start { eventfds: true, ..ENDS };
-const FORKS: Start = Start { meets: true, ..BRIEFLY };
+const FORKS: Start = Start { attaches: true, ..BRIEFLY };
 /// More than all rings but the deep one hold.
 const MUCH: u32 = 140_000;
 
@@ -196,7 +196,7 @@ const BOTH_CLOSE: Scenario = of(ENDS, &[(0, &[Send(1), Close]), (1, &[Send(1), C
 const TWO_RECEIVERS: Scenario = of(ENDS, &[(0, &[Send(1), Send(1)]), (1, &[Receive(1)]), (1, &[Receive(1)])]);
 const POLL_FOR_EITHER: Scenario =
     beside(Start { eventfds: true, ..FULL }, &[(0, &[Send(1)]), (1, &[Poll(POLLIN)]), (1, &[Poll(POLLOUT)])]);
-const POLL_BY_BELLS: Scenario = beside(FULL, POLL_FOR_EITHER.threads);
+const POLL_BY_WAKE_BYTES: Scenario = beside(FULL, POLL_FOR_EITHER.threads);
 const RECEIVE_BESIDE_POLL: Scenario = beside(FULL, &[(0, &[Send(1)]), (1, &[Receive(1)]), (1, &[Poll(POLLOUT)])]);
 const RECEIVE_BESIDE_POLL_OF_EVENTFD: Scenario = beside(POLL_FOR_EITHER.start, RECEIVE_BESIDE_POLL.threads);
 const RECEIVE_BESIDE_SEND: Scenario = beside(FULL, &[(0, &[Send(1)]), (1, &[Receive(1)]), (1, &[Send(1)])]);
@@ -211,14 +211,14 @@ const LEAVES_BESIDE_POLL: Scenario = of(
     &[(0, &[Send(1), Close]), (1, &[Poll(POLLIN)]), (1, &[Leave(Reader::Here)])],
 );
 const EARLY_POLL: Scenario = beside(
-    Start { early: true, meets: true, armed: true, ..NARROW },
+    Start { early: true, attaches: true, armed: true, ..NARROW },
     &[(0, &[Send(1)]), (1, &[Poll(POLLIN)]), (1, &[Advance, Poll(POLLOUT)])],
 );
 const BOTH_WRITE_FIRST: Scenario =
     of(Start { timed: true, ..BRIEFLY }, &[(0, &[Send(MUCH), Receive(1)]), (1, &[Send(MUCH), Receive(1)])]);
 const FORK: Scenario = of(BRIEFLY, &[(0, &[Send(2), Close]), (1, &[Fork, ReceiveAll]), (2, &[Close])]);
 const FORK_AND_READ: Scenario = of(BRIEFLY, &[(0, &[Send(2), Close]), (1, &[Fork, ReceiveAll]), (2, &[ReceiveAll])]);
-const COME_AGAIN: Scenario =
+const REATTACH: Scenario =
     of(FORKS, &[(0, &[Send(1), Advance, Advance, Send(1)]), (1, &[Fork, Advance, Advance, Receive(2)]), (2, &[Close])]);
 const FORKS_ON_BOTH_ENDS: Scenario = of(
     FORKS,
@@ -265,13 +265,16 @@ fn bytes_arrive_once_whoever_is_killed() {
 #[test]
 fn nobody_sleeps_on_what_he_waits_for() {
     all_end(10_000, &[TWO_RECEIVERS, RECEIVE_BESIDE_POLL, RECEIVE_BESIDE_POLL_OF_EVENTFD, POLL_BESIDE_RECEIVE]);
-    all_end(1_000, &[POLL_FOR_EITHER, POLL_BY_BELLS, RECEIVE_BESIDE_SEND, ROOM_FOR_POLLS, ROOM_FOR_SEND, TWO_POLLS]);
+    all_end(
+        1_000,
+        &[POLL_FOR_EITHER, POLL_BY_WAKE_BYTES, RECEIVE_BESIDE_SEND, ROOM_FOR_POLLS, ROOM_FOR_SEND, TWO_POLLS],
+    );
     all_end(1_000, &[EARLY_POLL, BOTH_WRITE_FIRST]);
 }
 
 #[test]
 fn bytes_arrive_once_beside_forks() {
-    all_end(5_000, &[FORK, FORK_AND_READ, COME_AGAIN, FORKS_ON_BOTH_ENDS, FORK_AT_REST]);
+    all_end(5_000, &[FORK, FORK_AND_READ, REATTACH, FORKS_ON_BOTH_ENDS, FORK_AT_REST]);
 }
 
 #[test]
@@ -287,14 +290,14 @@ fn each_planted_fault_is_found() {
         (Fault::LeavesUnread, SENDER_KILLED),
         (Fault::NothingDue, LEAVES_NARROW),
         (Fault::NoLookForLeft, LEAVES_NARROW),
-        (Fault::RingsLate, LEAVES_OVER_UNREAD),
+        (Fault::NotifiesLate, LEAVES_OVER_UNREAD),
         (Fault::ClosesWithout, LEAVES),
-        (Fault::HushesAtOnce, POLL_FOR_EITHER),
-        (Fault::EatsAtOnce, POLL_BY_BELLS),
-        (Fault::EatsAtOnce, RECEIVE_BESIDE_POLL),
+        (Fault::DrainsEventfdAtOnce, POLL_FOR_EITHER),
+        (Fault::DrainsAtOnce, POLL_BY_WAKE_BYTES),
+        (Fault::DrainsAtOnce, RECEIVE_BESIDE_POLL),
         (Fault::NoLookAgain, TWO_RECEIVERS),
         (Fault::NoLookAgain, TWO_POLLS),
-        (Fault::MeetsEarly, EARLY_POLL),
+        (Fault::AttachesEarly, EARLY_POLL),
         (Fault::StaysShallow, BOTH_WRITE_FIRST),
     ] {
         let found = walk_with(Some(fault), scenario);

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use super::kernel::{Kernel, end_of};
 use super::programs::{Call, Phase, Thread};
 use super::{EVENTFDS, PROCESSES, RUN, Run, SOCKETS, Visible, run};
-use crate::bells;
 use crate::connection::{Connection, Inner};
 use crate::count::Counts;
 use crate::layout::{Shared, WORDS_AT, WORDS_UNTIL};
 use crate::slab::Place;
 use crate::sleepers::Present;
 use crate::state::{Begun, Family, Life, Outgoing};
+use crate::wake;
 use crate::word::Word;
 
 const WORDS: usize = (WORDS_UNTIL - WORDS_AT) / 8;
@@ -25,7 +25,7 @@ pub(super) struct Process {
     pub(super) alive: bool,
     /// What the lock guards.
     pub(super) inner: Inner,
-    /// What is changed without it: sleepers of three kinds, and whether the eventfd was heard.
+    /// What is changed without it: sleepers of three kinds, and whether the eventfd was readable.
     live: [u64; 4],
     fulls: u32,
     /// The thread that has the lock.
@@ -99,7 +99,7 @@ pub(super) struct Start {
     pub(super) full: bool,
     /// End 1 has not come into the rings yet, and the kernel's stream to end 0 is full.
     pub(super) early: bool,
-    /// Both ends wish to be woken, as they do when they have just met.
+    /// Both ends ask to be woken, as they do when they have just met.
     pub(super) armed: bool,
     /// The time goes on.
     pub(super) timed: bool,
@@ -108,7 +108,7 @@ pub(super) struct Start {
     /// How often a thread may come in where another is in the midst of a section and could go on; none for no limit.
     pub(super) switches: Option<u8>,
     /// The directions' beginnings and the word about coming again are steps, too.
-    pub(super) meets: bool,
+    pub(super) attaches: bool,
 }
 
 impl Start {
@@ -121,7 +121,7 @@ impl Start {
         timed: false,
         kills: [false; 2],
         switches: None,
-        meets: false,
+        attaches: false,
     };
 }
 
@@ -134,7 +134,7 @@ impl Rig {
             // The memory stays when the library ends it.
             connection.watchers.store(1, Ordering::Relaxed);
         }
-        let words = Shared::visible_words(start.meets);
+        let words = Shared::visible_words(start.attaches);
         Self { shared, connections, common, words, forks }
     }
 
@@ -224,8 +224,8 @@ impl Rig {
         let mut held = connection.hold().unwrap();
         *held = own.inner.clone();
         connection.set_state(own.inner.life().state());
-        let own = own.inner.chimes.map_or(crate::chime::NONE, |chimes| chimes[own.inner.end]);
-        connection.chime.store(own, Ordering::Relaxed);
+        let own = own.inner.eventfds.map_or(crate::eventfd::NONE, |eventfds| eventfds[own.inner.end]);
+        connection.eventfd.store(own, Ordering::Relaxed);
     }
 
     fn read(&self, world: &mut World, process: usize) {
@@ -260,7 +260,7 @@ impl Rig {
             inner.family = Family::Unix;
             inner.set_life_of_test(Life::Ring(shared));
             inner.outgoing = Outgoing::Ring { begun: Begun { given: 0 }, owed: 0 };
-            inner.chimes = start.eventfds.then_some([EVENTFDS, EVENTFDS + 1]);
+            inner.eventfds = start.eventfds.then_some([EVENTFDS, EVENTFDS + 1]);
             Process { alive: process < 2, inner, live: [0; 4], fulls: 1, locked: None, clock: 1, forks: false }
         });
         // SAFETY: the first page of the mapping, which nobody else uses.
@@ -268,9 +268,9 @@ impl Rig {
         for end in 0..2 {
             shared.start(end).store(1, Ordering::Relaxed);
             shared.present(end).store(1, Ordering::Relaxed);
-            shared.chimes(end).store(u64::from(start.eventfds), Ordering::Relaxed);
+            shared.eventfds(end).store(u64::from(start.eventfds), Ordering::Relaxed);
             if start.armed {
-                bells::arm(shared.bell(end), bells::DATA | bells::ROOM);
+                wake::arm(shared.wake_word(end), wake::DATA | wake::ROOM);
             }
         }
         let mut got = [0; 2];
@@ -283,7 +283,7 @@ impl Rig {
         }
         if start.early {
             let inner = &mut processes[1].inner;
-            inner.set_life_of_test(Life::Met { shared, dialled: false });
+            inner.set_life_of_test(Life::Attached { shared, called: false });
             inner.outgoing = Outgoing::Before;
             inner.count_sent(start.room);
             let _ = kernel.send(1, &[1; super::kernel::STREAM][..start.room]);
@@ -351,7 +351,7 @@ impl World {
 
     /// The word that an end sleeps on.
     pub(super) fn word_of(&self, rig: &Rig, end: usize) -> u64 {
-        let at = std::ptr::from_ref(rig.shared.bell(end)).addr() - rig.page().addr();
+        let at = std::ptr::from_ref(rig.shared.wake_word(end)).addr() - rig.page().addr();
         self.words[at / 8]
     }
 }
@@ -365,7 +365,7 @@ impl Drop for Rig {
 
 /// Whose sleep this word is for.
 pub(super) fn end_of_word(word: &Word) -> usize {
-    RUN.with_borrow(|run| usize::from(!std::ptr::eq(run.as_ref().unwrap().shared.bell(0), word)))
+    RUN.with_borrow(|run| usize::from(!std::ptr::eq(run.as_ref().unwrap().shared.wake_word(0), word)))
 }
 
 pub(super) fn socket(process: usize) -> std::ffi::c_int {

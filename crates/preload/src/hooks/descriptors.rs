@@ -12,7 +12,7 @@ use crate::kernel::borrowed;
 use crate::layout::SWITCHED;
 use crate::settle::Reader;
 use crate::state::Host;
-use crate::{end, epoll, errno, far, meeting, own, real, table};
+use crate::{end, epoll, errno, own, real, remote, rendezvous, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -35,7 +35,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             && table::is_ours()
         {
             let connection = table::insert(fd, 0, host);
-            meeting::at_once(fd, connection, !pending);
+            rendezvous::at_once(fd, connection, !pending);
         }
     });
     result
@@ -74,7 +74,7 @@ fn accepted(fd: c_int) {
             && table::is_ours()
         {
             let connection = table::insert(fd, 1, host);
-            meeting::at_once(fd, connection, true);
+            rendezvous::at_once(fd, connection, true);
         }
     });
 }
@@ -84,7 +84,7 @@ fn is_for_us(fd: c_int) -> Option<Host> {
     if is_of_this_host(fd) {
         return Some(Host::This);
     }
-    let stream = far::is_asked_for() && sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM);
+    let stream = remote::is_asked_for() && sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM);
     stream.then_some(Host::Other)
 }
 
@@ -324,15 +324,15 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
     let word = shared.tail(peer).load(Ordering::Acquire);
     let in_ring = if held.incoming.has_left() {
         held.rest()
-    } else if word & SWITCHED != 0 && !shared.is_far() {
+    } else if word & SWITCHED != 0 && !shared.is_remote() {
         // What the sender has switched before comes through the kernel.
         (word & !SWITCHED).checked_sub(held.input.tail)?
     } else {
         held.input.waiting(&shared, peer).ok()?
     };
-    // Before those of the ring may lie others, and bells.
-    let bells = crate::bells::rung(shared.bell(end)).saturating_sub(held.eaten());
-    Some((in_ring + crate::kernel::pending(fd).saturating_sub(bells)) as c_int)
+    // Before those of the ring may lie others, and wake bytes.
+    let wake_bytes = crate::wake::issued(shared.wake_word(end)).saturating_sub(held.drained());
+    Some((in_ring + crate::kernel::pending(fd).saturating_sub(wake_bytes)) as c_int)
 }
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;

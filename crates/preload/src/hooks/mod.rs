@@ -23,7 +23,9 @@ use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
 use crate::receive::How;
 use crate::settle::{Reader, settle};
-use crate::{crowd, end, errno, far, fork, iovecs, kernel, meeting, receive, report, send, table, wait};
+use crate::{
+    end, errno, fork, iovecs, kernel, oversubscription, receive, remote, rendezvous, report, send, table, wait,
+};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -38,9 +40,9 @@ static FINI: extern "C" fn() = fini;
 extern "C" fn init() {
     table::adopt();
     report::find_file();
-    meeting::find_soon();
-    crowd::find_processors();
-    far::find();
+    rendezvous::find_soon();
+    oversubscription::find_processors();
+    remote::find();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
 }

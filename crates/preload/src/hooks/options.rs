@@ -9,7 +9,7 @@ use super::give_up_to;
 use crate::connection::{Connection, State};
 use crate::settle::Reader;
 use crate::state::Family;
-use crate::{drain, iovecs, real, table};
+use crate::{fallback, iovecs, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setsockopt(
@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn setsockopt(
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
 
-/// Bells must not wait for one another; what the program wants takes effect when the connection is the kernel's again. None when the kernel
+/// Wake bytes must not wait for one another; what the program wants takes effect when the connection is the kernel's again. None when the kernel
 /// is to be asked, or is to say what is wrong.
 ///
 /// # Safety
@@ -103,24 +103,24 @@ unsafe extern "C-unwind" fn getsockopt(
             std::ptr::copy_nonoverlapping(value.cast(), bytes.as_mut_ptr(), len);
             len
         };
-        if let Some(told) = told(fd, connection, level, name, c_int::from_ne_bytes(bytes)) {
+        if let Some(reported) = reported(fd, connection, level, name, c_int::from_ne_bytes(bytes)) {
             // SAFETY: [preload-program] the same place.
-            unsafe { std::ptr::copy_nonoverlapping(told.to_ne_bytes().as_ptr(), value.cast(), len) };
+            unsafe { std::ptr::copy_nonoverlapping(reported.to_ne_bytes().as_ptr(), value.cast(), len) };
         }
     }
     result
 }
 
 /// What the program is to be told in place of what the kernel says.
-fn told(fd: c_int, connection: &'static Connection, level: c_int, name: c_int, said: c_int) -> Option<c_int> {
+fn reported(fd: c_int, connection: &'static Connection, level: c_int, name: c_int, said: c_int) -> Option<c_int> {
     let mut held = table::hold(fd, connection)?;
     let shared = held.ring()?;
     match (level, name, held.family) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY, Family::Tcp { nagle, .. }) => Some(c_int::from(!nagle)),
         (libc::IPPROTO_TCP, libc::TCP_CORK, Family::Tcp { cork, .. }) => Some(c_int::from(cork)),
-        // A bell that the peer had not read when it was killed is no error; what else the kernel knows of is.
+        // A wake byte that the peer had not read when it was killed is no error; what else the kernel knows of is.
         (libc::SOL_SOCKET, libc::SO_ERROR, _)
-            if said == libc::ECONNRESET && drain::is_of_a_bell(&mut held, &shared) =>
+            if said == libc::ECONNRESET && fallback::is_of_a_wake_byte(&mut held, &shared) =>
         {
             Some(0)
         }

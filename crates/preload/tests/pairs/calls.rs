@@ -491,7 +491,7 @@ extern "C" fn first() {
     }
 }
 
-/// What is there goes into all buffers of a call, also while the ends are just meeting: many short connections.
+/// What is there goes into all buffers of a call, also while the ends are just rendezvous: many short connections.
 pub(crate) fn scattered(side: Side, log: &mut Log) {
     let mut got = Vec::new();
     for _ in 0..30 {

@@ -37,7 +37,7 @@ fn limit(resource: libc::__rlimit_resource_t, to: u64) -> u64 {
     }
 }
 
-/// Each number of descriptors that is too small for a meeting, on either end.
+/// Each number of descriptors that is too small for a rendezvous, on either end.
 pub(crate) fn few_descriptors(side: Side, log: &mut Log) {
     side.warm_up();
     for (few, of_server) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {

@@ -112,7 +112,7 @@ fn fill(side: &Side, file: &File, log: &mut Log) {
     log.say(format_args!("all, full in between: {was_full}"));
 }
 
-/// A cork is in while the ends meet, and out again later. One left in holds each bell back for 200 ms: then this does not end in time.
+/// A cork is in while the ends meet, and out again later. One left in holds each wake byte back for 200 ms: then this does not end in time.
 pub(crate) fn corked(side: Side, log: &mut Log) {
     let cork = |on: libc::c_int| {
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);

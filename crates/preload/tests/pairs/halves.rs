@@ -117,7 +117,7 @@ pub(crate) fn polled_over_unread(side: Side, log: &mut Log) {
         side.rendezvous(round);
         let set = Set::new();
         set.add(one.fd, libc::EPOLLIN, 7);
-        let told = |wait: i32| {
+        let reported = |wait: i32| {
             let mut poll = libc::pollfd { fd: one.fd, events: libc::POLLIN, revents: 0 };
             if round == 1 {
                 return format!("{:x?}", set.wait(wait));
@@ -136,11 +136,11 @@ pub(crate) fn polled_over_unread(side: Side, log: &mut Log) {
         };
         let mut at = 0;
         for part in [1000, 1999, 1, 1, 400, 99] {
-            log.say(format_args!("{} {} of {}", told(LONG), told(0), unread(one.fd)));
+            log.say(format_args!("{} {} of {}", reported(LONG), reported(0), unread(one.fd)));
             assert!(recv_exactly(one.fd, part) == pattern(at, part));
             at += part;
         }
-        log.say(format_args!("{} and {}", told(20), unread(one.fd)));
+        log.say(format_args!("{} and {}", reported(20), unread(one.fd)));
         side.rendezvous(round);
         close(set.0);
         close(one.fd);

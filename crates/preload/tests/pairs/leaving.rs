@@ -200,7 +200,7 @@ pub(crate) fn killed_connector(side: Side, log: &mut Log) {
                         // Not before it is dead.
                         nap(200);
                     }
-                    let told = match index % 4 {
+                    let reported = match index % 4 {
                         0 => String::new(),
                         // That a Unix socket has hung up is told once its ring is empty.
                         1 if LEFT[index] > 0 => polled(one.fd, libc::POLLIN).starts_with("1 ").to_string(),
@@ -210,7 +210,7 @@ pub(crate) fn killed_connector(side: Side, log: &mut Log) {
                     };
                     let (bytes, end) = recv_to_end(one.fd);
                     assert!(bytes == pattern(index, LEFT[index]), "{} bytes of {}", bytes.len(), LEFT[index]);
-                    format!("{index}: {told} {end} {}", recv(one.fd, &mut [0], 0))
+                    format!("{index}: {reported} {end} {}", recv(one.fd, &mut [0], 0))
                 })
             })
             .collect();

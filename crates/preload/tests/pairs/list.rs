@@ -8,7 +8,7 @@ use crate::programs::{
 use crate::sock::{Log, Side};
 use crate::waiting::{one_way, polled, polled_ends, polled_full, selected, set_before_connect};
 use crate::{
-    calls, chimes, confined, edges, files, forks, halves, leaving, numbers, options, other_names, passing, sets,
+    calls, confined, edges, eventfds, files, forks, halves, leaving, numbers, options, other_names, passing, sets,
     shared_sets, signals, started, strangers, two_waiters, unread, unseen, urgency,
 };
 
@@ -120,10 +120,10 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("taken_before", strangers::taken_before),
     ("late", strangers::late),
     ("strays", unseen::strays),
-    ("all_are_told", chimes::all_are_told),
-    ("what_is_not_its_own", chimes::what_is_not_its_own),
-    ("numbers_of_its_own", chimes::numbers_of_its_own),
-    ("as_many_as_allowed", chimes::as_many_as_allowed),
+    ("all_are_told", eventfds::all_are_told),
+    ("what_is_not_its_own", eventfds::what_is_not_its_own),
+    ("numbers_of_its_own", eventfds::numbers_of_its_own),
+    ("as_many_as_allowed", eventfds::as_many_as_allowed),
     ("killed_after_a_fork", forks::killed_after_a_fork),
     ("fork_beside", forks::fork_beside),
     ("snapshots", forks::snapshots),

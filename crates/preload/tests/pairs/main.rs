@@ -7,9 +7,9 @@
 //! another one, as `cargo xtask guest sockets` does it.
 
 mod calls;
-mod chimes;
 mod confined;
 mod edges;
+mod eventfds;
 mod files;
 mod forks;
 mod halves;
@@ -167,9 +167,9 @@ fn run(program: &str, family: &str, way: Way) -> Run {
 
 fn check(program: &str, expect: Expect) {
     let six = std::net::TcpListener::bind("[::1]:0").is_ok();
-    let far = std::env::var_os(OVER).is_some();
+    let remote = std::env::var_os(OVER).is_some();
     let families: &[&str] = match program {
-        _ if far => &["far"],
+        _ if remote => &["far"],
         "six" if six => &["six"],
         _ => &["tcp", "unix"],
     };
@@ -186,17 +186,17 @@ fn check(program: &str, expect: Expect) {
                 assert_eq!(plain, with, "{program} over {family}: the {role}, plain and {way:?}");
             }
             // Ends that meet at once may have done so before what keeps them apart.
-            let reason = expect.reason(&plain).filter(|_| way == Way::With && !far);
+            let reason = expect.reason(&plain).filter(|_| way == Way::With && !remote);
             let expect = match (expect, way) {
                 (Expect::RingsAfterFork, Way::Soon) => Expect::Any,
                 // Between hosts the ends do not come together again.
-                (Expect::Often(_) | Expect::Kernel(_) | Expect::OfNamespaces(_) | Expect::OfRoot(_), _) if far => {
+                (Expect::Often(_) | Expect::Kernel(_) | Expect::OfNamespaces(_) | Expect::OfRoot(_), _) if remote => {
                     Expect::Any
                 }
                 (Expect::RingsAfterFork, _) => Expect::Rings,
                 (other, _) => other,
             };
-            if let Err(missed) = judge(expect, reason, &with.report, if far { "rdma" } else { "ring" }) {
+            if let Err(missed) = judge(expect, reason, &with.report, if remote { "rdma" } else { "ring" }) {
                 panic!("{program} over {family}, {way:?}: {missed}:\n{}", with.report);
             }
         }
@@ -418,7 +418,7 @@ fn as_a_program() {
     }
     let side = match std::env::var(started::INHERITED) {
         Ok(fd) => sock::Side { fd: fd.parse().unwrap(), server: role == "server", tcp: !address.starts_with('/') },
-        Err(_) => sock::meet(&role, &address, &folder),
+        Err(_) => sock::attach(&role, &address, &folder),
     };
     program(side, &mut log);
     log.say("done");

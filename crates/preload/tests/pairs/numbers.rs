@@ -67,10 +67,10 @@ fn pass(fd: RawFd, several: bool) -> RawFd {
     passed.unwrap()
 }
 
-static TOLD: AtomicUsize = AtomicUsize::new(0);
+static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn told(_: c_int) {
-    TOLD.fetch_add(1, Ordering::SeqCst);
+extern "C" fn reported(_: c_int) {
+    REPORTED.fetch_add(1, Ordering::SeqCst);
 }
 
 /// A signal tells of bytes.
@@ -83,14 +83,14 @@ pub(crate) fn asynchronous(side: Side, log: &mut Log) {
     }
     // SAFETY: a handler that counts; a descriptor of ours.
     unsafe {
-        assert_ne!(libc::signal(libc::SIGIO, told as *const () as usize), libc::SIG_ERR);
+        assert_ne!(libc::signal(libc::SIGIO, reported as *const () as usize), libc::SIG_ERR);
         assert_eq!(libc::fcntl(side.fd, libc::F_SETOWN, libc::getpid()), 0);
         let on: c_int = 1;
         assert_eq!(libc::ioctl(side.fd, libc::FIOASYNC, &on), 0);
     }
-    let before = TOLD.load(Ordering::SeqCst);
+    let before = REPORTED.load(Ordering::SeqCst);
     send_all(side.fd, &[1]);
-    until(|| (TOLD.load(Ordering::SeqCst) > before).then_some(()));
+    until(|| (REPORTED.load(Ordering::SeqCst) > before).then_some(()));
     log.say(String::from_utf8_lossy(&recv_exactly(side.fd, 7)));
     side.rendezvous(2);
 }

@@ -8,7 +8,7 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLO
 use crate::sets::{LONG, Set};
 use crate::sock::{Log, Side, nap, pattern, recv, recv_exactly, send_all};
 
-/// One descriptor, and a double of it, in two sets with different wishes.
+/// One descriptor, and a double of it, in two sets with different wake requests.
 pub(crate) fn two_sets(side: Side, log: &mut Log) {
     side.warm_up();
     if !side.server {

@@ -230,7 +230,7 @@ pub(crate) fn long_times(side: Side, log: &mut Log) {
         }
         return;
     }
-    let set = crate::chimes::set_of(side.fd);
+    let set = crate::eventfds::set_of(side.fd);
     let none = std::ptr::null_mut;
     let wait = |kind: u8, seconds: i64, rest: i64| {
         // SAFETY: live structures of one element.

@@ -39,7 +39,7 @@ impl Log {
 }
 
 /// Connects the two programs.
-pub(crate) fn meet(role: &str, address: &str, folder: &Path) -> Side {
+pub(crate) fn attach(role: &str, address: &str, folder: &Path) -> Side {
     let tcp = !address.starts_with('/');
     let server = role == "server";
     let port = folder.join("port");

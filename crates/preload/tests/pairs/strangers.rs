@@ -24,36 +24,36 @@ enum Gift {
 }
 
 pub(crate) fn other_version(side: Side, log: &mut Log) {
-    meet(side, log, &Gift::OtherVersion);
+    attach(side, log, &Gift::OtherVersion);
 }
 
 pub(crate) fn unsealed(side: Side, log: &mut Log) {
-    meet(side, log, &Gift::Unsealed);
+    attach(side, log, &Gift::Unsealed);
 }
 
 pub(crate) fn empty_handed(side: Side, log: &mut Log) {
-    meet(side, log, &Gift::Nothing);
+    attach(side, log, &Gift::Nothing);
 }
 
 pub(crate) fn stranger(side: Side, log: &mut Log) {
-    meet(side, log, &Gift::AsAnotherUser);
+    attach(side, log, &Gift::AsAnotherUser);
 }
 
 pub(crate) fn late(side: Side, log: &mut Log) {
-    meet(side, log, &Gift::LateAndSwitched);
+    attach(side, log, &Gift::LateAndSwitched);
 }
 
 pub(crate) fn taken_before(side: Side, log: &mut Log) {
-    meet(side, log, &Gift::TakenBefore);
+    attach(side, log, &Gift::TakenBefore);
 }
 
-fn meet(side: Side, log: &mut Log, gift: &Gift) {
+fn attach(side: Side, log: &mut Log, gift: &Gift) {
     let name = name(&side);
     let address = || SocketAddrUnix::new_abstract_name(&name).unwrap();
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     if side.server {
-        // An absurd request to be shut off, after which the library leaves the meeting to this test.
+        // An absurd request to be shut off, after which the library leaves the rendezvous to this test.
         // SAFETY: the system refuses it.
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, 77, 0, 0, 0) };
         if matches!(gift, Gift::TakenBefore) {
@@ -113,7 +113,7 @@ fn give(socket: &OwnedFd, gift: &Gift) {
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(greeting)], &mut ancillary, SendFlags::NOSIGNAL);
 }
 
-/// As `meeting` and `layout` have them. That these are today's is shown by `late`, whose gift would be turned away otherwise.
+/// As `rendezvous` and `layout` have them. That these are today's is shown by `late`, whose gift would be turned away otherwise.
 const GREETING: &[u8] = b"overside-sock-05";
 const SWITCHED: u64 = 1 << 63;
 const TAILS: [u64; 2] = [128, 640];

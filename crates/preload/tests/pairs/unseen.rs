@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::chimes::set_of;
+use crate::eventfds::set_of;
 use crate::sock::{Log, Side, close, nap, recv, second};
 
 /// The C library's function itself: what a program does by system calls of its own.
@@ -50,14 +50,14 @@ pub(crate) fn strays(side: Side, log: &mut Log) {
             let mut poll = libc::pollfd { fd: one.fd, events: libc::POLLIN, revents: 0 };
             let mut event = libc::epoll_event { events: 0, u64: 0 };
             // SAFETY: one pollfd, one event.
-            let told = unsafe {
+            let reported = unsafe {
                 match way % 3 {
                     0 => 1,
                     1 => libc::poll(&mut poll, 1, -1),
                     _ => libc::epoll_wait(set, &mut event, 1, -1),
                 }
             };
-            assert_eq!(told, 1);
+            assert_eq!(reported, 1);
             let mut part = [0; 3];
             match recv(one.fd, &mut part, if way % 3 == 0 { 0 } else { libc::MSG_DONTWAIT }) {
                 n if n > 0 => got.extend_from_slice(&part[..n as usize]),
@@ -67,7 +67,7 @@ pub(crate) fn strays(side: Side, log: &mut Log) {
             }
             assert!(in_vain < 1000, "told again and again of what it does not get");
         };
-        // A bell that an end has not read when it goes without a word makes the kernel say reset.
+        // A wake byte that an end has not read when it goes without a word makes the kernel say reset.
         let end = if way < 3 { end } else { "over".to_string() };
         log.say(format_args!("{:?}, {end}", String::from_utf8_lossy(&got)));
         close(set);

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::sets::{LONG, Set};
 use crate::sock::{Log, Side, close, recv, recv_exactly, second, send, send_all, set_option, until};
 
-static TOLD: AtomicUsize = AtomicUsize::new(0);
+static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn told(_: c_int) {
-    TOLD.fetch_add(1, Ordering::SeqCst);
+extern "C" fn reported(_: c_int) {
+    REPORTED.fetch_add(1, Ordering::SeqCst);
 }
 
 fn at_mark(fd: RawFd) -> c_int {
@@ -25,7 +25,7 @@ fn at_mark(fd: RawFd) -> c_int {
 pub(crate) fn urgent_polled(side: Side, log: &mut Log) {
     side.warm_up();
     // SAFETY: a handler that counts.
-    unsafe { assert_ne!(libc::signal(libc::SIGURG, told as *const () as usize), libc::SIG_ERR) };
+    unsafe { assert_ne!(libc::signal(libc::SIGURG, reported as *const () as usize), libc::SIG_ERR) };
     for way in 0..5u8 {
         let one = second(&side);
         one.warm_up();
@@ -48,7 +48,7 @@ pub(crate) fn urgent_polled(side: Side, log: &mut Log) {
         }
         // SAFETY: a descriptor of ours.
         assert_eq!(unsafe { libc::fcntl(one.fd, libc::F_SETOWN, libc::getpid()) }, 0);
-        let before = TOLD.load(Ordering::SeqCst);
+        let before = REPORTED.load(Ordering::SeqCst);
         let mut poll = libc::pollfd { fd: one.fd, events: libc::POLLPRI, revents: 0 };
         let set = Set::new();
         set.add(one.fd, libc::EPOLLPRI, 7);
@@ -71,7 +71,7 @@ pub(crate) fn urgent_polled(side: Side, log: &mut Log) {
             }
             _ => log.say(format_args!("{:x?}", set.wait(LONG))),
         }
-        until(|| (TOLD.load(Ordering::SeqCst) > before).then_some(()));
+        until(|| (REPORTED.load(Ordering::SeqCst) > before).then_some(()));
         side.rendezvous(way);
         let mut bytes = [0; 30];
         if way != 1 {

@@ -47,8 +47,8 @@ pub(crate) fn polled_ends(side: Side, log: &mut Log) {
         if !other.server {
             let stands = || ready(other.fd, libc::POLLIN | libc::POLLRDHUP, -1);
             // The end can be read, and is seen so by the first who asks. The kernel's TCP may say only then, on a busy machine, that it is one.
-            let (told, first) = stands();
-            assert!(told == 1 && first & libc::POLLIN != 0, "{first:x}");
+            let (reported, first) = stands();
+            assert!(reported == 1 && first & libc::POLLIN != 0, "{first:x}");
             let hung_up = if side.tcp { 0 } else { libc::POLLHUP };
             until(|| (stands() == (1, libc::POLLIN | libc::POLLRDHUP | hung_up)).then_some(()));
             assert_eq!(recv(other.fd, &mut [0; 9], 0), 0);

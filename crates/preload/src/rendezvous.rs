@@ -18,13 +18,10 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::again::{self, Pact};
-use crate::bells;
-use crate::chime;
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
-use crate::far;
+use crate::eventfd;
 use crate::fault::{self, Fault};
 use crate::fork;
 use crate::kernel::{self, borrowed};
@@ -32,17 +29,20 @@ use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
 use crate::own;
 use crate::peer;
-use crate::pour;
 use crate::real;
+use crate::reattach::{self, Progress};
+use crate::remote;
+use crate::resend;
 use crate::state::{Family, Host, Life, Search};
 use crate::table;
+use crate::wake;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
 pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     if held.connection.state() != State::Counting || held.operations < held.next_try || fork::is_under_way() {
         return;
     }
-    if matches!(held.life(), Life::Resting(_)) && !come_again(held) {
+    if matches!(held.life(), Life::Resting(_)) && !reattach(held) {
         return;
     }
     if held.shared().is_some() {
@@ -66,11 +66,11 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         return;
     }
     let met = match (held.host, held.search) {
-        (Host::Other, _) => far::step(held, fd),
-        (Host::This, _) if held.end == 1 => dial(held, fd),
+        (Host::Other, _) => remote::step(held, fd),
+        (Host::This, _) if held.end == 1 => call(held, fd),
         (Host::This, Search::Listening(socket)) => let_in(held, socket),
-        (Host::This, Search::Called(socket)) => answer(held, socket),
-        (Host::This, Search::Silent | Search::Knocking(_)) => offer(held, fd),
+        (Host::This, Search::Accepted(socket)) => answer(held, socket),
+        (Host::This, Search::Idle | Search::Datagrams(_)) => offer(held, fd),
     };
     // On another host nobody listens.
     let refused = held.host == Host::Other && met == Err(Errno::CONNREFUSED);
@@ -86,24 +86,24 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     if held.shared().is_some() {
         held.next_try = 0;
         enter(held, fd);
-    } else if held.search != Search::Silent && !is_soon() && !refused {
+    } else if held.search != Search::Idle && !is_soon() && !refused {
         held.next_try = held.operations + (held.operations / 16).max(1);
     }
 }
 
-/// One step of an end that rests; true when the rings are as they were at the first meeting.
-fn come_again(held: &mut Held<'_>) -> bool {
+/// One step of an end that rests; true when the rings are as they were at the first rendezvous.
+fn reattach(held: &mut Held<'_>) -> bool {
     if held.connection.tainted.load(Ordering::Relaxed) {
         refuse(held, Reason::Miscounted);
         return false;
     }
-    let alone = again::may(held);
-    match again::advance(held, alone) {
-        Pact::Live => return true,
-        Pact::Over => refuse(held, Reason::Peer),
+    let alone = reattach::may(held);
+    match reattach::advance(held, alone) {
+        Progress::Live => return true,
+        Progress::Over => refuse(held, Reason::Peer),
         // To ask whether the others have ended costs a system call for each.
-        Pact::Waiting if !alone => held.next_try = held.operations.saturating_add(ALONE_TURN),
-        Pact::Waiting => {}
+        Progress::Waiting if !alone => held.next_try = held.operations.saturating_add(ALONE_TURN),
+        Progress::Waiting => {}
     }
     false
 }
@@ -116,28 +116,28 @@ fn refuse(held: &mut Held<'_>, reason: Reason) {
 
 /// The same, for a reason that has been said.
 pub(crate) fn give_up(held: &mut Held<'_>) {
-    call_off(held);
+    cancel(held);
     let left = held.shared();
     held.set_life(Life::Plain(left));
 }
 
 /// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
-pub(crate) fn call_off(held: &mut Held<'_>) {
+pub(crate) fn cancel(held: &mut Held<'_>) {
     withdraw_offer(held);
     if let Some(shared) = held.shared() {
-        again::end(&shared);
-        shared.far(|far| far.end(&shared, far::END, false));
+        reattach::end(&shared);
+        shared.remote(|remote| remote.end(&shared, remote::END, false));
         shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.left(held.end).store(1, Ordering::SeqCst);
-        bells::disarm(shared.bell(held.end));
-        crate::drain::release(held);
+        wake::disarm(shared.wake_word(held.end));
+        crate::fallback::release(held);
     }
 }
 
 /// Nobody can come by any more.
 pub(crate) fn withdraw_offer(held: &mut Inner) {
-    if let Some(socket) = std::mem::replace(&mut held.search, Search::Silent).socket() {
+    if let Some(socket) = std::mem::replace(&mut held.search, Search::Idle).socket() {
         own::close(socket);
     }
 }
@@ -158,77 +158,77 @@ fn let_in(held: &mut Held<'_>, socket: c_int) -> Result<(), Errno> {
     is_one_of_us(&caller)?;
     withdraw_offer(held);
     let caller = out_of_the_way(caller)?;
-    held.search = Search::Called(caller);
+    held.search = Search::Accepted(caller);
     answer(held, caller)
 }
 
 /// And what it has left. It may be between the two for long, on a busy machine.
 fn answer(held: &mut Held<'_>, caller: c_int) -> Result<(), Errno> {
-    let (memory, chimes) = receive(borrowed(caller))?;
+    let (memory, eventfds) = receive(borrowed(caller))?;
     let shared = Shared::passed(&memory)?;
-    held.meet(shared, false);
-    if let Some(chimes) = chimes {
-        chime::keep(held, chimes, &shared);
+    held.attach(shared, false);
+    if let Some(eventfds) = eventfds {
+        eventfd::keep(held, eventfds, &shared);
     }
     withdraw_offer(held);
     Ok(())
 }
 
 /// Goes to where the other end may listen and leaves the memory there.
-fn dial(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
+fn call(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
     let name = Name::of(fd, held.end).ok_or(Errno::NOTCONN)?;
     let socket = side_socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     is_one_of_us(&socket)?;
     let (shared, memory) = Shared::create()?;
-    held.meet(shared, true);
-    let chimes = chime::make();
+    held.attach(shared, true);
+    let eventfds = eventfd::make();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let with = chimes.as_ref().map(|[first, second]| [memory.as_fd(), first.as_fd(), second.as_fd()]);
+    let with = eventfds.as_ref().map(|[first, second]| [memory.as_fd(), first.as_fd(), second.as_fd()]);
     let alone = [memory.as_fd()];
     ancillary.push(SendAncillaryMessage::ScmRights(with.as_ref().map_or(&alone, |all| all)));
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     rustix::net::sendmsg(&socket, &[IoSlice::new(&GREETING)], &mut ancillary, flags)?;
-    if let Some(chimes) = chimes {
-        chime::keep(held, chimes, &shared);
+    if let Some(eventfds) = eventfds {
+        eventfd::keep(held, eventfds, &shared);
     }
     Ok(())
 }
 
-/// The memory, and the chimes if there are any.
+/// The memory, and the eventfds if there are any.
 fn receive(caller: BorrowedFd<'_>) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Errno> {
     let mut greeting = [0; 32];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = rustix::net::recvmsg(caller, &mut [IoSliceMut::new(&mut greeting)], &mut ancillary, flags)?;
-    let (mut memory, mut chimes) = (None, None);
+    let (mut memory, mut eventfds) = (None, None);
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(mut fds) = message {
             memory = fds.next();
-            chimes = fds.next().zip(fds.next()).map(|(first, second)| [first, second]);
+            eventfds = fds.next().zip(fds.next()).map(|(first, second)| [first, second]);
         }
     }
     if greeting.get(..got.bytes) != Some(&GREETING[..]) {
         return Err(Errno::PERM);
     }
-    Ok((memory.ok_or(Errno::PERM)?, chimes))
+    Ok((memory.ok_or(Errno::PERM)?, eventfds))
 }
 
 /// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
 /// the ring is expected.
 fn enter(held: &mut Held<'_>, fd: c_int) {
-    let Life::Met { shared, dialled } = held.life() else { return };
-    if held.host == Host::Other && !matches!(far::introduce(held, fd), Ok(true)) {
+    let Life::Attached { shared, called } = held.life() else { return };
+    if held.host == Host::Other && !matches!(remote::introduce(held, fd), Ok(true)) {
         if held.operations > GIVE_UP {
             refuse(held, Reason::Alone);
         }
         return;
     }
-    // Bells must not be held back; a program that corks its socket soon takes the cork out again.
+    // Wake bytes must not be held back; a program that corks its socket soon takes the cork out again.
     let corked = option(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|cork| cork != 0);
-    match entry(held, &shared, dialled) {
+    match entry(held, &shared, called) {
         Entry::Now if !corked => {}
         Entry::Now | Entry::Later if held.operations > GIVE_UP => return refuse(held, Reason::Alone),
         Entry::Now | Entry::Later => return,
@@ -245,10 +245,10 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
         return refuse(held, Reason::Call("epoll"));
     }
     held.reason = Reason::None;
-    pour::tell_where(held, fd, &shared);
+    resend::announce_socket(held, fd, &shared);
     // No call is in the kernel for it alone; but a thread may sleep in a set, and is woken by the first byte.
     if epoll::is_watched(fd, held.connection) {
-        chime::arm(held, &shared, bells::DATA | bells::ROOM);
+        eventfd::arm(held, &shared, wake::DATA | wake::ROOM);
     }
     come_in(held, &shared);
     epoll::enter(fd, held.connection);
@@ -265,13 +265,13 @@ pub(crate) enum Entry {
     Not(Reason),
 }
 
-pub(crate) fn entry(held: &Held<'_>, shared: &Shared, dialled: bool) -> Entry {
+pub(crate) fn entry(held: &Held<'_>, shared: &Shared, called: bool) -> Entry {
     if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
-        return if again::is_open(shared) { Entry::Resting } else { Entry::Not(Reason::Peer) };
+        return if reattach::is_open(shared) { Entry::Resting } else { Entry::Not(Reason::Peer) };
     }
-    let peer_is_there = !dialled || shared.present(held.peer()).load(Ordering::Acquire) == 1;
+    let peer_is_there = !called || shared.present(held.peer()).load(Ordering::Acquire) == 1;
     // Nor may a thread sleep that knows nothing of rings: others would take its wake byte away.
-    let early = held.connection.early.any() && !fault::is_planted(Fault::MeetsEarly);
+    let early = held.connection.early.any() && !fault::is_planted(Fault::AttachesEarly);
     if !peer_is_there || held.sending > 0 || held.receiving > 0 || early {
         return Entry::Later;
     }
@@ -452,5 +452,5 @@ const TCPI_BYTES_SENT: usize = 200;
 const TCPI_BYTES_RETRANS: usize = 208;
 /// How long a new connection waits where ends are to meet at once.
 const SOON_WAIT: Duration = Duration::from_millis(10);
-/// Asks for meetings at once.
+/// Asks for rendezvous at once.
 const SOON_VARIABLE: &std::ffi::CStr = c"OVERSIDE_SOCKETS_SOON";

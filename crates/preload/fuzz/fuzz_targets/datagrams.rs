@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    overside_preload::far::parts::letter(data);
+    overside_preload::remote::parts::datagram(data);
 });

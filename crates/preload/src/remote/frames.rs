@@ -48,17 +48,17 @@ impl Memory {
     }
 
     fn at(&self, position: u64) -> *mut u8 {
-        // SAFETY: [preload-far] below RING.
+        // SAFETY: [preload-remote] below RING.
         unsafe { self.base.as_ptr().add((position % RING) as usize) }
     }
 
     fn half(&self, position: u64) -> &AtomicU32 {
-        // SAFETY: [preload-far] below RING; every position that comes here is a multiple of 4.
+        // SAFETY: [preload-remote] below RING; every position that comes here is a multiple of 4.
         unsafe { AtomicU32::from_ptr(self.at(position & !3).cast()) }
     }
 
     fn word(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: [preload-far] below RING, and made a multiple of 8.
+        // SAFETY: [preload-remote] below RING, and made a multiple of 8.
         unsafe { AtomicU64::from_ptr(self.at(position & !7).cast()) }
     }
 
@@ -93,7 +93,7 @@ impl Outgoing {
             let mut len = 0;
             while len < room {
                 let Some((source, run)) = from.peek((room - len) as usize) else { break };
-                // SAFETY: [preload-far] [preload-program] within the frame's room; the program's bytes.
+                // SAFETY: [preload-remote] [preload-program] within the frame's room; the program's bytes.
                 unsafe { copy_racing(image.at(frame + HEADER + len), source, run) };
                 from.advance(run);
                 len += run as u64;
@@ -103,7 +103,7 @@ impl Outgoing {
             }
             let end = frame + framed(len);
             for pad in frame + HEADER + len..end - FOOTER {
-                // SAFETY: [preload-far] one byte within the frame.
+                // SAFETY: [preload-remote] one byte within the frame.
                 unsafe { image.at(pad).write_volatile(0) };
             }
             image.half(frame).store(len as u32, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Incoming {
             let len = ring.length(frame)?;
             let offset = at.checked_sub(begins).filter(|offset| *offset < len).ok_or(Corrupt)?;
             let Some((place, run)) = to.peek((len - offset).min(waiting) as usize) else { break };
-            // SAFETY: [preload-far] [preload-program] within a frame; the program's buffer.
+            // SAFETY: [preload-remote] [preload-program] within a frame; the program's buffer.
             unsafe { copy_racing(place, ring.at(frame + HEADER + offset), run) };
             to.advance(run);
             at += run as u64;
@@ -250,14 +250,14 @@ mod tests {
     fn memories() -> [(Vec<u64>, Memory); 2] {
         [0, 1].map(|_| {
             let mut words = vec![0u64; RING as usize / 8];
-            // SAFETY: [preload-far] the vector lives as long as the test.
+            // SAFETY: [preload-remote] the vector lives as long as the test.
             let memory = unsafe { Memory::new(NonNull::new(words.as_mut_ptr().cast()).unwrap()) };
             (words, memory)
         })
     }
 
     fn carry(image: Memory, ring: Memory, frame: u64, len: u64) {
-        // SAFETY: [preload-far] both of that length there.
+        // SAFETY: [preload-remote] both of that length there.
         unsafe { copy_racing(ring.at(frame), image.at(frame), len as usize) };
     }
 
@@ -273,7 +273,7 @@ mod tests {
             let [(_a, image), (_b, ring)] = memories();
             let (mut out, mut into) = (Outgoing::default(), Incoming::default());
             let (mut sent, mut head, mut tail) = (0u64, 0u64, 0u64);
-            for (write, read, told) in pieces {
+            for (write, read, reported) in pieces {
                 let mut bytes: Vec<u8> = (0..write as u64).map(|i| ((sent + i) * 7) as u8).collect();
                 let room = out.room();
                 let went = out.send(image, &mut Cursor::new(&vector(&mut bytes)), |at, len| { carry(image, ring, at, len); true });
@@ -288,14 +288,14 @@ mod tests {
                     assert!(got[..n as usize].iter().enumerate().all(|(i, byte)| *byte == ((tail + i as u64) * 7) as u8));
                     if !look { tail += n; }
                 }
-                if told {
+                if reported {
                     assert!(out.free(image, into.freed()).unwrap() <= tail);
                     // What the receiver has not taken can be sent again out of the image.
                     let mut at = tail;
                     while at < sent {
                         let (place, run) = out.written(image, at);
                         assert!(run > 0);
-                        // SAFETY: [preload-far] written just now.
+                        // SAFETY: [preload-remote] written just now.
                         let again = unsafe { std::slice::from_raw_parts(place, run) };
                         assert!(again.iter().enumerate().all(|(i, byte)| *byte == ((at + i as u64) * 7) as u8));
                         at += run as u64;

@@ -19,11 +19,11 @@ use crate::connection::{Held, Inner};
 use crate::fault::Fault;
 use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
-use crate::{bells, drain, fault, kernel, near, receive};
+use crate::{fallback, fault, futex, kernel, receive, wake};
 
 /// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
 pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
-    if shared.is_far() {
+    if shared.is_remote() {
         return Event::Done;
     }
     let claimed = kernel::soon(0, CLAIM_TRIES, || match claim_now(held, shared, held.end) {
@@ -110,7 +110,7 @@ pub(crate) fn is_unknown(shared: &Shared, direction: usize) -> bool {
 
 /// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
 pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
-    if shared.is_far() || !held.incoming.has_left() {
+    if shared.is_remote() || !held.incoming.has_left() {
         return 0;
     }
     if fault::is_planted(Fault::NothingDue) || fault::is_planted(Fault::LeavesUnread) {
@@ -126,11 +126,12 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
 /// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte, or miss
 /// an error that a call of this library has taken from the socket.
 pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
-    let bells = shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.bells().unwrap_or(u64::MAX));
+    let wake_bytes =
+        shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.wake_bytes().unwrap_or(u64::MAX));
     let untold = held.error.is_some() && kernel::pending(fd) == 0;
     // First whether it has ended: one that has not may be sending again at this moment.
     let is_over = kernel::is_over(fd);
-    untold || held.rest() > 0 || is_over && due(held, shared) > 0 || !shared.is_far() && bells > held.eaten()
+    untold || held.rest() > 0 || is_over && due(held, shared) > 0 || !shared.is_remote() && wake_bytes > held.drained()
 }
 
 /// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
@@ -140,8 +141,8 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
     }
     let direction = held.peer();
     let (mut socket, mut more) = (None, 0);
-    let Some(bells) = held.incoming.bells() else { return false };
-    let mut machine = InPlace::new(held.border(), bells, partly);
+    let Some(wake_bytes) = held.incoming.wake_bytes() else { return false };
+    let mut machine = InPlace::new(held.border(), wake_bytes, partly);
     leaving::run(&mut machine, |action| match action {
         Action::Borrow => {
             socket = borrow(held, fd, shared);
@@ -154,7 +155,7 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
             let (at, run) = shared.place(direction, from, home);
             let mut sent = Event::Refused;
             mark_giving(shared, direction, true);
-            drain::with_buffer_for(number, more, || {
+            fallback::with_buffer_for(number, more, || {
                 if let Ok(bytes) = kernel::give(number, at, run.min(until - from) as usize) {
                     sent = Event::Word(bytes as u64);
                 }
@@ -166,7 +167,7 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
         }
         action => {
             let number = socket.as_ref().map_or(-1, Theirs::number);
-            let event = drain::act(held, number, shared, direction, action);
+            let event = fallback::act(held, number, shared, direction, action);
             if let (Action::Room(bytes), Event::Done) = (action, event) {
                 // A buffer whose size is set does not grow by itself any more, and so takes less than it might.
                 more = usize::try_from(bytes).unwrap_or(0);
@@ -174,33 +175,33 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
             event
         }
     });
-    near::wake(shared.bell(direction));
+    futex::wake(shared.wake_word(direction));
     machine.there
 }
 
 /// Before somebody else reads the socket: wake bytes that lie behind unread bytes of before the ring are taken out of the stream. Those
-/// bytes are read, and sent again by the sender's socket; then the wake bytes come first, and are eaten. As long as the sender has not
-/// left the ring, and nobody wishes to be woken, it puts nothing between them.
-pub(crate) fn take_bells_out(held: &mut Inner, fd: c_int, shared: &Shared) {
+/// bytes are read, and sent again by the sender's socket; then the wake bytes come first, and are drained. As long as the sender has not
+/// left the ring, and nobody asks to be woken, it puts nothing between them.
+pub(crate) fn take_wake_bytes_out(held: &mut Inner, fd: c_int, shared: &Shared) {
     let (own, direction) = (held.end, held.peer());
     let (start, received) = (shared.start(direction).load(Ordering::SeqCst), &held.counts().received);
     let before = start.saturating_sub(1).saturating_sub(received.load(Ordering::Relaxed));
     let stays = || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED == 0;
     if before == 0
-        || shared.is_far()
+        || shared.is_remote()
         || held.incoming.has_left()
         || held.receiving > 0
-        || held.eaten_all(shared)
+        || held.drained_all(shared)
         || !stays()
     {
         return;
     }
-    let rung = bells::disarm(shared.bell(own));
-    let behind = rung.saturating_sub(held.eaten());
+    let issued = wake::disarm(shared.wake_word(own));
+    let behind = issued.saturating_sub(held.drained());
     let is_there = || {
-        shared.given(direction).load(Ordering::SeqCst) >= rung && kernel::pending(fd) == before.saturating_add(behind)
+        shared.given(direction).load(Ordering::SeqCst) >= issued && kernel::pending(fd) == before.saturating_add(behind)
     };
-    if kernel::soon(0, BELL_TRIES, || is_there().then_some(0)).is_none() {
+    if kernel::soon(0, WAKE_BYTE_TRIES, || is_there().then_some(0)).is_none() {
         return;
     }
     let Some(socket) = borrow(held, fd, shared).filter(|socket| kernel::takes(socket.number(), before)) else {
@@ -216,8 +217,8 @@ pub(crate) fn take_bells_out(held: &mut Inner, fd: c_int, shared: &Shared) {
             return break_off(fd);
         }
     }
-    let eaten = receive::eat_last(held, fd, rung).is_none();
-    if left > 0 || !eaten || !stays() {
+    let drained = receive::drain_last(held, fd, issued).is_none();
+    if left > 0 || !drained || !stays() {
         // It has left in this very moment: what it sent may have come in between.
         break_off(fd);
     }
@@ -245,7 +246,7 @@ pub(crate) fn take_along(held: &mut Held<'_>, shared: &Shared) -> bool {
     let mut machine = TakeAlong::default();
     leaving::run(&mut machine, |action| match action {
         Action::Claim => claim_in_place(held, shared),
-        action => drain::act(held, -1, shared, direction, action),
+        action => fallback::act(held, -1, shared, direction, action),
     });
     machine.taken
 }
@@ -299,8 +300,8 @@ fn is_of_this_connection(fd: c_int, theirs: &OwnedFd) -> bool {
 }
 
 /// This end's socket, as the peer may look for it.
-pub(crate) fn tell_where(held: &Inner, fd: c_int, shared: &Shared) {
-    if shared.is_far() {
+pub(crate) fn announce_socket(held: &Inner, fd: c_int, shared: &Shared) {
+    if shared.is_remote() {
         return;
     }
     let end = held.end;
@@ -338,7 +339,7 @@ const LOST: u64 = u64::MAX;
 /// Milliseconds that a receiver may take.
 const CLAIM_TRIES: u32 = 100;
 /// Milliseconds that a wake byte may be on its way.
-const BELL_TRIES: u32 = 20;
+const WAKE_BYTE_TRIES: u32 = 20;
 /// Bytes that are sent again at once.
 const PIECE: usize = 4096;
 
@@ -396,9 +397,9 @@ mod tests {
         let (shared, _) = claimed_by_receiver(rustix::process::getpid(), 0);
         let (mut inner, before) = (Inner::new(0), shared.pusher(0).load(Ordering::SeqCst));
         let word = || shared.pusher(0).load(Ordering::SeqCst);
-        drain::act(&mut inner, -1, &shared, 0, Action::SayBorder(7));
+        fallback::act(&mut inner, -1, &shared, 0, Action::SayBorder(7));
         assert_eq!(word(), before | GIVING);
-        drain::act(&mut inner, -1, &shared, 0, Action::SayPushed(7));
+        fallback::act(&mut inner, -1, &shared, 0, Action::SayPushed(7));
         assert_eq!(word(), before);
         // SAFETY: [preload-shared] not used afterwards.
         unsafe { shared.unmap() };

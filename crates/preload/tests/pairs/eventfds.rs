@@ -46,20 +46,20 @@ pub(crate) fn all_are_told(side: Side, log: &mut Log) {
         return;
     }
     let (set, barrier) = (set_of(side.fd), Barrier::new(5));
-    let told = std::thread::scope(|scope| {
+    let reported = std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..4)
             .map(|who| {
                 let (side, barrier) = (&side, &barrier);
                 scope.spawn(move || {
                     (0..ROUNDS)
                         .map(|_| {
-                            let told = match who {
+                            let reported = match who {
                                 0 | 1 => wait_by_poll(side.fd, LONG_MS) == (1, libc::POLLIN),
                                 _ => wait_in_set(set, LONG_MS) == 1,
                             };
                             barrier.wait();
                             barrier.wait();
-                            usize::from(told)
+                            usize::from(reported)
                         })
                         .sum::<usize>()
                 })
@@ -73,7 +73,7 @@ pub(crate) fn all_are_told(side: Side, log: &mut Log) {
         }
         waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect::<Vec<_>>()
     });
-    log.say(format_args!("{told:?}"));
+    log.say(format_args!("{reported:?}"));
     close(set);
 }
 

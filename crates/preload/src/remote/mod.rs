@@ -2,19 +2,19 @@
 //!
 //! The rest of this library sees shared words (`layout`), a sender and a receiver (`ring`). On one host those are the truth. Between
 //! hosts each end has a page of them for itself; whoever takes a connection's lock first brings in what the peer has said and
-//! written (`take_in`), and whoever gives it back says what is new (`tell`). Every word has one end that writes it, so no atomic
+//! written (`take_in`), and whoever gives it back says what is new (`publish`). Every word has one end that writes it, so no atomic
 //! operation goes over the wire.
 //!
 //! - Bytes: `frames`. A send returns when the peer's memory has them, so they are there though the sender is killed.
-//! - Sleeping: the wish for a bell is written to the peer, then its own words are read back over the wire (`wish`). A peer that did not see
-//!   the wish when it looked had said what it wrote before, and that is seen.
+//! - Sleeping: the wake request for a wake byte is written to the peer, then its own words are read back over the wire (`request`). A peer that did not see
+//!   the wake request when it looked had said what it wrote before, and that is seen.
 //! - Switching: the receiver takes no more, and the sender says so and sends the rest again (`AGAIN`); or the sender ends the ring at its
-//!   head (`END`), and what lies there is still read. Whoever sends says one of the two, once, with the number of its bells. A sender that
+//!   head (`END`), and what lies there is still read. Whoever sends says one of the two, once, with the number of its wake bytes. A sender that
 //!   leaves while bytes are unread first takes no more itself, which the peer answers in kind at its next call; `END` it says where
 //!   nobody answers, or nothing is unread. If both ends switch at once, `END` stands, and the receiver reads on up to there.
 
 mod frames;
-mod meet;
+mod handshake;
 mod nic;
 #[cfg(any(test, fuzzing))]
 pub mod parts;
@@ -28,20 +28,20 @@ use overside_ibv::{Card, Wire};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::bells;
 use crate::iovecs::Cursor;
 use crate::layout::{PAGE, SWITCHED, Shared};
 use crate::ring::Corrupt;
-use crate::{kernel, pace};
+use crate::wake;
+use crate::{kernel, spin};
 
 use frames::{Incoming, Memory, Outgoing};
 use words::{
-    ANSWERED, BACK, BYTES, Block, ENDING, FINAL, FREED, GONE, HEAD, PRESENT, RESET, RUNG, START, TAKEN, WISH,
-    WISH_NUMBER, Words,
+    ANSWERED, BACK, BYTES, Block, ENDING, FINAL, FREED, GONE, HEAD, ISSUED, PRESENT, REQUEST, REQUEST_NUMBER, RESET,
+    START, TAKEN, Words,
 };
 
 pub(crate) use frames::RING;
-pub(crate) use meet::{introduce, step};
+pub(crate) use handshake::{introduce, step};
 pub(crate) use nic::{find, is_asked_for};
 pub(crate) use words::{AGAIN, END};
 
@@ -58,7 +58,7 @@ pub(crate) enum Fate {
 
 /// What a connection to another host has beside the words that the rest of the library sees.
 #[derive(Debug)]
-pub(crate) struct Far {
+pub(crate) struct Remote {
     wire: Wire,
     base: NonNull<u8>,
     end: usize,
@@ -71,10 +71,10 @@ pub(crate) struct Far {
     said: Words,
     written: Words,
     /// What the peer has said.
-    heard: Words,
-    /// The wish that stands, and its number.
-    wished: u64,
-    wish_number: u64,
+    received: Words,
+    /// The wake request that stands, and its number.
+    requested: u64,
+    request_number: u64,
     fate_out: u64,
     /// Bytes that the peer has written, as far as is known.
     announced: u64,
@@ -84,24 +84,24 @@ pub(crate) struct Far {
     corrupt: bool,
 }
 
-impl Far {
+impl Remote {
     /// Memory and a queue pair for a connection; nobody knows of them yet. Ended by `Shared::unmap`.
     fn create(means: &nic::Means, end: usize, here: Option<core::net::SocketAddr>) -> Result<Shared, Errno> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: [preload-far] a new mapping at an address of the system's choice. Shared: a forked child's copies move nothing.
+        // SAFETY: [preload-remote] a new mapping at an address of the system's choice. Shared: a forked child's copies move nothing.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), MAPPED, prot, flags) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        // SAFETY: [preload-far] both within the mapping, which `Shared::unmap` ends after the wire.
+        // SAFETY: [preload-remote] both within the mapping, which `Shared::unmap` ends after the wire.
         let wire = unsafe {
             let part = |at: usize| (base.add(at), PAGE + RING as usize);
             Wire::new(&means.nic, part(INCOMING), part(OUTGOING), here)
         };
         let Ok(wire) = wire else {
-            // SAFETY: [preload-far] nobody else knows of it.
+            // SAFETY: [preload-remote] nobody else knows of it.
             let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), MAPPED) };
             return Err(Errno::NOMEM);
         };
-        let far = Box::new(Self {
+        let remote = Box::new(Self {
             wire,
             base,
             end,
@@ -111,16 +111,16 @@ impl Far {
             into: Incoming::default(),
             said: Words::default(),
             written: Words::default(),
-            heard: Words::default(),
-            wished: 0,
-            wish_number: 0,
+            received: Words::default(),
+            requested: 0,
+            request_number: 0,
             fate_out: 0,
             announced: 0,
             expecting: false,
             broken: false,
             corrupt: false,
         });
-        Ok(Shared::distant(base, NonNull::from(Box::leak(far))))
+        Ok(Shared::distant(base, NonNull::from(Box::leak(remote))))
     }
 
     pub(crate) fn card(&self) -> Card {
@@ -129,12 +129,12 @@ impl Far {
 
     /// Whether the peer's memory can be written. The accepting end, which is the last to know the other's card, waits for a word.
     fn may_write(&self) -> bool {
-        self.connected && !self.broken && (self.end == 0 || self.heard[BACK] != 0) && !self.wire.is_inherited()
+        self.connected && !self.broken && (self.end == 0 || self.received[BACK] != 0) && !self.wire.is_inherited()
     }
 
     /// Whether the peer has said anything by the device.
-    fn has_heard(&self) -> bool {
-        self.heard[BACK] != 0
+    fn has_received(&self) -> bool {
+        self.received[BACK] != 0
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -161,17 +161,17 @@ impl Far {
         self.announced > shared.head(self.end ^ 1).load(Ordering::Relaxed)
     }
 
-    /// How the receiving direction ends, with the number of bells in the kernel's stream.
+    /// How the receiving direction ends, with the number of wake bytes in the kernel's stream.
     pub(crate) fn fate(&self) -> (Fate, u64) {
-        let fate = match self.heard[FINAL] {
+        let fate = match self.received[FINAL] {
             0 | ENDING => Fate::Unknown,
             AGAIN => Fate::Again,
             end => Fate::End(end - END),
         };
-        (fate, self.heard[RUNG])
+        (fate, self.received[ISSUED])
     }
 
-    /// Whether this end has said how its direction ends: it rings no more.
+    /// Whether this end has said how its direction ends: it sends no more wake bytes.
     pub(crate) fn has_said_fate(&self) -> bool {
         self.fate_out != 0
     }
@@ -183,11 +183,11 @@ impl Far {
         }
         self.fd = fd;
         self.broken |= self.wire.reap().is_err();
-        if let Some(words) = self.mirror().load(self.heard[BACK]) {
+        if let Some(words) = self.mirror().load(self.received[BACK]) {
             // A copy that was on its way when the peer was asked may say less than the answer did.
             self.expecting = self.expecting && self.answer_exceeds(&words);
             self.corrupt |= self.hear(shared, &words).is_err();
-            self.heard = words;
+            self.received = words;
         }
         let peer = self.end ^ 1;
         match self.into.arrived(self.ring()) {
@@ -206,9 +206,10 @@ impl Far {
         shared.present(peer).store(words[PRESENT] & 1, Ordering::Release);
         shared.start(peer).store(words[START], Ordering::Release);
         // Taken out when they are told to the program.
-        for (now, before, word) in
-            [(words[RESET], self.heard[RESET], shared.reset(peer)), (words[GONE], self.heard[GONE], shared.gone(peer))]
-        {
+        for (now, before, word) in [
+            (words[RESET], self.received[RESET], shared.reset(peer)),
+            (words[GONE], self.received[GONE], shared.gone(peer)),
+        ] {
             if now != before {
                 word.store(now & 1, Ordering::Release);
             }
@@ -225,17 +226,17 @@ impl Far {
             }
             shared.tail(end).store(taken | SWITCHED, Ordering::Release);
         }
-        let mine = shared.bell(end);
-        let fulfilled = words[ANSWERED] >= self.wish_number;
-        let wishes = if fulfilled { 0 } else { mine.load(Ordering::Relaxed) & bells::WISHES };
+        let mine = shared.wake_word(end);
+        let fulfilled = words[ANSWERED] >= self.request_number;
+        let requests = if fulfilled { 0 } else { mine.load(Ordering::Relaxed) & wake::REQUESTS };
         if fulfilled {
-            self.wished = 0;
+            self.requested = 0;
         }
-        mine.store(bells::counted(words[RUNG], wishes), Ordering::SeqCst);
-        if words[WISH_NUMBER] != self.heard[WISH_NUMBER] {
-            let theirs = shared.bell(peer);
-            let rung = bells::rung(theirs);
-            theirs.store(bells::counted(rung, words[WISH] & (bells::DATA | bells::ROOM)), Ordering::SeqCst);
+        mine.store(wake::counted(words[ISSUED], requests), Ordering::SeqCst);
+        if words[REQUEST_NUMBER] != self.received[REQUEST_NUMBER] {
+            let theirs = shared.wake_word(peer);
+            let issued = wake::issued(theirs);
+            theirs.store(wake::counted(issued, words[REQUEST] & (wake::DATA | wake::ROOM)), Ordering::SeqCst);
         }
         let head = shared.head(peer).load(Ordering::Relaxed);
         let ends = words[FINAL].wrapping_sub(END);
@@ -261,19 +262,19 @@ impl Far {
         let pending = tail & SWITCHED == 0 && (fate == Fate::End(tail) || self.announced > head);
         let news = pending || self.expecting || self.corrupt || self.broken && fate == Fate::Unknown;
         shared.next_frame().store(self.into.next().unwrap_or(u64::MAX), Ordering::Relaxed);
-        shared.copies().store(self.heard[BACK], Ordering::Relaxed);
+        shared.copies().store(self.received[BACK], Ordering::Relaxed);
         shared.news().store(u64::from(news), Ordering::Relaxed);
     }
 
     /// Writes down what this end has to say; true when the peer must be told.
     fn speak(&mut self, shared: &Shared) -> bool {
         let (end, peer) = (self.end, self.end ^ 1);
-        let wishes = shared.bell(end).load(Ordering::Relaxed) & (bells::DATA | bells::ROOM);
-        if wishes != self.wished {
-            (self.wished, self.wish_number) = (wishes, self.wish_number + 1);
+        let requests = shared.wake_word(end).load(Ordering::Relaxed) & (wake::DATA | wake::ROOM);
+        if requests != self.requested {
+            (self.requested, self.request_number) = (requests, self.request_number + 1);
         }
-        let theirs = shared.bell(peer).load(Ordering::Relaxed);
-        let answered = theirs & (bells::DATA | bells::ROOM) == 0;
+        let theirs = shared.wake_word(peer).load(Ordering::Relaxed);
+        let answered = theirs & (wake::DATA | wake::ROOM) == 0;
         let mut words = self.said;
         for (which, value) in [
             (PRESENT, shared.present(end).load(Ordering::Relaxed)),
@@ -281,10 +282,10 @@ impl Far {
             (HEAD, shared.head(end).load(Ordering::Relaxed)),
             (TAKEN, shared.tail(peer).load(Ordering::Relaxed)),
             (FREED, self.into.freed()),
-            (WISH, wishes),
-            (WISH_NUMBER, self.wish_number),
-            (RUNG, theirs / bells::ONE),
-            (ANSWERED, if answered { self.heard[WISH_NUMBER] } else { self.said[ANSWERED] }),
+            (REQUEST, requests),
+            (REQUEST_NUMBER, self.request_number),
+            (ISSUED, theirs / wake::ONE),
+            (ANSWERED, if answered { self.received[REQUEST_NUMBER] } else { self.said[ANSWERED] }),
             (FINAL, self.fate_out),
             (RESET, shared.reset(end).load(Ordering::Relaxed)),
             (GONE, shared.gone(end).load(Ordering::Relaxed)),
@@ -301,13 +302,13 @@ impl Far {
         let differs = |which: usize| self.said.get(which) != self.written.get(which);
         let switched = (self.said[TAKEN] ^ self.written[TAKEN]) & SWITCHED != 0;
         // A peer that leaves waits for it.
-        let leaves = self.heard[TAKEN] & SWITCHED != 0;
+        let leaves = self.received[TAKEN] & SWITCHED != 0;
         let room = self.said[FREED] - self.written[FREED] >= if leaves { 1 } else { RING / 4 };
-        switched || room || [PRESENT, START, WISH_NUMBER, RUNG, FINAL, RESET, GONE].into_iter().any(differs)
+        switched || room || [PRESENT, START, REQUEST_NUMBER, ISSUED, FINAL, RESET, GONE].into_iter().any(differs)
     }
 
     /// Says what is new, and begins to write it to the peer when that must not wait.
-    fn begin_to_tell(&mut self, shared: &Shared) {
+    fn begin_to_publish(&mut self, shared: &Shared) {
         if self.speak(shared) && self.may_write() {
             self.broken |= !self.is_there_room() || self.wire.write(OWN, MIRROR, BYTES).is_err();
             self.written = self.said;
@@ -315,9 +316,9 @@ impl Far {
     }
 
     /// Says what is new. With `patience_ns`, so long at most until the peer has all that was written.
-    pub(crate) fn tell(&mut self, shared: &Shared, patience_ns: u64) {
+    pub(crate) fn publish(&mut self, shared: &Shared, patience_ns: u64) {
         if !self.wire.is_inherited() {
-            self.begin_to_tell(shared);
+            self.begin_to_publish(shared);
             self.settle(patience_ns);
             self.note(shared);
         }
@@ -336,7 +337,7 @@ impl Far {
             std::hint::spin_loop();
             looks += 1;
             if looks.is_multiple_of(LOOKS_A_TURN) {
-                let now = pace::now_ns();
+                let now = spin::now_ns();
                 until = if until == 0 { now + patience_ns } else { until };
                 if now >= until || kernel::is_over(self.fd) {
                     return false;
@@ -351,17 +352,17 @@ impl Far {
         self.wire.has_room() || self.settle(STUCK_NS) || self.wire.has_room()
     }
 
-    /// Asks for a bell. The caller looks once more afterwards: what the peer had written before it could see the wish is news then.
-    pub(crate) fn wish(&mut self, shared: &Shared, wish: u64) {
-        let mine = shared.bell(self.end);
-        if mine.load(Ordering::Relaxed) & wish == wish && self.wished & wish == wish {
+    /// Asks for a wake byte. The caller looks once more afterwards: what the peer had written before it could see the wake request is news then.
+    pub(crate) fn request(&mut self, shared: &Shared, request: u64) {
+        let mine = shared.wake_word(self.end);
+        if mine.load(Ordering::Relaxed) & request == request && self.requested & request == request {
             return;
         }
-        bells::arm(mine, wish);
+        wake::arm(mine, request);
         if self.fate().0 != Fate::Unknown || !self.may_write() {
             return;
         }
-        self.begin_to_tell(shared);
+        self.begin_to_publish(shared);
         let asked = self.is_there_room() && self.wire.read(OWN, ANSWER, BYTES).is_ok() && self.settle(STUCK_NS);
         self.expecting = !asked;
         if asked {
@@ -370,7 +371,7 @@ impl Far {
             let word = |which: usize| answer.word(which).load(Ordering::Acquire);
             self.announced = self.announced.max(word(HEAD).min(most));
             self.corrupt |= self.freed(shared, word(FREED)).is_err();
-            self.expecting = self.answer_exceeds(&self.heard);
+            self.expecting = self.answer_exceeds(&self.received);
         }
         self.note(shared);
     }
@@ -381,7 +382,7 @@ impl Far {
         let exceeds =
             |which: usize| words.get(which).is_some_and(|word| answer.word(which).load(Ordering::Acquire) > *word);
         let switched = answer.word(TAKEN).load(Ordering::Acquire) & !words[TAKEN] & SWITCHED != 0;
-        switched && self.fate_out == 0 || [PRESENT, START, RUNG, FINAL].into_iter().any(exceeds)
+        switched && self.fate_out == 0 || [PRESENT, START, ISSUED, FINAL].into_iter().any(exceeds)
     }
 
     /// Frames and writes what finds room. Returns the bytes.
@@ -398,9 +399,9 @@ impl Far {
             let parts = [(0, body), (body, len - body)];
             for (from, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
                 let (at, len) = (at + from as usize, len as usize);
-                let until = pace::now_ns() + STUCK_NS;
+                let until = spin::now_ns() + STUCK_NS;
                 while !*broken && !wire.has_room() {
-                    *broken |= wire.reap().is_err() || pace::now_ns() > until;
+                    *broken |= wire.reap().is_err() || spin::now_ns() > until;
                     rustix::thread::sched_yield();
                 }
                 *broken |= *broken || wire.write(at, at, len).is_err();
@@ -412,9 +413,9 @@ impl Far {
         bytes
     }
 
-    /// Before it is decided whether the peer needs a bell: says what there is, then brings in the wish. The peer does it the other way
+    /// Before it is decided whether the peer needs a wake byte: says what there is, then brings in the wake request. The peer does it the other way
     /// round, so one of the two is seen.
-    pub(crate) fn look_for_wishes(&mut self, shared: &Shared) {
+    pub(crate) fn look_for_requests(&mut self, shared: &Shared) {
         if !self.wire.is_inherited() {
             self.speak(shared);
             fence(Ordering::SeqCst);
@@ -439,20 +440,20 @@ impl Far {
     }
 
     /// Says how the sending direction ends: `AGAIN`, what the peer has not taken is sent again through the kernel; `END` and more, it is
-    /// read from the ring up to there. With `rings`, returns whether one more bell is to be rung, the last.
+    /// read from the ring up to there. With `rings`, returns whether one more wake byte is to be sent, the last.
     pub(crate) fn end(&mut self, shared: &Shared, fate: u64, rings: bool) -> bool {
         if self.fate_out != 0 {
             return false;
         }
-        // A peer that goes to sleep now sees this, or its wish is seen here.
+        // A peer that goes to sleep now sees this, or its wake request is seen here.
         self.own().word(FINAL).store(ENDING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let fd = self.fd;
         self.take_in(shared, fd);
         let rings =
-            rings && self.may_write() && bells::claim(shared.bell(self.end ^ 1), bells::DATA | bells::ROOM).bell;
+            rings && self.may_write() && wake::claim(shared.wake_word(self.end ^ 1), wake::DATA | wake::ROOM).byte;
         self.fate_out = fate;
-        self.tell(shared, STUCK_NS);
+        self.publish(shared, STUCK_NS);
         rings
     }
 
@@ -462,33 +463,33 @@ impl Far {
     }
 
     fn part(&self, at: usize) -> NonNull<u8> {
-        // SAFETY: [preload-far] within the mapping.
+        // SAFETY: [preload-remote] within the mapping.
         unsafe { self.base.add(at) }
     }
 
     fn ring(&self) -> Memory {
-        // SAFETY: [preload-far] behind the page with the peer's words.
+        // SAFETY: [preload-remote] behind the page with the peer's words.
         unsafe { Memory::new(self.part(INCOMING + PAGE)) }
     }
 
     fn image(&self) -> Memory {
-        // SAFETY: [preload-far] behind the page with our words.
+        // SAFETY: [preload-remote] behind the page with our words.
         unsafe { Memory::new(self.part(OUTGOING + PAGE)) }
     }
 
     fn mirror(&self) -> Block {
-        // SAFETY: [preload-far] within the incoming memory.
+        // SAFETY: [preload-remote] within the incoming memory.
         unsafe { Block::new(self.part(INCOMING + MIRROR).as_ptr()) }
     }
 
     /// What the peer said of itself when it was last asked.
     fn answer(&self) -> Block {
-        // SAFETY: [preload-far] within the outgoing memory.
+        // SAFETY: [preload-remote] within the outgoing memory.
         unsafe { Block::new(self.part(OUTGOING + ANSWER).as_ptr()) }
     }
 
     fn own(&self) -> Block {
-        // SAFETY: [preload-far] within the outgoing memory.
+        // SAFETY: [preload-remote] within the outgoing memory.
         unsafe { Block::new(self.part(OUTGOING + OWN).as_ptr()) }
     }
 }
@@ -496,7 +497,7 @@ impl Far {
 /// Whether there may be something new, for who watches without the lock.
 #[inline]
 pub(crate) fn is_new(shared: &Shared) -> bool {
-    // SAFETY: [preload-far] mapped as long as anybody watches.
+    // SAFETY: [preload-remote] mapped as long as anybody watches.
     let (ring, mirror) = unsafe {
         let base = shared.base();
         (Memory::new(base.add(INCOMING + PAGE)), Block::new(base.add(INCOMING + MIRROR).as_ptr()))
@@ -511,12 +512,12 @@ pub(crate) fn is_new(shared: &Shared) -> bool {
 ///
 /// # Safety
 /// Nobody uses it, or `shared`, any more.
-pub(crate) unsafe fn destroy(shared: &Shared, far: NonNull<Far>) {
-    // SAFETY: [preload-far] made by `create`, and ended once.
-    let mut far = unsafe { Box::from_raw(far.as_ptr()) };
-    far.tell(shared, STUCK_NS);
-    drop(far);
-    // SAFETY: [preload-far] the wire is gone.
+pub(crate) unsafe fn destroy(shared: &Shared, remote: NonNull<Remote>) {
+    // SAFETY: [preload-remote] made by `create`, and ended once.
+    let mut remote = unsafe { Box::from_raw(remote.as_ptr()) };
+    remote.publish(shared, STUCK_NS);
+    drop(remote);
+    // SAFETY: [preload-remote] the wire is gone.
     let _ = unsafe { rustix::mm::munmap(shared.base().as_ptr().cast(), MAPPED) };
 }
 

@@ -2,16 +2,16 @@
 //!
 //! Sleeping and being woken costs some microseconds of processor time on each side, and on an idle core some tens of them of waiting. So
 //! a wait watches first for about what a sleep costs. If nothing has come by then it goes on watching and yielding: that takes the core
-//! from nobody, and whoever answers may be among those who want it. Where more want a core than there are (`crowd`), waits sleep soon. How far it goes on is halved by each time that was in vain, and tried to the full now
+//! from nobody, and whoever answers may be among those who want it. Where more want a core than there are (`oversubscription`), waits sleep soon. How far it goes on is halved by each time that was in vain, and tried to the full now
 //! and then: two ends that both sleep answer each other too late for a short watch, and would never find out that a longer one pays.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
-use crate::crowd::Crowd;
+use crate::oversubscription::Oversubscription;
 
 /// What the waits of one connection have taught.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SpinBudget {
     /// Waits in a row in vain.
     misses: AtomicU8,
     /// Watches of the first, short kind in a row that were in vain.
@@ -20,12 +20,12 @@ pub(crate) struct Pace {
     beside: AtomicU16,
 }
 
-/// Whether to sleep without a watch: in a crowd nearly every one is in vain, and some callers have much to do for one. Counts as a wait.
-pub(crate) fn is_in_vain(pace: &Pace) -> bool {
-    if pace.briefly() || !CROWD.is_there(now_ns()) {
+/// Whether to sleep without a watch: in a oversubscription nearly every one is in vain, and some callers have much to do for one. Counts as a wait.
+pub(crate) fn is_in_vain(spin: &SpinBudget) -> bool {
+    if spin.briefly() || !OVERSUBSCRIPTION.is_there(now_ns()) {
         return false;
     }
-    pace.missed_briefly();
+    spin.missed_briefly();
     true
 }
 
@@ -38,49 +38,54 @@ pub(crate) fn processor() -> u64 {
 
 /// Watches until something stirs, or until that pays no longer. `beside`: whoever is waited for was last seen on this very core, where
 /// watching only keeps it from running.
-pub(crate) fn watch(pace: &Pace, beside: bool, stirring: impl Fn() -> bool) -> bool {
-    watch_among(&CROWD, pace, beside, stirring)
+pub(crate) fn watch(spin: &SpinBudget, beside: bool, stirring: impl Fn() -> bool) -> bool {
+    watch_among(&OVERSUBSCRIPTION, spin, beside, stirring)
 }
 
-fn watch_among(crowd: &Crowd, pace: &Pace, beside: bool, stirring: impl Fn() -> bool) -> bool {
+fn watch_among(
+    oversubscription: &Oversubscription,
+    spin: &SpinBudget,
+    beside: bool,
+    stirring: impl Fn() -> bool,
+) -> bool {
     if !beside {
         // Time passes without a look at the clock: a message that is on its way comes within the first few.
-        if pace.briefly() {
+        if spin.briefly() {
             for _ in 0..BRIEF_PAUSES {
                 if stirring() {
-                    pace.paid();
+                    spin.paid();
                     return true;
                 }
                 std::hint::spin_loop();
             }
         }
-        pace.missed_briefly();
+        spin.missed_briefly();
     }
     let begun = now_ns();
-    if crowd.is_there(begun) {
+    if oversubscription.is_there(begun) {
         return stirring();
     }
-    pace.brief_misses.store(0, Ordering::Relaxed);
-    let limit_ns = pace.limit_ns();
+    spin.brief_misses.store(0, Ordering::Relaxed);
+    let limit_ns = spin.limit_ns();
     let mut now = begun;
     while now.saturating_sub(begun) < limit_ns {
         rustix::thread::sched_yield();
         let yielded_ns = now_ns().saturating_sub(now);
         let found = stirring();
         if yielded_ns > SLICE_NS {
-            crowd.found();
+            oversubscription.found();
             return found;
         }
         if found || !beside && (0..PAUSES_A_YIELD).any(|_| stirs_after_a_pause(&stirring)) {
-            pace.paid();
+            spin.paid();
             return true;
         }
         now = now_ns();
     }
     if now > begun {
-        crowd.none();
+        oversubscription.none();
     }
-    pace.missed();
+    spin.missed();
     stirring()
 }
 
@@ -90,7 +95,7 @@ fn stirs_after_a_pause(stirring: &impl Fn() -> bool) -> bool {
     stirring()
 }
 
-impl Pace {
+impl SpinBudget {
     pub(crate) const fn new() -> Self {
         Self { misses: AtomicU8::new(0), brief_misses: AtomicU8::new(0), beside: AtomicU16::new(0) }
     }
@@ -167,7 +172,7 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// Processors are the machine's, so what is learned of them holds for all connections.
-static CROWD: Crowd = Crowd::new();
+static OVERSUBSCRIPTION: Oversubscription = Oversubscription::new();
 
 /// About 4 µs: what sleeping and being woken costs in processor time.
 const BRIEF_PAUSES: u32 = 100;
@@ -194,44 +199,44 @@ mod tests {
 
     #[test]
     fn watching_in_vain_is_shortened_and_tried_to_the_full_again_for_ever() {
-        let pace = Pace::new();
+        let spin = SpinBudget::new();
         let limits: Vec<u64> = (0..200)
             .map(|_| {
-                let limit = pace.limit_ns();
-                pace.missed();
+                let limit = spin.limit_ns();
+                spin.missed();
                 limit
             })
             .collect();
         assert_eq!(limits[..7], [LONGEST_NS, 80_000, 40_000, 20_000, 10_000, 0, 0]);
         let trials = limits[7..].iter().filter(|limit| **limit == LONGEST_NS).count();
         assert!((5..=8).contains(&trials) && limits[7..].iter().all(|limit| [0, LONGEST_NS].contains(limit)));
-        pace.paid();
-        assert_eq!(pace.limit_ns(), LONGEST_NS);
+        spin.paid();
+        assert_eq!(spin.limit_ns(), LONGEST_NS);
     }
 
     #[test]
     fn ends_on_one_core_part_now_and_then() {
-        let pace = Pace::new();
-        let sleeps: Vec<usize> = (1..5000).filter(|_| pace.is_to_part(true)).collect();
+        let spin = SpinBudget::new();
+        let sleeps: Vec<usize> = (1..5000).filter(|_| spin.is_to_part(true)).collect();
         assert_eq!(sleeps.len(), 15, "at 8, 16 … 1024 and then every 512");
-        let pace = Pace::new();
-        assert_eq!((1..2000).filter(|_| pace.is_to_part(true)).take(4).collect::<Vec<_>>(), [8, 16, 32, 64]);
-        assert!(!pace.is_to_part(false) && !pace.is_to_part(true), "it begins anew");
+        let spin = SpinBudget::new();
+        assert_eq!((1..2000).filter(|_| spin.is_to_part(true)).take(4).collect::<Vec<_>>(), [8, 16, 32, 64]);
+        assert!(!spin.is_to_part(false) && !spin.is_to_part(true), "it begins anew");
     }
 
     #[test]
-    fn in_a_crowd_the_short_watch_that_is_in_vain_is_made_now_and_then_only() {
-        let (crowd, pace, looks) = (Crowd::new(), Pace::new(), Cell::new(0u32));
-        (0..20).for_each(|_| crowd.found());
+    fn when_oversubscribed_the_short_watch_that_is_in_vain_is_made_now_and_then_only() {
+        let (oversubscription, spin, looks) = (Oversubscription::new(), SpinBudget::new(), Cell::new(0u32));
+        (0..20).for_each(|_| oversubscription.found());
         for _ in 0..1000 {
-            assert!(!watch_among(&crowd, &pace, false, || {
+            assert!(!watch_among(&oversubscription, &spin, false, || {
                 looks.set(looks.get() + 1);
                 false
             }));
         }
         assert!((1000 + 25 * BRIEF_PAUSES..1000 + 35 * BRIEF_PAUSES).contains(&looks.get()), "{}", looks.get());
-        assert!(watch_among(&crowd, &pace, true, || true), "one look is made always");
-        let pace = Pace::new();
-        assert!(watch_among(&crowd, &pace, false, || true) && pace.briefly());
+        assert!(watch_among(&oversubscription, &spin, true, || true), "one look is made always");
+        let spin = SpinBudget::new();
+        assert!(watch_among(&oversubscription, &spin, false, || true) && spin.briefly());
     }
 }

@@ -8,9 +8,9 @@
 //!   to the kernel; what that does not take has not been sent.
 //! - A sender that leaves gives what is unread to the kernel, if that takes all of it, and puts the border before it; else it puts
 //!   the border at the head.
-//! - Where another program will read the socket (`pour`), the receiver puts the border before what is unread, and has it sent again.
+//! - Where another program will read the socket (`resend`), the receiver puts the border before what is unread, and has it sent again.
 //!
-//! Bells that are in the kernel's stream are counted (`bells`), so exactly those are dropped.
+//! Wake bytes that are in the kernel's stream are counted (`wake_bytes`), so exactly those are dropped.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -20,23 +20,23 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
-use crate::again;
-use crate::bells;
-use crate::chime;
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::epoll;
-use crate::far::{self, AGAIN, END, Fate};
+use crate::eventfd;
 use crate::fault::{self, Fault};
+use crate::futex;
 use crate::kernel;
 use crate::layout::{SWITCHED, Shared, UNREAD_MAX};
 use crate::leaving::{self, Action, Event, Find, Leave, Push, Pushed, Unread};
-use crate::meeting;
-use crate::near;
-use crate::pour;
 use crate::real;
+use crate::reattach;
+use crate::remote::{self, AGAIN, END, Fate};
+use crate::rendezvous;
+use crate::resend;
 use crate::state::{Begun, Incoming, Life, Outgoing, Source};
 use crate::table;
+use crate::wake;
 
 /// Ends acceleration of this connection; what is unread is taken along.
 pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
@@ -45,10 +45,10 @@ pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
 
 pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread: Unread) {
     match held.life() {
-        Life::Apart | Life::Met { .. } | Life::Resting(_) => {
+        Life::Unattached | Life::Attached { .. } | Life::Resting(_) => {
             held.reason = reason;
             held.counts().spoil();
-            meeting::call_off(held);
+            rendezvous::cancel(held);
             let left = held.shared();
             held.set_life(Life::Plain(left));
         }
@@ -57,9 +57,9 @@ pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread:
                 held.reason = reason;
             }
             match reason {
-                Reason::Fork => again::promise(&shared),
+                Reason::Fork => reattach::promise(&shared),
                 Reason::Peer => {}
-                _ => again::end(&shared),
+                _ => reattach::end(&shared),
             }
             leave_ring(held, fd, &shared, unread);
         }
@@ -68,28 +68,28 @@ pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread:
 }
 
 fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
-    // A bell of ours means something only behind a counted start.
+    // A wake byte of ours means something only behind a counted start.
     if shared.present(held.peer()).load(Ordering::Acquire) == 1 {
         start_now(held, shared);
     }
     switch_in_with(held, shared, unread);
     let leaves = !held.outgoing.has_left();
     let fits = leaves && stop_sending(held, fd, shared);
-    if fits && fault::is_planted(Fault::RingsLate) {
+    if fits && fault::is_planted(Fault::NotifiesLate) {
         push_all(held, fd, shared);
     }
     if leaves {
         // Another thread may wait in poll for room, of which nobody would tell it any more.
-        if held.connection.listeners.any() {
-            chime::pass_on(held.connection);
+        if held.connection.pollers.any() {
+            eventfd::pass_on(held.connection);
         }
     }
     // The peer may sleep for room in a ring that is not used any more, or has our unread bytes to send again. One that finds nothing
-    // of that to do is not woken: what it sleeps for comes through the kernel, and a bell that it has not read when it is killed would
+    // of that to do is not woken: what it sleeps for comes through the kernel, and a wake byte that it has not read when it is killed would
     // make a reset of its end. One that is gone would do so, too. Before any byte of ours goes to the stream: of what is there the peer
-    // takes so many for bells as it has counted.
-    if (shared.is_far() || held.rest() > 0 || pour::due(held, shared) > 0) && !kernel::is_over(fd) {
-        ring(held, fd, shared, bells::DATA | bells::ROOM);
+    // takes so many for wake bytes as it has counted.
+    if (shared.is_remote() || held.rest() > 0 || resend::due(held, shared) > 0) && !kernel::is_over(fd) {
+        ring(held, fd, shared, wake::DATA | wake::ROOM);
     }
     if fits {
         push_all(held, fd, shared);
@@ -108,21 +108,21 @@ fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
         return;
     }
     let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
-    let again = shared.is_far() || fault::is_planted(Fault::LeavesUnread);
+    let again = shared.is_remote() || fault::is_planted(Fault::LeavesUnread);
     let mut leave = Leave::new(if again { Unread::SentAgain } else { unread }, tail);
     leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
     held.counts().border.store(tail, Ordering::Release);
     held.counts().taken.store(tail, Ordering::Release);
-    if shared.is_far() {
+    if shared.is_remote() {
         held.incoming = Incoming::Unsettled;
     } else {
-        held.incoming = Incoming::Left { bells: leave.bells };
+        held.incoming = Incoming::Left { wake_bytes: leave.wake_bytes };
         // A peer that lies about it has broken the connection.
         match leave.border.checked_sub(tail).filter(|unread| *unread <= UNREAD_MAX) {
             Some(_) => held.counts().border.store(leave.border, Ordering::Release),
             None => (held.reason, held.error) = (Reason::Corrupt, Some(Errno::CONNRESET)),
         }
-        near::wake(shared.bell(own));
+        futex::wake(shared.wake_word(own));
     }
 }
 
@@ -147,13 +147,13 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
             Event::Done
         }
         Action::SayBorder(border) => {
-            pour::mark_giving(shared, direction, true);
+            resend::mark_giving(shared, direction, true);
             held.counts().border.store(border, Ordering::SeqCst);
             Event::Done
         }
         Action::SayPushed(position) => {
             shared.pushed(direction).store(position.saturating_add(1), Ordering::SeqCst);
-            pour::mark_giving(shared, direction, false);
+            resend::mark_giving(shared, direction, false);
             Event::Done
         }
         Action::Switch => Event::Word(shared.tail(direction).fetch_or(SWITCHED, Ordering::SeqCst)),
@@ -162,7 +162,7 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
             let before = shared.tail(direction).fetch_update(Ordering::SeqCst, Ordering::SeqCst, there);
             Event::Word(before.map_or_else(|word| word, |_| position | SWITCHED))
         }
-        Action::Disarm => Event::Word(bells::disarm(shared.bell(receiver))),
+        Action::Disarm => Event::Word(wake::disarm(shared.wake_word(receiver))),
         Action::Release => {
             shared.pusher(direction).store(0, Ordering::SeqCst);
             Event::Done
@@ -172,7 +172,7 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
             Event::Done
         }
         Action::Room(bytes) if kernel::takes(fd, bytes) => Event::Done,
-        Action::Room(_) | Action::Claim | Action::Borrow | Action::GiveBell | Action::Give { .. } => Event::Refused,
+        Action::Room(_) | Action::Claim | Action::Borrow | Action::GiveWakeByte | Action::Give { .. } => Event::Refused,
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
 /// whoever reads the socket; else the peer reads it from the ring. True if it is to be pushed.
 pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
     let end = held.end;
-    if shared.is_far() {
+    if shared.is_remote() {
         let word = shared.tail(end).fetch_or(SWITCHED, Ordering::SeqCst);
         let rings = held.outgoing.has_begun();
         end_out(held, word, rings);
@@ -203,17 +203,17 @@ fn find(held: &mut Inner, fd: c_int, shared: &Shared, mut find: Find) -> bool {
 /// and stops where it is at its next call. False once it has taken all, or takes no more, or is not there.
 pub(crate) fn is_to_be_asked(held: &mut Held<'_>, fd: c_int) -> bool {
     let Some(shared) = held.ring() else { return false };
-    if !shared.is_far() || !held.outgoing.has_begun() || held.outgoing.has_left() || kernel::is_over(fd) {
+    if !shared.is_remote() || !held.outgoing.has_begun() || held.outgoing.has_left() || kernel::is_over(fd) {
         return false;
     }
     let end = held.end;
     let all_taken = held.out.taken(&shared, end).map_or(true, |taken| taken.switched || taken.tail == held.out.head);
-    if all_taken || shared.far(|far| far.is_broken()) == Some(true) {
+    if all_taken || shared.remote(|remote| remote.is_broken()) == Some(true) {
         return false;
     }
     if !held.incoming.has_left() {
         switch_in(held, &shared);
-        ring(held, fd, &shared, bells::DATA | bells::ROOM);
+        ring(held, fd, &shared, wake::DATA | wake::ROOM);
     }
     true
 }
@@ -237,7 +237,8 @@ fn end_out(held: &mut Inner, word: u64, rings: bool) {
     let resend = leaving::resend(word, head, held.out.in_ring_at_most());
     held.outgoing.leave(resend, head);
     if let Some(shared) = held.shared()
-        && let Some(rings) = shared.far(|far| far.end(&shared, if switched { AGAIN } else { END + head }, rings))
+        && let Some(rings) =
+            shared.remote(|remote| remote.end(&shared, if switched { AGAIN } else { END + head }, rings))
     {
         // Unless the peer has taken no more, it reads on in its own memory.
         held.outgoing.leave(if switched { resend } else { head }, head);
@@ -258,7 +259,7 @@ fn end_out(held: &mut Inner, word: u64, rings: bool) {
 pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.ring() else { return };
     let end = held.end;
-    if !held.outgoing.has_left() && shared.is_far() {
+    if !held.outgoing.has_left() && shared.is_remote() {
         let word = shared.tail(end).load(Ordering::SeqCst);
         if word & SWITCHED != 0 {
             note_out(held, word);
@@ -274,7 +275,7 @@ pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
 
 /// Of the last bytes that were written, how many the kernel has to be offered anew: the peer has left before them.
 pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -> u64 {
-    if shared.is_far() {
+    if shared.is_remote() {
         return 0;
     }
     if !held.outgoing.has_left() {
@@ -293,7 +294,7 @@ pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), E
     push_from(held, fd, shared, from, 0).0
 }
 
-/// The same of what lies behind a position, and bells first; of the last `own` bytes, what the kernel does not take is taken back.
+/// The same of what lies behind a position, and wake bytes first; of the last `own` bytes, what the kernel does not take is taken back.
 fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) -> (Result<(), Errno>, u64) {
     if held.outgoing.owed() == 0 && from >= held.out.head {
         return (Ok(()), 0);
@@ -302,7 +303,7 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
     let mut push = Push::new(held.out.head, from, held.outgoing.owed(), own);
     leaving::run(&mut push, |action| match action {
         Action::Claim => {
-            let claimed = pour::claim(held, shared);
+            let claimed = resend::claim(held, shared);
             if claimed == Event::Broken {
                 broken = Errno::CONNRESET;
                 held.error = Some(Errno::CONNRESET);
@@ -310,27 +311,27 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
             }
             claimed
         }
-        Action::GiveBell | Action::Give { .. } => {
+        Action::GiveWakeByte | Action::Give { .. } => {
             let (at, len) = match action {
                 Action::Give { from, .. } => held.out.written(shared, end, from),
-                _ => ((&raw const BELL).cast_mut(), 1),
+                _ => ((&raw const WAKE_BYTE).cast_mut(), 1),
             };
-            if action != Action::GiveBell {
-                pour::mark_giving(shared, end, true);
+            if action != Action::GiveWakeByte {
+                resend::mark_giving(shared, end, true);
             }
             let given = kernel::give(fd, at, len);
-            if action != Action::GiveBell && given.is_err() {
-                pour::mark_giving(shared, end, false);
+            if action != Action::GiveWakeByte && given.is_err() {
+                resend::mark_giving(shared, end, false);
             }
             match given {
                 Ok(sent) => {
                     held.count_sent(sent);
-                    if action == Action::GiveBell { Event::Done } else { Event::Word(sent as u64) }
+                    if action == Action::GiveWakeByte { Event::Done } else { Event::Word(sent as u64) }
                 }
                 Err(Errno::AGAIN) => Event::Refused,
                 Err(error) => {
                     broken = error;
-                    if action != Action::GiveBell {
+                    if action != Action::GiveWakeByte {
                         // The error was meant for the program.
                         held.error = (error != Errno::PIPE).then_some(error);
                     }
@@ -370,7 +371,7 @@ pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
         // One that has grown by itself; setting it would make it smaller.
         return f();
     }
-    let locked = meeting::option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+    let locked = rendezvous::option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
     let _ = sockopt::set_socket_send_buffer_size(fd, wanted);
     f();
     let _ = sockopt::set_socket_send_buffer_size(fd, before);
@@ -385,24 +386,24 @@ pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
 /// What a program may ask for where nobody has changed net.core.wmem_max.
 pub(crate) const MOST_BUFFER: usize = 212_992;
 
-/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a bell unread: it had taken all of our
-/// bytes, and since the ring began nothing but bells went its way through the kernel.
-pub(crate) fn is_of_a_bell(held: &mut Inner, shared: &Shared) -> bool {
+/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread: it had taken all of our
+/// bytes, and since the ring began nothing but wake bytes went its way through the kernel.
+pub(crate) fn is_of_a_wake_byte(held: &mut Inner, shared: &Shared) -> bool {
     let (end, peer) = (held.end, held.peer());
     let Some(Begun { given }) = held.outgoing.begun() else { return false };
-    let bells = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
+    let wake_bytes = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
     let begun = shared.start(end).load(Ordering::Relaxed).saturating_sub(1);
     held.error.is_none()
-        && !shared.is_far()
+        && !shared.is_remote()
         && shared.reset(peer).load(Ordering::Acquire) == 0
-        && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == bells
+        && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == wake_bytes
         && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
 }
 
 /// The kernel alone says how the stream ends from now on: a reset that is none is taken from it.
-fn take_reset_of_a_bell(held: &mut Inner, fd: c_int, shared: &Shared) {
+fn take_reset_of_a_wake_byte(held: &mut Inner, fd: c_int, shared: &Shared) {
     if kernel::events(fd, PollFlags::empty()).contains(PollFlags::ERR)
-        && is_of_a_bell(held, shared)
+        && is_of_a_wake_byte(held, shared)
         && let Some(error) = kernel::take_error(fd)
         && error != Errno::CONNRESET
     {
@@ -410,7 +411,7 @@ fn take_reset_of_a_bell(held: &mut Inner, fd: c_int, shared: &Shared) {
     }
 }
 
-/// Whether what the kernel calls a reset is one. It says so of a bell, too, that a killed peer had not read. Told once.
+/// Whether what the kernel calls a reset is one. It says so of a wake byte, too, that a killed peer had not read. Told once.
 pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
     let (end, peer) = (held.end, held.peer());
     let unread =
@@ -424,7 +425,7 @@ pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
 /// Between hosts, once the receiving direction is switched here: what the peer says of how it ends. False as long as that is not known;
 /// then, and when the ring is to be read on, nothing of the kernel's stream may be taken for bytes.
 pub(crate) fn is_settled(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
-    let Some((fate, bells)) = shared.far(|far| far.fate()) else { return true };
+    let Some((fate, wake_bytes)) = shared.remote(|remote| remote.fate()) else { return true };
     let reads_on = match fate {
         Fate::Again => false,
         Fate::End(position) => position != held.input.tail,
@@ -437,11 +438,11 @@ pub(crate) fn is_settled(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
         }
     };
     if reads_on {
-        shared.far(|far| far.read_on(shared));
+        shared.remote(|remote| remote.read_on(shared));
         held.incoming = Incoming::Open;
         return false;
     }
-    held.incoming = Incoming::Left { bells };
+    held.incoming = Incoming::Left { wake_bytes };
     true
 }
 
@@ -455,7 +456,7 @@ pub(crate) fn is_unsettled(held: &Inner) -> bool {
 pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Errno> {
     if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
         held.reason = Reason::Peer;
-        meeting::restore(held, fd);
+        rendezvous::restore(held, fd);
         epoll::restore(fd, held.connection);
         held.set_life(Life::Plain(Some(*shared)));
         return None;
@@ -479,38 +480,38 @@ fn break_connection(fd: c_int, unix: bool) {
     let _ = if unix { rustix::net::shutdown(fd, Shutdown::Both) } else { rustix::net::connect_unspec(fd) };
 }
 
-/// Sends bells that are counted but did not fit, and what must follow them.
+/// Sends wake bytes that are counted but did not fit, and what must follow them.
 pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     let Some(shared) = held.ring() else { return Ok(()) };
     push(held, fd, &shared)
 }
 
-/// What a bell is in the kernel's stream.
-static BELL: u8 = 0;
+/// What a wake byte is in the kernel's stream.
+static WAKE_BYTE: u8 = 0;
 
-/// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a bell when it sees one.
+/// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a wake byte when it sees one.
 #[inline]
-pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, wishes: u64) {
-    // One that only ever receives starts here, or its bells would mean nothing and the sender would sleep for ever.
-    if shared.far(|far| far.has_said_fate()) == Some(true) {
+pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, requests: u64) {
+    // One that only ever receives starts here, or its wake bytes would mean nothing and the sender would sleep for ever.
+    if shared.remote(|remote| remote.has_said_fate()) == Some(true) {
         return;
     }
     let can = held.outgoing.has_begun()
         || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
     if can {
-        shared.far(|far| far.look_for_wishes(shared));
-        let wake = bells::claim(shared.bell(held.peer()), wishes);
-        if wake.near {
-            near::wake(shared.bell(held.peer()));
+        shared.remote(|remote| remote.look_for_requests(shared));
+        let wake = wake::claim(shared.wake_word(held.peer()), requests);
+        if wake.futex {
+            futex::wake(shared.wake_word(held.peer()));
         }
-        if wake.chime {
-            chime::ring(held);
+        if wake.eventfd {
+            eventfd::ring(held);
         }
-        if wake.bell {
+        if wake.byte {
             let head = held.out.head;
             held.outgoing.owe(head);
-            // The peer knows of a bell before it hears it.
-            shared.far(|far| far.tell(shared, far::STUCK_NS));
+            // The peer knows of a wake byte before it comes.
+            shared.remote(|remote| remote.publish(shared, remote::STUCK_NS));
             let _ = pay(held, fd);
         }
     }
@@ -528,8 +529,8 @@ pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
 }
 
 /// Whether the peer may sleep, and cannot be told yet that its bytes are to be sent again: somebody is in the kernel with bytes of before our
-/// first bell, which nobody would know for one.
-pub(crate) fn is_unheard(held: &Inner, shared: &Shared) -> bool {
+/// first wake byte, which nobody would know for one.
+pub(crate) fn is_unnotified(held: &Inner, shared: &Shared) -> bool {
     held.outgoing.has_left()
         && !held.outgoing.has_begun()
         && held.sending > 0
@@ -542,7 +543,7 @@ pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
     if held.sending > 0 || held.outgoing.has_begun() || !held.outgoing.has_left() {
         return;
     }
-    ring(held, fd, &shared, bells::DATA | bells::ROOM);
+    ring(held, fd, &shared, wake::DATA | wake::ROOM);
     finish(held, fd);
 }
 
@@ -550,21 +551,21 @@ pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
 pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     let Some(shared) = held.ring() else { return true };
     let done = matches!(held.outgoing, Outgoing::Kernel { .. })
-        && held.incoming.bells().is_some_and(|bells| held.eaten() >= bells)
+        && held.incoming.wake_bytes().is_some_and(|wake_bytes| held.drained() >= wake_bytes)
         && matches!(held.source(&shared), Source::NotBegun | Source::Kernel)
-        && pour::due(held, &shared) == 0;
+        && resend::due(held, &shared) == 0;
     let reset = held.error.is_some() || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
-    if !done || reset || is_unheard(held, &shared) {
+    if !done || reset || is_unnotified(held, &shared) {
         return false;
     }
     // A vfork child has this memory, and not the descriptors that other threads have opened since: sets of epoll among them.
     if !table::is_ours() {
         return false;
     }
-    take_reset_of_a_bell(held, fd, &shared);
-    meeting::restore(held, fd);
+    take_reset_of_a_wake_byte(held, fd, &shared);
+    rendezvous::restore(held, fd);
     epoll::restore(fd, held.connection);
-    if !again::rest(held) {
+    if !reattach::rest(held) {
         held.set_life(Life::Plain(Some(shared)));
         release(held);
     }
@@ -573,7 +574,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
 
 /// Ends the mapping, if nobody looks at it without the lock, and what went with it.
 pub(crate) fn release(held: &mut Held<'_>) {
-    chime::drop_of(held);
+    eventfd::drop_of(held);
     if held.connection.watchers.load(Ordering::SeqCst) == 0
         && let Some(shared) = held.shared()
     {
@@ -598,7 +599,7 @@ mod tests {
         sockopt::set_socket_send_buffer_size(&small, 5000).unwrap();
         for socket in [unix.as_fd(), tcp.as_fd(), small.as_fd()] {
             let size = || sockopt::socket_send_buffer_size(socket).unwrap();
-            let lock = || meeting::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+            let lock = || rendezvous::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
             let before = (size(), lock());
             let mut during = 0;
             with_buffer_for(socket.as_raw_fd(), 50_000, || during = size());

@@ -1,7 +1,7 @@
 //! Two threads that sleep for one connection, and a peer that sends and takes: in every order.
 //!
-//! The steps are those of `poll`, `wait`, `epoll` and `quiet`, each as fine as another thread or
-//! process can come in between; the word is changed by `bells` itself. As in the kernel, who sleeps
+//! The steps are those of `poll`, `wait`, `epoll` and `drain_own`, each as fine as another thread or
+//! process can come in between; the word is changed by `wake_bytes` itself. As in the kernel, who sleeps
 //! goes on if what wakes him is there *when he runs*, not when it came.
 
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::word::Word;
 
-use crate::bells::{self, DATA, ROOM, Wake};
+use crate::wake::{self, DATA, ROOM, Wake};
 
 const GONE: u8 = 50;
 const WAITS: u8 = 20;
@@ -31,7 +31,7 @@ enum Kind {
 
 /// What a program does that is told of what it wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
+enum Reported {
     /// Takes all that is there, and waits again.
     Takes,
     /// The same, but the first has other things to do from then on, for ever.
@@ -42,15 +42,15 @@ enum Told {
 /// A fault that the model must find.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Who hears the eventfd reads it at once, and writes it again for others, once for what is new.
+    /// Who is woken by the eventfd reads it at once, and writes it again for others, once for what is new.
     OnceForNews,
     /// The wake byte is taken though others have not run yet.
     Impatient,
     /// The ends meet while a thread sleeps in the kernel that knows nothing of it.
-    MeetsEarly,
-    /// Wishes are taken back though others sleep.
-    HushesAlways,
-    /// Those in sets hear nothing of an eventfd that was read.
+    AttachesEarly,
+    /// Wake requests are taken back though others sleep.
+    DisarmsAlways,
+    /// Those in sets are told nothing of an eventfd that was read.
     SetsUntold,
     /// Sets are told by EPOLLOUT alone, whether the kernel grants it or not.
     Deaf,
@@ -61,10 +61,10 @@ struct Rules {
     kinds: [Kind; 2],
     wants: [u64; 2],
     /// Whether there are eventfds.
-    chimes: bool,
+    eventfds: bool,
     /// The kernel's buffer is full, so a set that asks for EPOLLOUT is not woken by that.
     full: bool,
-    told: Told,
+    reported: Reported,
     fault: Option<Fault>,
 }
 
@@ -83,10 +83,10 @@ struct World {
     met: bool,
     kernel: bool,
     /// The eventfd can be read; somebody knows; wake bytes that are unread.
-    rung: bool,
+    issued: bool,
     noted: bool,
     unread: u8,
-    heard: (u8, u8),
+    signalled: (u8, u8),
     /// Each thread: where it is, whether it is counted, and who the lock has.
     at: [u8; 2],
     counted: [bool; 2],
@@ -103,8 +103,8 @@ impl World {
         self.word = word.load(Ordering::SeqCst);
     }
 
-    fn strike(&mut self) {
-        (self.rung, self.edge) = (true, [true; 2]);
+    fn signal(&mut self) {
+        (self.issued, self.edge) = (true, [true; 2]);
     }
 
     /// One step of the peer; None when it is done.
@@ -119,15 +119,15 @@ impl World {
             0 => next.room += 1,
             1 if self.met => {
                 let mut wake = Wake::default();
-                next.word(|word| wake = bells::claim(word, event));
-                next.wake = (wake.bell, wake.chime);
+                next.word(|word| wake = wake::claim(word, event));
+                next.wake = (wake.byte, wake.eventfd);
             }
             1 => {}
             _ => {
-                let (bell, chime) = std::mem::take(&mut next.wake);
-                next.unread += u8::from(bell);
-                if chime {
-                    next.strike();
+                let (byte, eventfd) = std::mem::take(&mut next.wake);
+                next.unread += u8::from(byte);
+                if eventfd {
+                    next.signal();
                 }
             }
         }
@@ -136,13 +136,13 @@ impl World {
     }
 
     /// The ends meet, at the end of any call.
-    fn meet(&self, rules: Rules) -> Option<Self> {
+    fn attach(&self, rules: Rules) -> Option<Self> {
         let early = (0..2).any(|who| rules.kinds[who] != Kind::Set && self.at[who] == 31);
         // The peer's own calls and this one take turns in the kernel.
         let may = !self.met && self.lock.is_none() && self.step.is_multiple_of(3) && !self.kernel;
-        (may && (!early || rules.fault == Some(Fault::MeetsEarly))).then(|| {
+        (may && (!early || rules.fault == Some(Fault::AttachesEarly))).then(|| {
             let mut next = Self { met: true, ..self.clone() };
-            next.word(|word| bells::arm(word, DATA | ROOM));
+            next.word(|word| wake::arm(word, DATA | ROOM));
             next
         })
     }
@@ -151,16 +151,16 @@ impl World {
         self.lock.is_none().then(|| Self { lock: Some(who), ..self.clone() })
     }
 
-    fn stands(&self, wish: u64) -> bool {
-        wish & DATA != 0 && self.head != self.tail || wish & ROOM != 0 && self.room != self.used
+    fn stands(&self, request: u64) -> bool {
+        request & DATA != 0 && self.head != self.tail || request & ROOM != 0 && self.room != self.used
     }
 
     /// Others who sleep, are counted, and whom this wakes.
-    fn others(&self, who: usize, rules: Rules, by_chime: bool) -> bool {
+    fn others(&self, who: usize, rules: Rules, by_eventfd: bool) -> bool {
         let other = who ^ 1;
         let waited_for = match rules.kinds[other] {
-            Kind::Receive => !by_chime,
-            Kind::Set => rules.full && !rules.chimes && rules.fault != Some(Fault::Deaf),
+            Kind::Receive => !by_eventfd,
+            Kind::Set => rules.full && !rules.eventfds && rules.fault != Some(Fault::Deaf),
             _ => true,
         };
         self.counted[other] && waited_for
@@ -168,7 +168,7 @@ impl World {
 
     /// What wakes was taken away: sets that sleep are to hear of what stands. True if the eventfd is
     /// written for that.
-    fn eaten(&mut self, who: usize, rules: Rules) -> bool {
+    fn drained(&mut self, who: usize, rules: Rules) -> bool {
         let other = who ^ 1;
         let asleep = rules.kinds[other] == Kind::Set && self.counted[other];
         if !asleep || rules.fault == Some(Fault::SetsUntold) {
@@ -176,22 +176,22 @@ impl World {
         }
         self.arm(rules, DATA | ROOM);
         let news = self.stands(rules.wants[other]);
-        let by_chime = rules.chimes && rules.fault != Some(Fault::Deaf);
-        if news && by_chime {
-            self.strike();
+        let by_eventfd = rules.eventfds && rules.fault != Some(Fault::Deaf);
+        if news && by_eventfd {
+            self.signal();
         }
-        self.kick[other] |= news && !by_chime && !rules.full;
-        news && by_chime
+        self.kick[other] |= news && !by_eventfd && !rules.full;
+        news && by_eventfd
     }
 
-    fn arm(&mut self, rules: Rules, wish: u64) {
-        let wish = if rules.chimes { bells::by_chime(wish) } else { wish };
-        self.word(|word| bells::arm(word, wish));
+    fn arm(&mut self, rules: Rules, request: u64) {
+        let request = if rules.eventfds { wake::by_eventfd(request) } else { request };
+        self.word(|word| wake::arm(word, request));
     }
 
     /// The program is told, and does what it does.
     fn report(&mut self, who: usize, rules: Rules) {
-        let leaves = rules.told == Told::Leaves || rules.told == Told::FirstLeaves && who == 0;
+        let leaves = rules.reported == Reported::Leaves || rules.reported == Reported::FirstLeaves && who == 0;
         if !leaves && rules.wants[who] & DATA != 0 {
             (self.tail, self.kernel) = (self.head, false);
         }
@@ -205,8 +205,8 @@ impl World {
 
     /// One step of a thread; None when it cannot go on.
     fn thread(&self, who: usize, rules: Rules) -> Option<Self> {
-        let (kind, wish, fault) = (rules.kinds[who], rules.wants[who], rules.fault);
-        let chimes = rules.chimes && kind != Kind::Receive;
+        let (kind, request, fault) = (rules.kinds[who], rules.wants[who], rules.fault);
+        let eventfds = rules.eventfds && kind != Kind::Receive;
         let mut next = self.clone();
         next.at[who] = match self.at[who] {
             GONE => return None,
@@ -216,18 +216,18 @@ impl World {
                 next.counted[who] |= kind == Kind::Set || fault == Some(Fault::OnceForNews);
                 if self.met { 1 } else { 30 }
             }
-            1 | 5 if self.stands(wish) => {
+            1 | 5 if self.stands(request) => {
                 next.report(who, rules);
                 return next.after(self);
             }
             // A wake-up that has come is taken away, if all have run.
-            1 if chimes && kind != Kind::Set && self.noted => {
+            1 if eventfds && kind != Kind::Set && self.noted => {
                 if self.others(who, rules, true) {
                     (next.lock, next.counted[who]) = (None, false);
                     WAITS
                 } else {
-                    (next.noted, next.rung) = (false, false);
-                    if next.eaten(who, rules) {
+                    (next.noted, next.issued) = (false, false);
+                    if next.drained(who, rules) {
                         (next.noted, next.lock) = (true, None);
                         WAITS
                     } else {
@@ -242,16 +242,16 @@ impl World {
                     WAITS
                 } else {
                     next.unread = 0;
-                    next.eaten(who, rules);
+                    next.drained(who, rules);
                     3
                 }
             }
             2 => 3,
             3 => {
                 if kind == Kind::Receive {
-                    next.word(|word| bells::arm(word, wish));
+                    next.word(|word| wake::arm(word, request));
                 } else {
-                    next.arm(rules, wish);
+                    next.arm(rules, request);
                 }
                 5
             }
@@ -262,13 +262,13 @@ impl World {
             }
             // Asleep in the kernel, which looks again.
             6 => {
-                let chime = chimes && self.rung && (kind != Kind::Set || self.edge[who]);
-                if !chime && self.unread == 0 && !self.kick[who] && !self.kernel {
+                let eventfd = eventfds && self.issued && (kind != Kind::Set || self.edge[who]);
+                if !eventfd && self.unread == 0 && !self.kick[who] && !self.kernel {
                     return None;
                 }
                 // It says so while it is still counted, so it is true until all have run.
-                next.noted |= chime && kind != Kind::Set;
-                (next.counted[who], next.saw[who]) = (false, chime);
+                next.noted |= eventfd && kind != Kind::Set;
+                (next.counted[who], next.saw[who]) = (false, eventfd);
                 (next.edge[who], next.kick[who]) = (false, false);
                 match kind {
                     Kind::Set => 0,
@@ -278,13 +278,13 @@ impl World {
             7 => {
                 next = self.take_lock(who)?;
                 if self.saw[who] && fault == Some(Fault::OnceForNews) {
-                    (next.rung, next.noted) = (false, false);
-                    next.eaten(who, rules);
+                    (next.issued, next.noted) = (false, false);
+                    next.drained(who, rules);
                     if self.others(who, rules, true) {
                         next.arm(rules, DATA | ROOM);
-                        if (self.head, self.used) != self.heard {
-                            next.heard = (self.head, self.used);
-                            next.strike();
+                        if (self.head, self.used) != self.signalled {
+                            next.signalled = (self.head, self.used);
+                            next.signal();
                         }
                     }
                 }
@@ -293,23 +293,23 @@ impl World {
             // What others would ring for is taken back.
             8 => {
                 let tagged = rules.kinds.contains(&Kind::Set);
-                if !self.others(who, rules, true) && !tagged || fault == Some(Fault::HushesAlways) {
-                    next.word(bells::hush);
+                if !self.others(who, rules, true) && !tagged || fault == Some(Fault::DisarmsAlways) {
+                    next.word(wake::disarm_eventfd);
                 }
                 next.lock = None;
                 0
             }
             // Until the others have run. No time ends it here.
             WAITS => return None,
-            // Before the ends meet: the kernel's until bytes are there; only a meeting knows of it.
+            // Before the ends meet: the kernel's until bytes are there; only a rendezvous knows of it.
             30 => {
                 next.lock = None;
                 31
             }
             _ => {
-                let by_kernel = self.kernel || !self.met && self.stands(wish);
-                // A set has the eventfd from the meeting on.
-                let edge = kind == Kind::Set && chimes && self.edge[who] && self.rung;
+                let by_kernel = self.kernel || !self.met && self.stands(request);
+                // A set has the eventfd from the rendezvous on.
+                let edge = kind == Kind::Set && eventfds && self.edge[who] && self.issued;
                 if !by_kernel && self.unread == 0 && !self.kick[who] && !edge {
                     return None;
                 }
@@ -345,10 +345,10 @@ fn explore(rules: Rules) -> (bool, usize) {
         used: 0,
         met: !early,
         kernel: false,
-        rung: false,
+        issued: false,
         noted: false,
         unread: 0,
-        heard: (0, 0),
+        signalled: (0, 0),
         at: [0; 2],
         counted: [false; 2],
         saw: [false; 2],
@@ -356,7 +356,7 @@ fn explore(rules: Rules) -> (bool, usize) {
         kick: [false; 2],
         lock: None,
     };
-    start.word(|word| bells::arm(word, DATA | ROOM));
+    start.word(|word| wake::arm(word, DATA | ROOM));
     let (mut seen, mut open) = (HashSet::new(), vec![start]);
     let mut lost = false;
     while let Some(world) = open.pop() {
@@ -367,7 +367,7 @@ fn explore(rules: Rules) -> (bool, usize) {
         steps.extend(world.peer());
         let sleeps = |who: usize| world.at[who] != GONE && (world.stands(rules.wants[who]) || world.at[who] == WAITS);
         lost |= steps.is_empty() && (0..2).any(sleeps);
-        steps.extend(world.meet(rules));
+        steps.extend(world.attach(rules));
         open.extend(steps);
     }
     (lost, seen.len())
@@ -378,16 +378,16 @@ fn mixtures(fault: Option<Fault>) -> impl Iterator<Item = Rules> {
     let kinds = [Kind::Poll, Kind::Receive, Kind::Set, Kind::Early];
     let pairs = kinds.into_iter().flat_map(move |first| kinds.map(|second| [first, second]));
     let wants = [[DATA, ROOM], [DATA, DATA]];
-    let told = [Told::Takes, Told::FirstLeaves, Told::Leaves];
+    let reported = [Reported::Takes, Reported::FirstLeaves, Reported::Leaves];
     pairs.flat_map(move |kinds| {
         // Where there are eventfds, nobody asks for EPOLLOUT.
         let full = kinds.contains(&Kind::Set);
         let means = [(true, full), (false, full), (false, false)];
         let means = means.into_iter().take(if full { 3 } else { 2 });
         wants.into_iter().flat_map(move |wants| {
-            means
-                .clone()
-                .flat_map(move |(chimes, full)| told.map(|told| Rules { kinds, wants, chimes, full, told, fault }))
+            means.clone().flat_map(move |(eventfds, full)| {
+                reported.map(|reported| Rules { kinds, wants, eventfds, full, reported, fault })
+            })
         })
     })
 }
@@ -402,8 +402,14 @@ fn nobody_sleeps_on_what_he_waits_for_in_any_order() {
 
 #[test]
 fn each_rule_is_needed() {
-    let faults =
-        [Fault::OnceForNews, Fault::Impatient, Fault::MeetsEarly, Fault::HushesAlways, Fault::SetsUntold, Fault::Deaf];
+    let faults = [
+        Fault::OnceForNews,
+        Fault::Impatient,
+        Fault::AttachesEarly,
+        Fault::DisarmsAlways,
+        Fault::SetsUntold,
+        Fault::Deaf,
+    ];
     for fault in faults {
         assert!(mixtures(Some(fault)).any(|rules| explore(rules).0), "{fault:?} is not found");
     }

@@ -1,10 +1,10 @@
 //! The ends of a connection between hosts find each other, while it goes on through the kernel.
 //!
 //! By datagrams, not one byte of the stream: the connecting end listens on the UDP port of its connection's own number, the accepting
-//! end sends there. `KNOCK` names the connection; `ANSWER` and `CARD` bring each end's queue pair and a number that the other has made up
+//! end sends there. `HELLO` names the connection; `ANSWER` and `CARD` bring each end's queue pair and a number that the other has made up
 //! for this once, and carry a proof of the key that both hosts have.
 //!
-//! The connecting end proves first: a server's knock carries nothing that depends on the key, so
+//! The connecting end proves first: a server's hello carries nothing that depends on the key, so
 //! whoever connects to it has nothing to try keys on. The connecting end listens to the address
 //! alone that its program connected to.
 //!
@@ -20,15 +20,15 @@ use overside_verbs::random;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType};
 
-use super::{Far, nic};
+use super::{Remote, nic};
 use crate::connection::Inner;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
-use crate::meeting::out_of_the_way;
 use crate::name;
-use crate::state::{Knocking, Search};
+use crate::rendezvous::out_of_the_way;
+use crate::state::{Datagrams, Search};
 
-/// One step towards a meeting. Once there is memory for it, [`introduce`] goes on.
+/// One step towards a rendezvous. Once there is memory for it, [`introduce`] goes on.
 ///
 /// # Errors
 /// `AGAIN` or `CONNREFUSED` while nobody is there; anything else ends the attempt.
@@ -52,42 +52,42 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
         if held.end == 1 {
             rustix::net::connect(&socket, &rustix::net::getpeername(borrowed(fd))?.ok_or(Errno::NOTCONN)?)?;
         }
-        held.search = Search::Knocking(Knocking { socket: out_of_the_way(socket)?, nonce, theirs: None });
+        held.search = Search::Datagrams(Datagrams { socket: out_of_the_way(socket)?, nonce, theirs: None });
     }
-    let Knocking { socket, nonce, .. } = knocking(held)?;
+    let Datagrams { socket, nonce, .. } = datagrams(held)?;
     let connection = name::connection(fd, held.end).ok_or(Errno::NOTCONN)?;
-    let mut letter = Letter::new(KNOCK, &connection);
+    let mut datagram = Datagram::new(HELLO, &connection);
     if held.end == 1 {
         while let Some((answer, _)) = hear(held, fd, means, &connection)? {
             if answer.kind() == ANSWER && answer.nonce(ACCEPTING) == nonce {
-                return accept(held, means, here, &answer, letter);
+                return accept(held, means, here, &answer, datagram);
             }
         }
-        letter.put(ACCEPTING, &nonce);
-        say(socket, &letter, None)?;
+        datagram.put(ACCEPTING, &nonce);
+        say(socket, &datagram, None)?;
         return Err(Errno::AGAIN);
     }
-    while let Some((knock, from)) = hear(held, fd, means, &connection)? {
-        if knock.kind() == KNOCK {
-            let shared = Far::create(means, held.end, Some(here))?;
-            held.meet(shared, false);
-            return answer(held, means, &knock, letter, from);
+    while let Some((hello, from)) = hear(held, fd, means, &connection)? {
+        if hello.kind() == HELLO {
+            let shared = Remote::create(means, held.end, Some(here))?;
+            held.attach(shared, false);
+            return answer(held, means, &hello, datagram, from);
         }
     }
     Err(Errno::AGAIN)
 }
 
-/// The connecting end tells of its queue pair whoever knocks, however often.
+/// The connecting end tells of its queue pair whoever says hello, however often.
 fn answer(
     held: &Inner,
     means: &nic::Means,
-    knock: &Letter,
-    mut answer: Letter,
+    hello: &Datagram,
+    mut answer: Datagram,
     to: Option<SocketAddrAny>,
 ) -> Result<(), Errno> {
-    let Knocking { socket, nonce, .. } = knocking(held)?;
+    let Datagrams { socket, nonce, .. } = datagrams(held)?;
     answer.put(KIND, &[ANSWER]);
-    answer.put(ACCEPTING, &knock.nonce(ACCEPTING));
+    answer.put(ACCEPTING, &hello.nonce(ACCEPTING));
     answer.put(CONNECTING, &nonce);
     answer.put_card(held);
     answer.sign(&means.key);
@@ -99,21 +99,21 @@ fn accept(
     held: &mut Inner,
     means: &nic::Means,
     here: SocketAddr,
-    answer: &Letter,
-    letter: Letter,
+    answer: &Datagram,
+    datagram: Datagram,
 ) -> Result<(), Errno> {
     let theirs = answer.card().ok_or(Errno::PERM)?;
-    let shared = Far::create(means, held.end, Some(here))?;
-    held.meet(shared, true);
-    shared.far(|far| far.connect(&theirs)).unwrap_or(Ok(()))?;
-    if let Search::Knocking(Knocking { theirs, .. }) = &mut held.search {
+    let shared = Remote::create(means, held.end, Some(here))?;
+    held.attach(shared, true);
+    shared.remote(|remote| remote.connect(&theirs)).unwrap_or(Ok(()))?;
+    if let Search::Datagrams(Datagrams { theirs, .. }) = &mut held.search {
         *theirs = Some(answer.nonce(CONNECTING));
     }
-    tell_card(held, means, letter)
+    tell_card(held, means, datagram)
 }
 
-fn tell_card(held: &Inner, means: &nic::Means, mut card: Letter) -> Result<(), Errno> {
-    let Knocking { socket, nonce, theirs } = knocking(held)?;
+fn tell_card(held: &Inner, means: &nic::Means, mut card: Datagram) -> Result<(), Errno> {
+    let Datagrams { socket, nonce, theirs } = datagrams(held)?;
     card.put(KIND, &[CARD]);
     card.put(ACCEPTING, &nonce);
     card.put(CONNECTING, &theirs.ok_or(Errno::NOTCONN)?);
@@ -126,8 +126,11 @@ fn tell_card(held: &Inner, means: &nic::Means, mut card: Letter) -> Result<(), E
 /// one repeats it until the other has written.
 pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     let Some(shared) = held.shared() else { return Ok(false) };
-    let connected = shared.far(|far| far.is_connected()) != Some(false);
-    if connected && (held.search.socket().is_none() || held.end == 0 || shared.far(|far| far.has_heard()) == Some(true))
+    let connected = shared.remote(|remote| remote.is_connected()) != Some(false);
+    if connected
+        && (held.search.socket().is_none()
+            || held.end == 0
+            || shared.remote(|remote| remote.has_received()) == Some(true))
     {
         leave(held);
         return Ok(true);
@@ -137,16 +140,16 @@ pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     if connected {
         if held.operations.is_multiple_of(CARD_TURN) {
             // That nobody listens any more may be a word about an earlier one; the device will tell.
-            let _ = tell_card(held, means, Letter::new(CARD, &connection));
+            let _ = tell_card(held, means, Datagram::new(CARD, &connection));
         }
         return Ok(true);
     }
-    while let Some((letter, from)) = hear(held, fd, means, &connection)? {
-        if letter.kind() == KNOCK {
-            answer(held, means, &letter, Letter::new(ANSWER, &connection), from)?;
-        } else if letter.kind() == CARD && letter.nonce(CONNECTING) == knocking(held)?.nonce {
-            let theirs = letter.card().ok_or(Errno::PERM)?;
-            shared.far(|far| far.connect(&theirs)).unwrap_or(Ok(()))?;
+    while let Some((datagram, from)) = hear(held, fd, means, &connection)? {
+        if datagram.kind() == HELLO {
+            answer(held, means, &datagram, Datagram::new(ANSWER, &connection), from)?;
+        } else if datagram.kind() == CARD && datagram.nonce(CONNECTING) == datagrams(held)?.nonce {
+            let theirs = datagram.card().ok_or(Errno::PERM)?;
+            shared.remote(|remote| remote.connect(&theirs)).unwrap_or(Ok(()))?;
             leave(held);
             return Ok(true);
         }
@@ -154,35 +157,35 @@ pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     Ok(false)
 }
 
-fn knocking(held: &Inner) -> Result<Knocking, Errno> {
+fn datagrams(held: &Inner) -> Result<Datagrams, Errno> {
     match held.search {
-        Search::Knocking(knocking) => Ok(knocking),
-        Search::Silent | Search::Listening(_) | Search::Called(_) => Err(Errno::NOTCONN),
+        Search::Datagrams(datagrams) => Ok(datagrams),
+        Search::Idle | Search::Listening(_) | Search::Accepted(_) => Err(Errno::NOTCONN),
     }
 }
 
 /// The datagram socket is of no more use.
 fn leave(held: &mut Inner) {
-    crate::meeting::withdraw_offer(held);
+    crate::rendezvous::withdraw_offer(held);
 }
 
-/// The next letter about this connection from the other end's host: a knock, or from somebody who
+/// The next datagram about this connection from the other end's host: a hello, or from somebody who
 /// has the key. A few at a time.
 fn hear(
     held: &Inner,
     fd: c_int,
     means: &nic::Means,
     connection: &[u8; 36],
-) -> Result<Option<(Letter, Option<SocketAddrAny>)>, Errno> {
-    let Knocking { socket, .. } = knocking(held)?;
+) -> Result<Option<(Datagram, Option<SocketAddrAny>)>, Errno> {
+    let Datagrams { socket, .. } = datagrams(held)?;
     for _ in 0..LETTERS_AT_ONCE {
-        let mut letter = Letter { bytes: [0; LETTER_BYTES + 1] };
-        let (_, len, from) = match rustix::net::recvfrom(borrowed(socket), &mut letter.bytes, RecvFlags::DONTWAIT) {
+        let mut datagram = Datagram { bytes: [0; DATAGRAM_BYTES + 1] };
+        let (_, len, from) = match rustix::net::recvfrom(borrowed(socket), &mut datagram.bytes, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::CONNREFUSED) => return Ok(None),
             other => other?,
         };
-        if letter.is_taken(len, connection, &means.key) && comes_from(fd, from.as_ref())? {
-            return Ok(Some((letter, from)));
+        if datagram.is_taken(len, connection, &means.key) && comes_from(fd, from.as_ref())? {
+            return Ok(Some((datagram, from)));
         }
     }
     Ok(None)
@@ -196,8 +199,9 @@ fn comes_from(fd: c_int, from: Option<&SocketAddrAny>) -> Result<bool, Errno> {
     Ok(from.is_none_or(|from| host(from) == host(&peer)))
 }
 
-fn say(socket: c_int, letter: &Letter, to: Option<SocketAddrAny>) -> Result<(), Errno> {
-    let (flags, bytes) = (SendFlags::DONTWAIT | SendFlags::NOSIGNAL, letter.bytes.get(..LETTER_BYTES).unwrap_or(&[]));
+fn say(socket: c_int, datagram: &Datagram, to: Option<SocketAddrAny>) -> Result<(), Errno> {
+    let (flags, bytes) =
+        (SendFlags::DONTWAIT | SendFlags::NOSIGNAL, datagram.bytes.get(..DATAGRAM_BYTES).unwrap_or(&[]));
     let sent = match to {
         Some(to) => rustix::net::sendto(borrowed(socket), bytes, flags, &to),
         None => rustix::net::send(borrowed(socket), bytes, flags),
@@ -210,18 +214,18 @@ fn local(fd: c_int) -> Result<SocketAddr, Errno> {
 }
 
 /// A datagram: what it is, of which connection, the two numbers, a card, the proof.
-struct Letter {
+struct Datagram {
     /// One more than any has, so that a longer one is seen to be.
-    bytes: [u8; LETTER_BYTES + 1],
+    bytes: [u8; DATAGRAM_BYTES + 1],
 }
 
-impl Letter {
+impl Datagram {
     fn new(kind: u8, connection: &[u8; 36]) -> Self {
-        let mut letter = Self { bytes: [0; LETTER_BYTES + 1] };
-        letter.put(0, &GREETING);
-        letter.put(KIND, &[kind]);
-        letter.put(CONNECTION, connection);
-        letter
+        let mut datagram = Self { bytes: [0; DATAGRAM_BYTES + 1] };
+        datagram.put(0, &GREETING);
+        datagram.put(KIND, &[kind]);
+        datagram.put(CONNECTION, connection);
+        datagram
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -252,7 +256,7 @@ impl Letter {
 
     /// What the other end needs to know of this one's queue pair.
     fn put_card(&mut self, held: &Inner) {
-        let card = held.shared().and_then(|shared| shared.far(|far| far.card().encode()));
+        let card = held.shared().and_then(|shared| shared.remote(|remote| remote.card().encode()));
         self.put(CARD_AT, &card.unwrap_or([0; Card::BYTES]));
     }
 
@@ -265,36 +269,36 @@ impl Letter {
         self.put(PROOF, &proof);
     }
 
-    /// Whether a datagram of this length is one about this connection: a knock, or of somebody who
+    /// Whether a datagram of this length is one about this connection: a hello, or of somebody who
     /// has the key.
     fn is_taken(&self, len: usize, connection: &[u8; 36], key: &Key) -> bool {
-        len == LETTER_BYTES && self.is_about(connection) && (self.is_knock(connection) || self.is_signed(key))
+        len == DATAGRAM_BYTES && self.is_about(connection) && (self.is_hello(connection) || self.is_signed(key))
     }
 
-    /// A knock says its sender's number and no more.
-    fn is_knock(&self, connection: &[u8; 36]) -> bool {
-        let mut knock = Letter::new(KNOCK, connection);
-        knock.put(ACCEPTING, &self.nonce(ACCEPTING));
-        self.bytes.get(..LETTER_BYTES) == knock.bytes.get(..LETTER_BYTES)
+    /// A hello says its sender's number and no more.
+    fn is_hello(&self, connection: &[u8; 36]) -> bool {
+        let mut hello = Datagram::new(HELLO, connection);
+        hello.put(ACCEPTING, &self.nonce(ACCEPTING));
+        self.bytes.get(..DATAGRAM_BYTES) == hello.bytes.get(..DATAGRAM_BYTES)
     }
 
     fn is_signed(&self, key: &Key) -> bool {
-        self.kind() != KNOCK && same(&self.proof(key), &self.take::<32>(PROOF))
+        self.kind() != HELLO && same(&self.proof(key), &self.take::<32>(PROOF))
     }
 }
 
 const GREETING: [u8; 16] = *b"overside-rdma-02";
-const KNOCK: u8 = 1;
+const HELLO: u8 = 1;
 const ANSWER: u8 = 2;
 const CARD: u8 = 3;
-/// Where the parts of a letter lie; the numbers by the end that has made them up.
+/// Where the parts of a datagram lie; the numbers by the end that has made them up.
 const KIND: usize = 16;
 const CONNECTION: usize = 24;
 const ACCEPTING: usize = 64;
 const CONNECTING: usize = 80;
 const CARD_AT: usize = 96;
 const PROOF: usize = 144;
-const LETTER_BYTES: usize = PROOF + 32;
+const DATAGRAM_BYTES: usize = PROOF + 32;
 const LETTERS_AT_ONCE: usize = 8;
 /// Calls between two of the same.
 const CARD_TURN: u32 = 4;
@@ -316,53 +320,53 @@ pub(super) mod parts {
     const CONNECTION_OF_ALL: [u8; 36] = [7; 36];
     const NUMBER: std::ops::Range<usize> = ACCEPTING..CONNECTING;
 
-    /// Whether this byte of an input is in the number of a knock.
+    /// Whether this byte of an input is in the number of a hello.
     #[cfg(test)]
-    pub fn is_number_of_knock(bytes: &[u8], at: usize) -> bool {
-        bytes.get(1 + KIND) == Some(&KNOCK) && at.checked_sub(1).is_some_and(|at| NUMBER.contains(&at))
+    pub fn is_number_of_hello(bytes: &[u8], at: usize) -> bool {
+        bytes.get(1 + KIND) == Some(&HELLO) && at.checked_sub(1).is_some_and(|at| NUMBER.contains(&at))
     }
 
     /// True: it is taken. The first byte says whether it is signed by whoever has the key.
     ///
     /// # Panics
     /// When it is not what its sender said.
-    pub fn letter(bytes: &[u8]) -> bool {
+    pub fn datagram(bytes: &[u8]) -> bool {
         let Some((signed, bytes)) = bytes.split_first() else { return false };
-        let mut letter = Letter { bytes: [0; LETTER_BYTES + 1] };
-        let len = bytes.len().min(LETTER_BYTES + 1);
-        letter.bytes[..len].copy_from_slice(&bytes[..len]);
-        if signed & 1 == 1 && letter.kind() != KNOCK {
-            letter.sign(&key());
+        let mut datagram = Datagram { bytes: [0; DATAGRAM_BYTES + 1] };
+        let len = bytes.len().min(DATAGRAM_BYTES + 1);
+        datagram.bytes[..len].copy_from_slice(&bytes[..len]);
+        if signed & 1 == 1 && datagram.kind() != HELLO {
+            datagram.sign(&key());
         }
-        if !letter.is_taken(len, &CONNECTION_OF_ALL, &key()) {
+        if !datagram.is_taken(len, &CONNECTION_OF_ALL, &key()) {
             return false;
         }
-        let mut changed = Letter { bytes: letter.bytes };
-        let at = usize::from(signed >> 1) % LETTER_BYTES;
+        let mut changed = Datagram { bytes: datagram.bytes };
+        let at = usize::from(signed >> 1) % DATAGRAM_BYTES;
         changed.bytes[at] ^= 1;
-        // Nobody has signed a knock: it may say any number.
-        let free = letter.kind() == KNOCK && NUMBER.contains(&at);
+        // Nobody has signed a hello: it may say any number.
+        let free = datagram.kind() == HELLO && NUMBER.contains(&at);
         assert!(free || !changed.is_taken(len, &CONNECTION_OF_ALL, &key()), "another one has the same proof");
-        if let Some(card) = letter.card() {
+        if let Some(card) = datagram.card() {
             assert_eq!(Card::decode(&card.encode()), Some(card), "a card has one encoding");
         }
-        letter.kind() == KNOCK || letter.card().is_some()
+        datagram.kind() == HELLO || datagram.card().is_some()
     }
 
     /// Inputs that it takes.
     pub fn seeds() -> Vec<Vec<u8>> {
         let card = parts_card();
-        [KNOCK, ANSWER, CARD]
+        [HELLO, ANSWER, CARD]
             .into_iter()
             .flat_map(|kind| {
-                let mut letter = Letter::new(kind, &CONNECTION_OF_ALL);
-                letter.put(ACCEPTING, &[1; 16]);
-                if kind != KNOCK {
-                    letter.put(CONNECTING, &[2; 16]);
-                    letter.put(CARD_AT, &card);
-                    letter.sign(&key());
+                let mut datagram = Datagram::new(kind, &CONNECTION_OF_ALL);
+                datagram.put(ACCEPTING, &[1; 16]);
+                if kind != HELLO {
+                    datagram.put(CONNECTING, &[2; 16]);
+                    datagram.put(CARD_AT, &card);
+                    datagram.sign(&key());
                 }
-                [0, 1].map(|signed| [&[signed], &letter.bytes[..LETTER_BYTES]].concat())
+                [0, 1].map(|signed| [&[signed], &datagram.bytes[..DATAGRAM_BYTES]].concat())
             })
             .collect()
     }
@@ -385,50 +389,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_knock_tells_nothing_of_the_key_and_stands_for_no_proof() {
+    fn a_hello_tells_nothing_of_the_key_and_stands_for_no_proof() {
         let (connection, key) = ([7; 36], parts::key());
-        let mut knock = Letter::new(KNOCK, &connection);
-        knock.put(ACCEPTING, &[1; 16]);
-        assert_eq!(knock.take::<32>(PROOF), [0; 32]);
-        assert!(knock.is_taken(LETTER_BYTES, &connection, &key));
+        let mut hello = Datagram::new(HELLO, &connection);
+        hello.put(ACCEPTING, &[1; 16]);
+        assert_eq!(hello.take::<32>(PROOF), [0; 32]);
+        assert!(hello.is_taken(DATAGRAM_BYTES, &connection, &key));
         // Nor is one taken that carries more.
         for at in [CONNECTING, CARD_AT, PROOF] {
-            let mut more = Letter { bytes: knock.bytes };
+            let mut more = Datagram { bytes: hello.bytes };
             more.put(at, &[1]);
-            assert!(!more.is_taken(LETTER_BYTES, &connection, &key), "at {at}");
+            assert!(!more.is_taken(DATAGRAM_BYTES, &connection, &key), "at {at}");
         }
         // What brings a queue pair needs the proof.
         for kind in [ANSWER, CARD] {
-            knock.put(KIND, &[kind]);
-            assert!(!knock.is_taken(LETTER_BYTES, &connection, &key));
-            let mut signed = Letter { bytes: knock.bytes };
+            hello.put(KIND, &[kind]);
+            assert!(!hello.is_taken(DATAGRAM_BYTES, &connection, &key));
+            let mut signed = Datagram { bytes: hello.bytes };
             signed.sign(&key);
-            assert!(signed.is_taken(LETTER_BYTES, &connection, &key));
+            assert!(signed.is_taken(DATAGRAM_BYTES, &connection, &key));
         }
     }
 
-    /// Or the answer to a forged knock, which proves the key, would go to whoever forged it.
+    /// Or the answer to a forged hello, which proves the key, would go to whoever forged it.
     #[test]
     fn only_the_host_at_the_other_end_is_heard() {
         use std::os::fd::AsRawFd;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let from = |address: &str| Some(SocketAddrAny::from(address.parse::<SocketAddr>().unwrap()));
-        let heard = |from: Option<SocketAddrAny>| comes_from(stream.as_raw_fd(), from.as_ref());
-        assert_eq!((heard(from("127.0.0.1:9")), heard(from("[::ffff:127.0.0.1]:9"))), (Ok(true), Ok(true)));
-        assert_eq!((heard(from("127.0.0.2:9")), heard(from("[::1]:9"))), (Ok(false), Ok(false)));
-        assert_eq!(heard(None), Ok(true), "a connected socket hears no other");
+        let received = |from: Option<SocketAddrAny>| comes_from(stream.as_raw_fd(), from.as_ref());
+        assert_eq!((received(from("127.0.0.1:9")), received(from("[::ffff:127.0.0.1]:9"))), (Ok(true), Ok(true)));
+        assert_eq!((received(from("127.0.0.2:9")), received(from("[::1]:9"))), (Ok(false), Ok(false)));
+        assert_eq!(received(None), Ok(true), "a connected socket hears no other");
     }
 
     #[test]
-    fn the_parts_of_a_letter_do_not_overlap() {
+    fn the_parts_of_a_datagram_do_not_overlap() {
         const { assert!(KIND < CONNECTION && CONNECTION + 36 <= ACCEPTING && ACCEPTING + 16 <= CONNECTING) };
         const { assert!(CONNECTING + 16 <= CARD_AT && CARD_AT + Card::BYTES <= PROOF) };
-        let mut letter = Letter::new(ANSWER, &[7; 36]);
-        letter.put(ACCEPTING, &[1; 16]);
-        letter.put(CONNECTING, &[2; 16]);
-        assert!(letter.is_about(&[7; 36]) && !letter.is_about(&[8; 36]));
-        assert_eq!((letter.kind(), letter.nonce(ACCEPTING), letter.nonce(CONNECTING)), (ANSWER, [1; 16], [2; 16]));
-        assert_eq!(letter.card(), None, "no queue pair has the number 0");
+        let mut datagram = Datagram::new(ANSWER, &[7; 36]);
+        datagram.put(ACCEPTING, &[1; 16]);
+        datagram.put(CONNECTING, &[2; 16]);
+        assert!(datagram.is_about(&[7; 36]) && !datagram.is_about(&[8; 36]));
+        assert_eq!(
+            (datagram.kind(), datagram.nonce(ACCEPTING), datagram.nonce(CONNECTING)),
+            (ANSWER, [1; 16], [2; 16])
+        );
+        assert_eq!(datagram.card(), None, "no queue pair has the number 0");
     }
 }

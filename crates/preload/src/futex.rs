@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::thread::{ClockId, Timespec, futex};
 
-use crate::pace;
+use crate::spin;
 use crate::word::Word;
 
 /// How a sleep ended.
@@ -56,7 +56,7 @@ fn sleep_for(word: &Word, value: u64, limit_ns: u64) -> Slept {
     waiter.val = value & u64::from(u32::MAX);
     waiter.uaddr = futex::WaitPtr::new(std::ptr::from_ref(word.half()).cast_mut().cast());
     waiter.flags = futex::WaitFlags::SIZE_U32;
-    let until = pace::now_ns().saturating_add(limit_ns);
+    let until = spin::now_ns().saturating_add(limit_ns);
     let until = Timespec { tv_sec: (until / 1_000_000_000) as i64, tv_nsec: (until % 1_000_000_000) as i64 };
     match futex::waitv(&[waiter], futex::WaitvFlags::empty(), Some(&until), ClockId::Monotonic) {
         Ok(_) | Err(Errno::AGAIN) => Slept::Woken,

@@ -1,10 +1,10 @@
-//! A sender as the models of races see it: a message is published, the wish is claimed, the waker goes off; anything may come in between.
+//! A sender as the models of races see it: a message is published, the wake request is claimed, the waker goes off; anything may come in between.
 
 use std::sync::atomic::Ordering;
 
 use crate::word::Word;
 
-use crate::bells::{self, DATA, Wake};
+use crate::wake::{self, DATA, Wake};
 
 /// The sender, and the word that it shares with whoever sleeps.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ impl Sender {
         Self { head: 0, word: 0, step: 0, claimed: false, messages }
     }
 
-    /// Changes the word as `bells` does.
+    /// Changes the word as `wake_bytes` does.
     pub(crate) fn word(&mut self, change: impl FnOnce(&Word)) {
         let word = Word::new(self.word);
         change(&word);
@@ -39,8 +39,8 @@ impl Sender {
             0 => next.head += 1,
             1 => {
                 let mut wake = Wake::default();
-                next.word(|word| wake = bells::claim(word, DATA));
-                next.claimed = wake.bell || wake.chime;
+                next.word(|word| wake = wake::claim(word, DATA));
+                next.claimed = wake.byte || wake.eventfd;
             }
             _ => rings = std::mem::take(&mut next.claimed),
         }

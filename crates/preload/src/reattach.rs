@@ -2,28 +2,28 @@
 //!
 //! A connection that a child may use as well cannot stay in rings whose positions are its parent's own. Mostly the child never
 //! does: it closes what it inherited, becomes another program, or writes a snapshot and ends. So the ends keep the memory and
-//! *rest*: bytes go through the kernel, counted as before the first meeting. One word that both see, the *pact*, tells how far
+//! *rest*: bytes go through the kernel, counted as before the first rendezvous. One word that both see, the *agreement*, tells how far
 //! they are. Each says when it is done: nothing of the rings is left in the kernel's stream, and no other process has its end
-//! open. Whoever sees the other done puts the shared words back to the state of a first meeting (positions go on) and declares
+//! open. Whoever sees the other done puts the shared words back to the state of a first rendezvous (positions go on) and declares
 //! the rings live; from there everything goes as it did the first time. All steps are compare-and-swaps, so an end may take
-//! its word back (it forks again) until the other has begun, and may end the pact for good at any time.
+//! its word back (it forks again) until the other has begun, and may end the agreement for good at any time.
 
 use std::sync::atomic::Ordering;
 
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
-use crate::meeting;
+use crate::rendezvous;
 use crate::sleepers::Patience;
 use crate::state::{Incoming, Life, Outgoing};
 
 /// A fork is about to switch the rings back: the ends may come again.
 pub(crate) fn promise(shared: &Shared) {
-    if shared.is_far() {
+    if shared.is_remote() {
         // Both ends would have to write one word.
         return;
     }
-    let _ = shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised);
+    let _ = shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised);
 }
 
 fn promised(now: u64) -> Option<u64> {
@@ -32,7 +32,7 @@ fn promised(now: u64) -> Option<u64> {
 
 /// Never again: bytes may pass that nobody counts.
 pub(crate) fn end(shared: &Shared) {
-    shared.pact().fetch_or(DEAD, Ordering::SeqCst);
+    shared.agreement().fetch_or(DEAD, Ordering::SeqCst);
 }
 
 /// Both directions are back in the kernel and nothing of the rings is left. True when the connection only rests.
@@ -51,42 +51,42 @@ pub(crate) fn rest(held: &mut Held<'_>) -> bool {
 
 /// Whether a fork has switched last, and the ends may come again.
 pub(crate) fn is_open(shared: &Shared) -> bool {
-    shared.pact().load(Ordering::SeqCst) & (OPEN | DEAD) == OPEN
+    shared.agreement().load(Ordering::SeqCst) & (OPEN | DEAD) == OPEN
 }
 
 /// What a step came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pact {
+pub(crate) enum Progress {
     /// Nothing yet.
     Waiting,
-    /// The rings are as they were at a first meeting.
+    /// The rings are as they were at a first rendezvous.
     Live,
     /// They will not be used again.
     Over,
 }
 
 /// One step of an end that rests; `alone` when no other process has it open and it may meet.
-pub(crate) fn advance(held: &mut Inner, alone: bool) -> Pact {
-    let Some(shared) = held.shared() else { return Pact::Over };
-    let pact = shared.pact();
+pub(crate) fn advance(held: &mut Inner, alone: bool) -> Progress {
+    let Some(shared) = held.shared() else { return Progress::Over };
+    let agreement = shared.agreement();
     loop {
-        let now = pact.load(Ordering::SeqCst);
-        let replace = |next| pact.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let now = agreement.load(Ordering::SeqCst);
+        let replace = |next| agreement.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         match next(now, held.end, alone) {
-            Next::Over => return Pact::Over,
-            Next::Wait => return Pact::Waiting,
-            Next::Say(next) if replace(next) => return Pact::Waiting,
+            Next::Over => return Progress::Over,
+            Next::Wait => return Progress::Waiting,
+            Next::Say(next) if replace(next) => return Progress::Waiting,
             Next::Begin if replace(BUSY) => {
                 renew(held, &shared);
-                if pact.compare_exchange(BUSY, LIVE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-                    return Pact::Over;
+                if agreement.compare_exchange(BUSY, LIVE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                    return Progress::Over;
                 }
             }
             Next::Say(_) | Next::Begin => continue,
             Next::Join => {}
         }
         resume(held, &shared);
-        return Pact::Live;
+        return Progress::Live;
     }
 }
 
@@ -121,14 +121,14 @@ fn next(now: u64, end: usize, alone: bool) -> Next {
 /// Takes back that this end is done: another process is about to have it as well. False when it is too late.
 pub(crate) fn withdraw(held: &Inner, shared: &Shared) -> bool {
     let without = |now| withdrawn(now, held.end);
-    shared.pact().fetch_update(Ordering::SeqCst, Ordering::SeqCst, without).is_ok()
+    shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, without).is_ok()
 }
 
 fn withdrawn(now: u64, end: usize) -> Option<u64> {
     (now & (BUSY | LIVE | DEAD) == 0).then_some(now & !(DONE << end))
 }
 
-/// The shared words as at a first meeting. Both ends are done, so nobody else writes them.
+/// The shared words as at a first rendezvous. Both ends are done, so nobody else writes them.
 fn renew(held: &Inner, shared: &Shared) {
     for direction in 0..2 {
         // Our own position is known; the peer's is what it says, and checked where it is used.
@@ -152,26 +152,26 @@ fn resume(held: &mut Inner, shared: &Shared) {
     let peer = held.peer();
     held.out.go_on();
     held.input.go_on(shared, peer);
-    held.meet(*shared, false);
+    held.attach(*shared, false);
     held.operations = 0;
     held.next_try = 0;
 }
 
-/// Before another process has a connection that is counted. False when the ends are just meeting.
+/// Before another process has a connection that is counted. False when the ends are just rendezvous.
 pub(crate) fn before_fork(held: &mut Held<'_>) -> bool {
     match held.life() {
         Life::Resting(shared) => withdraw(held, &shared),
-        Life::Apart => held.search.socket().is_none(),
-        Life::Met { .. } | Life::Ring(_) | Life::Forked(_) | Life::Plain(_) => false,
+        Life::Unattached => held.search.socket().is_none(),
+        Life::Attached { .. } | Life::Ring(_) | Life::Forked(_) | Life::Plain(_) => false,
     }
 }
 
 /// Whether this end may say that it is done.
 pub(crate) fn may(held: &Inner) -> bool {
-    !meeting::is_barred() && held.is_ours_alone()
+    !rendezvous::is_barred() && held.is_ours_alone()
 }
 
-/// The pact: nothing promised; a fork has switched; which ends are done; one of them puts the words in order; live; over.
+/// The agreement: nothing promised; a fork has switched; which ends are done; one of them puts the words in order; live; over.
 const NONE: u64 = 0;
 const OPEN: u64 = 1;
 const DONE: u64 = 2;
@@ -203,22 +203,22 @@ mod tests {
     fn the_rings_live_again_once_both_ends_are_done_and_positions_go_on() {
         for first in 0..2 {
             let (shared, mut ends) = ends();
-            assert_eq!(advance(&mut ends[first], true), Pact::Over, "nothing was promised");
+            assert_eq!(advance(&mut ends[first], true), Progress::Over, "nothing was promised");
             promise(&shared);
             let [a, b] = &mut ends;
             let (a, b) = if first == 0 { (a, b) } else { (b, a) };
             assert_eq!(
                 (advance(a, false), advance(b, true), advance(b, true)),
-                (Pact::Waiting, Pact::Waiting, Pact::Waiting)
+                (Progress::Waiting, Progress::Waiting, Progress::Waiting)
             );
-            assert_eq!(advance(a, true), Pact::Live);
+            assert_eq!(advance(a, true), Progress::Live);
             for (end, head) in [(0, 100), (1, 101)] {
                 assert_eq!(shared.tail(end).load(Ordering::SeqCst), head, "taken, and not switched");
                 assert_eq!(shared.start(end).load(Ordering::SeqCst) + shared.present(end).load(Ordering::SeqCst), 0);
             }
-            assert!(matches!((a.life(), b.life()), (Life::Met { .. }, Life::Resting(_))));
+            assert!(matches!((a.life(), b.life()), (Life::Attached { .. }, Life::Resting(_))));
             assert!(!withdraw(b, &shared), "too late");
-            assert_eq!(advance(b, false), Pact::Live, "the other may have begun");
+            assert_eq!(advance(b, false), Progress::Live, "the other may have begun");
             assert_eq!((a.input.tail, b.input.tail), (b.out.head, a.out.head));
             // And once more, while the other has not come yet.
             promise(&shared);
@@ -232,12 +232,12 @@ mod tests {
     fn a_word_taken_back_or_an_end_for_good_keeps_the_rings_shut() {
         let (shared, mut ends) = ends();
         promise(&shared);
-        assert_eq!(advance(&mut ends[0], true), Pact::Waiting);
+        assert_eq!(advance(&mut ends[0], true), Progress::Waiting);
         assert!(withdraw(&ends[0], &shared));
-        assert_eq!(advance(&mut ends[1], true), Pact::Waiting, "the first is no longer done");
+        assert_eq!(advance(&mut ends[1], true), Progress::Waiting, "the first is no longer done");
         end(&shared);
         promise(&shared);
-        assert_eq!((advance(&mut ends[0], true), advance(&mut ends[1], true)), (Pact::Over, Pact::Over));
+        assert_eq!((advance(&mut ends[0], true), advance(&mut ends[1], true)), (Progress::Over, Progress::Over));
         // SAFETY: [preload-shared] not used afterwards.
         unsafe { shared.unmap() };
     }

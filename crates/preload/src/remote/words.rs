@@ -16,11 +16,11 @@ pub(crate) const HEAD: usize = 3;
 pub(crate) const TAKEN: usize = 4;
 /// Up to where of the ring's memory the peer may write again.
 pub(crate) const FREED: usize = 5;
-/// The wish for a bell, and its number.
-pub(crate) const WISH: usize = 6;
-pub(crate) const WISH_NUMBER: usize = 7;
-/// Bells rung for the peer, ever, and the number of its last wish that is thereby fulfilled.
-pub(crate) const RUNG: usize = 8;
+/// The wake request for a wake byte, and its number.
+pub(crate) const REQUEST: usize = 6;
+pub(crate) const REQUEST_NUMBER: usize = 7;
+/// Wake bytes issued for the peer, ever, and the number of its last wake request that is thereby fulfilled.
+pub(crate) const ISSUED: usize = 8;
 pub(crate) const ANSWERED: usize = 9;
 /// How this end's own direction leaves the ring: `ENDING`, `END` and more, or `AGAIN`.
 pub(crate) const FINAL: usize = 10;
@@ -52,7 +52,7 @@ impl Block {
 
     #[inline]
     pub(crate) fn word(&self, which: usize) -> &AtomicU64 {
-        // SAFETY: [preload-far] one of `COUNT`.
+        // SAFETY: [preload-remote] one of `COUNT`.
         unsafe { &*self.first.add(which % COUNT) }
     }
 
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_copy_is_taken_once_and_only_whole() {
         let mut memory = [0u64; COUNT];
-        // SAFETY: [preload-far] lives as long as the test.
+        // SAFETY: [preload-remote] lives as long as the test.
         let block = unsafe { Block::new(memory.as_mut_ptr().cast()) };
         let mut words = [0; COUNT];
         words[HEAD] = 7;

@@ -9,7 +9,7 @@ use super::frames::{Incoming, Memory, Outgoing, RING};
 use super::words::{BYTES, Block};
 use crate::iovecs::Cursor;
 
-pub use super::meet::parts::{letter, seeds as letter_seeds};
+pub use super::handshake::parts::{datagram, seeds as datagram_seeds};
 
 /// A receiver on a ring that its peer writes as it likes; each step of the input is a word of four bytes and what belongs to it. True: no
 /// nonsense was found in it.
@@ -75,7 +75,7 @@ fn seed(messages: &[usize]) -> Vec<u8> {
     seed
 }
 
-/// The receiving side, as `Far` drives it.
+/// The receiving side, as `Remote` drives it.
 struct Receiver {
     words: Vec<u64>,
     ring: Memory,
@@ -93,13 +93,13 @@ impl Receiver {
     /// The peer writes.
     fn written(&mut self, at: usize, bytes: &[u8]) {
         let len = bytes.len().min(RING as usize - at);
-        // SAFETY: [preload-far] within the ring.
+        // SAFETY: [preload-remote] within the ring.
         unsafe { copy_racing(self.words.as_mut_ptr().add(GUARD).cast::<u8>().add(at), bytes.as_ptr(), len) };
     }
 
     fn hear(&mut self) -> bool {
         // The words of a peer lie as open to it as the ring, and are taken whole or not at all.
-        // SAFETY: [preload-far] within the ring, and aligned as it is.
+        // SAFETY: [preload-remote] within the ring, and aligned as it is.
         let block = unsafe { Block::new(self.words.as_mut_ptr().add(GUARD).cast()) };
         assert!(BYTES < RING as usize && block.load(0).is_none_or(|words| words[0] == words[words.len() - 1]));
         let Ok(bytes) = self.into.arrived(self.ring) else { return false };
@@ -128,7 +128,7 @@ fn memory() -> (Vec<u64>, Memory) {
     let mut words = vec![UNTOUCHED; RING as usize / 8 + 2 * GUARD];
     words[GUARD..GUARD + RING as usize / 8].fill(0);
     let ring = NonNull::from(&mut words[GUARD]).cast();
-    // SAFETY: [preload-far] the words live as long as whoever has both.
+    // SAFETY: [preload-remote] the words live as long as whoever has both.
     let ring = unsafe { Memory::new(ring) };
     (words, ring)
 }
@@ -148,19 +148,20 @@ mod tests {
 
     #[test]
     fn the_seeds_are_those_of_this_version_and_taken() {
-        super::letter_seeds().iter().for_each(|seed| corpus("letters").holds(seed));
+        super::datagram_seeds().iter().for_each(|seed| corpus("datagrams").holds(seed));
         super::ring_seeds().iter().for_each(|seed| corpus("ring").holds(seed));
-        corpus("letters").replay(super::letter);
+        corpus("datagrams").replay(super::datagram);
         corpus("ring").replay(super::ring);
     }
 
     /// Without the key nothing that was changed is taken.
     #[test]
     fn what_is_near_a_seed_is_refused_or_keeps_the_promises() {
-        corpus("letters").near_seeds(usize::MAX, |near| {
+        corpus("datagrams").near_seeds(usize::MAX, |near| {
             let signed = near.bytes.first().is_some_and(|first| first & 1 == 1);
-            let free = signed || near.at == 0 || super::super::meet::parts::is_number_of_knock(near.bytes, near.at);
-            assert!(!super::letter(near.bytes) || free, "byte {} was changed", near.at);
+            let free =
+                signed || near.at == 0 || super::super::handshake::parts::is_number_of_hello(near.bytes, near.at);
+            assert!(!super::datagram(near.bytes) || free, "byte {} was changed", near.at);
         });
         corpus("ring").near_seeds(64, |near| {
             super::ring(near.bytes);

@@ -47,7 +47,7 @@ pub(crate) fn is_asked_for() -> bool {
 
 /// The device and the key; or why there is none, the same for the whole life of the process.
 pub(crate) fn means() -> Result<&'static Means, &'static str> {
-    // SAFETY: [preload-far] never freed.
+    // SAFETY: [preload-remote] never freed.
     if let Some(opened) = unsafe { OPENED.load(Ordering::Acquire).as_ref() }.filter(|opened| !opened.mark.inherited()) {
         return opened.found.as_ref().map_err(|why| *why);
     }

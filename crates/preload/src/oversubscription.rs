@@ -1,7 +1,7 @@
 //! Whether more threads want processors than there are: then watching memory takes time from those that have work.
 //!
 //! The kernel counts who runs or could run (`/proc/loadavg`). Asking costs some 2 µs, so it is done once in a few milliseconds, and only by
-//! waits that have watched for a moment in vain. Where it cannot be asked, and where the crowd is on one core only, a yield tells: one
+//! waits that have watched for a moment in vain. Where it cannot be asked, and where one core alone is oversubscribed only, a yield tells: one
 //! that lasts as long as a scheduler's slice went to somebody who computes.
 
 use std::ffi::CStr;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::meeting;
+use crate::rendezvous;
 
 /// What is known of it.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct Oversubscription {
     /// Waits for which it is believed in, since a yield found it; and for how many when it was last found so.
     left: AtomicU16,
     last: AtomicU16,
@@ -23,7 +23,7 @@ pub(crate) struct Crowd {
     calm: AtomicU8,
 }
 
-impl Crowd {
+impl Oversubscription {
     pub(crate) const fn new() -> Self {
         Self {
             left: AtomicU16::new(0),
@@ -46,7 +46,7 @@ impl Crowd {
 
     /// A yield to others costs a whole slice: each time they are found again there is none for twice as many waits.
     pub(crate) fn found(&self) {
-        let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(CROWD_MIN, CROWD_MAX);
+        let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(WAITS_MIN, WAITS_MAX);
         self.last.store(waits, Ordering::Relaxed);
         self.left.store(waits, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ pub(crate) fn find_processors() {
 /// Whether more threads run, or could, than there are processors. None when that cannot be known.
 fn count() -> Option<bool> {
     let processors = PROCESSORS.load(Ordering::Relaxed);
-    if processors == 0 || meeting::is_barred() {
+    if processors == 0 || rendezvous::is_barred() {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -125,37 +125,37 @@ const CALM: u8 = 3;
 /// After the first count that is too high.
 const SOON_NS: u64 = 250_000;
 /// Waits without yields: the most are some tens of milliseconds of small messages.
-const CROWD_MIN: u16 = 64;
-const CROWD_MAX: u16 = 8192;
+const WAITS_MIN: u16 = 64;
+const WAITS_MAX: u16 = 8192;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_that_a_yield_found_is_believed_in_for_longer_each_time() {
-        let crowd = Crowd::new();
-        assert!(!crowd.is_there(0));
+    fn oversubscription_that_a_yield_found_is_believed_in_for_longer_each_time() {
+        let oversubscription = Oversubscription::new();
+        assert!(!oversubscription.is_there(0));
         for waits in [64, 128, 256] {
-            crowd.found();
-            assert_eq!((0..1000).take_while(|_| crowd.is_there(0)).count(), waits);
+            oversubscription.found();
+            assert_eq!((0..1000).take_while(|_| oversubscription.is_there(0)).count(), waits);
         }
-        (0..20).for_each(|_| crowd.found());
-        assert_eq!((0..10_000).take_while(|_| crowd.is_there(0)).count(), usize::from(CROWD_MAX));
-        crowd.none();
-        crowd.found();
-        assert_eq!((0..1000).take_while(|_| crowd.is_there(0)).count(), 64);
+        (0..20).for_each(|_| oversubscription.found());
+        assert_eq!((0..10_000).take_while(|_| oversubscription.is_there(0)).count(), usize::from(WAITS_MAX));
+        oversubscription.none();
+        oversubscription.found();
+        assert_eq!((0..1000).take_while(|_| oversubscription.is_there(0)).count(), 64);
     }
 
     #[test]
     fn two_counts_that_are_too_high_are_believed_until_several_say_otherwise() {
-        let crowd = Crowd::new();
+        let oversubscription = Oversubscription::new();
         let mut now = 0;
         let mut ask = |answer| {
             now += AGAIN_NS;
-            crowd.ask(now, || answer);
-            crowd.ask(now, || panic!("not asked twice in so short a time"));
-            crowd.counted.load(Ordering::Relaxed)
+            oversubscription.ask(now, || answer);
+            oversubscription.ask(now, || panic!("not asked twice in so short a time"));
+            oversubscription.counted.load(Ordering::Relaxed)
         };
         assert_eq!(
             [Some(false), Some(true), Some(false), Some(true), Some(true)].map(&mut ask),
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!([Some(false), Some(false), Some(true), Some(false)].map(&mut ask), [true; 4]);
         assert_eq!([Some(false), Some(false), Some(false)].map(&mut ask), [true, false, false]);
         assert!(!ask(None), "what cannot be asked is not believed");
-        crowd.ask(now + AGAIN_NS, || panic!("and never asked again"));
+        oversubscription.ask(now + AGAIN_NS, || panic!("and never asked again"));
     }
 
     #[test]
