@@ -5,16 +5,31 @@ mod harness;
 mod mutant;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use harness::ReferenceHarness;
 use mutant::{Mutant, Wrong};
 use overside_conformance::{Harness, Outcome, check, suite};
-use overside_reference::{Fault, World};
+use overside_reference::{Fault, Weather, World};
+use overside_verbs::SystemClock;
 use overside_verbs::port::Port;
 
 #[test]
 fn the_reference_keeps_every_sentence() {
     let harness: Arc<dyn Harness> = Arc::new(ReferenceHarness(World::new()));
+    let report = suite(&harness);
+    println!("{report}");
+    assert!(report.outcomes.iter().all(|(_, outcome)| *outcome == Outcome::Kept), "\n{report}");
+}
+
+/// The network of simulations: every request takes a while of its own.
+#[test]
+fn the_reference_keeps_every_sentence_while_requests_take_time() {
+    let weather = Weather { delay_max: Duration::from_micros(300), cut_one_in: 0 };
+    let world = World::under(SystemClock::handle(), weather);
+    let courier = world.courier().unwrap();
+    std::thread::spawn(move || courier.run());
+    let harness: Arc<dyn Harness> = Arc::new(ReferenceHarness(world));
     let report = suite(&harness);
     println!("{report}");
     assert!(report.outcomes.iter().all(|(_, outcome)| *outcome == Outcome::Kept), "\n{report}");

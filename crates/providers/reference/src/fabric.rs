@@ -10,8 +10,8 @@ use overside_memory::{Fragment, kernels};
 use overside_verbs::port::{Lending, QpIndex, RawCompletion};
 use overside_verbs::{Access, Clock, Loan, Memory, Opcode, PortEvent, RemoteToken, Status};
 
-use super::Fault;
 use super::loans::Out;
+use super::{Fault, Weather};
 
 #[derive(Debug)]
 pub struct Region {
@@ -55,8 +55,19 @@ pub struct Sent {
     pub signalled: bool,
     pub lend: bool,
     pub posted: Instant,
+    /// When it arrives, where the network takes time.
+    pub due: Option<Instant>,
+    /// The connection ends when it arrives.
+    pub cut: Option<Cut>,
     /// How it ended, once it has been carried out.
     pub done: Option<Done>,
+}
+
+/// Where a connection is cut: before a request is carried out, or before that is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    Before,
+    After,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +103,8 @@ pub struct PortState {
 /// A name at which somebody listens.
 #[derive(Debug)]
 pub struct Listening {
+    /// Whose name it is.
+    pub owner: u64,
     /// Ends of those who came, the first first.
     pub waiting: VecDeque<usize>,
     pub wake: Arc<OwnedFd>,
@@ -104,6 +117,8 @@ struct End {
     sends: VecDeque<Sent>,
     receives: VecDeque<Receive>,
     closed: bool,
+    /// When its youngest request arrives.
+    last_due: Option<Instant>,
     /// It vouches no more for what it has lent.
     revoked: Arc<AtomicBool>,
     /// A request found no room, and nothing was reported since.
@@ -127,14 +142,20 @@ pub struct Fabric {
     /// By number.
     pub loans: HashMap<u64, Out>,
     pub me: Weak<Mutex<Fabric>>,
+    weather: Weather,
+    /// Wakes the courier: something is under way.
+    pub under_way: Option<Arc<OwnedFd>>,
 }
 
 impl Fabric {
-    pub fn shared(fault: Option<Fault>, clock: Arc<dyn Clock>) -> Arc<Mutex<Self>> {
+    pub fn shared(fault: Option<Fault>, clock: Arc<dyn Clock>, weather: Weather) -> Arc<Mutex<Self>> {
         Arc::new_cyclic(|me| {
             let (regions, listening, loans) = (HashMap::new(), HashMap::new(), HashMap::new());
             let (ports, hoard, ends, me) = (Vec::new(), Vec::new(), Vec::new(), me.clone());
-            Mutex::new(Self { fault, regions, ports, listening, clock, hoard, ends, numbers: 0, loans, me })
+            let (numbers, under_way) = (0, None);
+            let fabric =
+                Self { fault, regions, ports, listening, clock, hoard, ends, numbers, loans, me, weather, under_way };
+            Mutex::new(fabric)
         })
     }
 
@@ -185,8 +206,36 @@ impl Fabric {
         self.ends[end].sends.len()
     }
 
-    pub fn push(&mut self, end: usize, sent: Sent) {
+    pub fn push(&mut self, end: usize, mut sent: Sent) {
+        if self.weather.delay_max > Duration::ZERO {
+            let delay = Duration::from_nanos(self.chance() % self.weather.delay_max.as_nanos() as u64);
+            let due = (sent.posted + delay).max(self.ends[end].last_due.unwrap_or(sent.posted));
+            (sent.due, self.ends[end].last_due) = (Some(due), Some(due));
+            if let Some(courier) = &self.under_way {
+                super::port::wake(courier);
+            }
+        }
+        let cut_one_in = self.weather.cut_one_in;
+        if cut_one_in > 0 && self.chance().is_multiple_of(cut_one_in) {
+            sent.cut = Some(if self.chance().is_multiple_of(2) { Cut::Before } else { Cut::After });
+        }
         self.ends[end].sends.push_back(sent);
+    }
+
+    /// Chance, from the clock.
+    fn chance(&self) -> u64 {
+        let mut bytes = [0; 8];
+        // Without entropy there is no chance, and the weather is always the same.
+        let _ = self.clock.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Carries out all that has arrived; when the next request does.
+    pub fn carry(&mut self) -> Option<Instant> {
+        (0..self.ends.len()).for_each(|end| self.send(end));
+        let now = self.clock.now();
+        let first = |end: &End| end.sends.front().and_then(|sent| sent.due).filter(|due| *due > now);
+        self.ends.iter().filter_map(first).min()
     }
 
     pub fn receive(&mut self, port: usize, end: Option<usize>, receive: Receive, depth: usize) -> bool {
@@ -221,6 +270,13 @@ impl Fabric {
         loop {
             let sends = &self.ends[end].sends;
             let Some(first) = sends.front() else { return };
+            if first.done.is_none() && first.due.is_some_and(|due| due > self.clock.now()) {
+                return;
+            }
+            let cut = first.cut;
+            if cut == Some(Cut::Before) {
+                return self.cut(end);
+            }
             let mut at = 0;
             if let Some(second) = sends.get(1) {
                 at = usize::from(self.overtakes(first, second));
@@ -239,8 +295,17 @@ impl Fabric {
                     None => return,
                 }
             }
+            if cut == Some(Cut::After) {
+                return self.cut(end);
+            }
             self.report(end);
         }
+    }
+
+    /// The way between two ends is gone, and both hear of it.
+    fn cut(&mut self, end: usize) {
+        self.event(end, Status::PeerDied);
+        self.close(end, Status::PeerDied);
     }
 
     fn overtakes(&self, first: &Sent, second: &Sent) -> bool {
@@ -547,6 +612,27 @@ impl Fabric {
             if self.ends[end].at.is_some_and(|(port, _)| self.ports[port].owner == owner) {
                 self.close(end, Status::PeerDied);
             }
+        }
+        let names: Vec<String> =
+            self.listening.iter().filter(|(_, at)| at.owner == owner).map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.stop_listening(name, owner));
+    }
+
+    /// Nobody is reached at a name any more, where it is `owner`'s. Who came and was not accepted hears that it is over.
+    pub fn stop_listening(&mut self, name: &str, owner: u64) {
+        if self.listening.get(name).is_some_and(|listening| listening.owner == owner) {
+            for end in self.listening.remove(name).into_iter().flat_map(|listening| listening.waiting) {
+                self.close(end, Status::Flushed);
+            }
+        }
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // It ends, too.
+        if let Some(courier) = &self.under_way {
+            super::port::wake(courier);
         }
     }
 }

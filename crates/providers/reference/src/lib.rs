@@ -7,6 +7,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod clock;
+mod courier;
 mod fabric;
 mod loans;
 mod port;
@@ -21,10 +22,11 @@ use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile}
 use overside_verbs::port::Port;
 use overside_verbs::{
     Access, Clock, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider, RemoteToken,
-    Status, SystemClock, VerbsError,
+    SystemClock, VerbsError,
 };
 
 pub use clock::SteppedClock;
+pub use courier::Courier;
 use fabric::{Fabric, Listening, Region};
 use port::ReferencePort;
 
@@ -91,6 +93,16 @@ pub enum Fault {
     KeepsRevoked,
 }
 
+/// What the network does to requests on their way, by the chance of the world's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weather {
+    /// How long a request is under way at most; those of one connection stay in order. Where it is not
+    /// zero, a [`Courier`] must run.
+    pub delay_max: Duration,
+    /// One request in so many ends its connection, before or after it was carried out; none where it is 0.
+    pub cut_one_in: u64,
+}
+
 /// One fabric, whose providers reach each other by name.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -107,13 +119,26 @@ impl World {
 
     /// A sound one, in the time of `clock`.
     pub fn by(clock: Arc<dyn Clock>) -> Self {
-        Self { fabric: Fabric::shared(None, clock.clone()), clock, wrap: |port| port }
+        Self::under(clock, Weather::default())
+    }
+
+    /// A sound one, in the time of `clock`, with delays and cuts.
+    pub fn under(clock: Arc<dyn Clock>, weather: Weather) -> Self {
+        Self { fabric: Fabric::shared(None, clock.clone(), weather), clock, wrap: |port| port }
+    }
+
+    /// What brings requests to their ends when their time has come; for a thread of its own.
+    ///
+    /// # Errors
+    /// When the system has no descriptor for it.
+    pub fn courier(&self) -> Result<Courier, VerbsError> {
+        Courier::new(&self.fabric, self.clock.clone())
     }
 
     /// One that breaks a promise, and puts something in front of its ports.
     pub fn broken(fault: Option<Fault>, wrap: fn(Box<dyn Port>) -> Box<dyn Port>) -> Self {
         let clock = SystemClock::handle();
-        Self { fabric: Fabric::shared(fault, clock.clone()), clock, wrap }
+        Self { fabric: Fabric::shared(fault, clock.clone(), Weather::default()), clock, wrap }
     }
 
     /// A provider of a process of its own, as far as the others can tell.
@@ -215,10 +240,11 @@ impl Provider for Reference {
         if fabric.listening.contains_key(name) {
             return Err(VerbsError::Address { address: name.into(), reason: "the name is taken".into() });
         }
-        fabric.listening.insert(name.into(), Listening { waiting: VecDeque::new(), wake: wake.clone() });
+        let listening = Listening { owner: self.owner, waiting: VecDeque::new(), wake: wake.clone() };
+        fabric.listening.insert(name.into(), listening);
         drop(fabric);
         let (fabric, clock) = (self.fabric.clone(), self.clock.clone());
-        Ok(Box::new(Waiting { fabric, clock, name: name.into(), wake }))
+        Ok(Box::new(Waiting { fabric, clock, name: name.into(), owner: self.owner, wake }))
     }
 
     fn connect(&self, _domain: &ProtectionDomain, name: &str, _timeout: Duration) -> Result<Link, VerbsError> {
@@ -250,6 +276,7 @@ struct Waiting {
     fabric: Arc<Mutex<Fabric>>,
     clock: Arc<dyn Clock>,
     name: String,
+    owner: u64,
     wake: Arc<OwnedFd>,
 }
 
@@ -276,11 +303,7 @@ impl Listener for Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut fabric = lock(&self.fabric);
-        // Who came and was not accepted hears that it is over.
-        for end in fabric.listening.remove(&self.name).into_iter().flat_map(|listening| listening.waiting) {
-            fabric.close(end, Status::Flushed);
-        }
+        lock(&self.fabric).stop_listening(&self.name, self.owner);
     }
 }
 

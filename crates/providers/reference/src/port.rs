@@ -109,6 +109,8 @@ impl ReferencePort {
             signalled: request.signalled,
             lend: request.lend,
             posted: self.clock.now(),
+            due: None,
+            cut: None,
             done: None,
         })
     }
