@@ -67,6 +67,9 @@ pub struct ServerOptions {
     pub notices: Option<Notices>,
     /// Told when the server cannot go on. It is to be dropped then.
     pub on_failure: Option<OnFailure>,
+    /// What it runs in.
+    #[doc(hidden)]
+    pub world: parts::World,
 }
 
 impl Default for ServerOptions {
@@ -85,6 +88,7 @@ impl Default for ServerOptions {
             goal: Goal::Throughput,
             notices: None,
             on_failure: None,
+            world: parts::World::default(),
         }
     }
 }
@@ -101,6 +105,7 @@ impl ServerOptions {
             transmit: TransmitOptions { large_bytes: LARGE_BYTES, ..TransmitOptions::default() },
             notices: self.notices.clone(),
             on_failure: self.on_failure.clone(),
+            threads: self.world.threads.clone(),
             ..ServiceOptions::default()
         }
     }
@@ -179,7 +184,7 @@ fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<(A
     let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
     let registrar = Arc::new(Registrar::new(places, options.memory_max));
     let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-    let store = Arc::new(Store::new(memory, registrar));
+    let store = Arc::new(Store::new(memory, registrar, options.world.waits));
     let tables = |prices| Arc::new(Tables { store: store.clone(), prices, options: options.clone() });
     let served = open.into_iter().map(|(at, prices)| (at, tables(prices))).collect();
     Ok((store, served))

@@ -1,12 +1,29 @@
-//! A server without threads, for counting what it does.
+//! A server without threads, for counting what it does; and what a server runs in, for simulations.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use overside_bwtree::Waits;
+use overside_service::{SystemThreads, Threads};
 use overside_verbs::{Provider, VerbsError};
 
 use super::session::Tables;
 use super::{ListenerConfig, ServerOptions, prepare};
+
+/// What a server runs in, apart from its providers' clock: the operating system, or a simulation.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// Starts the server's threads.
+    pub threads: Arc<dyn Threads>,
+    /// How its trees wait; the system's way where it is none.
+    pub waits: Option<&'static dyn Waits>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self { threads: Arc::new(SystemThreads), waits: None }
+    }
+}
 
 /// A server that does something when it is told to, on the thread that tells it.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
-use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree};
+use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree, Waits};
 
 use crate::key::KeyCodec;
 use crate::row::RowLayout;
@@ -19,6 +19,8 @@ pub(crate) struct Store {
     next: AtomicU32,
     memory: MemoryLimit,
     observer: Arc<dyn SegmentObserver>,
+    /// How its trees wait, unless as the system does.
+    waits: Option<&'static dyn Waits>,
 }
 
 /// How much memory all tables together may commit, and in which steps.
@@ -44,8 +46,12 @@ pub(crate) struct Table {
 }
 
 impl Store {
-    pub(crate) fn new(memory: MemoryLimit, observer: Arc<dyn SegmentObserver>) -> Self {
-        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer }
+    pub(crate) fn new(
+        memory: MemoryLimit,
+        observer: Arc<dyn SegmentObserver>,
+        waits: Option<&'static dyn Waits>,
+    ) -> Self {
+        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer, waits }
     }
 
     pub(crate) fn create(&self, name: &str, schema: &[u8]) -> Result<Arc<Table>, Fault> {
@@ -81,7 +87,11 @@ impl Store {
             name: name.into(),
             keys: KeyCodec::new(&schema),
             layout: Arc::new(layout),
-            tree: Tree::new(Arc::new(arena), options).map_err(|e| exhausted(&e))?,
+            tree: match self.waits {
+                Some(waits) => Tree::with_waits(Arc::new(arena), options, waits),
+                None => Tree::new(Arc::new(arena), options),
+            }
+            .map_err(|e| exhausted(&e))?,
             schema,
             rows: AtomicI64::new(0),
             dropped: AtomicBool::new(false),
