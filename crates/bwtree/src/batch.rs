@@ -32,7 +32,7 @@ pub enum Put {
 }
 
 impl Put {
-    fn change(self, value: &[u8]) -> Change<'_> {
+    pub(crate) fn change(self, value: &[u8]) -> Change<'_> {
         match self {
             Put::Insert => Change::Insert(value),
             Put::Upsert => Change::Upsert(value),
@@ -51,8 +51,8 @@ impl Put {
     /// The same of what became of a single change.
     fn told(self, outcome: Result<Outcome, Error>) -> Result<bool, Error> {
         match outcome? {
-            Outcome::Done { was_there } => Ok(was_there),
-            Outcome::Refused { is_there } => self.answer(is_there),
+            Outcome::Done { was_there, .. } => Ok(was_there),
+            Outcome::Refused { is_there, .. } => self.answer(is_there),
         }
     }
 
@@ -74,6 +74,8 @@ struct Batch<'r> {
     rows: &'r [Row<'r>],
     /// Of each row looked at, in the batch's order. A row that was not reached says [`Error::Exhausted`].
     answers: Vec<Result<bool, Error>>,
+    /// Each of these rows' stamp, as an [`Outcome`] has it; none in a tree without stamps.
+    stamps: Vec<u64>,
     /// Rows refused, and how many may be.
     refused: usize,
     refused_max: usize,
@@ -85,14 +87,21 @@ struct Order<'o> {
 }
 
 impl Core {
-    /// Puts rows as if one after another. Looks at none behind the one that makes `refused_max` refusals, and at
+    /// Puts rows as if one after another: what became of them and, in a tree with stamps, each one's. Looks at none behind the one that makes `refused_max` refusals, and at
     /// none behind one that finds no memory, but for those that it had sorted in front of it.
-    pub(crate) fn put_many(&self, put: Put, rows: &[Row<'_>], refused_max: usize) -> Vec<Result<bool, Error>> {
+    pub(crate) fn put_many(
+        &self,
+        put: Put,
+        rows: &[Row<'_>],
+        refused_max: usize,
+    ) -> (Vec<Result<bool, Error>>, Vec<u64>) {
         if let ([(key, value)], 1..) = (rows, refused_max) {
-            return vec![put.told(self.change(key, put.change(value)))];
+            let outcome = self.change(key, put.change(value));
+            let stamps = self.stamps.as_ref().map(|_| outcome.map_or(0, Outcome::stamp));
+            return (vec![put.told(outcome)], stamps.into_iter().collect());
         }
         let answers = Vec::with_capacity(rows.len());
-        let mut batch = Batch { put, rows, answers, refused: 0, refused_max };
+        let mut batch = Batch { put, rows, answers, stamps: Vec::new(), refused: 0, refused_max };
         let mut order = Vec::new();
         while batch.answers.len() < rows.len() && batch.refused < refused_max {
             let from = batch.answers.len();
@@ -107,6 +116,9 @@ impl Core {
                 order.sort_unstable_by(|a, b| key(a).cmp(key(b)).then(a.cmp(b)));
             }
             batch.answers.resize_with(from + order.len(), || Err(Error::Exhausted));
+            if self.stamps.is_some() {
+                batch.stamps.resize(from + order.len(), 0);
+            }
             let mut done = 0;
             let mut exhausted = false;
             while done < order.len() && batch.refused < refused_max && !exhausted {
@@ -114,12 +126,13 @@ impl Core {
             }
             if !sorted {
                 batch.answers.truncate(from + done);
+                batch.stamps.truncate(from + done);
             }
             if exhausted {
                 break;
             }
         }
-        batch.answers
+        (batch.answers, batch.stamps)
     }
 
     /// Puts the row at `at` of the order, and those behind it that go into the same leaf if a new page is due. How far it came, and
@@ -128,6 +141,8 @@ impl Core {
         let mut failed = 0;
         while failed <= TRIES {
             let guard = self.enter();
+            #[cfg(mutants)]
+            self.draw_early(&guard);
             let found = self.find_leaf(&guard, Target::At(batch.key(order, at)));
             let end = self.same_leaf(&found, batch, order, at);
             let done = match end - at {
@@ -150,9 +165,11 @@ impl Core {
         }
         // A row that takes more than one page, or is refused for its length; or there may still be room for its delta.
         let (key, value) = batch.rows[order.rows[at] as usize];
-        let answer = batch.put.told(self.change(key, batch.put.change(value)));
+        let outcome = self.change(key, batch.put.change(value));
+        let answer = batch.put.told(outcome);
         let exhausted = answer == Err(Error::Exhausted);
         batch.note(order, at, answer);
+        batch.stamp(order, at, outcome.map_or(0, Outcome::stamp));
         (at + 1, exhausted)
     }
 
@@ -170,6 +187,7 @@ impl Core {
         let draft = Draft { op: Op::Put, key, prefix, rest: Rest::Inline(rest) };
         let Some(outcome) = self.attempt_in(guard, found, &draft, batch.put.change(value))? else { return Ok(None) };
         batch.note(order, at, batch.put.told(Ok(outcome)));
+        batch.stamp(order, at, outcome.stamp());
         Ok(Some(at + 1))
     }
 
@@ -198,12 +216,18 @@ impl Core {
     ) -> Result<Option<usize>, Error> {
         let refused = batch.refused;
         let (edits, done) = self.decide(found, batch, order, range.clone());
-        let outcome = match edits {
+        let (outcome, stamp) = match edits {
             // All were refused, by the state that the leaf's word named.
-            None => Ok(true),
-            Some((edits, appended)) => self.rewrite(guard, found, &edits, appended),
+            None => (Ok(true), self.newest(&found.state)),
+            Some((edits, appended)) => {
+                let stamp = self.draw(guard);
+                (self.rewrite(guard, found, &edits, appended, stamp), stamp)
+            }
         };
-        if !matches!(outcome, Ok(true)) {
+        if matches!(outcome, Ok(true)) {
+            // Also of the rows that were refused: the stamp just drawn is newer than all that refused them.
+            (range.start..done).for_each(|row| batch.stamp(order, row, stamp));
+        } else {
             // What was decided on a state that is not the tree's has not happened, and may never be looked at again.
             batch.refused = refused;
             order.rows[range.start..done].iter().for_each(|row| batch.answers[*row as usize] = Err(Error::Exhausted));
@@ -266,6 +290,13 @@ impl<'r> Batch<'r> {
     #[inline]
     fn key(&self, order: &Order<'_>, at: usize) -> &'r [u8] {
         self.rows[order.rows[at] as usize].0
+    }
+
+    #[inline]
+    fn stamp(&mut self, order: &Order<'_>, at: usize, stamp: u64) {
+        if let Some(of) = self.stamps.get_mut(order.rows[at] as usize) {
+            *of = stamp;
+        }
     }
 
     fn note(&mut self, order: &Order<'_>, at: usize, answer: Result<bool, Error>) {

@@ -64,15 +64,16 @@ pub(crate) fn merge<'a>(
 }
 
 impl Core {
-    /// Replaces the leaf by a clean one that includes `last`; false if somebody was faster.
+    /// Replaces the leaf by a clean one that includes `last`, whose stamp is `stamp`; false if somebody was faster.
     pub(crate) fn consolidate(
         &self,
         guard: &Guard<'_>,
         found: &Found<'_>,
-        last: Option<(&Draft<'_>, u32)>,
+        last: (&Draft<'_>, u32),
+        stamp: u64,
     ) -> Result<bool, Error> {
-        let pieces = pieces_of(&found.state, last);
-        let shrinking = last.is_none_or(|(draft, _)| draft.op == Op::Delete);
+        let pieces = pieces_of(&found.state, Some(last));
+        let shrinking = last.0.op == Op::Delete;
         if shrinking {
             self.relieve(guard);
         }
@@ -81,25 +82,27 @@ impl Core {
             Some(Piece::Row { .. }) if found.state.leaf.high_fence().is_none() => Fill::Left,
             _ => Fill::Evenly,
         };
-        self.replace(guard, found, &pieces, fill, shrinking)
+        self.replace(guard, found, &pieces, fill, shrinking, stamp)
     }
 
     /// Replaces the leaf by a clean one with these changes, which include its chain's; false if somebody was faster. `appended`: its
-    /// new rows lie behind its old ones.
+    /// new rows lie behind its old ones. They have one `stamp`.
     pub(crate) fn rewrite(
         &self,
         guard: &Guard<'_>,
         found: &Found<'_>,
         edits: &[Edit<'_>],
         appended: bool,
+        stamp: u64,
     ) -> Result<bool, Error> {
         let leaf = &found.state.leaf;
         let pieces = merge(leaf, 0..leaf.count(), edits.iter().copied(), usize::MAX);
         let fill = if appended && leaf.high_fence().is_none() { Fill::Left } else { Fill::Evenly };
-        self.replace(guard, found, &pieces, fill, false)
+        self.replace(guard, found, &pieces, fill, false, stamp)
     }
 
-    /// Replaces the leaf by a page that consists of `pieces`, or by several where one would be too long.
+    /// Replaces the leaf by a page that consists of `pieces`, or by several where one would be too long. `stamp` was drawn after the
+    /// leaf's word was read, so it is the newest one of all that is in them.
     fn replace(
         &self,
         guard: &Guard<'_>,
@@ -107,13 +110,14 @@ impl Core {
         pieces: &[Piece<'_>],
         fill: Fill,
         shrinking: bool,
+        stamp: u64,
     ) -> Result<bool, Error> {
         let state = &found.state;
         let fences = Fences { low: state.leaf.low_fence(), high: state.leaf.high_fence() };
         let layout = Layout::of(pieces, fences, self.options.prefix_len);
         if layout.page_len > self.options.page_bytes && layout.count > 1 {
             let cuts = cuts(pieces, &layout, self.options.page_bytes, fill);
-            match self.split(guard, found, pieces, &cuts, fences) {
+            match self.split(guard, found, pieces, &cuts, fences, stamp) {
                 // A page somewhat too large is better than a row that cannot be deleted.
                 Err(Error::Exhausted) if shrinking => {}
                 done => return done,
@@ -123,7 +127,7 @@ impl Core {
             true => Purpose::Shrinking { from: self.store.piece_bytes(state) },
             false => Purpose::Growth,
         };
-        let (word, fresh) = self.build_leaf(pieces, &layout, fences, state.leaf.right(), purpose)?;
+        let (word, fresh) = self.build_leaf(pieces, &layout, fences, state.leaf.right(), purpose, stamp)?;
         let reserved = fresh.reserved();
         if !self.install(found.pid, state.word, word) {
             self.store.discard(fresh);
@@ -146,6 +150,7 @@ impl Core {
         pieces: &[Piece<'_>],
         cuts: &[usize],
         fences: Fences<'_>,
+        stamp: u64,
     ) -> Result<bool, Error> {
         let state = &found.state;
         let between: Vec<Vec<u8>> =
@@ -161,7 +166,7 @@ impl Core {
             };
             let layout = Layout::of(pieces, fences, self.options.prefix_len);
             let right = built.last().map_or(state.leaf.right(), |(pid, _)| *pid);
-            match self.build_leaf(pieces, &layout, fences, right, Purpose::Growth) {
+            match self.build_leaf(pieces, &layout, fences, right, Purpose::Growth, stamp) {
                 Ok(page) if at == 0 => left = Some(page),
                 Ok((word, fresh)) => built.push((self.new_page(word), fresh)),
                 Err(error) => {

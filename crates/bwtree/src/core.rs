@@ -2,12 +2,15 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+
 use crate::alloc::Purpose;
 use crate::epoch::{Epochs, Guard, Retired};
 use crate::inner::{self, Inner, Target};
 use crate::options::{Error, Options};
 use crate::page::{Fences, Layout, NO_PAGE, Piece, set_link, write_page};
 use crate::shortage::Sheltered;
+use crate::stamps::Stamps;
 use crate::stats::Counter;
 use crate::store::{LeafState, Store, drop_inner, inner_word};
 use crate::sync::Ordering;
@@ -18,19 +21,25 @@ pub(crate) struct Core {
     pub(crate) epochs: Epochs,
     pub(crate) options: Options,
     pub(crate) sheltered: Sheltered,
+    pub(crate) stamps: Option<Arc<Stamps>>,
 }
 
 /// The root's number: its content changes, its number never does. It is an inner node always.
 pub(crate) const ROOT: u32 = 0;
 
 impl Core {
-    pub(crate) fn new(store: Store, options: Options, waits: &'static dyn Waits) -> Result<Core, Error> {
-        let core = Core { store, epochs: Epochs::new(waits), options, sheltered: Sheltered::default() };
+    pub(crate) fn new(
+        store: Store,
+        options: Options,
+        waits: &'static dyn Waits,
+        stamps: Option<Arc<Stamps>>,
+    ) -> Result<Core, Error> {
+        let core = Core { store, epochs: Epochs::new(waits), options, sheltered: Sheltered::default(), stamps };
         let (root, leaf) = (core.store.map.take(), core.store.map.take());
         debug_assert_eq!(root, ROOT);
         let fences = Fences { low: &[], high: None };
         let word =
-            core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, Purpose::Growth)?.0;
+            core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, Purpose::Growth, 0)?.0;
         core.store.map.entry(leaf).word.store(word, Ordering::SeqCst);
         let root_word = inner_word(inner::root(core.epochs.now(), leaf));
         core.store.map.entry(root).word.store(root_word, Ordering::SeqCst);
@@ -41,13 +50,50 @@ impl Core {
         self.epochs.enter()
     }
 
+    /// A stamp for a change whose leaf's word was read under `guard`; 0 in a tree without stamps.
+    #[inline]
+    pub(crate) fn draw(&self, guard: &Guard<'_>) -> u64 {
+        let Some(stamps) = &self.stamps else { return 0 };
+        #[cfg(mutants)]
+        if let early @ 1.. = guard.early.take() {
+            return early;
+        }
+        let _ = guard;
+        stamps.draw()
+    }
+
+    /// The planted fault: a stamp for what is read next.
+    #[cfg(mutants)]
+    pub(crate) fn draw_early(&self, guard: &Guard<'_>) {
+        if let Some(stamps) = &self.stamps
+            && crate::mutants::STAMP_BEFORE_WORD.is_on()
+        {
+            guard.early.set(stamps.draw());
+        }
+    }
+
+    /// No change that `state`'s word shows has a larger stamp; 0 in a tree without stamps.
+    #[inline]
+    pub(crate) fn newest(&self, state: &LeafState<'_>) -> u64 {
+        if self.stamps.is_some() { self.store.stamp(state) } else { 0 }
+    }
+
+    /// A change with this stamp is about to be installed in the leaf's unit.
+    #[inline]
+    pub(crate) fn raise(&self, state: &LeafState<'_>, stamp: u64) {
+        if stamp != 0 {
+            self.store.raise(state, stamp);
+        }
+    }
+
     /// Replaces a page's word; false if somebody was faster.
     #[inline]
     pub(crate) fn install(&self, pid: u32, old: u64, new: u64) -> bool {
         self.store.map.entry(pid).word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Makes a sealed leaf of `pieces`, unpublished: its word, and what to discard if it stays so.
+    /// Makes a sealed leaf of `pieces`, unpublished: its word, and what to discard if it stays so. `newest`: the newest stamp of what it
+    /// replaces and changes.
     pub(crate) fn build_leaf(
         &self,
         pieces: &[Piece<'_>],
@@ -55,9 +101,10 @@ impl Core {
         fences: Fences<'_>,
         right: u32,
         purpose: Purpose,
+        newest: u64,
     ) -> Result<(u64, crate::store::Fresh), Error> {
         let room = self.room(pieces, layout);
-        let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now(), purpose)?;
+        let mut fresh = self.store.fresh(layout.page_len, room, self.epochs.now(), purpose, newest)?;
         let unit = fresh.unit;
         let page = self.store.fresh_page(&mut fresh, layout.page_len);
         write_page(page, layout, fences, pieces);

@@ -37,6 +37,9 @@ pub struct Pages {
     together: [usize; 2],
     /// Taken and not given out, the next one last.
     taken: SmallVec<[PinnedPage; 1]>,
+    /// The newest stamp of all leaves visited, and of those passed over since the last page.
+    newest: u64,
+    passed: u64,
 }
 
 impl Pages {
@@ -47,7 +50,8 @@ impl Pages {
             _ => false,
         };
         let (from, to) = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
-        Pages { core, account: None, from, to, direction, done, together: [1; 2], taken: SmallVec::new() }
+        let taken = SmallVec::new();
+        Pages { core, account: None, from, to, direction, done, together: [1; 2], taken, newest: 0, passed: 0 }
     }
 
     /// Takes up to so many pages in one go, one at first and ever more, where the scan goes forward: one way down and one pin's expense for
@@ -65,6 +69,12 @@ impl Pages {
         assert!(account.is_of(&self.core), "a pin account of another tree");
         self.account = Some(account);
         self
+    }
+
+    /// No change that its pages so far, or their absence, shows has a larger [stamp](crate::Stamps): of the end of a scan, which may have
+    /// passed over pages that others emptied. 0 in a tree without stamps.
+    pub fn newest(&self) -> u64 {
+        self.newest
     }
 
     /// Which way it goes.
@@ -93,8 +103,11 @@ impl Pages {
         let next = loop {
             visited += 1;
             let bounds = clip(&state.leaf, from, to);
-            let page = Taken::new(&state, bounds);
+            self.passed = self.passed.max(self.core.newest(&state));
+            let page = Taken::new(&state, bounds, self.passed);
             if !page.is_empty() {
+                self.newest = self.newest.max(self.passed);
+                self.passed = 0;
                 pins.add(&state);
                 pages.push(page);
             }

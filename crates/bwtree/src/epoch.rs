@@ -83,6 +83,9 @@ pub(crate) struct Guard<'a> {
     slot: &'a Slot,
     first: u64,
     last: Cell<u64>,
+    /// A stamp that was drawn too early, by a planted fault.
+    #[cfg(mutants)]
+    pub(crate) early: Cell<u64>,
 }
 
 impl Epochs {
@@ -107,7 +110,14 @@ impl Epochs {
                     let now = self.now();
                     if slot.interval.compare_exchange(0, now << LIFE_BITS, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                         slot.thread.store(thread_id(), Ordering::Relaxed);
-                        return Guard { epochs: self, slot, first: now, last: Cell::new(now) };
+                        return Guard {
+                            epochs: self,
+                            slot,
+                            first: now,
+                            last: Cell::new(now),
+                            #[cfg(mutants)]
+                            early: Cell::new(0),
+                        };
                     }
                 }
             }

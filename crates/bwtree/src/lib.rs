@@ -42,6 +42,12 @@
 //! anybody who comes by carries on, so nobody waits for anybody. Index entries point at or left of the right page, never
 //! beyond it.
 //!
+//! # Stamps
+//!
+//! Trees may share [`Stamps`]: each change then bears a number that says in which order changes of its key took place, and each
+//! read says up to which number it may have seen, so that a log can be written beside the tree without a lock. A tree without
+//! them pays nothing.
+//!
 //! # What it does not do
 //!
 //! A scan is no snapshot. When the arena is full, deletes still work: a small reserve holds a page's smaller version
@@ -61,6 +67,8 @@ mod descend;
 mod epoch;
 mod inner;
 mod merge;
+#[cfg(mutants)]
+pub mod mutants;
 mod newest;
 mod options;
 pub mod page;
@@ -74,6 +82,8 @@ mod slab;
 mod split;
 #[cfg(all(test, not(shuttle)))]
 mod stall;
+mod stamped;
+mod stamps;
 mod stats;
 mod store;
 mod sync;
@@ -94,6 +104,9 @@ pub use pinned::{DeltaRef, PinnedPage, Row};
 pub use reader::Reader;
 pub use rows::{Range, Rows, Run, Runs};
 pub use segments::{SegmentArena, SegmentObserver};
+pub use stamped::Changes;
+pub use stamps::{Stamps, Writing};
 pub use stats::Stats;
 pub use tree::Tree;
 pub use waits::Waits;
+pub use write::Outcome;

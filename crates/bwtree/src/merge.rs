@@ -162,7 +162,8 @@ impl Core {
         let fences = Fences { low: l.leaf.low_fence(), high: r.leaf.high_fence() };
         let layout = Layout::of(&pieces, fences, self.options.prefix_len);
         let purpose = Purpose::Shrinking { from: self.store.piece_bytes(l).max(self.store.piece_bytes(r)) };
-        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right(), purpose)?;
+        let newest = self.newest(l).max(self.newest(r));
+        let (word, fresh) = self.build_leaf(&pieces, &layout, fences, r.leaf.right(), purpose, newest)?;
         let reserved = fresh.reserved();
         if !self.install(pid, l.word, word) {
             self.store.discard(fresh);

@@ -33,13 +33,15 @@ pub(crate) struct Taken {
     rows: Range<usize>,
     /// Offsets of the deltas' records from the base page.
     deltas: Box<[u32]>,
+    /// Its newest stamp.
+    pub(crate) newest: u64,
 }
 
 impl Taken {
     /// A leaf's state within the cursor's bounds.
-    pub(crate) fn new(state: &LeafState<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Taken {
+    pub(crate) fn new(state: &LeafState<'_>, bounds: (Bound<&[u8]>, Bound<&[u8]>), newest: u64) -> Taken {
         let rows = clip_rows(&state.leaf, bounds);
-        Taken { at: state.base_offset(), rows, deltas: newest_deltas(state, bounds) }
+        Taken { at: state.base_offset(), rows, deltas: newest_deltas(state, bounds), newest }
     }
 
     /// Whether no row is left inside the bounds.
@@ -105,6 +107,12 @@ impl PinnedPage {
     /// Whether no row is left inside the bounds.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
+    }
+
+    /// No change that this page shows has a larger [stamp](crate::Stamps), nor has one of those that left nothing of the pages which the scan
+    /// passed over before it. 0 in a tree without stamps.
+    pub fn newest(&self) -> u64 {
+        self.taken.newest
     }
 
     /// No key of this page is below.

@@ -29,6 +29,7 @@ pub struct Reader {
     to: Edge,
     rows_left: usize,
     done: bool,
+    newest: u64,
     buffers: Buffers,
 }
 
@@ -45,7 +46,7 @@ struct Buffers {
 impl Reader {
     pub(crate) fn new(core: Arc<Core>) -> Reader {
         let edge = || Edge { key: Vec::new(), kind: Bound::Unbounded };
-        Reader { core, from: edge(), to: edge(), rows_left: 0, done: true, buffers: Buffers::default() }
+        Reader { core, from: edge(), to: edge(), rows_left: 0, done: true, newest: 0, buffers: Buffers::default() }
     }
 
     /// Begins with another range: at most `rows_max` rows between the bounds, the lowest ones.
@@ -54,6 +55,13 @@ impl Reader {
         self.to.set(to);
         self.rows_left = rows_max;
         self.done = rows_max == 0;
+        self.newest = 0;
+    }
+
+    /// No change that the rows so far of this range, or their absence, shows has a larger [stamp](crate::Stamps). 0 in a tree without
+    /// stamps.
+    pub fn newest(&self) -> u64 {
+        self.newest
     }
 
     /// The range's next rows (at least one); `None` at its end. As many as lie in the next leaf: a range of a hundred rows is
@@ -78,6 +86,7 @@ impl Reader {
         };
         let found = self.core.find_leaf(&guard, target);
         let (state, leaf) = (&found.state, &found.state.leaf);
+        self.newest = self.newest.max(self.core.newest(state));
         let bounds = match self.to.get() {
             Bound::Unbounded => (from, Bound::Unbounded),
             to => clip(leaf, from, to),

@@ -56,7 +56,8 @@ impl Core {
         let pieces = pieces_of(state, None);
         let fences = Fences { low: state.leaf.low_fence(), high: state.leaf.high_fence() };
         let layout = Layout::of(&pieces, fences, self.options.prefix_len);
-        let Ok((word, fresh)) = self.build_leaf(&pieces, &layout, fences, state.leaf.right(), Purpose::Moving) else {
+        let (right, newest) = (state.leaf.right(), self.newest(state));
+        let Ok((word, fresh)) = self.build_leaf(&pieces, &layout, fences, right, Purpose::Moving, newest) else {
             return false;
         };
         if !self.install(found.pid, state.word, word) {

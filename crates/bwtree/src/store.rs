@@ -195,6 +195,8 @@ pub(crate) struct Unit {
     /// The newest delta when the unit was unlinked.
     newest: Count32,
     overflow: Count32,
+    /// No installed change of the leaf has a larger stamp.
+    stamp: AtomicU64,
 }
 
 impl Entry for Unit {
@@ -317,7 +319,14 @@ impl Store {
     }
 
     /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas; for pages that shrink or move, what there is.
-    pub(crate) fn fresh(&self, page: usize, room: usize, birth: u64, purpose: Purpose) -> Result<Fresh, Exhausted> {
+    pub(crate) fn fresh(
+        &self,
+        page: usize,
+        room: usize,
+        birth: u64,
+        purpose: Purpose,
+        stamp: u64,
+    ) -> Result<Fresh, Exhausted> {
         let page = page.next_multiple_of(8);
         let bytes = (page + room).min(UNIT_MAX.max(page));
         let (extent, reserved) = match purpose {
@@ -338,6 +347,7 @@ impl Store {
         meta.birth.store(birth, Ordering::Relaxed);
         meta.newest.store(0, Ordering::Relaxed);
         meta.overflow.store(0, Ordering::Relaxed);
+        meta.stamp.store(stamp, Ordering::Relaxed);
         Ok(Fresh { unit, extent, reserved })
     }
 
@@ -429,6 +439,18 @@ impl Store {
     pub(crate) fn piece_bytes(&self, state: &LeafState<'_>) -> usize {
         let ordinary = !self.allocator.is_reserved(state.base_offset());
         if ordinary { self.units.entry(state.leaf.unit()).bytes() } else { 0 }
+    }
+
+    /// No change that the leaf's word shows has a larger stamp.
+    #[inline]
+    pub(crate) fn stamp(&self, state: &LeafState<'_>) -> u64 {
+        self.units.entry(state.leaf.unit()).stamp.load(Ordering::SeqCst)
+    }
+
+    /// Before a change with this stamp is installed in the leaf's unit.
+    #[inline]
+    pub(crate) fn raise(&self, state: &LeafState<'_>, stamp: u64) {
+        self.units.entry(state.leaf.unit()).stamp.fetch_max(stamp, Ordering::SeqCst);
     }
 
     /// A page and its chain were unlinked; what its unit needs to know to be freed later.
@@ -565,7 +587,7 @@ mod tests {
     fn refused_records_leave_the_counter_alone() {
         let store = Store::new(Arc::new(HeapArena::new(4 << 20).unwrap()), 4096);
         let mut page = LeafBuilder::new(8).finish();
-        let mut fresh = store.fresh(page.len(), 256, 0, Purpose::Growth).unwrap();
+        let mut fresh = store.fresh(page.len(), 256, 0, Purpose::Growth, 0).unwrap();
         page[48..52].copy_from_slice(&fresh.unit.to_le_bytes());
         store.fresh_page(&mut fresh, page.len()).copy_from_slice(&page);
         let pid = store.map.take();

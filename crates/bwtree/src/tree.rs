@@ -11,6 +11,7 @@ use crate::cursor::{Direction, Pages};
 use crate::options::{Error, Options};
 use crate::reader::Reader;
 use crate::rows::Range;
+use crate::stamps::Stamps;
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::waits::{System, Waits};
@@ -30,13 +31,32 @@ impl Tree {
 
     /// The same, which waits and tells time by `waits`.
     pub fn with_waits(arena: Arc<dyn Arena>, options: Options, waits: &'static dyn Waits) -> Result<Tree, Error> {
+        Tree::made(arena, options, waits, None)
+    }
+
+    /// The same, whose changes bear stamps: see [`within`](Self::within).
+    pub fn stamped(
+        arena: Arc<dyn Arena>,
+        options: Options,
+        waits: &'static dyn Waits,
+        stamps: Arc<Stamps>,
+    ) -> Result<Tree, Error> {
+        Tree::made(arena, options, waits, Some(stamps))
+    }
+
+    fn made(
+        arena: Arc<dyn Arena>,
+        options: Options,
+        waits: &'static dyn Waits,
+        stamps: Option<Arc<Stamps>>,
+    ) -> Result<Tree, Error> {
         options.check(&*arena)?;
-        Ok(Tree { core: Arc::new(Core::new(Store::new(arena, options.page_bytes), options, waits)?) })
+        Ok(Tree { core: Arc::new(Core::new(Store::new(arena, options.page_bytes), options, waits, stamps)?) })
     }
 
     /// Adds a key; [`Error::Exists`] if it is there.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        match self.core.change(key, Change::Insert(value))? {
+        match self.alone(|core| core.change(key, Change::Insert(value)))? {
             Outcome::Done { .. } => Ok(()),
             Outcome::Refused { .. } => Err(Error::Exists),
         }
@@ -44,27 +64,23 @@ impl Tree {
 
     /// Sets a key's value; whether there was one before.
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let outcome = self.core.change(key, Change::Upsert(value))?;
-        Ok(outcome == Outcome::Done { was_there: true })
+        Ok(self.alone(|core| core.change(key, Change::Upsert(value)))?.replaced())
     }
 
     /// Sets the value of a key that is there; whether it was.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let outcome = self.core.change(key, Change::Update(value))?;
-        Ok(outcome == Outcome::Done { was_there: true })
+        Ok(self.alone(|core| core.change(key, Change::Update(value)))?.replaced())
     }
 
     /// Removes a key; whether it was there. In a full arena it waits, for up to a second, for memory that others hold back.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        let outcome = self.core.change(key, Change::Delete)?;
-        Ok(outcome == Outcome::Done { was_there: true })
+        Ok(self.alone(|core| core.change(key, Change::Delete))?.replaced())
     }
 
     /// As [`delete`](Self::delete), and waits for nobody: [`Error::Exhausted`] where others hold back the memory that it takes, and
     /// once they have let go of it, trying again succeeds. For threads that serve others meanwhile.
     pub fn delete_now(&self, key: &[u8]) -> Result<bool, Error> {
-        let outcome = self.core.change_now(key, Change::Delete)?;
-        Ok(outcome == Outcome::Done { was_there: true })
+        Ok(self.alone(|core| core.change_now(key, Change::Delete))?.replaced())
     }
 
     /// Puts rows, keys and values, as if one after another; what became of each, in their order. Each is atomic by itself, and rows of
@@ -74,18 +90,25 @@ impl Tree {
     /// Rows behind the end of what is returned were not looked at: there are such when `refused_max` rows were refused, or when memory
     /// ran out. Rows that found no memory, and those that were not tried because others had not, say [`Error::Exhausted`].
     pub fn put_many(&self, put: Put, rows: &[(&[u8], &[u8])], refused_max: usize) -> Vec<Result<bool, Error>> {
-        self.core.put_many(put, rows, refused_max)
+        self.alone(|core| core.put_many(put, rows, refused_max).0)
     }
 
     /// If the key's value is `expected` (`None`: the key is not there), makes it `new` (`None`: removes it); whether it was.
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
-        let outcome = self.core.change(key, Change::Swap { expected, new })?;
+        let outcome = self.alone(|core| core.change(key, Change::Swap { expected, new }))?;
         Ok(matches!(outcome, Outcome::Done { .. }))
     }
 
     /// Replaces the content of `out` by the key's value; false (and `out` empty) if there is none.
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
-        Ok(self.core.get(key, out))
+        Ok(self.core.get(key, out).0)
+    }
+
+    /// A change whose stamp nobody asks for.
+    #[inline]
+    fn alone<T>(&self, change: impl FnOnce(&Core) -> T) -> T {
+        let _writing = self.core.stamps.as_deref().map(Stamps::begin);
+        change(&self.core)
     }
 
     /// The leaves of a key range, one pinned page after another.

@@ -21,11 +21,37 @@ pub(crate) enum Change<'a> {
 
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Done; whether the key was there before.
-    Done { was_there: bool },
-    /// The condition does not hold; whether the key is there.
-    Refused { is_there: bool },
+pub enum Outcome {
+    /// The tree is as the change wants it.
+    Done {
+        /// Whether the key was there before.
+        was_there: bool,
+        /// The [stamp](crate::Stamps) that it was installed with; where nothing had to be changed, the newest one of the leaf that showed
+        /// it. 0 in a tree without stamps.
+        stamp: u64,
+    },
+    /// The condition does not hold.
+    Refused {
+        /// Whether the key is there.
+        is_there: bool,
+        /// The newest stamp of the leaf that showed it. 0 in a tree without stamps.
+        stamp: u64,
+    },
+}
+
+impl Outcome {
+    /// Its stamp, either way.
+    #[inline]
+    pub fn stamp(self) -> u64 {
+        let (Outcome::Done { stamp, .. } | Outcome::Refused { stamp, .. }) = self;
+        stamp
+    }
+
+    /// Whether it was done to a key that was there.
+    #[inline]
+    pub(crate) fn replaced(self) -> bool {
+        matches!(self, Outcome::Done { was_there: true, .. })
+    }
 }
 
 /// A key in a leaf.
@@ -145,6 +171,8 @@ impl Core {
     /// One try under one guard; `None`: somebody was faster.
     #[inline]
     fn attempt(&self, guard: &Guard<'_>, draft: &Draft<'_>, change: Change<'_>) -> Result<Option<Outcome>, Error> {
+        #[cfg(mutants)]
+        self.draw_early(guard);
         let found = self.find_leaf(guard, Target::At(draft.key));
         self.attempt_in(guard, &found, draft, change)
     }
@@ -167,35 +195,45 @@ impl Core {
             Change::Swap { expected, new } => {
                 let same = self.same(&hit, expected);
                 if same && new.is_none() && !is_there {
-                    return Ok(Some(Outcome::Done { was_there: false }));
+                    return Ok(Some(Outcome::Done { was_there: false, stamp: self.newest(&found.state) }));
                 }
                 same
             }
         };
         if !goes {
-            return Ok(Some(Outcome::Refused { is_there }));
+            return Ok(Some(Outcome::Refused { is_there, stamp: self.newest(&found.state) }));
         }
         if found.frozen {
             return Err(Error::Exhausted);
         }
-        let done = self.put(guard, found, draft, hit.position)?;
-        Ok(done.then_some(Outcome::Done { was_there: is_there }))
+        // After the leaf's word was read, and before the change is installed: see `stamps`.
+        let stamp = self.draw(guard);
+        let done = self.put(guard, found, draft, hit.position, stamp)?;
+        Ok(done.then_some(Outcome::Done { was_there: is_there, stamp }))
     }
 
     /// Puts the change on the chain, or into a new base page when the chain or its room is at the end.
     #[inline]
-    fn put(&self, guard: &Guard<'_>, found: &Found<'_>, draft: &Draft<'_>, position: u32) -> Result<bool, Error> {
+    fn put(
+        &self,
+        guard: &Guard<'_>,
+        found: &Found<'_>,
+        draft: &Draft<'_>,
+        position: u32,
+        stamp: u64,
+    ) -> Result<bool, Error> {
         if found.state.chain() < self.options.chain_max
             && let Some(word) = self.store.append(&found.state, draft, position)
         {
             guard.count(Counter::Deltas as usize, 1);
+            self.raise(&found.state, stamp);
             if self.install(found.pid, found.state.word, word) {
                 return Ok(true);
             }
             self.store.let_go(draft.rest);
             return Ok(false);
         }
-        self.consolidate(guard, found, Some((draft, position)))
+        self.consolidate(guard, found, (draft, position), stamp)
     }
 
     fn same(&self, hit: &Hit<'_>, expected: Option<&[u8]>) -> bool {
@@ -212,18 +250,20 @@ impl Core {
         }
     }
 
-    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Whether the key is there, and the newest stamp of its leaf.
+    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> (bool, u64) {
         out.clear();
         let guard = self.enter();
         let found = self.find_leaf(&guard, Target::At(key));
+        let newest = self.newest(&found.state);
         let hit = found.state.lookup::<true>(key);
-        let Some((prefix, rest)) = hit.value else { return false };
+        let Some((prefix, rest)) = hit.value else { return (false, newest) };
         out.extend_from_slice(prefix);
         match rest {
             Rest::Inline(bytes) => out.extend_from_slice(bytes),
             Rest::Overflow(o) => out.extend_from_slice(self.store.overflow_bytes(o, &hit)),
         }
-        true
+        (true, newest)
     }
 }
 
