@@ -9,12 +9,15 @@ mod atomic_file;
 mod buffer;
 mod disk;
 mod folder;
+mod mutant;
 mod plain;
 mod uring;
 
 pub use atomic_file::AtomicFile;
 pub use buffer::{AlignedBuffer, BLOCK_BYTES};
 pub use disk::{Completion, Disk, Entry, FileId, Open, Request, Way, complete};
+#[doc(hidden)]
+pub use mutant::mutant;
 pub use plain::Plain;
 pub use uring::Uring;
 

@@ -31,12 +31,14 @@
 
 mod chance;
 mod clock;
+mod disk;
 mod process;
 mod scheduler;
 mod trace;
 mod world;
 
 pub use chance::Chance;
+pub use disk::{Drive, DriveOptions};
 pub use process::{Handle, Killed, Process};
 pub use trace::{Event, Trace};
 pub use world::{Ended, Failed, Failure, World};
