@@ -12,7 +12,6 @@ use crate::diagnosis::Reason;
 use crate::eventfd;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
-use crate::remote;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
 use crate::sleepers::{Patience, Sleepers};
@@ -156,8 +155,8 @@ impl Held<'_> {
     /// What is new is told to another host before anybody else, or the program, goes on.
     #[inline]
     fn publish(&mut self) {
-        if let Some(shared) = self.shared().filter(Shared::is_remote) {
-            crate::errno::kept(|| shared.remote(|remote| remote.publish(&shared, remote::PATIENCE_NS)));
+        if let Some(shared) = self.shared() {
+            shared.publish();
         }
     }
 }

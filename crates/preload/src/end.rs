@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use rustix::net::sockopt;
 
 use crate::connection::{Connection, Held};
-use crate::fault::{self, Fault};
 use crate::layout::Shared;
 use crate::state::Life;
 use crate::{errno, fallback, fork, futex, kernel, receive, rendezvous, report, table, wake};
@@ -65,26 +64,7 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
             let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
         }
     }
-    if shared.is_remote() {
-        // Bytes in another host's memory stay there.
-        if held.outgoing.is_in_ring() {
-            fallback::switch_out(held, shared);
-        }
-        let _ = fallback::push(held, fd, shared);
-    } else {
-        if fault::is_planted(Fault::ClosesWithout) {
-            fallback::switch_out(held, shared);
-        } else if held.outgoing.is_in_ring() {
-            fallback::stop_sending(held, fd, shared);
-        }
-        if !fault::is_planted(Fault::ClosesWithout) {
-            fallback::push_all(held, fd, shared);
-        }
-        if held.outgoing.has_backlog() {
-            // There is nobody left to send it.
-            shared.reset(held.end).store(1, Ordering::Release);
-        }
-    }
+    fallback::close(held, fd, shared);
     fallback::switch_in(held, shared);
     // A wake byte left unread would make the kernel say reset. The peer may have counted one, and be about to send it.
     let issued = wake::issued(shared.wake_word(held.end));

@@ -18,6 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::connection::{Held, State, Tally};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
+use crate::fallback::Asked;
 use crate::settle::Reader;
 use crate::state::Life;
 use crate::{epoll, errno, eventfd, fallback, kernel, own, reattach, rendezvous, report, settle, table};
@@ -29,8 +30,7 @@ pub(crate) extern "C" fn prepare() {
         // First all of those to other hosts, which answer meanwhile.
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
-                && held.shared().is_some_and(|shared| shared.is_remote())
-                && !fallback::is_to_be_asked(&mut held, fd)
+                && fallback::ask(&mut held, fd) == Asked::Answered
             {
                 fallback::leave(&mut held, fd, Reason::Fork);
             }
@@ -113,8 +113,7 @@ pub(crate) extern "C" fn child() {
     for (fd, connection) in table::all() {
         connection.forget_other_threads();
         let Some(mut held) = table::hold(fd, connection) else { continue };
-        if held.shared().is_some_and(|shared| shared.is_remote()) {
-            // The parent's device wrote them; what is left of the ring is its business.
+        if held.shared().is_some_and(|shared| !fallback::is_for_children(&shared)) {
             held.set_life(Life::Plain(None));
         }
         held.in_child();

@@ -19,16 +19,22 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::remote::{self, Remote};
-use crate::wake;
 use crate::word::Word;
+
+/// What the peer wrote into the shared memory makes no sense.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Corrupt;
+
+/// What moves words and bytes between hosts; `rim` knows what it is.
+#[derive(Debug)]
+pub(crate) struct Device(());
 
 /// A mapping of a connection's shared memory. Ended by [`Shared::unmap`] alone.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Shared {
     base: NonNull<u8>,
     /// What keeps it true where the other end is on another host; the words are this end's own then.
-    remote: Option<NonNull<Remote>>,
+    device: Option<NonNull<Device>>,
 }
 
 // SAFETY: [preload-shared] only atomics and racing copies reach the memory.
@@ -65,7 +71,7 @@ impl Shared {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-shared] a new mapping at an address of the system's choice.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, prot, flags, fd, 0) }?;
-        NonNull::new(base.cast()).map(|base| Self { base, remote: None }).ok_or(Errno::NOMEM)
+        NonNull::new(base.cast()).map(|base| Self { base, device: None }).ok_or(Errno::NOMEM)
     }
 
     /// Ends the mapping.
@@ -73,45 +79,22 @@ impl Shared {
     /// # Safety
     /// No copy of it is used any more, on any thread.
     pub(crate) unsafe fn unmap(self) {
-        match self.remote {
-            // SAFETY: [preload-remote] the caller's promise.
-            Some(remote) => unsafe { remote::destroy(&self, remote) },
-            // SAFETY: [preload-shared] the caller's promise.
-            None => drop(unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) }),
-        }
+        // SAFETY: [preload-shared] the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };
     }
 
-    /// Words of this end's own, zeroed, and what brings the other's in.
-    pub(crate) fn distant(base: NonNull<u8>, remote: NonNull<Remote>) -> Self {
-        Self { base, remote: Some(remote) }
+    /// Words of this end's own, zeroed, and what brings the other's in. They never come into the rings a second time: both ends would
+    /// have to write one word.
+    pub(crate) fn distant(base: NonNull<u8>, device: NonNull<Device>) -> Self {
+        let shared = Self { base, device: Some(device) };
+        shared.agreement().store(NEVER_AGAIN, Ordering::Relaxed);
+        shared
     }
 
-    /// What the connection has beside, if the other end is on another host. The caller holds the connection's lock, and does not
-    /// come here again within `f`.
+    /// For `rim`.
     #[inline]
-    pub(crate) fn remote<T>(&self, f: impl FnOnce(&mut Remote) -> T) -> Option<T> {
-        // SAFETY: [preload-remote] under the lock, by one at a time; it lives as long as the mapping.
-        self.remote.map(|mut remote| f(unsafe { remote.as_mut() }))
-    }
-
-    /// Whether the other end is on another host.
-    #[inline]
-    pub(crate) fn is_remote(&self) -> bool {
-        self.remote.is_some()
-    }
-
-    /// Whether the other host may have written something that nobody has taken in yet. Without the lock.
-    #[inline]
-    pub(crate) fn is_new(&self) -> bool {
-        self.remote.is_some() && remote::is_new(self)
-    }
-
-    /// This end asks for a wake byte. The caller looks once more afterwards, before it sleeps, and holds the lock.
-    #[inline]
-    pub(crate) fn request(&self, end: usize, request: u64) {
-        if self.remote(|remote| remote.request(self, request)).is_none() {
-            wake::arm(self.wake_word(end), request);
-        }
+    pub(crate) fn device(&self) -> Option<NonNull<Device>> {
+        self.device
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -376,6 +359,8 @@ impl Home {
     }
 }
 
+/// Of the word about coming into the rings again: that is over for good.
+pub(crate) const NEVER_AGAIN: u64 = 32;
 /// Bit of the tail word: the position beside it is the border, from which on bytes travel through the kernel. Either end sets it,
 /// once; it is cleared only where both have come to rest (`again`).
 pub(crate) const SWITCHED: u64 = 1 << 63;

@@ -52,6 +52,7 @@ pub mod remote;
 mod rendezvous;
 mod report;
 mod resend;
+mod rim;
 mod ring;
 mod send;
 mod settle;

@@ -132,7 +132,7 @@ pub(crate) fn look(
         && look.eventfd.take().is_some()
         && let Some(shared) = held.shared()
     {
-        shared.request(held.end, request_of(wanted));
+        shared.arm(held.end, request_of(wanted));
         let again = look_held(&mut held, fd, wanted, false, None);
         (look.ready, look.brief) = (again.ready, look.brief || again.brief);
     }
@@ -214,7 +214,7 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         } else {
             let pending = kernel_first && is_before_ring(held, shared) && kernel::pending(fd) > 0;
             if kernel_first {
-                shared.remote(|remote| remote.take_in(shared, fd));
+                shared.refresh(fd);
             }
             // What has come in just now may say that the ring has begun, and bring its bytes: nobody says so again.
             if comes_by_kernel(held, shared) {

@@ -12,17 +12,13 @@ use std::sync::atomic::Ordering;
 
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{NEVER_AGAIN, SWITCHED, Shared};
 use crate::rendezvous;
 use crate::sleepers::Patience;
 use crate::state::{Incoming, Life, Outgoing};
 
 /// A fork is about to switch the rings back: the ends may come again.
 pub(crate) fn promise(shared: &Shared) {
-    if shared.is_remote() {
-        // Both ends would have to write one word.
-        return;
-    }
     let _ = shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised);
 }
 
@@ -177,7 +173,7 @@ const OPEN: u64 = 1;
 const DONE: u64 = 2;
 const BUSY: u64 = 8;
 const LIVE: u64 = 16;
-const DEAD: u64 = 32;
+const DEAD: u64 = NEVER_AGAIN;
 
 #[cfg(test)]
 mod tests {

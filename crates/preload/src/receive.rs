@@ -9,7 +9,6 @@ use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::iovecs::{self, Cursor};
 use crate::layout::{SWITCHED, Shared};
-use crate::remote::Fate;
 use crate::ring::{Receiver, Took};
 use crate::settle::{Reader, settle};
 use crate::state::Source;
@@ -133,7 +132,7 @@ fn is_unread(held: &mut Held<'_>) -> bool {
         return resend::due(held, &shared) > 0;
     }
     let direction = held.peer();
-    !shared.is_remote() && held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
+    held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
 }
 
 /// Bytes that the program has been told of lay in a ring that is switched: a call that does not wait must not find nothing, so this does
@@ -262,7 +261,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bo
                 held.answered = true;
                 held.tally.bytes_in += bytes;
                 held.tally.messages_in += 1;
-                fallback::ring(held, fd, &shared, wake::ROOM);
+                fallback::notify(held, fd, &shared, wake::ROOM);
             }
             Step::Bytes(bytes as usize)
         }
@@ -287,8 +286,8 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     wait::drain_wake_bytes(held, fd, shared);
     let (ended, peer) = (kernel::ended(fd), held.peer());
     // What the other host wrote before the end is there by now.
-    shared.remote(|remote| remote.take_in(shared, fd));
-    if shared.remote(|remote| remote.is_broken() && ended.is_none() && remote.fate().0 == Fate::Unknown) == Some(true) {
+    shared.refresh(fd);
+    if ended.is_none() && shared.has_lost_peer() {
         return fallback::lose(held, fd, shared).map_or(Step::Again, Step::Error);
     }
     if !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0)
@@ -310,9 +309,7 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
         }
         Some(Err(Errno::CONNRESET)) if fallback::is_reset(held, shared) => Step::Error(Errno::CONNRESET),
         // A sender that ended before its device had written all.
-        Some(Ok(())) if shared.remote(|remote| remote.lacks_bytes(shared)) == Some(true) => {
-            Step::Error(Errno::CONNRESET)
-        }
+        Some(Ok(())) if shared.lacks_bytes() => Step::Error(Errno::CONNRESET),
         Some(Ok(()) | Err(Errno::CONNRESET)) => {
             held.dry -= 1;
             Step::End
@@ -350,7 +347,7 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
         };
     }
     // A peer on another host says that it starts before its first wake byte.
-    shared.remote(|remote| remote.take_in(shared, fd));
+    shared.refresh(fd);
     // Nor switched: what it sends after that may have something beside it.
     if shared.start(held.peer()).load(Ordering::SeqCst) != 0
         || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
@@ -398,9 +395,6 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
             }
             Receiver::read_on(&shared, held.peer(), &held.counts().taken, held.border(), to, true) as usize
         });
-    }
-    if shared.is_remote() {
-        wait::drain_wake_bytes(held, fd, &shared);
     }
     if !fallback::is_settled(held, fd, &shared) {
         return if held.incoming.has_left() { Step::Nothing } else { Step::Again };

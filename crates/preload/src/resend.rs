@@ -23,9 +23,6 @@ use crate::{fallback, fault, futex, kernel, receive, wake};
 
 /// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
 pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
-    if shared.is_remote() {
-        return Event::Done;
-    }
     let claimed = kernel::soon(0, CLAIM_TRIES, || match claim_now(held, shared, held.end) {
         Event::Refused => None,
         event => Some(u64::from(event == Event::Broken)),
@@ -110,7 +107,7 @@ pub(crate) fn is_unknown(shared: &Shared, direction: usize) -> bool {
 
 /// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
 pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
-    if shared.is_remote() || !held.incoming.has_left() {
+    if !held.incoming.has_left() {
         return 0;
     }
     if fault::is_planted(Fault::NothingDue) || fault::is_planted(Fault::LeavesUnread) {
@@ -131,7 +128,7 @@ pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
     let untold = held.error.is_some() && kernel::pending(fd) == 0;
     // First whether it has ended: one that has not may be sending again at this moment.
     let is_over = kernel::is_over(fd);
-    untold || held.rest() > 0 || is_over && due(held, shared) > 0 || !shared.is_remote() && wake_bytes > held.drained()
+    untold || held.rest() > 0 || is_over && due(held, shared) > 0 || wake_bytes > held.drained()
 }
 
 /// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
@@ -188,7 +185,7 @@ pub(crate) fn take_wake_bytes_out(held: &mut Inner, fd: c_int, shared: &Shared) 
     let before = start.saturating_sub(1).saturating_sub(received.load(Ordering::Relaxed));
     let stays = || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED == 0;
     if before == 0
-        || shared.is_remote()
+        || !is_findable(shared, direction)
         || held.incoming.has_left()
         || held.receiving > 0
         || held.drained_all(shared)
@@ -286,6 +283,15 @@ fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<Theirs> {
     is_it.then_some(Theirs::Borrowed(socket))
 }
 
+/// Whether the peer has said where its socket is.
+fn is_findable(shared: &Shared, peer: usize) -> bool {
+    #[cfg(test)]
+    if crate::explore::is_on() {
+        return true;
+    }
+    shared.process(peer).load(Ordering::Acquire) != 0
+}
+
 /// Over TCP the names of both ends tell. Sockets of a pair have none; there the number that the peer has said is all there is.
 fn is_of_this_connection(fd: c_int, theirs: &OwnedFd) -> bool {
     let ours = kernel::borrowed(fd);
@@ -301,9 +307,6 @@ fn is_of_this_connection(fd: c_int, theirs: &OwnedFd) -> bool {
 
 /// This end's socket, as the peer may look for it.
 pub(crate) fn announce_socket(held: &Inner, fd: c_int, shared: &Shared) {
-    if shared.is_remote() {
-        return;
-    }
     let end = held.end;
     let cookie = sockopt::socket_cookie(kernel::borrowed(fd)).unwrap_or(0);
     shared.cookie(end).store(cookie, Ordering::Relaxed);

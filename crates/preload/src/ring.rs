@@ -10,13 +10,8 @@ use overside_memory::kernels::copy_racing;
 
 use crate::fault::{self, Fault};
 use crate::iovecs::Cursor;
-use crate::layout::{DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, Shared, UNREAD_MAX};
-use crate::remote::{self, Fate};
+use crate::layout::{Corrupt, DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, Shared, UNREAD_MAX};
 use crate::word::Word;
-
-/// What the peer wrote into the shared memory makes no sense.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Corrupt;
 
 /// The sending side of a direction.
 #[derive(Clone, Debug, Hash)]
@@ -33,8 +28,8 @@ pub(crate) struct Sender {
     pieces: u32,
     /// Since when the ring has been full with the receiver where it is, if it is.
     full_since_ns: Option<u64>,
-    /// Between hosts: bytes that fit now.
-    remote_room: Option<u64>,
+    /// Bytes that fit now, where positions do not say it.
+    room_beyond: Option<u64>,
 }
 
 /// How far the receiver has come.
@@ -53,18 +48,13 @@ impl Sender {
         most: 0,
         pieces: 0,
         full_since_ns: None,
-        remote_room: None,
+        room_beyond: None,
     };
 
     /// The receiver's position, checked; once the direction is switched, the border.
     #[inline]
     pub(crate) fn taken(&mut self, shared: &Shared, direction: usize) -> Result<Taken, Corrupt> {
-        if shared.is_remote() {
-            self.remote_room = shared.remote(|remote| remote.room());
-            if shared.remote(|remote| remote.is_corrupt()) == Some(true) {
-                return Err(Corrupt);
-            }
-        }
+        self.room_beyond = shared.room()?;
         let word = shared.tail(direction).load(Ordering::Acquire);
         let (tail, switched) = (word & !SWITCHED, word & SWITCHED != 0);
         if tail < self.tail || tail > self.head {
@@ -79,7 +69,7 @@ impl Sender {
     /// Bytes that fit now.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
-        if let Some(room) = self.remote_room {
+        if let Some(room) = self.room_beyond {
             return room;
         }
         // Bytes of before lie in another ring.
@@ -103,12 +93,12 @@ impl Sender {
 
     /// Whether a send would take a byte.
     pub(crate) fn has_room(&self) -> bool {
-        self.remote_room.is_none() && self.home.now == Ring::Small && !self.stuck || self.room() > 0
+        self.room_beyond.is_none() && self.home.now == Ring::Small && !self.stuck || self.room() > 0
     }
 
     /// Whether the sender may go on in another ring: everything of before the last such step is taken.
     fn may_move(&self) -> bool {
-        self.remote_room.is_none() && self.tail >= self.home.from
+        self.room_beyond.is_none() && self.tail >= self.home.from
     }
 
     fn go_to(&mut self, ring: Ring, shared: &Shared, direction: usize) {
@@ -140,7 +130,7 @@ impl Sender {
     /// the ring that fits a cache; for one that does not read at all the kernel would have buffered more.
     #[cold]
     pub(crate) fn may_deepen(&self) -> bool {
-        self.home.now != Ring::Deep && self.remote_room.is_none() && !self.stuck
+        self.home.now != Ring::Deep && self.room_beyond.is_none() && !self.stuck
     }
 
     /// Moves over to the deep ring, when this one has been full for so long and memory can be had. True when there is room now.
@@ -202,9 +192,9 @@ impl Sender {
     /// Copies what fits of the buffers and publishes it. Returns the bytes.
     #[inline]
     pub(crate) fn write(&mut self, shared: &Shared, direction: usize, from: &mut Cursor<'_>) -> u64 {
-        if let Some(bytes) = shared.remote(|remote| remote.send(shared, from)) {
+        if let Some((bytes, room)) = shared.send(from) {
             self.head += bytes;
-            self.remote_room = shared.remote(|remote| remote.room());
+            self.room_beyond = Some(room);
             return bytes;
         }
         let before = self.head;
@@ -240,11 +230,6 @@ impl Sender {
         (self.head, self.stuck) = (SMALL, true);
     }
 
-    /// Bytes that can lie in the ring unread, whatever the peer says.
-    pub(crate) fn in_ring_at_most(&self) -> u64 {
-        if self.remote_room.is_some() { remote::RING } else { UNREAD_MAX }
-    }
-
     /// Takes back the last bytes that were written: the direction is switched before them, so nobody will read them.
     pub(crate) fn unsend(&mut self, shared: &Shared, direction: usize, head: u64) {
         self.head = head;
@@ -253,7 +238,7 @@ impl Sender {
 
     /// A run of what was written from `position` on; to be sent again through the kernel.
     pub(crate) fn written(&self, shared: &Shared, direction: usize, position: u64) -> (*mut u8, usize) {
-        if let Some(unread) = shared.remote(|remote| remote.unread(position)) {
+        if let Some(unread) = shared.unread(position) {
             return unread;
         }
         let (at, run) = shared.place(direction, position, self.home);
@@ -290,9 +275,7 @@ impl Receiver {
     /// Bytes that wait, checked.
     #[inline]
     pub(crate) fn waiting(&mut self, shared: &Shared, direction: usize) -> Result<u64, Corrupt> {
-        if shared.remote(|remote| remote.is_corrupt()) == Some(true) {
-            return Err(Corrupt);
-        }
+        shared.check()?;
         let head = shared.head(direction).load(Ordering::Acquire);
         let waiting = head.wrapping_sub(self.tail);
         if waiting > UNREAD_MAX { Err(Corrupt) } else { Ok(waiting) }
@@ -349,12 +332,11 @@ impl Receiver {
     ) -> Result<Took, Corrupt> {
         let waiting = self.waiting(shared, direction)?;
         if waiting == 0 {
-            let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0
-                || shared.remote(|remote| remote.fate().0) == Some(Fate::End(self.tail));
+            let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 || shared.ends_at(self.tail);
             return Ok(if switched { Took::Switched } else { Took::Nothing });
         }
         let mut target = *to;
-        let bytes = match shared.remote(|remote| remote.read(self.tail, waiting, &mut target, look)) {
+        let bytes = match shared.read(self.tail, waiting, &mut target, look) {
             Some(read) => read?,
             None => Self::copy(shared, direction, self.tail, self.tail + waiting, &mut target),
         };

@@ -195,7 +195,7 @@ fn back(
 pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     let direction = held.end;
-    if !held.outgoing.has_left() && shared.remote(|remote| remote.is_broken()) == Some(true) {
+    if !held.outgoing.has_left() && shared.has_failed() {
         if let Some(error) = fallback::lose(held, fd, &shared) {
             return Step::Error(error);
         }
@@ -216,7 +216,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
                 held.reason = Reason::Corrupt;
                 return Step::Error(Errno::CONNRESET);
             }
-            Ok(taken) if taken.switched => fallback::note_out(held, taken.tail | SWITCHED),
+            Ok(taken) if taken.switched => fallback::note_out(held, &shared, taken.tail | SWITCHED),
             Ok(taken) if taken.tail != held.out.head => look_after_peer(held, fd, &shared),
             Ok(_) => held.unread = 0,
         }
@@ -246,7 +246,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
     held.tally.messages_out += 1;
     // The head alone was stored so that it goes out together with the bytes.
     fence(Ordering::SeqCst);
-    fallback::ring(held, fd, &shared, wake::DATA);
+    fallback::notify(held, fd, &shared, wake::DATA);
     if shared.left(held.peer()).load(Ordering::SeqCst) != 0 && !fault::is_planted(Fault::NoLookForLeft) {
         let unsent = fallback::unsend(held, fd, &shared, bytes);
         if unsent > 0 {
@@ -303,7 +303,7 @@ fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
 fn is_to_look(held: &Held<'_>, shared: &Shared, bytes: usize) -> bool {
     let peer = held.peer();
     !held.answered
-        || shared.is_remote()
+        || shared.is_cheap_to_look()
         || held.out.room() < bytes as u64
         || shared.left(peer).load(Ordering::SeqCst) | shared.gone(peer).load(Ordering::Relaxed) != 0
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
+use crate::fallback::Asked;
 use crate::leaving::Unread;
 use crate::receive::{AGAIN_TRIES, Step, progress};
 use crate::{errno, fallback, kernel, resend, table};
@@ -34,12 +35,13 @@ impl Reader {
 /// is unread is there, as far as the peer lets us.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason, reader: Reader) {
     errno::kept(|| {
-        let remote = match table::hold(fd, connection) {
-            Some(held) => held.shared().is_some_and(|shared| shared.is_remote()),
-            None => return,
-        };
-        if remote {
-            return settle_remote(fd, connection, reason);
+        for _ in 0..REMOTE_TRIES {
+            let Some(mut held) = table::hold(fd, connection) else { return };
+            if fallback::ask(&mut held, fd) != Asked::Waits {
+                break;
+            }
+            drop(held);
+            kernel::nap();
         }
         for attempt in 0..BACKLOG_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
@@ -51,6 +53,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
                 Reader::Kernel | Reader::Stranger | Reader::Beside if kernel::is_over(fd) => WAKE_TRIES,
                 Reader::Kernel | Reader::Stranger | Reader::Beside => AGAIN_TRIES,
             };
+            let patience = held.shared().map_or(0, |shared| fallback::patience(&shared)).max(patience);
             if attempt_at(&mut held, fd, reason, reader, attempt >= patience) == Settled::Done {
                 return;
             }
@@ -100,41 +103,9 @@ pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader:
     Settled::Not
 }
 
-/// The same of one to another host. Its unread bytes come again through the kernel, if it says in time how far it has read: it may itself
-/// be about to fork, or to become another program, which has no ring.
-fn settle_remote(fd: c_int, connection: &'static Connection, reason: Reason) {
-    for _ in 0..REMOTE_TRIES {
-        let Some(mut held) = table::hold(fd, connection) else { return };
-        if !fallback::is_to_be_asked(&mut held, fd) {
-            break;
-        }
-        drop(held);
-        kernel::nap();
-    }
-    for attempt in 0..BACKLOG_TRIES {
-        let Some(mut held) = table::hold(fd, connection) else { return };
-        fallback::leave(&mut held, fd, reason);
-        if held.ring().is_none() {
-            break;
-        }
-        let step = progress(&mut held, fd);
-        fallback::respond(&mut held, fd);
-        if let Some(shared) = held.shared().filter(|_| held.outgoing.has_backlog()) {
-            fallback::push_all(&mut held, fd, &shared);
-        }
-        let wake_bytes_are_gone = matches!(step, Step::Plain | Step::End | Step::Bytes(_))
-            && !held.shared().is_some_and(|shared| fallback::is_unnotified(&held, &shared));
-        if !held.outgoing.has_backlog() && (wake_bytes_are_gone || attempt > REMOTE_TRIES) {
-            break;
-        }
-        drop(held);
-        kernel::nap();
-    }
-}
-
 /// Milliseconds that a peer which sleeps in a call may take until it has sent again what lay in the ring.
 const WAKE_TRIES: u32 = 20;
-/// Milliseconds that a peer on another host may take until its next call.
+/// Milliseconds that a peer which is asked may take until its next call.
 const REMOTE_TRIES: u32 = 5_000;
 /// Milliseconds that a peer may leave the kernel's buffer full.
 const BACKLOG_TRIES: u32 = 30_000;

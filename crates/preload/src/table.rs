@@ -5,11 +5,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::connection::{Connection, Held, Inner, State};
-use crate::layout::Shared;
 use crate::lock::Lock;
+use crate::resend;
 use crate::slab::Slab;
 use crate::state::{Host, Life};
-use crate::{errno, resend};
 
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
@@ -45,8 +44,8 @@ pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'s
     if !find(fd).is_some_and(|now| std::ptr::eq(now, connection)) {
         return None;
     }
-    if let Some(shared) = held.shared().filter(Shared::is_remote) {
-        errno::kept(|| shared.remote(|remote| remote.take_in(&shared, fd)));
+    if let Some(shared) = held.shared() {
+        shared.refresh(fd);
     }
     Some(held)
 }

@@ -132,7 +132,7 @@ fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result
         leave(connection);
         return Ok(());
     }
-    let result = if futex::is_possible() && !snapshot.shared.is_remote() {
+    let result = if snapshot.shared.wakes_by_word() {
         nap_for_room(fd, connection, limit)
     } else if let Some(counted) = doze(fd, connection, wake::ROOM) {
         let result = sleep_for_room(fd, limit);
@@ -260,7 +260,7 @@ pub(crate) enum BeforeNap {
 pub(crate) fn before_nap(held: &mut Held<'_>, fd: c_int, request: u64) -> BeforeNap {
     let Some(snapshot) = snapshot_of(held.connection, held) else { return BeforeNap::Awake };
     fallback::respond(held, fd);
-    if snapshot.shared.is_remote() {
+    if !snapshot.shared.wakes_by_word() {
         return BeforeNap::Kernel;
     }
     let (shared, end) = (snapshot.shared, snapshot.end);
@@ -347,7 +347,7 @@ pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, request: u64) -> Befo
     if let Some(others) = drain_wake_bytes(held, fd, &shared) {
         return BeforeSleep::Others(others);
     }
-    shared.request(held.end, request);
+    shared.arm(held.end, request);
     let answered = held.outgoing.has_left() || shared.tail(held.end).load(Ordering::SeqCst) & SWITCHED == 0;
     if (snapshot.stirs(request) || !answered) && !fault::is_planted(Fault::NoLookAgain) {
         return BeforeSleep::Look;

@@ -87,11 +87,11 @@ pub(crate) fn to_wait_for(held: &Held<'_>, shared: &Shared) -> Option<c_int> {
 /// Asks to be woken where sets and lists are: by the eventfd if there is one, else by a wake byte.
 pub(crate) fn arm(held: &Held<'_>, shared: &Shared, request: u64) {
     let request = if to_wait_for(held, shared).is_some() { wake::by_eventfd(request) } else { request };
-    shared.request(held.end, request);
+    shared.arm(held.end, request);
 }
 
 /// Signals the other end's.
-pub(crate) fn ring(held: &Inner) {
+pub(crate) fn signal_peer(held: &Inner) {
     if let Some([first, second]) = held.eventfds {
         kernel::signal(if held.peer() == 0 { first } else { second });
     }
@@ -134,7 +134,7 @@ pub(crate) fn drain_own(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
 /// This end's wake requests for its eventfd are taken back, unless somebody still sleeps for it, or is about to: in poll, or in a set.
 pub(crate) fn disarm_eventfd(held: &Held<'_>) {
     let nobody = !held.connection.pollers.any() && !held.connection.is_tagged();
-    if let Some(shared) = held.shared().filter(|shared| nobody && !shared.is_remote()) {
+    if let Some(shared) = held.shared().filter(|_| nobody) {
         wake::disarm_eventfd(shared.wake_word(held.end));
     }
 }

@@ -324,7 +324,7 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
     let word = shared.tail(peer).load(Ordering::Acquire);
     let in_ring = if held.incoming.has_left() {
         held.rest()
-    } else if word & SWITCHED != 0 && !shared.is_remote() {
+    } else if word & SWITCHED != 0 {
         // What the sender has switched before comes through the kernel.
         (word & !SWITCHED).checked_sub(held.input.tail)?
     } else {

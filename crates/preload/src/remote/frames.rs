@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use overside_memory::kernels::copy_racing;
 
 use crate::iovecs::Cursor;
-use crate::ring::Corrupt;
+use crate::layout::Corrupt;
 
 /// The memory of a ring: the image, or where frames arrive. Positions count on for ever; a place is their remainder.
 #[derive(Clone, Copy, Debug)]

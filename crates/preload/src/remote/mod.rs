@@ -14,7 +14,6 @@
 //!   nobody answers, or nothing is unread. If both ends switch at once, `END` stands, and the receiver reads on up to there.
 
 mod frames;
-mod handshake;
 mod nic;
 #[cfg(any(test, fuzzing))]
 pub mod parts;
@@ -29,8 +28,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::iovecs::Cursor;
-use crate::layout::{PAGE, SWITCHED, Shared};
-use crate::ring::Corrupt;
+use crate::layout::{Corrupt, PAGE, SWITCHED, Shared};
 use crate::wake;
 use crate::{kernel, spin};
 
@@ -41,8 +39,7 @@ use words::{
 };
 
 pub(crate) use frames::RING;
-pub(crate) use handshake::{introduce, step};
-pub(crate) use nic::{find, is_asked_for};
+pub(crate) use nic::{Means, find, is_asked_for, means};
 pub(crate) use words::{AGAIN, END};
 
 /// How the receiving direction leaves the ring.
@@ -86,7 +83,7 @@ pub(crate) struct Remote {
 
 impl Remote {
     /// Memory and a queue pair for a connection; nobody knows of them yet. Ended by `Shared::unmap`.
-    fn create(means: &nic::Means, end: usize, here: Option<core::net::SocketAddr>) -> Result<Shared, Errno> {
+    pub(crate) fn create(means: &Means, end: usize, here: Option<core::net::SocketAddr>) -> Result<Shared, Errno> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-remote] a new mapping at an address of the system's choice. Shared: a forked child's copies move nothing.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), MAPPED, prot, flags) }?;
@@ -120,7 +117,7 @@ impl Remote {
             broken: false,
             corrupt: false,
         });
-        Ok(Shared::distant(base, NonNull::from(Box::leak(remote))))
+        Ok(Shared::distant(base, NonNull::from(Box::leak(remote)).cast()))
     }
 
     pub(crate) fn card(&self) -> Card {
@@ -133,7 +130,7 @@ impl Remote {
     }
 
     /// Whether the peer has said anything by the device.
-    fn has_received(&self) -> bool {
+    pub(crate) fn has_received(&self) -> bool {
         self.received[BACK] != 0
     }
 

@@ -9,7 +9,7 @@ use super::frames::{Incoming, Memory, Outgoing, RING};
 use super::words::{BYTES, Block};
 use crate::iovecs::Cursor;
 
-pub use super::handshake::parts::{datagram, seeds as datagram_seeds};
+pub use crate::rendezvous::remote::parts::{datagram, seeds as datagram_seeds};
 
 /// A receiver on a ring that its peer writes as it likes; each step of the input is a word of four bytes and what belongs to it. True: no
 /// nonsense was found in it.
@@ -160,7 +160,7 @@ mod tests {
         corpus("datagrams").near_seeds(usize::MAX, |near| {
             let signed = near.bytes.first().is_some_and(|first| first & 1 == 1);
             let free =
-                signed || near.at == 0 || super::super::handshake::parts::is_number_of_hello(near.bytes, near.at);
+                signed || near.at == 0 || crate::rendezvous::remote::parts::is_number_of_hello(near.bytes, near.at);
             assert!(!super::datagram(near.bytes) || free, "byte {} was changed", near.at);
         });
         corpus("ring").near_seeds(64, |near| {

@@ -20,12 +20,13 @@ use overside_verbs::random;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType};
 
-use super::{Remote, nic};
+use super::{out_of_the_way, withdraw_offer};
 use crate::connection::Inner;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
 use crate::name;
-use crate::rendezvous::out_of_the_way;
+use crate::remote::{self as device, Means, Remote};
+use crate::rim::remote;
 use crate::state::{Datagrams, Search};
 
 /// One step towards a rendezvous. Once there is memory for it, [`introduce`] goes on.
@@ -33,7 +34,7 @@ use crate::state::{Datagrams, Search};
 /// # Errors
 /// `AGAIN` or `CONNREFUSED` while nobody is there; anything else ends the attempt.
 pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
-    let means = nic::means().map_err(|why| {
+    let means = device::means().map_err(|why| {
         held.reason = Reason::Call(why);
         Errno::NODEV
     })?;
@@ -80,7 +81,7 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 /// The connecting end tells of its queue pair whoever says hello, however often.
 fn answer(
     held: &Inner,
-    means: &nic::Means,
+    means: &Means,
     hello: &Datagram,
     mut answer: Datagram,
     to: Option<SocketAddrAny>,
@@ -97,7 +98,7 @@ fn answer(
 /// The accepting end knows the other's queue pair, and tells of its own.
 fn accept(
     held: &mut Inner,
-    means: &nic::Means,
+    means: &Means,
     here: SocketAddr,
     answer: &Datagram,
     datagram: Datagram,
@@ -105,14 +106,14 @@ fn accept(
     let theirs = answer.card().ok_or(Errno::PERM)?;
     let shared = Remote::create(means, held.end, Some(here))?;
     held.attach(shared, true);
-    shared.remote(|remote| remote.connect(&theirs)).unwrap_or(Ok(()))?;
+    remote(&shared, |remote| remote.connect(&theirs)).unwrap_or(Ok(()))?;
     if let Search::Datagrams(Datagrams { theirs, .. }) = &mut held.search {
         *theirs = Some(answer.nonce(CONNECTING));
     }
     tell_card(held, means, datagram)
 }
 
-fn tell_card(held: &Inner, means: &nic::Means, mut card: Datagram) -> Result<(), Errno> {
+fn tell_card(held: &Inner, means: &Means, mut card: Datagram) -> Result<(), Errno> {
     let Datagrams { socket, nonce, theirs } = datagrams(held)?;
     card.put(KIND, &[CARD]);
     card.put(ACCEPTING, &nonce);
@@ -126,16 +127,16 @@ fn tell_card(held: &Inner, means: &nic::Means, mut card: Datagram) -> Result<(),
 /// one repeats it until the other has written.
 pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     let Some(shared) = held.shared() else { return Ok(false) };
-    let connected = shared.remote(|remote| remote.is_connected()) != Some(false);
+    let connected = remote(&shared, |remote| remote.is_connected()) != Some(false);
     if connected
         && (held.search.socket().is_none()
             || held.end == 0
-            || shared.remote(|remote| remote.has_received()) == Some(true))
+            || remote(&shared, |remote| remote.has_received()) == Some(true))
     {
         leave(held);
         return Ok(true);
     }
-    let means = nic::means().map_err(|_| Errno::NODEV)?;
+    let means = device::means().map_err(|_| Errno::NODEV)?;
     let connection = name::connection(fd, held.end).ok_or(Errno::NOTCONN)?;
     if connected {
         if held.operations.is_multiple_of(CARD_TURN) {
@@ -149,7 +150,7 @@ pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
             answer(held, means, &datagram, Datagram::new(ANSWER, &connection), from)?;
         } else if datagram.kind() == CARD && datagram.nonce(CONNECTING) == datagrams(held)?.nonce {
             let theirs = datagram.card().ok_or(Errno::PERM)?;
-            shared.remote(|remote| remote.connect(&theirs)).unwrap_or(Ok(()))?;
+            remote(&shared, |remote| remote.connect(&theirs)).unwrap_or(Ok(()))?;
             leave(held);
             return Ok(true);
         }
@@ -166,7 +167,7 @@ fn datagrams(held: &Inner) -> Result<Datagrams, Errno> {
 
 /// The datagram socket is of no more use.
 fn leave(held: &mut Inner) {
-    crate::rendezvous::withdraw_offer(held);
+    withdraw_offer(held);
 }
 
 /// The next datagram about this connection from the other end's host: a hello, or from somebody who
@@ -174,11 +175,11 @@ fn leave(held: &mut Inner) {
 fn hear(
     held: &Inner,
     fd: c_int,
-    means: &nic::Means,
+    means: &Means,
     connection: &[u8; 36],
 ) -> Result<Option<(Datagram, Option<SocketAddrAny>)>, Errno> {
     let Datagrams { socket, .. } = datagrams(held)?;
-    for _ in 0..LETTERS_AT_ONCE {
+    for _ in 0..DATAGRAMS_AT_ONCE {
         let mut datagram = Datagram { bytes: [0; DATAGRAM_BYTES + 1] };
         let (_, len, from) = match rustix::net::recvfrom(borrowed(socket), &mut datagram.bytes, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::CONNREFUSED) => return Ok(None),
@@ -256,7 +257,7 @@ impl Datagram {
 
     /// What the other end needs to know of this one's queue pair.
     fn put_card(&mut self, held: &Inner) {
-        let card = held.shared().and_then(|shared| shared.remote(|remote| remote.card().encode()));
+        let card = held.shared().and_then(|shared| remote(&shared, |remote| remote.card().encode()));
         self.put(CARD_AT, &card.unwrap_or([0; Card::BYTES]));
     }
 
@@ -299,17 +300,17 @@ const CONNECTING: usize = 80;
 const CARD_AT: usize = 96;
 const PROOF: usize = 144;
 const DATAGRAM_BYTES: usize = PROOF + 32;
-const LETTERS_AT_ONCE: usize = 8;
+const DATAGRAMS_AT_ONCE: usize = 8;
 /// Calls between two of the same.
 const CARD_TURN: u32 = 4;
 
 /// Of a datagram, for the fuzz target and the replay of its corpus: all there is to take from it.
 #[cfg(any(test, fuzzing))]
-pub(super) mod parts {
+pub(crate) mod parts {
     use super::*;
 
     /// The key that the corpus is signed with.
-    pub(super) fn key() -> Key {
+    pub(crate) fn key() -> Key {
         const BYTES: [u8; 32] = [
             72, 252, 114, 31, 187, 193, 114, 224, 146, 95, 162, 122, 241, 103, 29, 226, 37, 186, 146, 113, 52, 128, 41,
             152, 177, 10, 21, 104, 161, 136, 101, 43,

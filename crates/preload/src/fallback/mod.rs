@@ -10,7 +10,12 @@
 //!   the border at the head.
 //! - Where another program will read the socket (`resend`), the receiver puts the border before what is unread, and has it sent again.
 //!
+//! That is so of two ends with one memory (`local`); what another host has to be told and asked is in `remote`.
+//!
 //! Wake bytes that are in the kernel's stream are counted (`wake_bytes`), so exactly those are dropped.
+
+mod local;
+mod remote;
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -27,16 +32,17 @@ use crate::eventfd;
 use crate::fault::{self, Fault};
 use crate::futex;
 use crate::kernel;
-use crate::layout::{SWITCHED, Shared, UNREAD_MAX};
-use crate::leaving::{self, Action, Event, Find, Leave, Push, Pushed, Unread};
+use crate::layout::{SWITCHED, Shared};
+use crate::leaving::{self, Action, Event, Find, Push, Pushed, Unread};
 use crate::real;
 use crate::reattach;
-use crate::remote::{self, AGAIN, END, Fate};
 use crate::rendezvous;
 use crate::resend;
-use crate::state::{Begun, Incoming, Life, Outgoing, Source};
+use crate::state::{Incoming, Life, Outgoing, Source};
 use crate::table;
 use crate::wake;
+
+pub(crate) use remote::lose;
 
 /// Ends acceleration of this connection; what is unread is taken along.
 pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
@@ -88,8 +94,8 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
     // of that to do is not woken: what it sleeps for comes through the kernel, and a wake byte that it has not read when it is killed would
     // make a reset of its end. One that is gone would do so, too. Before any byte of ours goes to the stream: of what is there the peer
     // takes so many for wake bytes as it has counted.
-    if (shared.is_remote() || held.rest() > 0 || resend::due(held, shared) > 0) && !kernel::is_over(fd) {
-        ring(held, fd, shared, wake::DATA | wake::ROOM);
+    if rim(shared).is_peer_needed(held, shared) && !kernel::is_over(fd) {
+        notify(held, fd, shared, wake::DATA | wake::ROOM);
     }
     if fits {
         push_all(held, fd, shared);
@@ -98,31 +104,65 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
     finish(held, fd);
 }
 
+/// What differs between a peer that has the same memory and one on another host, once a direction goes back.
+pub(crate) trait Rim: Sync {
+    /// The receiving direction comes through the kernel from here on.
+    fn switch_in(&self, held: &mut Inner, shared: &Shared, unread: Unread);
+
+    /// Ends the sending direction. True if what is unread is to be pushed, since the kernel takes all of it now.
+    fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &Shared) -> bool;
+
+    /// Takes note that the sending direction is switched, at the position this tail word has.
+    fn note_out(&self, held: &mut Inner, shared: &Shared, word: u64);
+
+    /// Looks whether the receiver has left, in a sending direction that has not.
+    fn find_border(&self, held: &mut Inner, fd: c_int, shared: &Shared);
+
+    /// This end leaves: whether the peer has something to do for that, and must be woken.
+    fn is_peer_needed(&self, held: &Inner, shared: &Shared) -> bool;
+
+    /// Before this end leaves: whether the peer is to say first how far it has read.
+    fn ask(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Asked;
+
+    /// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken
+    /// for bytes before.
+    fn is_settled(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool;
+
+    /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread.
+    fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &Shared) -> bool;
+
+    /// This end is closed: what the peer has not taken.
+    fn close(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared);
+
+    /// Milliseconds that the peer may take until it has answered.
+    fn patience(&self) -> u32;
+
+    /// Whether a forked child may use it.
+    fn is_for_children(&self) -> bool;
+}
+
+/// What came of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// There is nothing to ask, ever.
+    Never,
+    /// It has answered, or is not there.
+    Answered,
+    Waits,
+}
+
+fn rim(shared: &Shared) -> &'static dyn Rim {
+    if shared.device().is_none() { &local::Local } else { &remote::Remote }
+}
+
 /// The receiving direction comes through the kernel from here on; what is unread is taken along.
 pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
     switch_in_with(held, shared, Unread::TakenAlong);
 }
 
 fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
-    if held.incoming.has_left() {
-        return;
-    }
-    let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
-    let again = shared.is_remote() || fault::is_planted(Fault::LeavesUnread);
-    let mut leave = Leave::new(if again { Unread::SentAgain } else { unread }, tail);
-    leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
-    held.counts().border.store(tail, Ordering::Release);
-    held.counts().taken.store(tail, Ordering::Release);
-    if shared.is_remote() {
-        held.incoming = Incoming::Unsettled;
-    } else {
-        held.incoming = Incoming::Left { wake_bytes: leave.wake_bytes };
-        // A peer that lies about it has broken the connection.
-        match leave.border.checked_sub(tail).filter(|unread| *unread <= UNREAD_MAX) {
-            Some(_) => held.counts().border.store(leave.border, Ordering::Release),
-            None => (held.reason, held.error) = (Reason::Corrupt, Some(Errno::CONNRESET)),
-        }
-        futex::wake(shared.wake_word(own));
+    if !held.incoming.has_left() {
+        rim(shared).switch_in(held, shared, unread);
     }
 }
 
@@ -179,77 +219,49 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
 /// Ends the sending direction. What the peer has not taken goes through the kernel, if that takes all of it now, and is there for
 /// whoever reads the socket; else the peer reads it from the ring. True if it is to be pushed.
 pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
-    let end = held.end;
-    if shared.is_remote() {
-        let word = shared.tail(end).fetch_or(SWITCHED, Ordering::SeqCst);
-        let rings = held.outgoing.has_begun();
-        end_out(held, word, rings);
-        return false;
-    }
-    find(held, fd, shared, Find::stopping(held.out.head))
+    rim(shared).stop_sending(held, fd, shared)
 }
 
-/// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
-fn find(held: &mut Inner, fd: c_int, shared: &Shared, mut find: Find) -> bool {
-    let end = held.end;
-    leaving::run(&mut find, |action| act(held, fd, shared, end, action));
-    if let Some(word) = find.word {
-        note_out(held, word);
+/// Before this end leaves: whether the peer is to say first how far it has read.
+pub(crate) fn ask(held: &mut Held<'_>, fd: c_int) -> Asked {
+    match held.ring() {
+        Some(shared) => rim(&shared).ask(held, fd, &shared),
+        None => Asked::Never,
     }
-    find.fits
 }
 
-/// Before the sending direction to another host is ended: whether the peer is to say first how far it has read. It is told that this end leaves,
-/// and stops where it is at its next call. False once it has taken all, or takes no more, or is not there.
-pub(crate) fn is_to_be_asked(held: &mut Held<'_>, fd: c_int) -> bool {
-    let Some(shared) = held.ring() else { return false };
-    if !shared.is_remote() || !held.outgoing.has_begun() || held.outgoing.has_left() || kernel::is_over(fd) {
-        return false;
-    }
-    let end = held.end;
-    let all_taken = held.out.taken(&shared, end).map_or(true, |taken| taken.switched || taken.tail == held.out.head);
-    if all_taken || shared.remote(|remote| remote.is_broken()) == Some(true) {
-        return false;
-    }
-    if !held.incoming.has_left() {
-        switch_in(held, &shared);
-        ring(held, fd, &shared, wake::DATA | wake::ROOM);
-    }
-    true
+/// Milliseconds that the peer may take until it has answered.
+pub(crate) fn patience(shared: &Shared) -> u32 {
+    rim(shared).patience()
+}
+
+/// Whether a forked child may use it.
+pub(crate) fn is_for_children(shared: &Shared) -> bool {
+    rim(shared).is_for_children()
+}
+
+/// This end is closed: what the peer has not taken goes another way, or stays in the ring.
+pub(crate) fn close(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+    rim(shared).close(held, fd, shared);
 }
 
 /// The sending direction alone: the peer is gone, and the kernel is to say how.
 pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
     if !held.outgoing.has_left() {
         let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
-        note_out(held, word);
+        note_out(held, shared, word);
     }
 }
 
 /// Takes note that the sending direction is switched, at the position this tail word has.
-pub(crate) fn note_out(held: &mut Inner, word: u64) {
-    end_out(held, word, false);
+pub(crate) fn note_out(held: &mut Inner, shared: &Shared, word: u64) {
+    rim(shared).note_out(held, shared, word);
 }
 
-/// The same; with `rings`, a peer on another host is woken for it.
-fn end_out(held: &mut Inner, word: u64, rings: bool) {
-    let (switched, head) = (word & SWITCHED != 0, held.out.head);
-    let resend = leaving::resend(word, head, held.out.in_ring_at_most());
+/// The sending direction has left, and its bytes from here on are sent again.
+fn go_out(held: &mut Inner, resend: u64) {
+    let head = held.out.head;
     held.outgoing.leave(resend, head);
-    if let Some(shared) = held.shared()
-        && let Some(rings) =
-            shared.remote(|remote| remote.end(&shared, if switched { AGAIN } else { END + head }, rings))
-    {
-        // Unless the peer has taken no more, it reads on in its own memory.
-        held.outgoing.leave(if switched { resend } else { head }, head);
-        if rings {
-            held.outgoing.owe(head);
-        }
-        if switched {
-            // It leaves, and waits for us to stop where we are, so that it can send the rest again.
-            switch_in(held, &shared);
-        }
-    }
     if matches!(held.reason, Reason::None) {
         held.reason = Reason::Peer;
     }
@@ -258,15 +270,8 @@ fn end_out(held: &mut Inner, word: u64, rings: bool) {
 /// What was asked of us by the peer's switch: to be done before sleeping.
 pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
     let Some(shared) = held.ring() else { return };
-    let end = held.end;
-    if !held.outgoing.has_left() && shared.is_remote() {
-        let word = shared.tail(end).load(Ordering::SeqCst);
-        if word & SWITCHED != 0 {
-            note_out(held, word);
-        }
-    } else if !held.outgoing.has_left() {
-        let machine = Find::responding(held.out.head);
-        find(held, fd, &shared, machine);
+    if !held.outgoing.has_left() {
+        rim(&shared).find_border(held, fd, &shared);
     }
     if held.outgoing.has_left() {
         let _ = push(held, fd, &shared);
@@ -275,11 +280,8 @@ pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
 
 /// Of the last bytes that were written, how many the kernel has to be offered anew: the peer has left before them.
 pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -> u64 {
-    if shared.is_remote() {
-        return 0;
-    }
     if !held.outgoing.has_left() {
-        find(held, fd, shared, Find::published(held.out.head));
+        local::find(held, fd, shared, Find::published(held.out.head));
     }
     if !held.outgoing.has_left() {
         return 0;
@@ -386,18 +388,10 @@ pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
 /// What a program may ask for where nobody has changed net.core.wmem_max.
 pub(crate) const MOST_BUFFER: usize = 212_992;
 
-/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread: it had taken all of our
-/// bytes, and since the ring began nothing but wake bytes went its way through the kernel.
+/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread: it had taken all of
+/// our bytes, and since the ring began nothing but wake bytes went its way through the kernel.
 pub(crate) fn is_of_a_wake_byte(held: &mut Inner, shared: &Shared) -> bool {
-    let (end, peer) = (held.end, held.peer());
-    let Some(Begun { given }) = held.outgoing.begun() else { return false };
-    let wake_bytes = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
-    let begun = shared.start(end).load(Ordering::Relaxed).saturating_sub(1);
-    held.error.is_none()
-        && !shared.is_remote()
-        && shared.reset(peer).load(Ordering::Acquire) == 0
-        && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == wake_bytes
-        && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
+    rim(shared).is_of_a_wake_byte(held, shared)
 }
 
 /// The kernel alone says how the stream ends from now on: a reset that is none is taken from it.
@@ -422,52 +416,15 @@ pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
     shared.reset(peer).swap(0, Ordering::Relaxed) == 1 || unread
 }
 
-/// Between hosts, once the receiving direction is switched here: what the peer says of how it ends. False as long as that is not known;
-/// then, and when the ring is to be read on, nothing of the kernel's stream may be taken for bytes.
-pub(crate) fn is_settled(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
-    let Some((fate, wake_bytes)) = shared.remote(|remote| remote.fate()) else { return true };
-    let reads_on = match fate {
-        Fate::Again => false,
-        Fate::End(position) => position != held.input.tail,
-        Fate::Unknown => {
-            // A peer that is gone will not say, and has taken nothing back.
-            if kernel::ended(fd).is_none() {
-                return false;
-            }
-            true
-        }
-    };
-    if reads_on {
-        shared.remote(|remote| remote.read_on(shared));
-        held.incoming = Incoming::Open;
-        return false;
-    }
-    held.incoming = Incoming::Left { wake_bytes };
-    true
+/// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken for bytes
+/// before.
+pub(crate) fn is_settled(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    rim(shared).is_settled(held, fd, shared)
 }
 
-/// Whether a peer on another host is still to say so.
+/// Whether the peer is still to say so.
 pub(crate) fn is_unsettled(held: &Inner) -> bool {
     held.incoming == Incoming::Unsettled
-}
-
-/// The device has lost the peer while bytes were to go or to come by it. The kernel's connection goes on where that has ended as well;
-/// else nobody knows what has arrived, and it is broken off. Nothing has gone by a ring that was never started.
-pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Errno> {
-    if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
-        held.reason = Reason::Peer;
-        rendezvous::restore(held, fd);
-        epoll::restore(fd, held.connection);
-        held.set_life(Life::Plain(Some(*shared)));
-        return None;
-    }
-    if kernel::is_over(fd) {
-        switch_out(held, shared);
-        return None;
-    }
-    held.reason = Reason::Call("the RDMA device has lost the other host");
-    break_connection(fd, false);
-    Some(Errno::CONNRESET)
 }
 
 /// Nobody can go on with it: the other end is reset, or finds an end that it takes for one.
@@ -491,27 +448,27 @@ static WAKE_BYTE: u8 = 0;
 
 /// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a wake byte when it sees one.
 #[inline]
-pub(crate) fn ring(held: &mut Inner, fd: c_int, shared: &Shared, requests: u64) {
+pub(crate) fn notify(held: &mut Inner, fd: c_int, shared: &Shared, requests: u64) {
     // One that only ever receives starts here, or its wake bytes would mean nothing and the sender would sleep for ever.
-    if shared.remote(|remote| remote.has_said_fate()) == Some(true) {
+    if !shared.may_wake() {
         return;
     }
     let can = held.outgoing.has_begun()
         || shared.present(held.peer()).load(Ordering::Acquire) == 1 && start_now(held, shared);
     if can {
-        shared.remote(|remote| remote.look_for_requests(shared));
+        shared.look_for_requests();
         let wake = wake::claim(shared.wake_word(held.peer()), requests);
         if wake.futex {
             futex::wake(shared.wake_word(held.peer()));
         }
         if wake.eventfd {
-            eventfd::ring(held);
+            eventfd::signal_peer(held);
         }
         if wake.byte {
             let head = held.out.head;
             held.outgoing.owe(head);
             // The peer knows of a wake byte before it comes.
-            shared.remote(|remote| remote.publish(shared, remote::STUCK_NS));
+            shared.publish_wake_byte();
             let _ = pay(held, fd);
         }
     }
@@ -543,7 +500,7 @@ pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
     if held.sending > 0 || held.outgoing.has_begun() || !held.outgoing.has_left() {
         return;
     }
-    ring(held, fd, &shared, wake::DATA | wake::ROOM);
+    notify(held, fd, &shared, wake::DATA | wake::ROOM);
     finish(held, fd);
 }
 
@@ -580,7 +537,7 @@ pub(crate) fn release(held: &mut Held<'_>) {
     {
         held.set_life(Life::Plain(None));
         // SAFETY: [preload-shared] the lock is held and there are no watchers; new ones need the lock and `shared`.
-        unsafe { shared.unmap() };
+        unsafe { shared.destroy() };
     }
 }
 

@@ -4,6 +4,8 @@
 //! that accepted comes by and leaves a descriptor of new shared memory. Each checks the other's user. Neither waits: both
 //! look in at the end of calls, less and less often, and give up. Not one byte of the stream is touched.
 
+pub(crate) mod remote;
+
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -31,7 +33,6 @@ use crate::own;
 use crate::peer;
 use crate::real;
 use crate::reattach::{self, Progress};
-use crate::remote;
 use crate::resend;
 use crate::state::{Family, Host, Life, Search};
 use crate::table;
@@ -126,7 +127,7 @@ pub(crate) fn cancel(held: &mut Held<'_>) {
     withdraw_offer(held);
     if let Some(shared) = held.shared() {
         reattach::end(&shared);
-        shared.remote(|remote| remote.end(&shared, remote::END, false));
+        shared.cancel();
         shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
         shared.left(held.end).store(1, Ordering::SeqCst);

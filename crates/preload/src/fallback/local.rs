@@ -1,0 +1,103 @@
+//! Back to the kernel, of two ends that have the same memory.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use super::{Asked, Rim, act, go_out, push_all, switch_out};
+use crate::connection::{Held, Inner};
+use crate::diagnosis::Reason;
+use crate::fault::{self, Fault};
+use crate::layout::{Shared, UNREAD_MAX};
+use crate::leaving::{self, Find, Leave, Unread};
+use crate::state::{Begun, Incoming};
+use crate::{futex, resend};
+
+pub(super) struct Local;
+
+impl Rim for Local {
+    fn switch_in(&self, held: &mut Inner, shared: &Shared, unread: Unread) {
+        let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
+        let unread = if fault::is_planted(Fault::LeavesUnread) { Unread::SentAgain } else { unread };
+        let mut leave = Leave::new(unread, tail);
+        leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
+        held.counts().border.store(tail, Ordering::Release);
+        held.counts().taken.store(tail, Ordering::Release);
+        held.incoming = Incoming::Left { wake_bytes: leave.wake_bytes };
+        // A peer that lies about it has broken the connection.
+        match leave.border.checked_sub(tail).filter(|unread| *unread <= UNREAD_MAX) {
+            Some(_) => held.counts().border.store(leave.border, Ordering::Release),
+            None => (held.reason, held.error) = (Reason::Corrupt, Some(Errno::CONNRESET)),
+        }
+        futex::wake(shared.wake_word(own));
+    }
+
+    fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
+        find(held, fd, shared, Find::stopping(held.out.head))
+    }
+
+    fn note_out(&self, held: &mut Inner, _: &Shared, word: u64) {
+        go_out(held, leaving::resend(word, held.out.head, UNREAD_MAX));
+    }
+
+    fn find_border(&self, held: &mut Inner, fd: c_int, shared: &Shared) {
+        find(held, fd, shared, Find::responding(held.out.head));
+    }
+
+    fn is_peer_needed(&self, held: &Inner, shared: &Shared) -> bool {
+        held.rest() > 0 || resend::due(held, shared) > 0
+    }
+
+    fn ask(&self, _: &mut Held<'_>, _: c_int, _: &Shared) -> Asked {
+        Asked::Never
+    }
+
+    fn is_settled(&self, _: &mut Held<'_>, _: c_int, _: &Shared) -> bool {
+        true
+    }
+
+    fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &Shared) -> bool {
+        let (end, peer) = (held.end, held.peer());
+        let Some(Begun { given }) = held.outgoing.begun() else { return false };
+        let wake_bytes = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
+        let begun = shared.start(end).load(Ordering::Relaxed).saturating_sub(1);
+        held.error.is_none()
+            && shared.reset(peer).load(Ordering::Acquire) == 0
+            && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == wake_bytes
+            && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
+    }
+
+    fn close(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+        if fault::is_planted(Fault::ClosesWithout) {
+            switch_out(held, shared);
+        } else {
+            if held.outgoing.is_in_ring() {
+                self.stop_sending(held, fd, shared);
+            }
+            push_all(held, fd, shared);
+        }
+        if held.outgoing.has_backlog() {
+            // There is nobody left to send it.
+            shared.reset(held.end).store(1, Ordering::Release);
+        }
+    }
+
+    fn patience(&self) -> u32 {
+        0
+    }
+
+    fn is_for_children(&self) -> bool {
+        true
+    }
+}
+
+/// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
+pub(super) fn find(held: &mut Inner, fd: c_int, shared: &Shared, mut find: Find) -> bool {
+    let end = held.end;
+    leaving::run(&mut find, |action| act(held, fd, shared, end, action));
+    if let Some(word) = find.word {
+        Local.note_out(held, shared, word);
+    }
+    find.fits
+}
