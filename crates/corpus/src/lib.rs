@@ -4,8 +4,10 @@
 //! its parser takes them. The others were found by `cargo xtask fuzz --keep`; all they owe is that the target's promises hold.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod linearizable;
 mod metered;
 
+pub use linearizable::{Event, Model, linearizable};
 pub use metered::MeteredHeap;
 
 use std::fs;

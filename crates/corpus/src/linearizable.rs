@@ -1,0 +1,158 @@
+//! Whether a recorded history has an order that explains it (Wing and Gong's search, with Lowe's memory
+//! of what was tried).
+
+use std::collections::HashSet;
+use std::hash::Hash;
+
+/// What calls do to a value, one after another.
+pub trait Model {
+    /// The value.
+    type State: Clone + Eq + Hash;
+    /// A call.
+    type Call;
+    /// What it answers.
+    type Answer: PartialEq;
+
+    /// The value after `call` on `state`, and the answer that it must give.
+    fn apply(state: &Self::State, call: &Self::Call) -> (Self::State, Self::Answer);
+}
+
+/// A call of a history. Times are any numbers that ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<C, A> {
+    /// What was called.
+    pub call: C,
+    /// What it answered; none where no answer came, and it may have taken effect or not.
+    pub answer: Option<A>,
+    /// When it began.
+    pub began: u64,
+    /// When it ended. Without an answer: when it can have taken effect at the latest.
+    pub ended: u64,
+    /// It takes effect behind the event of this index: of two rows of one key in one batch, the second.
+    pub after: Option<usize>,
+}
+
+/// Whether some order of the events that begins with `state` gives all the answers. None comes before
+/// one that ended before it began. One without an answer has its place there, or none.
+pub fn linearizable<M: Model>(state: M::State, events: &[Event<M::Call, M::Answer>]) -> bool {
+    let mut search = Search::<M> { events, done: vec![0; events.len().div_ceil(64)], tried: HashSet::new() };
+    search.from(0, &state, 0)
+}
+
+struct Search<'a, M: Model> {
+    events: &'a [Event<M::Call, M::Answer>],
+    /// Bits of the events that have their place.
+    done: Vec<u64>,
+    tried: HashSet<(Vec<u64>, M::State)>,
+}
+
+impl<M: Model> Search<'_, M> {
+    fn is_done(&self, index: usize) -> bool {
+        self.done[index / 64] & 1 << (index % 64) != 0
+    }
+
+    /// `answered` events have their place; the latest of all that have one began at `latest`.
+    fn from(&mut self, answered: usize, state: &M::State, latest: u64) -> bool {
+        let events = self.events;
+        if answered == events.iter().filter(|event| event.answer.is_some()).count() {
+            return true;
+        }
+        if !self.tried.insert((self.done.clone(), state.clone())) {
+            return false;
+        }
+        let open: Vec<usize> = (0..events.len()).filter(|index| !self.is_done(*index)).collect();
+        let ends = open.iter().filter(|index| events[**index].answer.is_some()).map(|index| events[*index].ended);
+        let first_end = ends.min().unwrap_or(u64::MAX);
+        // What has an answer first: the others explain what is left.
+        let (with, without): (Vec<usize>, Vec<usize>) =
+            open.into_iter().partition(|index| events[*index].answer.is_some());
+        with.into_iter().chain(without).any(|index| {
+            let event = &events[index];
+            let in_turn = event.after.is_none_or(|before| self.is_done(before));
+            let too_late = event.answer.is_none() && latest > event.ended;
+            if event.began > first_end || !in_turn || too_late {
+                return false;
+            }
+            let (next, answer) = M::apply(state, &event.call);
+            if event.answer.as_ref().is_some_and(|given| *given != answer) {
+                return false;
+            }
+            self.done[index / 64] |= 1 << (index % 64);
+            let answered = answered + usize::from(event.answer.is_some());
+            let found = self.from(answered, &next, latest.max(event.began));
+            self.done[index / 64] &= !(1 << (index % 64));
+            found
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number that may be there; a call replaces it or reads it.
+    struct Register;
+
+    impl Model for Register {
+        type State = Option<u64>;
+        type Call = Option<u64>;
+        type Answer = Option<u64>;
+
+        fn apply(state: &Option<u64>, call: &Option<u64>) -> (Option<u64>, Option<u64>) {
+            (call.or(*state), *state)
+        }
+    }
+
+    fn event(
+        call: Option<u64>,
+        answer: Option<Option<u64>>,
+        began: u64,
+        ended: u64,
+    ) -> Event<Option<u64>, Option<u64>> {
+        Event { call, answer, began, ended, after: None }
+    }
+
+    fn explained(events: &[Event<Option<u64>, Option<u64>>]) -> bool {
+        linearizable::<Register>(None, events)
+    }
+
+    #[test]
+    fn an_order_must_explain_all_answers() {
+        let put = event(Some(1), Some(None), 1, 2);
+        assert!(explained(&[put, event(None, Some(Some(1)), 3, 4)]));
+        assert!(!explained(&[put, event(None, Some(None), 3, 4)]), "a read that began after the put must see it");
+        let long = event(Some(1), Some(None), 1, 9);
+        assert!(explained(&[long, event(None, Some(None), 3, 4)]), "one that overlaps it may or may not");
+        let (new, old) = (event(None, Some(Some(1)), 3, 4), event(None, Some(None), 5, 6));
+        assert!(!explained(&[long, new, old]), "new, then old again");
+    }
+
+    #[test]
+    fn a_call_without_an_answer_happened_or_did_not_but_not_too_late() {
+        let lost = event(Some(1), None, 1, 10);
+        let read = |seen, began| event(None, Some(seen), began, began + 1);
+        assert!(explained(&[lost, read(None, 20)]) && explained(&[lost, read(Some(1), 20)]));
+        assert!(explained(&[lost, read(None, 5), read(Some(1), 20)]), "it happened between the reads, by time 10");
+        assert!(!explained(&[lost, read(None, 12), read(Some(1), 20)]), "the first read began after it could happen");
+        assert!(!explained(&[lost, read(Some(1), 5), read(None, 20)]), "what was seen stays");
+        assert!(!explained(&[read(Some(1), 0), Event { began: 5, ..lost }]), "it did not happen before it began");
+    }
+
+    #[test]
+    fn of_two_rows_of_a_batch_the_second_comes_second() {
+        let first = event(Some(1), Some(None), 1, 9);
+        let second = Event { after: Some(0), ..event(Some(2), Some(Some(1)), 1, 9) };
+        assert!(explained(&[first, second, event(None, Some(Some(2)), 10, 11)]));
+        let turned = [Event { answer: Some(Some(2)), ..first }, Event { answer: Some(None), ..second }];
+        assert!(!explained(&turned));
+    }
+
+    #[test]
+    fn long_histories_are_searched() {
+        let events: Vec<_> = (0..300u64).map(|n| event(Some(n), Some(n.checked_sub(1)), 2 * n, 2 * n + 1)).collect();
+        assert!(explained(&events));
+        let mut broken = events;
+        broken[250].answer = Some(Some(7));
+        assert!(!explained(&broken));
+    }
+}
