@@ -1,0 +1,601 @@
+//! Writing the log: groups into segments, in order, as the disk completes them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Completion, Disk, FileId, Open, Request, Way};
+
+use crate::gather::{Gathered, Segment, Shared};
+use crate::group::{DirectoryId, GROUP_HEADER_BYTES, GroupHeader, GroupKind, SegmentHeader, padded};
+use crate::spares::Spares;
+use crate::{Appender, Durability, Options, layout};
+
+/// The writing end of a log. One thread owns it and steps it; nothing here waits for the disk where that has io_uring.
+#[derive(Debug)]
+pub struct Log<D: Disk> {
+    disk: D,
+    shared: Arc<Shared>,
+    options: Options,
+    directory: DirectoryId,
+    incarnation: u64,
+    /// The folder of segments, to be synced.
+    folder: FileId,
+    current: Option<Current>,
+    spares: Spares,
+    /// Groups that wait until the current segment can be written.
+    queue: VecDeque<(FileId, u64, AlignedBuffer, usize)>,
+    /// Groups in the order of the log, from the first that is not written.
+    flights: VecDeque<Flight>,
+    jobs: Vec<(u64, Job)>,
+    token: u64,
+    /// Checksum of the last group that was taken.
+    previous: u32,
+    /// All below is written, in order.
+    written: u64,
+    /// All below is on the disk.
+    synced: u64,
+    /// The last group that was taken says so.
+    stated: u64,
+    /// Files with writes that no sync has covered.
+    dirty: Vec<FileId>,
+    /// Syncs under way, and the position below which all is on the disk after them.
+    syncing: (u32, u64),
+    /// Full segments, to be closed after their last sync.
+    full: Vec<FileId>,
+    synced_at: Duration,
+    /// Since then nothing was written.
+    quiet_since: Option<Duration>,
+    /// When stamps below the second are all below the first.
+    floors: VecDeque<(u64, u64)>,
+    done: Vec<Completion>,
+    closing: bool,
+}
+
+/// The segment that is being written.
+#[derive(Debug)]
+struct Current {
+    number: u64,
+    file: FileId,
+    /// Place of the next group in the file.
+    at: u64,
+    bytes: u64,
+    /// Steps until its header and name are on the disk.
+    pending: u8,
+    /// What to write into the segment before it when they are: a block that says that the log goes on here.
+    mark: Option<(FileId, u64, AlignedBuffer)>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    token: u64,
+    end: u64,
+    written: bool,
+}
+
+/// What a completion is for.
+#[derive(Debug)]
+enum Job {
+    Group,
+    /// A step of beginning the current segment.
+    Begin,
+    /// The mark at a segment's end, which is closed then.
+    Mark,
+    Sync,
+    Spare,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// [`Appender::durable`] or [`Appender::durable_floor`] went on: held replies may leave.
+    pub advanced: bool,
+    /// Step again then, even if nothing is appended and nothing completes.
+    pub wake: Option<Duration>,
+}
+
+/// What a log begins with.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub directory: DirectoryId,
+    pub incarnation: u64,
+    pub folder: FileId,
+    /// The next group's position.
+    pub position: u64,
+    pub previous: u32,
+    pub floor: u64,
+    /// The last segment of the log, which this one follows; 0 if there is none.
+    pub after: u64,
+    /// The number of the next segment.
+    pub number: u64,
+    pub segments: VecDeque<Segment>,
+}
+
+impl<D: Disk> Log<D> {
+    /// Takes up a log where it ended. Its first segment is on the disk when this returns.
+    pub(crate) fn begin(disk: D, options: Options, beginning: Beginning, spares: Vec<String>) -> io::Result<Log<D>> {
+        let path = disk.path().display().to_string();
+        let none = options.durability == Durability::None;
+        let position = beginning.position;
+        let shared = Shared::new(path, position, beginning.floor, none, beginning.segments, options.limits());
+        let mut log = Log {
+            disk,
+            shared: Arc::new(shared),
+            directory: beginning.directory,
+            incarnation: beginning.incarnation,
+            folder: beginning.folder,
+            current: None,
+            spares: Spares::new(beginning.number + 1),
+            queue: VecDeque::new(),
+            flights: VecDeque::new(),
+            jobs: Vec::new(),
+            token: 0,
+            previous: beginning.previous,
+            written: position,
+            synced: position,
+            stated: position,
+            dirty: Vec::new(),
+            syncing: (0, position),
+            full: Vec::new(),
+            synced_at: Duration::ZERO,
+            quiet_since: None,
+            floors: VecDeque::new(),
+            done: Vec::new(),
+            closing: false,
+            options,
+        };
+        log.spares.adopt(&mut log.disk, &spares, &log.options)?;
+        if !none {
+            log.first_segment(beginning.number, beginning.after)?;
+        }
+        Ok(log)
+    }
+
+    /// Where workers put records.
+    pub fn appender(&self) -> Appender {
+        Appender { shared: self.shared.clone() }
+    }
+
+    /// How the disk carries requests out.
+    pub fn way(&self) -> Way {
+        self.disk.way()
+    }
+
+    /// The disk, whose descriptor its owner waits on.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    /// Waits for a completion, at most for `timeout`.
+    ///
+    /// # Errors
+    /// The disk's queue is broken.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        self.disk.wait(timeout)
+    }
+
+    /// Bytes of the segments that are there for the log, begun or not.
+    pub fn bytes_on_disk(&self) -> u64 {
+        let kept = self.shared.lock().segments.len() as u64;
+        (kept + self.spares.count()) * self.options.segment_bytes
+    }
+
+    /// Goes on as far as the disk allows: takes completions, writes what was gathered, sees to segments. `floor` was read from the
+    /// stamps before this call: every stamp below it was appended by then, or never will be. `now` is the time, from any beginning.
+    ///
+    /// # Errors
+    /// A write or a sync failed. That is final: nothing is tried again and nothing more becomes durable.
+    pub fn step(&mut self, floor: u64, now: Duration) -> Result<Step, LogFailed> {
+        if let Some(text) = self.shared.failed() {
+            return Err(LogFailed(text.to_owned()));
+        }
+        if self.options.durability == Durability::None {
+            return Ok(Step::default());
+        }
+        match self.stepped(floor, now) {
+            Ok(step) => Ok(step),
+            Err(error) => {
+                let path = self.disk.path().display();
+                let text = format!(
+                    "writing the log in {path} failed: {error}; what was acknowledged is on the disk, restart after you have looked at it"
+                );
+                self.shared.fail(text.clone());
+                Err(LogFailed(text))
+            }
+        }
+    }
+
+    /// Writes all that was appended and states in an empty group that it is on the disk. Step until [`is_closed`](Self::is_closed).
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether nothing is left to write after [`close`](Self::close).
+    pub fn is_closed(&self) -> bool {
+        let idle = self.flights.is_empty() && self.syncing.0 == 0 && self.shared.lock().waiting() == 0;
+        self.options.durability == Durability::None || (self.closing && idle && self.is_stated())
+    }
+
+    /// Gives up segments in which every record's stamp is below `stamp`: a checkpoint that replays from there counts. They are used again.
+    ///
+    /// # Errors
+    /// A name could not be changed.
+    pub fn release(&mut self, stamp: u64) -> io::Result<()> {
+        loop {
+            let mut gather = self.shared.lock();
+            // The one that is written stays, and so does one whose successor's beginning is not on the disk.
+            let keep = if self.current.as_ref().is_some_and(|current| current.pending > 0) { 2 } else { 1 };
+            let keep = if self.current.is_none() { 0 } else { keep };
+            let Some(oldest) = gather.segments.front().copied() else { return Ok(()) };
+            if gather.segments.len() <= keep || oldest.newest >= stamp {
+                return Ok(());
+            }
+            drop(gather);
+            self.spares.recycle(&mut self.disk, oldest.number, &self.options)?;
+            gather = self.shared.lock();
+            gather.segments.pop_front();
+        }
+    }
+
+    fn stepped(&mut self, floor: u64, now: Duration) -> io::Result<Step> {
+        let mut step = Step::default();
+        {
+            let gather = self.shared.lock();
+            let appended = gather.appended();
+            match self.floors.back_mut() {
+                Some((at, below)) if *at == appended => *below = floor.max(*below),
+                Some((_, below)) if *below >= floor => {}
+                _ => self.floors.push_back((appended, floor)),
+            }
+        }
+        let mut first = true;
+        loop {
+            self.disk.poll(&mut self.done)?;
+            let ended = std::mem::take(&mut self.done);
+            let some = !ended.is_empty();
+            for completion in ended {
+                self.ended(completion)?;
+            }
+            step.advanced |= self.advance();
+            let started = self.start(floor, now, first)?;
+            first = false;
+            self.disk.submit()?;
+            if !some && !started {
+                break;
+            }
+        }
+        step.wake = self.wake(now);
+        Ok(step)
+    }
+
+    /// Starts what can be started; whether anything was.
+    fn start(&mut self, floor: u64, now: Duration, first: bool) -> io::Result<bool> {
+        let before = self.token;
+        let wanted = self.shared.take_wanted();
+        if let Some(request) = self.spares.maintain(&mut self.disk, &self.options, now, wanted) {
+            self.push(request, Job::Spare);
+        }
+        // Where requests complete at once, no more than one piece goes before the groups of the next step.
+        if first || self.disk.way().uring {
+            let piece = self.spares.write_through(&self.options)?;
+            piece.into_iter().for_each(|request| _ = self.push(request, Job::Spare));
+        }
+        {
+            let mut gather = self.shared.lock();
+            gather.room.granted += self.spares.take_granted();
+            gather.room.spares = self.spares.ready();
+            gather.room.full = self.spares.is_full();
+        }
+        self.write_groups(floor, now)?;
+        self.sync(now);
+        let dirty = &self.dirty;
+        let disk = &mut self.disk;
+        self.full.retain(|file| {
+            dirty.contains(file) || {
+                disk.close(*file);
+                false
+            }
+        });
+        Ok(self.token != before)
+    }
+
+    fn write_groups(&mut self, floor: u64, now: Duration) -> io::Result<()> {
+        while self.may_write() {
+            let Some(group) = self.shared.lock().take() else { break };
+            self.put(group, floor)?;
+            self.quiet_since = None;
+        }
+        let idle = self.flights.is_empty() && self.dirty.is_empty() && self.syncing.0 == 0 && !self.is_stated();
+        if !idle {
+            return Ok(());
+        }
+        let since = *self.quiet_since.get_or_insert(now);
+        let due = self.closing || now.saturating_sub(since) >= self.options.quiet;
+        if due && self.has_place(BLOCK_BYTES as u64) {
+            let group = self.shared.lock().take_empty();
+            if let Some(group) = group {
+                self.stated = group.position + BLOCK_BYTES as u64;
+                self.put(group, floor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Alone a group goes at once. Behind others it goes when enough has gathered to be worth a write of its own.
+    fn may_write(&self) -> bool {
+        let (waiting, next) = {
+            let gather = self.shared.lock();
+            (gather.waiting(), gather.next_bytes())
+        };
+        let flights = self.flights.len();
+        let worth = flights == 0 || (flights < self.options.writes_max && waiting >= self.options.gather_bytes);
+        worth && next.is_some_and(|bytes| self.has_place(bytes))
+    }
+
+    /// Whether a group can be put into this segment, or into another that can be begun.
+    fn has_place(&self, bytes: u64) -> bool {
+        let Some(current) = &self.current else { return false };
+        current.room() >= bytes || (current.pending == 0 && self.spares.has_idle())
+    }
+
+    fn is_stated(&self) -> bool {
+        self.stated >= self.shared.lock().appended()
+    }
+
+    /// Puts a group behind the last one.
+    fn put(&mut self, mut group: Gathered, floor: u64) -> io::Result<()> {
+        let whole = padded(group.length);
+        if self.current.as_ref().is_none_or(|current| current.room() < whole as u64) {
+            self.next_segment(group.position)?;
+        }
+        let header = GroupHeader {
+            directory: self.directory,
+            position: group.position,
+            floor,
+            synced: self.synced,
+            incarnation: self.incarnation,
+            length: group.length as u32,
+            records: group.records,
+            previous: self.previous,
+            kind: GroupKind::Records,
+        };
+        self.previous = header.write(&mut group.buffer[..whole]);
+        let Some(current) = &mut self.current else { return Err(io::Error::other("the log has no segment")) };
+        let (file, at) = (current.file, current.at);
+        current.at += whole as u64;
+        let (number, waits) = (current.number, current.pending > 0);
+        {
+            let mut gather = self.shared.lock();
+            gather.room.granted = gather.room.granted.saturating_sub(whole as u64);
+            if let Some(segment) = gather.segments.back_mut() {
+                debug_assert_eq!(segment.number, number);
+                segment.newest = segment.newest.max(group.newest);
+            }
+        }
+        let end = group.position + whole as u64;
+        if waits {
+            self.queue.push_back((file, at, group.buffer, whole));
+            self.flights.push_back(Flight { token: 0, end, written: false });
+        } else {
+            let token = self.write(file, at, group.buffer, whole, Job::Group);
+            self.flights.push_back(Flight { token, end, written: false });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, file: FileId, at: u64, buffer: AlignedBuffer, length: usize, job: Job) -> u64 {
+        let sync = self.options.durability == Durability::Sync || !matches!(job, Job::Group);
+        self.push(Request::Write { file, at, buffer, length, sync }, job)
+    }
+
+    fn push(&mut self, request: Request, job: Job) -> u64 {
+        self.token += 1;
+        self.jobs.push((self.token, job));
+        self.disk.push(self.token, request);
+        self.token
+    }
+
+    /// Begins the next segment where `position` is: gives a spare its name, writes its header and brings both to the disk. Groups wait
+    /// for that.
+    fn next_segment(&mut self, position: u64) -> io::Result<()> {
+        let old = self.current.take();
+        let after = old.as_ref().map_or(0, |old| old.number);
+        // What is left over at its end was never to be used.
+        let left_over = old.as_ref().map_or(0, Current::room);
+        let spare = self.spares.take(&mut self.disk)?;
+        let mark = match &old {
+            Some(old) => Some((old.file, old.at, self.mark(position)?)),
+            None => None,
+        };
+        let header = self.header(spare.number, after, position)?;
+        self.push(
+            Request::Write { file: spare.file, at: 0, buffer: header, length: BLOCK_BYTES, sync: true },
+            Job::Begin,
+        );
+        self.push(Request::Sync { file: self.folder }, Job::Begin);
+        let bytes = self.options.segment_bytes;
+        self.current =
+            Some(Current { number: spare.number, file: spare.file, at: BLOCK_BYTES as u64, bytes, pending: 2, mark });
+        let mut gather = self.shared.lock();
+        gather.room.granted = gather.room.granted.saturating_sub(left_over);
+        gather.room.spares = self.spares.ready();
+        gather.segments.push_back(Segment { number: spare.number, newest: 0 });
+        Ok(())
+    }
+
+    fn header(&self, number: u64, after: u64, first: u64) -> io::Result<AlignedBuffer> {
+        let header = SegmentHeader {
+            directory: self.directory,
+            number,
+            after,
+            first,
+            incarnation: self.incarnation,
+            bytes: self.options.segment_bytes,
+            synced: self.synced,
+            previous: self.previous,
+        };
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES)?;
+        header.write(&mut block);
+        Ok(block)
+    }
+
+    /// The block at a segment's end that says that the log goes on in the next.
+    fn mark(&self, position: u64) -> io::Result<AlignedBuffer> {
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES)?;
+        let header = GroupHeader {
+            directory: self.directory,
+            position,
+            floor: 0,
+            synced: self.synced,
+            incarnation: self.incarnation,
+            length: GROUP_HEADER_BYTES as u32,
+            records: 0,
+            previous: self.previous,
+            kind: GroupKind::Continued,
+        };
+        header.write(&mut block);
+        Ok(block)
+    }
+
+    /// The segment that a server begins with, and the mark in the one that it follows. This waits.
+    fn first_segment(&mut self, number: u64, after: u64) -> io::Result<()> {
+        let bytes = self.options.segment_bytes;
+        let file = self.spares.first(&mut self.disk, number, &self.options)?;
+        let header = self.header(number, after, self.written)?;
+        let write = Request::Write { file, at: 0, buffer: header, length: BLOCK_BYTES, sync: true };
+        overside_disk::complete(&mut self.disk, write, self.options.deadline)?;
+        overside_disk::complete(&mut self.disk, Request::Sync { file: self.folder }, self.options.deadline)?;
+        let current = Current { number, file, at: BLOCK_BYTES as u64, bytes, pending: 0, mark: None };
+        let mut gather = self.shared.lock();
+        gather.room.granted += current.room();
+        gather.segments.push_back(Segment { number, newest: 0 });
+        drop(gather);
+        self.current = Some(current);
+        Ok(())
+    }
+
+    /// Writes over the end of the segment before, which may hold what was torn. After `first_segment`.
+    pub(crate) fn mark_predecessor(&mut self, number: u64, at: u64) -> io::Result<()> {
+        let file = self.disk.open(&layout::segment(number), Open::Write { direct: self.options.is_direct() })?;
+        // Its last block is kept for this; what another program made may have none.
+        if self.disk.length(file)? >= at + BLOCK_BYTES as u64 {
+            if !self.disk.lock(file, self.options.deadline)? {
+                return Err(io::Error::other("the last segment is being written by another process"));
+            }
+            let buffer = self.mark(self.written)?;
+            let write = Request::Write { file, at, buffer, length: BLOCK_BYTES, sync: true };
+            overside_disk::complete(&mut self.disk, write, self.options.deadline)?;
+        }
+        self.disk.close(file);
+        Ok(())
+    }
+
+    fn ended(&mut self, completion: Completion) -> io::Result<()> {
+        let Some(at) = self.jobs.iter().position(|(token, _)| *token == completion.token) else {
+            return Err(io::Error::other("the disk completed what was never asked"));
+        };
+        let (token, job) = self.jobs.swap_remove(at);
+        if let Job::Spare = job {
+            return self.spares.ended(&mut self.disk, completion, &self.options);
+        }
+        completion.result?;
+        match job {
+            Job::Group => {
+                if let Some(flight) = self.flights.iter_mut().find(|flight| flight.token == token) {
+                    flight.written = true;
+                }
+                if let Request::Write { file, buffer, sync, .. } = completion.request {
+                    // A sync covers what completed before it, so the file counts from now on.
+                    if !sync && !self.dirty.contains(&file) {
+                        self.dirty.push(file);
+                    }
+                    self.shared.lock().give_back(buffer);
+                }
+            }
+            Job::Begin => self.begun(),
+            Job::Mark => self.full.push(completion.request.file()),
+            Job::Sync => {
+                self.syncing.0 -= 1;
+                if self.syncing.0 == 0 {
+                    self.synced = self.synced.max(self.syncing.1);
+                }
+            }
+            Job::Spare => unreachable!("handed on above"),
+        }
+        Ok(())
+    }
+
+    /// One step of beginning a segment is done; after the last its groups go.
+    fn begun(&mut self) {
+        let Some(current) = &mut self.current else { return };
+        current.pending -= 1;
+        if current.pending > 0 {
+            return;
+        }
+        if let Some((file, at, block)) = current.mark.take() {
+            self.write(file, at, block, BLOCK_BYTES, Job::Mark);
+        }
+        for (file, at, buffer, length) in std::mem::take(&mut self.queue) {
+            let token = self.write(file, at, buffer, length, Job::Group);
+            if let Some(flight) = self.flights.iter_mut().find(|flight| flight.token == 0) {
+                flight.token = token;
+            }
+        }
+    }
+
+    /// Moves what is durable on; whether it did.
+    fn advance(&mut self) -> bool {
+        while self.flights.front().is_some_and(|flight| flight.written) {
+            self.written = self.flights.pop_front().map_or(self.written, |flight| flight.end);
+        }
+        if self.options.durability == Durability::Sync {
+            self.synced = self.written;
+        }
+        let mut advanced = self.shared.reached(self.written);
+        while self.floors.front().is_some_and(|(position, _)| *position <= self.written) {
+            let floor = self.floors.pop_front().map_or(0, |(_, floor)| floor);
+            advanced |= self.shared.reached_floor(floor);
+        }
+        advanced
+    }
+
+    /// In `group`, brings what the kernel has to the disk, now and then.
+    fn sync(&mut self, now: Duration) {
+        let Durability::Group { every } = self.options.durability else { return };
+        let due = self.closing || now.saturating_sub(self.synced_at) >= every;
+        if self.syncing.0 > 0 || self.dirty.is_empty() || !due {
+            return;
+        }
+        self.synced_at = now;
+        let dirty = std::mem::take(&mut self.dirty);
+        self.syncing = (dirty.len() as u32, self.written);
+        for file in dirty {
+            self.push(Request::Sync { file }, Job::Sync);
+        }
+    }
+
+    /// When to step again, whatever happens.
+    fn wake(&self, now: Duration) -> Option<Duration> {
+        let sync = match self.options.durability {
+            Durability::Group { every } if !self.dirty.is_empty() => Some(self.synced_at + every),
+            _ => None,
+        };
+        let quiet = self.quiet_since.filter(|_| !self.is_stated()).map(|since| since + self.options.quiet);
+        let spares = self.spares.wake(now, &self.options);
+        let earliest = [sync, quiet, spares].into_iter().flatten().min();
+        earliest.map(|at| at.max(now))
+    }
+}
+
+impl Current {
+    /// Bytes for groups. The last block is kept for the mark that the log goes on elsewhere.
+    fn room(&self) -> u64 {
+        self.bytes - self.at - BLOCK_BYTES as u64
+    }
+}
+
+/// Why a log is not written any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LogFailed(pub String);

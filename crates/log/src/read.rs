@@ -1,0 +1,402 @@
+//! Reading a log back: where it ends, and whether that end is a torn tail or damage.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, Open, Request};
+
+use crate::gather::Segment;
+use crate::group::{DirectoryId, Group, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SegmentHeader};
+use crate::record::parse;
+use crate::replay::Held;
+use crate::{Record, Refusal, layout};
+
+/// What reading a log came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Records that were given out.
+    pub records: u64,
+    /// Bytes of groups behind the log's end, which were being written when the server ended. Nothing in them was acknowledged.
+    pub cut_bytes: u64,
+    /// Greater than every stamp that was read.
+    pub next_stamp: u64,
+    /// Greater than every table's number that was read.
+    pub next_table: u32,
+    /// Where the log ends.
+    pub position: u64,
+}
+
+/// Where a log begins that a checkpoint needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needed {
+    /// The segment; 0 without a checkpoint.
+    pub segment: u64,
+    /// Stamps below are in the checkpoint.
+    pub stamp: u64,
+    /// Position that was on the disk when the checkpoint was completed, and by which start of a server.
+    pub position: u64,
+    pub incarnation: u64,
+    /// A log was written then.
+    pub logged: bool,
+}
+
+/// Where a log ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct End {
+    pub replayed: Replayed,
+    /// Checksum of the last group.
+    pub previous: u32,
+    pub floor: u64,
+    /// The last segment, and the place in it where the log ends; 0 if there is none.
+    pub after: u64,
+    pub at: u64,
+    /// Greater than every start's that was read.
+    pub incarnation: u64,
+    /// Segments of the log that may be needed, oldest first.
+    pub segments: VecDeque<Segment>,
+    /// Segments that are no part of it.
+    pub apart: Vec<u64>,
+}
+
+/// A segment as it was found.
+struct Found {
+    number: u64,
+    header: Option<SegmentHeader>,
+}
+
+/// What is known while segments are read.
+pub(crate) struct Reader<'a, D: Disk> {
+    pub disk: &'a mut D,
+    pub directory: DirectoryId,
+    pub deadline: Duration,
+    /// Damage ends the log, and is noted here.
+    pub losses: Option<&'a mut Vec<String>>,
+}
+
+impl<D: Disk> Reader<'_, D> {
+    /// Reads all records from `needed` on and gives them out by stamp.
+    pub fn read(
+        &mut self,
+        numbers: &[u64],
+        needed: Needed,
+        each: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
+    ) -> Result<End, Refusal> {
+        let mut found = Vec::new();
+        for number in numbers {
+            found.push(Found { number: *number, header: self.header(*number)? });
+        }
+        let mut end = End { floor: needed.stamp, ..End::default() };
+        end.replayed.position = needed.position;
+        end.replayed.next_stamp = needed.stamp;
+        let headers = found.iter().filter_map(|found| found.header);
+        end.incarnation = headers.map(|header| header.incarnation).max().unwrap_or(0).max(needed.incarnation) + 1;
+        let mut held = Held::default();
+        let mut next = self.first(&found, needed)?;
+        let mut last = None;
+        while let Some(header) = next {
+            if last.is_none() {
+                (end.replayed.position, end.previous) = (header.first, header.previous);
+            }
+            last = Some(header);
+            next = self.segment(&found, header, needed, &mut end, &mut held, each)?;
+        }
+        let applied = &mut end.replayed.records;
+        held.finish(|record| {
+            *applied += 1;
+            each(record)
+        })
+        .map_err(Refusal::Replay)?;
+        let kept = |number: u64| end.segments.iter().any(|segment| segment.number == number);
+        let apart = numbers.iter().copied().filter(|number| !kept(*number));
+        end.apart = apart.collect();
+        self.behind(&found, last, needed, &mut end)?;
+        Ok(end)
+    }
+
+    /// The segment that the log begins in, if there is a log.
+    fn first(&mut self, found: &[Found], needed: Needed) -> Result<Option<SegmentHeader>, Refusal> {
+        if let Some(first) = found.iter().find(|found| found.number == needed.segment) {
+            if first.header.is_none() && needed.logged {
+                self.lost(&layout::segment(needed.segment), 0, "it has no sound header, and the checkpoint needs it")?;
+            }
+            if first.header.is_some() || needed.logged {
+                return Ok(first.header);
+            }
+        }
+        // Where no log was being written there is none, unless one was begun afterwards.
+        let begun = found.iter().filter(|found| found.number > needed.segment).filter_map(|found| found.header);
+        let begun = begun.clone().find(|header| header.after == 0);
+        if begun.is_none() && needed.logged {
+            self.lost(&layout::segment(needed.segment), 0, "it is missing, and the checkpoint needs it")?;
+        }
+        let orphan = found.iter().find_map(|found| found.header.filter(|header| header.number > needed.segment));
+        if let (None, Some(header), false) = (begun, orphan, needed.logged) {
+            let file = layout::segment(header.after);
+            self.lost(&file, 0, "it is missing, and the log goes on behind it")?;
+        }
+        Ok(begun)
+    }
+
+    /// Reads the groups of a segment; gives the one in which the log goes on.
+    fn segment(
+        &mut self,
+        found: &[Found],
+        header: SegmentHeader,
+        needed: Needed,
+        end: &mut End,
+        held: &mut Held,
+        each: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
+    ) -> Result<Option<SegmentHeader>, Refusal> {
+        let bytes = self.content(header.number)?;
+        let mut segment = Segment { number: header.number, newest: 0 };
+        let mut at = BLOCK_BYTES;
+        let mut continued = false;
+        while let Some(group) = Group::parse(bytes.get(at..).unwrap_or(&[])) {
+            let position = end.replayed.position;
+            if !belongs(&group, &header, self.directory)
+                || group.header.position != position
+                || group.header.previous != end.previous
+            {
+                break;
+            }
+            if group.header.kind == GroupKind::Continued {
+                continued = true;
+                break;
+            }
+            let file = layout::segment(header.number);
+            let broken = |at: usize| {
+                Refusal::damage(&file, at as u64, "a group's records cannot be read, though its checksums are right")
+            };
+            let parsed: Result<Vec<Record<'_>>, usize> = parse(group.body).collect();
+            let records = parsed.map_err(|_| broken(at))?;
+            if records.len() != group.header.records as usize {
+                return Err(broken(at));
+            }
+            for record in &records {
+                segment.newest = segment.newest.max(record.stamp);
+                end.replayed.next_table = end.replayed.next_table.max(record.table.saturating_add(1));
+            }
+            let wanted = records.into_iter().filter(|record| record.stamp >= needed.stamp);
+            let applied = &mut end.replayed.records;
+            let given = held.group(wanted, group.header.floor, |record| {
+                *applied += 1;
+                each(record)
+            });
+            given.map_err(Refusal::Replay)?;
+            end.floor = end.floor.max(group.header.floor);
+            let newest = segment.newest.saturating_add(1).max(group.header.floor);
+            end.replayed.next_stamp = end.replayed.next_stamp.max(newest);
+            end.replayed.position += group.bytes as u64;
+            end.previous = group.checksum;
+            at += group.bytes;
+        }
+        end.segments.push_back(segment);
+        (end.after, end.at) = (header.number, at as u64);
+        let goes_on = |next: &SegmentHeader| {
+            next.after == header.number && next.first == end.replayed.position && next.previous == end.previous
+        };
+        let next = found.iter().filter_map(|found| found.header).find(goes_on);
+        if continued && next.is_none() {
+            self.lost(
+                &layout::segment(header.number),
+                at as u64,
+                "the log goes on in another segment, which is missing or damaged",
+            )?;
+        }
+        Ok(next)
+    }
+
+    /// Looks at everything behind the log's end: whether it says that more was on the disk.
+    fn behind(
+        &mut self,
+        found: &[Found],
+        last: Option<SegmentHeader>,
+        needed: Needed,
+        end: &mut End,
+    ) -> Result<(), Refusal> {
+        let position = end.replayed.position;
+        let mut claimed = Claims::default();
+        let newest = last.map_or(0, |last| last.incarnation);
+        if needed.incarnation >= newest {
+            claimed.claim(needed.position, "the checkpoint");
+        }
+        if let Some(header) = last {
+            let bytes = self.content(header.number)?;
+            self.claims(&bytes, end.at as usize, Some(header), position, newest, &mut claimed);
+            end.replayed.cut_bytes =
+                claimed.end.saturating_sub(position).max(torn(&bytes, end.at as usize, &header, position));
+        }
+        for number in end.apart.clone() {
+            // What is older than the log's beginning was given up.
+            if number < needed.segment {
+                continue;
+            }
+            let header = found.iter().find(|found| found.number == number).and_then(|found| found.header);
+            if let Some(header) = header {
+                claimed.claim(header.synced, &layout::segment(number));
+            }
+            let bytes = self.content(number)?;
+            let headless = self.claims(&bytes, BLOCK_BYTES, header, position, newest, &mut claimed);
+            if headless {
+                claimed.headless = Some(layout::segment(number));
+            }
+            end.replayed.cut_bytes = end.replayed.cut_bytes.max(claimed.end.saturating_sub(position));
+        }
+        let file = if end.after == 0 { layout::LOG.to_owned() } else { layout::segment(end.after) };
+        if claimed.position > position {
+            let what = format!(
+                "the log breaks off there at position {position}, and {} says that it was on the disk up to {}: {} bytes of changes are lost",
+                claimed.by,
+                claimed.position,
+                claimed.position - position
+            );
+            self.lost(&file, end.at, &what)?;
+        } else if let Some(by) = claimed.headless {
+            self.lost(&by, 0, "its header is damaged, and it holds groups of the log")?;
+        }
+        Ok(())
+    }
+
+    /// What the sound groups among `bytes` say. Whether there are groups of the log without a header before them.
+    fn claims(
+        &self,
+        bytes: &[u8],
+        from: usize,
+        header: Option<SegmentHeader>,
+        position: u64,
+        newest: u64,
+        claimed: &mut Claims,
+    ) -> bool {
+        let mut headless = false;
+        let mut at = from;
+        while at + BLOCK_BYTES <= bytes.len() {
+            let group = Group::parse(&bytes[at..]).filter(|group| group.header.directory == self.directory);
+            let Some(group) = group else {
+                at += BLOCK_BYTES;
+                continue;
+            };
+            let placed = |header: SegmentHeader| {
+                group.header.incarnation == header.incarnation
+                    && (group.header.kind == GroupKind::Continued
+                        || group.header.position == header.first + (at - BLOCK_BYTES) as u64)
+            };
+            let by = || format!("a group at position {}", group.header.position);
+            match header {
+                Some(header) if placed(header) => {
+                    claimed.claim(group.header.synced, &by());
+                    claimed.end = claimed.end.max(group.header.position + group.bytes as u64);
+                }
+                // A header is on the disk before the first group is written.
+                None if group.header.position >= position && group.header.incarnation >= newest.max(1) => {
+                    claimed.claim(group.header.synced, &by());
+                    headless = true;
+                }
+                _ => {}
+            }
+            at += group.bytes;
+        }
+        headless
+    }
+
+    /// The header of a segment, if it has a sound one.
+    fn header(&mut self, number: u64) -> Result<Option<SegmentHeader>, Refusal> {
+        let name = layout::segment(number);
+        let block = self.bytes_of(&name, BLOCK_BYTES as u64)?;
+        match SegmentHeader::parse(&block) {
+            Err(NoHeader::Version(found)) => Err(Refusal::Version { file: self.full(&name), found }),
+            Ok(header) if header.directory != self.directory => {
+                if self.losses.is_none() {
+                    return Err(Refusal::Foreign { file: self.full(&name) });
+                }
+                self.lost(&name, 0, "it belongs to another data directory")?;
+                Ok(None)
+            }
+            // It was to be recycled under this number, or somebody swapped it.
+            Ok(header) if header.number != number => Ok(None),
+            Ok(header) => Ok(Some(header)),
+            Err(NoHeader::Broken) => Ok(None),
+        }
+    }
+
+    fn content(&mut self, number: u64) -> Result<AlignedBuffer, Refusal> {
+        self.bytes_of(&layout::segment(number), SEGMENT_BYTES_MAX)
+    }
+
+    /// The first `most` bytes of a file, after whoever writes it has let go of it; what is missing is zero.
+    fn bytes_of(&mut self, name: &str, most: u64) -> Result<AlignedBuffer, Refusal> {
+        let failed = |what: &str, full: &str| format!("{what} {full}");
+        let full = self.full(name);
+        let file = self.disk.open(name, Open::Read { direct: true }).map_err(Refusal::io(failed("opening", &full)))?;
+        let locked = self.disk.lock(file, self.deadline).map_err(Refusal::io(failed("locking", &full)))?;
+        if !locked {
+            self.disk.close(file);
+            return Err(Refusal::StillWritten { file: full });
+        }
+        let length = self.disk.length(file).map_err(Refusal::io(failed("reading", &full)))?.min(most);
+        let buffer = AlignedBuffer::zeroed(length as usize).map_err(Refusal::io(failed("reading", &full)))?;
+        let read = overside_disk::complete(self.disk, Request::Read { file, at: 0, buffer }, self.deadline);
+        self.disk.close(file);
+        match read.map_err(Refusal::io(failed("reading", &full)))? {
+            (Request::Read { buffer, .. }, _) => Ok(buffer),
+            _ => {
+                Err(Refusal::io(failed("reading", &full))(std::io::Error::other("the disk gave another request back")))
+            }
+        }
+    }
+
+    /// Damage: the end, or a note.
+    fn lost(&mut self, file: &str, offset: u64, what: &str) -> Result<(), Refusal> {
+        let refusal = Refusal::damage(self.full(file), offset, what);
+        match &mut self.losses {
+            None => Err(refusal),
+            Some(losses) => {
+                if let Refusal::Damage(damage) = refusal {
+                    losses.push(damage.to_string());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn full(&self, name: &str) -> String {
+        self.disk.path().join(name).display().to_string()
+    }
+}
+
+/// What was said to be on the disk.
+#[derive(Default)]
+struct Claims {
+    position: u64,
+    by: String,
+    /// The end of the last sound group.
+    end: u64,
+    /// A group of the log in a segment without a header.
+    headless: Option<String>,
+}
+
+impl Claims {
+    fn claim(&mut self, position: u64, by: &str) {
+        if position > self.position {
+            self.position = position;
+            self.by = by.to_owned();
+        }
+    }
+}
+
+/// Whether a group is of this segment, as far as it can be seen without its place.
+fn belongs(group: &Group<'_>, header: &SegmentHeader, directory: DirectoryId) -> bool {
+    let incarnation = match group.header.kind {
+        GroupKind::Records => group.header.incarnation == header.incarnation,
+        // A later server may have said where the log goes on.
+        GroupKind::Continued => group.header.incarnation >= header.incarnation,
+    };
+    group.header.directory == directory && incarnation
+}
+
+/// Bytes of a group that was torn: one whose header says that it belongs here.
+fn torn(bytes: &[u8], at: usize, header: &SegmentHeader, position: u64) -> u64 {
+    let Some(block) = bytes.get(at..at + BLOCK_BYTES) else { return 0 };
+    Group::announced(block)
+        .filter(|(incarnation, begins, _)| *incarnation == header.incarnation && *begins == position)
+        .map_or(0, |(_, _, bytes)| bytes)
+}
