@@ -1,6 +1,6 @@
 //! A part of a peer's memory, read in place.
 
-use crate::pack::load::word;
+use crate::foreign_slice::ForeignSlice;
 use crate::racing::Racing;
 use crate::{MemoryError, kernels};
 
@@ -47,45 +47,44 @@ impl ForeignRange {
         Ok(Self { mapped: self.mapped.clone(), start, len })
     }
 
+    /// All of it, borrowed.
+    #[inline]
+    pub fn slice(&self) -> ForeignSlice<'_> {
+        ForeignSlice::new(self, self.start, self.len)
+    }
+
     /// Copies `out.len()` bytes from `at` on.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`]; nothing is copied then.
     #[inline]
     pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), MemoryError> {
-        let Some(source) = self.checked(at, out.len()) else { return Err(self.escapes(at, out.len())) };
-        // SAFETY: [foreign] in bounds of the mapping, which `self` keeps; `out` is ours.
-        unsafe { kernels::copy_racing(out.as_mut_ptr(), source, out.len()) };
-        Ok(())
+        self.slice().read(at, out).ok_or_else(|| self.escapes(at, out.len()))
     }
 
     /// The byte at `at`; none when it is outside.
     #[inline]
     pub fn load_u8(&self, at: usize) -> Option<u8> {
-        // SAFETY: [foreign] in bounds; one volatile load.
-        self.checked(at, 1).map(|place| unsafe { word(place) })
+        self.slice().load_u8(at)
     }
 
     /// The two bytes from `at` on as a little-endian number, at any alignment; none when they are
     /// not all inside.
     #[inline]
     pub fn load_u16(&self, at: usize) -> Option<u16> {
-        // SAFETY: [foreign] in bounds; one volatile load.
-        self.checked(at, 2).map(|place| u16::from_le(unsafe { word(place) }))
+        self.slice().load(at).map(u16::from_le_bytes)
     }
 
     /// As [`load_u16`](Self::load_u16), of four bytes.
     #[inline]
     pub fn load_u32(&self, at: usize) -> Option<u32> {
-        // SAFETY: [foreign] in bounds; one volatile load.
-        self.checked(at, 4).map(|place| u32::from_le(unsafe { word(place) }))
+        self.slice().load(at).map(u32::from_le_bytes)
     }
 
     /// As [`load_u16`](Self::load_u16), of eight bytes.
     #[inline]
     pub fn load_u64(&self, at: usize) -> Option<u64> {
-        // SAFETY: [foreign] in bounds; one volatile load.
-        self.checked(at, 8).map(|place| u64::from_le(unsafe { word(place) }))
+        self.slice().load(at).map(u64::from_le_bytes)
     }
 
     /// Asks the processor for the line at `at`; nothing happens for a bad offset.

@@ -9,6 +9,8 @@
 //! 24  prefix | rest | whole key, only if longer than 8 bytes | padding to 8
 //! ```
 
+use std::ops::Range;
+
 use super::layout::{Malformed, u16_at, u32_at};
 use super::leaf::{OverflowRef, Rest};
 
@@ -33,20 +35,60 @@ pub struct DeltaRecord<'a> {
     key_len: usize,
 }
 
+/// What the header of a delta record says. No byte behind it is looked at, so it serves records that are read in place in a peer's
+/// memory, too: the header is copied out, and checked in the copy.
+#[derive(Debug, Clone)]
+pub struct DeltaHeader {
+    /// Bytes of the record, padding included.
+    pub len: usize,
+    /// What it does.
+    pub op: Op,
+    /// Index in the base page where the key goes.
+    pub position: usize,
+    /// Whether the row there has this key.
+    pub replaces: bool,
+    /// Where in the record the value's prefix lies.
+    pub prefix: Range<usize>,
+    /// Where the rest lies, or the 16 bytes that name its extent.
+    pub rest: Range<usize>,
+    /// Whether it is those.
+    pub overflow: bool,
+}
+
+impl DeltaHeader {
+    /// Checks that the record lies inside the `have` bytes from its header on (it may be shorter).
+    ///
+    /// # Errors
+    /// No header of a record, or of a longer one.
+    pub fn parse(header: &[u8; DELTA_HEADER], have: usize) -> Result<DeltaHeader, Malformed> {
+        if header[AT_MAGIC] != MAGIC || !matches!(header[AT_OP] & !OP_OVERFLOW, OP_PUT | OP_DELETE) {
+            return Err(Malformed::Magic);
+        }
+        let len = record_len(header);
+        if have < len {
+            return Err(Malformed::Truncated { have, need: len });
+        }
+        let record = DeltaRecord::open(header);
+        let prefix = DELTA_HEADER..DELTA_HEADER + record.prefix_len;
+        Ok(DeltaHeader {
+            len,
+            op: record.op(),
+            position: record.position(),
+            replaces: record.replaces(),
+            rest: record.rest_at(),
+            prefix,
+            overflow: header[AT_OP] & OP_OVERFLOW != 0,
+        })
+    }
+}
+
 impl<'a> DeltaRecord<'a> {
     /// Checks that the record lies inside `bytes` (it may be shorter) and gives the view.
     pub fn parse(bytes: &'a [u8]) -> Result<DeltaRecord<'a>, Malformed> {
-        if bytes.len() < DELTA_HEADER {
-            return Err(Malformed::Truncated { have: bytes.len(), need: DELTA_HEADER });
-        }
-        if bytes[AT_MAGIC] != MAGIC || !matches!(bytes[AT_OP] & !OP_OVERFLOW, OP_PUT | OP_DELETE) {
-            return Err(Malformed::Magic);
-        }
-        let need = record_len(bytes);
-        if bytes.len() < need {
-            return Err(Malformed::Truncated { have: bytes.len(), need });
-        }
-        Ok(DeltaRecord::open(&bytes[..need]))
+        let header = bytes.first_chunk::<DELTA_HEADER>();
+        let header = header.ok_or(Malformed::Truncated { have: bytes.len(), need: DELTA_HEADER })?;
+        let len = DeltaHeader::parse(header, bytes.len())?.len;
+        Ok(DeltaRecord::open(&bytes[..len]))
     }
 
     /// The view without the checks, for records of one's own tree (`record` is at least the record).
@@ -100,7 +142,7 @@ impl<'a> DeltaRecord<'a> {
     }
 
     /// Bytes of the record that hold the rest as it lies in it.
-    pub fn rest_at(&self) -> std::ops::Range<usize> {
+    pub fn rest_at(&self) -> Range<usize> {
         let at = DELTA_HEADER + self.prefix_len;
         at..at + self.rest_len
     }

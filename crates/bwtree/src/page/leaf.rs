@@ -1,6 +1,6 @@
 //! A leaf page, parsed. Total: whatever the bytes say, accessors answer something inside the page or nothing.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use super::key::KeyParts;
 use super::layout::*;
@@ -9,6 +9,15 @@ use super::layout::*;
 #[derive(Debug, Clone, Copy)]
 pub struct Leaf<'a> {
     pub(super) page: &'a [u8],
+    sections: Sections,
+}
+
+/// Where the sections of a leaf page lie, by its header. No byte of the page is behind it, so it serves
+/// pages that are read in place in a peer's memory, too: the header is copied out, and checked in the copy.
+#[derive(Debug, Clone, Copy)]
+pub struct Sections {
+    /// Bytes of the page.
+    len: usize,
     pub(super) flags: u8,
     pub(super) count: usize,
     pub(super) prefix_len: usize,
@@ -17,6 +26,7 @@ pub struct Leaf<'a> {
     pub(super) heads_at: usize,
     pub(super) prefixes_at: usize,
     pub(super) slots_at: usize,
+    heap_at: usize,
     pub(super) low_len: usize,
     pub(super) high_len: usize,
 }
@@ -72,34 +82,38 @@ impl Rest<'_> {
     }
 }
 
-impl<'a> Leaf<'a> {
-    /// Checks in O(1) that the header's sections lie in order inside `page` and gives the view. Bytes past the page's own
-    /// length are ignored.
-    pub fn parse(page: &'a [u8]) -> Result<Leaf<'a>, Malformed> {
-        if page.len() < HEADER_BYTES {
-            return Err(Malformed::Truncated { have: page.len(), need: HEADER_BYTES });
-        }
-        if u32_at(page, 0) != MAGIC || page[4] != VERSION {
+impl Deref for Leaf<'_> {
+    type Target = Sections;
+
+    #[inline]
+    fn deref(&self) -> &Sections {
+        &self.sections
+    }
+}
+
+impl Sections {
+    /// Checks in O(1) that the sections which a page's header names lie in order inside the page. `have`: bytes that are there,
+    /// of which the page may be the first ones.
+    ///
+    /// # Errors
+    /// No header of this version, or of a page that is longer, or whose sections lie otherwise.
+    pub fn parse(header: &[u8; HEADER_BYTES], have: usize) -> Result<Sections, Malformed> {
+        if u32_at(header, 0) != MAGIC || header[4] != VERSION {
             return Err(Malformed::Magic);
         }
-        let len = u32_at(page, AT_PAGE_LEN) as usize;
-        if len > page.len() || len < HEADER_BYTES {
-            return Err(Malformed::Truncated { have: page.len(), need: len.max(HEADER_BYTES) });
+        let len = u32_at(header, AT_PAGE_LEN) as usize;
+        if len > have || len < HEADER_BYTES {
+            return Err(Malformed::Truncated { have, need: len.max(HEADER_BYTES) });
         }
-        let leaf = Leaf::open(&page[..len]);
-        leaf.check()?;
-        Ok(leaf)
+        let sections = Sections::of(header, len);
+        sections.check(u32_at(header, AT_TAILS) as usize)?;
+        Ok(sections)
     }
 
-    /// The view without the checks, for pages of one's own tree (`page` is exactly the page).
     #[inline]
-    pub(crate) fn open(page: &'a [u8]) -> Leaf<'a> {
-        let header: &[u8; HEADER_BYTES] = match page.first_chunk() {
-            Some(h) => h,
-            None => &[0; HEADER_BYTES],
-        };
-        Leaf {
-            page,
+    fn of(header: &[u8; HEADER_BYTES], len: usize) -> Sections {
+        Sections {
+            len,
             flags: header[5],
             count: u32_at(header, AT_COUNT) as usize,
             prefix_len: u16_at(header, AT_PREFIX_LEN) as usize,
@@ -108,35 +122,29 @@ impl<'a> Leaf<'a> {
             heads_at: u32_at(header, AT_HEADS) as usize,
             prefixes_at: u32_at(header, AT_PREFIXES) as usize,
             slots_at: u32_at(header, AT_SLOTS) as usize,
+            heap_at: u32_at(header, AT_HEAP) as usize,
             low_len: u16_at(header, AT_LOW_LEN) as usize,
             high_len: u16_at(header, AT_HIGH_LEN) as usize,
         }
     }
 
-    fn check(&self) -> Result<(), Malformed> {
-        let tails_at = u32_at(self.page, AT_TAILS) as usize;
-        let heap_at = u32_at(self.page, AT_HEAP) as usize;
+    fn check(&self, tails_at: usize) -> Result<(), Malformed> {
         let slots = if self.slots_at == 0 { 0 } else { 4 * (self.count as u64 + 1) };
         let key_slots = if self.is_fixed() { 0 } else { 4 * (self.count as u64 + 1) };
-        let slots_at = if self.slots_at == 0 { heap_at } else { self.slots_at };
+        let slots_at = if self.slots_at == 0 { self.heap_at } else { self.slots_at };
         let ends = [
             ("hints", (self.hints_at() + 8 * self.hints()) as u64, self.heads_at as u64),
             ("key prefix", (self.common_at() + self.common_len) as u64, self.heads_at as u64),
             ("heads", self.heads_at as u64 + 8 * self.count as u64 + key_slots, tails_at as u64),
             ("key tails", tails_at as u64, self.prefixes_at as u64),
             ("prefixes", self.prefixes_at as u64 + self.count as u64 * self.prefix_len as u64, slots_at as u64),
-            ("rest slots", slots_at as u64 + slots, heap_at as u64),
-            ("heap", heap_at as u64, self.page.len() as u64),
+            ("rest slots", slots_at as u64 + slots, self.heap_at as u64),
+            ("heap", self.heap_at as u64, self.len as u64),
         ];
         match ends.iter().find(|(_, end, next)| end > next) {
             Some((section, ..)) => Err(Malformed::Section(section)),
             None => Ok(()),
         }
-    }
-
-    /// The page's bytes.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.page
     }
 
     /// Rows in the page.
@@ -149,6 +157,97 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub fn prefix_len(&self) -> usize {
         self.prefix_len
+    }
+
+    /// Whether some row's rest lies in an overflow extent.
+    pub fn has_overflow(&self) -> bool {
+        self.flags & FLAG_OVERFLOW != 0
+    }
+
+    /// Bytes `[start, end)` of the page that hold the prefixes of `rows`.
+    pub fn prefixes_at(&self, rows: Range<usize>) -> Range<usize> {
+        let rows = self.clip(rows);
+        self.prefixes_at + rows.start * self.prefix_len..self.prefixes_at + rows.end * self.prefix_len
+    }
+
+    /// Bytes of the page that hold the `rows.len() + 1` rest slots of `rows`; empty when the page has no rests.
+    pub fn slots_at(&self, rows: Range<usize>) -> Range<usize> {
+        let rows = self.clip(rows);
+        if self.slots_at == 0 {
+            return 0..0;
+        }
+        self.slots_at + 4 * rows.start..self.slots_at + 4 * (rows.end + 1)
+    }
+
+    /// Bytes of the page that hold the rests of `rows` (overflow references included); `slot` loads the four bytes at a place of the
+    /// page as a little-endian number.
+    pub fn heap_at(&self, rows: Range<usize>, slot: impl Fn(usize) -> u32) -> Range<usize> {
+        let rows = self.clip(rows);
+        if self.slots_at == 0 {
+            return 0..0;
+        }
+        if rows == (0..self.count) {
+            // The heap is the page's end: no need to fetch two lines of slots out of memory.
+            return self.heap_at.min(self.len)..self.len;
+        }
+        let [from, to] =
+            [rows.start, rows.end].map(|row| (slot(self.slots_at.saturating_add(4 * row)) & SLOT_AT) as usize);
+        if from <= to && to <= self.len { from..to } else { 0..0 }
+    }
+
+    /// Bytes of the page that hold the heads of `rows`.
+    pub fn heads_at(&self, rows: Range<usize>) -> Range<usize> {
+        let rows = self.clip(rows);
+        self.heads_at + 8 * rows.start..self.heads_at + 8 * rows.end
+    }
+
+    #[inline]
+    pub(super) fn is_fixed(&self) -> bool {
+        self.flags & FLAG_FIXED != 0
+    }
+
+    pub(super) fn hints(&self) -> usize {
+        self.count.saturating_sub(1) / HINT_STRIDE
+    }
+
+    #[inline]
+    pub(super) fn hints_at(&self) -> usize {
+        align8(HEADER_BYTES + self.low_len + self.high_len)
+    }
+
+    fn common_at(&self) -> usize {
+        self.hints_at() + 8 * self.hints()
+    }
+
+    fn clip(&self, rows: Range<usize>) -> Range<usize> {
+        let end = rows.end.min(self.count);
+        rows.start.min(end)..end
+    }
+}
+
+impl<'a> Leaf<'a> {
+    /// Checks in O(1) that the header's sections lie in order inside `page` and gives the view. Bytes past the page's own
+    /// length are ignored.
+    pub fn parse(page: &'a [u8]) -> Result<Leaf<'a>, Malformed> {
+        let header = page.first_chunk::<HEADER_BYTES>();
+        let header = header.ok_or(Malformed::Truncated { have: page.len(), need: HEADER_BYTES })?;
+        let sections = Sections::parse(header, page.len())?;
+        Ok(Leaf { page: &page[..sections.len], sections })
+    }
+
+    /// The view without the checks, for pages of one's own tree (`page` is exactly the page).
+    #[inline]
+    pub(crate) fn open(page: &'a [u8]) -> Leaf<'a> {
+        let header: &[u8; HEADER_BYTES] = match page.first_chunk() {
+            Some(h) => h,
+            None => &[0; HEADER_BYTES],
+        };
+        Leaf { page, sections: Sections::of(header, page.len()) }
+    }
+
+    /// The page's bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.page
     }
 
     /// Keys of this page and nothing below; empty at the left end.
@@ -165,11 +264,6 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub(crate) fn has_rests(&self) -> bool {
         self.slots_at != 0
-    }
-
-    /// Whether some row's rest lies in an overflow extent.
-    pub fn has_overflow(&self) -> bool {
-        self.flags & FLAG_OVERFLOW != 0
     }
 
     /// The key of row `i`, where it lies; the empty key when there is no such row.
@@ -234,41 +328,9 @@ impl<'a> Leaf<'a> {
         Rest::Inline(bytes)
     }
 
-    /// Bytes `[start, end)` of the page that hold the prefixes of `rows`.
-    pub fn prefixes_at(&self, rows: Range<usize>) -> Range<usize> {
-        let rows = self.clip(rows);
-        self.prefixes_at + rows.start * self.prefix_len..self.prefixes_at + rows.end * self.prefix_len
-    }
-
-    /// Bytes of the page that hold the `rows.len() + 1` rest slots of `rows`; empty when the page has no rests.
-    pub fn slots_at(&self, rows: Range<usize>) -> Range<usize> {
-        let rows = self.clip(rows);
-        if self.slots_at == 0 {
-            return 0..0;
-        }
-        self.slots_at + 4 * rows.start..self.slots_at + 4 * (rows.end + 1)
-    }
-
     /// Bytes of the page that hold the rests of `rows` (overflow references included).
     pub fn heap_at(&self, rows: Range<usize>) -> Range<usize> {
-        let rows = self.clip(rows);
-        if self.slots_at == 0 {
-            return 0..0;
-        }
-        if rows == (0..self.count) {
-            // The heap is the page's end: no need to fetch two lines of slots out of memory.
-            let len = self.page.len();
-            return (u32_at(self.page, AT_HEAP) as usize).min(len)..len;
-        }
-        let from = (self.slot(rows.start) & SLOT_AT) as usize;
-        let to = (self.slot(rows.end) & SLOT_AT) as usize;
-        if from <= to && to <= self.page.len() { from..to } else { 0..0 }
-    }
-
-    /// Bytes of the page that hold the heads of `rows`.
-    pub fn heads_at(&self, rows: Range<usize>) -> Range<usize> {
-        let rows = self.clip(rows);
-        self.heads_at + 8 * rows.start..self.heads_at + 8 * rows.end
+        self.sections.heap_at(rows, |at| u32_at(self.page, at))
     }
 
     /// The prefix shared by all keys.
@@ -293,24 +355,6 @@ impl<'a> Leaf<'a> {
         u64_at(self.page, AT_HIGH_HEAD)
     }
 
-    #[inline]
-    pub(super) fn is_fixed(&self) -> bool {
-        self.flags & FLAG_FIXED != 0
-    }
-
-    pub(super) fn hints(&self) -> usize {
-        self.count.saturating_sub(1) / HINT_STRIDE
-    }
-
-    #[inline]
-    pub(super) fn hints_at(&self) -> usize {
-        align8(HEADER_BYTES + self.low_len + self.high_len)
-    }
-
-    fn common_at(&self) -> usize {
-        self.hints_at() + 8 * self.hints()
-    }
-
     /// Bytes of the head that belong to row `i`'s key, and where its tail starts.
     #[inline]
     pub(super) fn key_slot(&self, i: usize) -> (usize, usize) {
@@ -326,11 +370,6 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub(super) fn part(&self, at: usize, len: usize) -> &'a [u8] {
         self.page.get(at..at.saturating_add(len)).unwrap_or(&[])
-    }
-
-    fn clip(&self, rows: Range<usize>) -> Range<usize> {
-        let end = rows.end.min(self.count);
-        rows.start.min(end)..end
     }
 }
 

@@ -14,10 +14,10 @@ mod search;
 
 pub use build::{BuildError, LeafBuilder};
 pub(crate) use build::{Fences, Fill, Layout, MAX_KEY, Piece, cuts, rebase_overflow, row_of, split_pieces, write_page};
-pub use delta::{DELTA_HEADER, DeltaRecord, Op};
+pub use delta::{DELTA_HEADER, DeltaHeader, DeltaRecord, Op};
 pub(crate) use delta::{Draft, POSITION_EXACT, record_len};
 pub use key::KeyParts;
 pub(crate) use key::{head_of, order};
 pub use layout::{HEADER_BYTES, HINT_STRIDE, Malformed};
 pub(crate) use layout::{NO_PAGE, page_len, set_link};
-pub use leaf::{Leaf, OverflowRef, Rest};
+pub use leaf::{Leaf, OverflowRef, Rest, Sections};

@@ -19,7 +19,7 @@ pub(crate) unsafe fn word<T: Copy>(from: *const u8) -> T {
 /// # Safety
 /// Both ranges are live and disjoint; the target is nobody else's.
 #[inline(always)]
-pub(super) unsafe fn fixed<const W: usize>(to: *mut u8, from: *const u8) {
+pub(crate) unsafe fn fixed<const W: usize>(to: *mut u8, from: *const u8) {
     // SAFETY: [pack] the caller's ranges.
     unsafe {
         match W {

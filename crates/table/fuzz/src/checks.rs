@@ -1,12 +1,13 @@
 //! What each parser of outside bytes promises.
 
 use overside_table::arrow::BatchBuilder;
-use overside_table::block::RowBlock;
+use overside_table::block::{LentBlock, LentError, RowBlock};
 use overside_table::key::KeyCodec;
 use overside_table::row::{RowLayout, RowView, Value};
 use overside_table::schema::Schema;
 use overside_table::wire::{self, ASSEMBLY_BYTES_MAX, Assembly, Kind, PART_HEADER, Reply, Request};
 
+use super::lent::lent;
 use super::{projection, table};
 
 /// A request or a reply: what decodes means the same when it is said again.
@@ -59,11 +60,16 @@ pub fn batch(data: &[u8]) -> bool {
     pieces.into_iter().filter(|piece| row(piece)).count() > 0
 }
 
-/// A scan answer, by rows and as a record batch; its first byte chooses the projection.
+/// A scan answer, by rows and as a record batch; its first byte chooses the projection. Lent instead of received, it says the same.
 pub fn scan_answer(data: &[u8]) -> bool {
     let Some((choice, message)) = data.split_first() else { return false };
     let projection = projection(*choice);
-    let Ok(block) = RowBlock::parse(message, &projection) else { return false };
+    let lent = lent(message).map(|loan| LentBlock::parse(loan, &projection));
+    let parsed = RowBlock::parse(message, &projection);
+    if let Some(lent) = &lent {
+        assert_eq!(lent.as_ref().err().copied(), parsed.as_ref().err().map(|&error| LentError::Malformed(error)));
+    }
+    let Ok(block) = parsed else { return false };
     let mut bytes = 0;
     block.rows().for_each(|row| {
         bytes += row.len() as u64;
@@ -73,12 +79,30 @@ pub fn scan_answer(data: &[u8]) -> bool {
     assert_eq!(bytes, block.row_bytes());
     assert_eq!(block.rows().count(), block.len());
     let mut builder = BatchBuilder::new(&table(), &projection);
-    if builder.push(&block).is_err() {
-        return false;
+    let batch = builder.push(&block).and_then(|()| builder.finish());
+    if let Some(Ok(lent)) = lent {
+        lent_answer(&lent, &block);
+        let in_place = builder.push_lent(&lent).and_then(|()| builder.finish());
+        assert_eq!(in_place, batch, "the same columns");
     }
-    let Ok(batch) = builder.finish() else { return false };
+    let Ok(batch) = batch else { return false };
     assert_eq!(batch.num_rows(), block.len());
     true
+}
+
+/// A lent answer has the rows of the same one received.
+fn lent_answer(lent: &LentBlock, block: &RowBlock<&[u8]>) {
+    assert_eq!((lent.len(), lent.row_bytes()), (block.len(), block.row_bytes()));
+    let same = lent.read(|rows| {
+        rows.zip(block.rows()).all(|(here, there)| {
+            // Debug, for a number that is none is not itself.
+            let same = |column| {
+                format!("{:?}", here.to_value(column)) == format!("{:?}", there.value(column).map(|v| v.to_owned()))
+            };
+            (0..block.layout().columns().len()).all(same)
+        })
+    });
+    assert_eq!(same, Ok(true), "the same rows");
 }
 
 /// A row that a client sent.

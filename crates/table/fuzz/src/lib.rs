@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod checks;
+mod lent;
 
 pub use checks::{batch, control, key, parts, row, scan_answer, schema};
 

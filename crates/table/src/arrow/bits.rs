@@ -4,6 +4,7 @@ use arrow_buffer::{BooleanBuffer, NullBuffer};
 
 use super::store::Store;
 use super::strided::Prefixes;
+use crate::row::Bytes;
 
 /// One bit a row.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl Validity {
     }
 
     /// Adds rows whose byte `byte` has `mask` where they are null; `any` is what these bytes have in common by `|`.
-    pub(super) fn push(&mut self, prefixes: &Prefixes<'_>, byte: usize, mask: u8, any: u8) {
+    pub(super) fn push(&mut self, prefixes: &Prefixes<impl Bytes>, byte: usize, mask: u8, any: u8) {
         if any & mask != 0 {
             self.absent.skip(self.rows - self.absent.rows);
             self.absent.push(prefixes.bytes_at(byte), mask);
@@ -121,7 +122,7 @@ mod tests {
                     let bytes: Vec<u8> = bytes.iter().map(|byte| if *clean { byte & !MASK } else { *byte }).collect();
                     bits.push(bytes.iter().copied(), MASK);
                     let any = bytes.iter().fold(0, |any, byte| any | byte);
-                    let prefixes = Prefixes { bytes: &bytes, stride: 1, rows: bytes.len() };
+                    let prefixes = Prefixes { bytes: &bytes[..], stride: 1, rows: bytes.len() };
                     validity.push(&prefixes, 0, MASK, any);
                     expected.extend(bytes.iter().map(|byte| byte & MASK != 0));
                 }

@@ -11,8 +11,8 @@ use super::bits::{Bits, Validity};
 use super::store::Store;
 use super::strided::Prefixes;
 use super::variable::{Rests, Variable};
-use crate::block::Run;
-use crate::row::NullBit;
+use crate::block::OpenRun;
+use crate::row::{Bytes, NullBit};
 use crate::schema::{ColumnType, TimeUnit};
 
 /// Values of one column, in the form that its array takes over without a copy.
@@ -56,12 +56,12 @@ impl ColumnBuilder {
     }
 
     /// Adds which rows have the column's null bit; `any` is what their bytes that hold it have in common by `|`.
-    pub(super) fn push_nulls(&mut self, prefixes: &Prefixes<'_>, bit: NullBit, any: u8) {
+    pub(super) fn push_nulls(&mut self, prefixes: &Prefixes<impl Bytes>, bit: NullBit, any: u8) {
         self.validity.push(prefixes, bit.byte, bit.mask, any);
     }
 
     /// Adds the values of a column of fixed width.
-    pub(super) fn push_fixed(&mut self, prefixes: &Prefixes<'_>, offset: usize, width: usize) {
+    pub(super) fn push_fixed(&mut self, prefixes: &Prefixes<impl Bytes>, offset: usize, width: usize) {
         match &mut self.values {
             Values::One(store) => prefixes.gather(offset, store, u8::from_le_bytes),
             Values::Two(store) => prefixes.gather(offset, store, u16::from_le_bytes),
@@ -77,13 +77,12 @@ impl ColumnBuilder {
     /// Adds the values of variable column `index` of a checked run.
     pub(super) fn push_variable(
         &mut self,
-        message: &[u8],
-        run: &Run,
+        run: &OpenRun<'_, impl Bytes>,
         rests: &mut Rests,
         index: usize,
     ) -> Result<(), ArrowError> {
         match &mut self.values {
-            Values::Variable(variable) => variable.push(message, run, rests, index),
+            Values::Variable(variable) => variable.push(run, rests, index),
             _ => Ok(()),
         }
     }

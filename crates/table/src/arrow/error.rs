@@ -1,5 +1,6 @@
 //! What can go wrong between rows and record batches.
 
+use crate::block::LentError;
 use crate::key::KeyError;
 use crate::row::Malformed;
 use crate::schema::SchemaError;
@@ -72,6 +73,9 @@ pub enum ArrowError {
     /// A received row is broken.
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    /// A lent answer was taken back while it was read.
+    #[error(transparent)]
+    Lent(#[from] LentError),
     /// Arrow itself refused.
     #[error("Arrow refuses the batch ({0}): the peer sent broken data, close the connection to it")]
     Refused(String),

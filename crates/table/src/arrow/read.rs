@@ -9,9 +9,9 @@ use super::column::ColumnBuilder;
 use super::strided::Prefixes;
 use super::variable::Rests;
 use super::{ArrowError, projected_to_arrow};
-use crate::block::{RowBlock, Run};
+use crate::block::{LentBlock, LentError, OpenRun, OpenRuns, RowBlock, Source};
 use crate::projection::Projection;
-use crate::row::{Place, RowLayout};
+use crate::row::{Bytes, Place, RowLayout};
 use crate::schema::Schema;
 
 /// Collects the rows of scan answers into record batches: push blocks, then finish, then push the next batch's.
@@ -59,11 +59,28 @@ impl BatchBuilder {
     /// # Panics
     /// The block answers a scan of other columns.
     pub fn push<B: AsRef<[u8]>>(&mut self, block: &RowBlock<B>) -> Result<(), ArrowError> {
-        let layout = block.layout();
-        assert_eq!(layout.columns().len(), self.columns.len(), "a builder takes answers to its own scan");
-        let pushed = block.runs().iter().try_for_each(|run| self.push_run(block.bytes(), run, layout));
+        let pushed = self.push_runs(block.runs(), block.layout());
+        self.pushed(pushed, block.len())
+    }
+
+    /// Adds all rows of an answer that was lent, straight from where they lie. They count if the server still vouched for
+    /// them when they had all been copied into the columns.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push), and [`LentError::Revoked`].
+    ///
+    /// # Panics
+    /// The block answers a scan of other columns.
+    pub fn push_lent(&mut self, block: &LentBlock) -> Result<(), ArrowError> {
+        let pushed = self.push_runs(block.runs(), block.layout());
+        // What was taken for broken may be what came behind the bytes that were lent.
+        let pushed = if block.is_valid() { pushed } else { Err(LentError::Revoked.into()) };
+        self.pushed(pushed, block.len())
+    }
+
+    fn pushed(&mut self, pushed: Result<(), ArrowError>, rows: usize) -> Result<(), ArrowError> {
         match pushed {
-            Ok(()) => self.rows += block.len(),
+            Ok(()) => self.rows += rows,
             Err(_) => {
                 self.rows = 0;
                 self.columns.iter_mut().for_each(ColumnBuilder::clear);
@@ -72,14 +89,21 @@ impl BatchBuilder {
         pushed
     }
 
-    fn push_run(&mut self, message: &[u8], run: &Run, layout: &RowLayout) -> Result<(), ArrowError> {
-        let stride = layout.prefix_len();
-        let bytes = run.prefixes(message, stride).unwrap_or_default();
-        let prefixes = Prefixes { bytes, stride, rows: run.count as usize };
+    fn push_runs<'a, S: Source<'a>>(
+        &mut self,
+        mut runs: OpenRuns<'a, S>,
+        layout: &RowLayout,
+    ) -> Result<(), ArrowError> {
+        assert_eq!(layout.columns().len(), self.columns.len(), "a builder takes answers to its own scan");
+        runs.try_for_each(|run| self.push_run(&run, layout))
+    }
+
+    fn push_run(&mut self, run: &OpenRun<'_, impl Bytes>, layout: &RowLayout) -> Result<(), ArrowError> {
+        let prefixes = Prefixes { bytes: run.prefixes, stride: layout.prefix_len(), rows: run.rows };
         self.any.clear();
         self.any.extend((0..layout.null_bytes()).map(|byte| prefixes.bytes_at(byte).fold(0, |any, byte| any | byte)));
         if self.variable {
-            self.rests.of_run(message, run, layout.variable_columns());
+            self.rests.of_run(run, layout.variable_columns());
         }
         for (builder, column) in self.columns.iter_mut().zip(layout.columns()) {
             if let Some(bit) = column.null {
@@ -87,7 +111,7 @@ impl BatchBuilder {
             }
             match column.place {
                 Place::Fixed { offset, width } => builder.push_fixed(&prefixes, offset, width),
-                Place::Variable { index } => builder.push_variable(message, run, &mut self.rests, index)?,
+                Place::Variable { index } => builder.push_variable(run, &mut self.rests, index)?,
             }
         }
         Ok(())

@@ -4,8 +4,8 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use proptest::prelude::*;
 
 use super::*;
-use crate::block::RowBlock;
-use crate::block::tests::any_world;
+use crate::block::tests::{Lending, any_world};
+use crate::block::{LentBlock, LentError, RowBlock};
 use crate::key::KeyCodec;
 use crate::projection::Projection;
 use crate::row::tests::{encode_row, row_of, values_of};
@@ -84,13 +84,24 @@ proptest! {
         }
         let batch = builder.finish().unwrap();
         let thrice = [world.expected.clone(), world.expected.clone(), world.expected.clone()].concat();
-        prop_assert_eq!(cells(&batch, &types), thrice);
+        prop_assert_eq!(cells(&batch, &types), &thrice[..]);
         // The builder starts anew after each batch.
         for message in world.copied(1 << 16).unwrap() {
             builder.push(&RowBlock::parse(&message[..], &world.projection).unwrap()).unwrap();
         }
         let batch = builder.finish().unwrap();
-        prop_assert_eq!(cells(&batch, &types), world.expected);
+        prop_assert_eq!(cells(&batch, &types), &world.expected[..]);
+        // And what was lent, as long as it is vouched for.
+        let lendings = messages.map(|message| Lending::of(&message, &[]));
+        for lending in &lendings {
+            builder.push_lent(&LentBlock::parse(lending.loan(), &world.projection).unwrap()).unwrap();
+        }
+        let batch = builder.finish().unwrap();
+        prop_assert_eq!(cells(&batch, &types), &thrice[..]);
+        let block = LentBlock::parse(lendings[1].loan(), &world.projection).unwrap();
+        lendings[1].revoke();
+        prop_assert_eq!(builder.push_lent(&block), Err(ArrowError::Lent(LentError::Revoked)));
+        prop_assert_eq!(builder.finish().unwrap().num_rows(), 0);
     }
 
     #[test]

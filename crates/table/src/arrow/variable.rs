@@ -7,8 +7,8 @@ use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 
 use super::ArrowError;
 use super::store::Store;
-use crate::block::{Run, slot_at};
-use crate::row::Malformed;
+use crate::block::{OpenRun, slot_at};
+use crate::row::{Bytes, Malformed};
 
 /// The rests of a run's rows: where each starts, and that the last one ends in the message.
 #[derive(Debug, Default)]
@@ -23,13 +23,13 @@ pub(super) struct Rests {
 
 impl Rests {
     /// Those of a checked run, whose slots ascend, of rows with this many variable columns.
-    pub(super) fn of_run(&mut self, message: &[u8], run: &Run, columns: usize) {
+    pub(super) fn of_run(&mut self, run: &OpenRun<'_, impl Bytes>, columns: usize) {
         self.head = columns * 4;
         self.starts.clear();
-        match run.slots(message) {
+        match run.slots {
             Some(slots) => self.starts.extend(slots.iter().map(|slot| slot_at(slot).wrapping_sub(run.bias))),
             // A run of one row is its heap; rows of a longer one have no rests.
-            None if run.count == 1 => self.starts.extend([0, run.heap_len]),
+            None if run.rows == 1 => self.starts.extend([0, run.heap.len() as u32]),
             None => {}
         }
     }
@@ -50,18 +50,17 @@ impl Variable {
     /// Adds variable column `index` of every row of a checked run, which has these rests.
     pub(super) fn push(
         &mut self,
-        message: &[u8],
-        run: &Run,
+        run: &OpenRun<'_, impl Bytes>,
         rests: &mut Rests,
         index: usize,
     ) -> Result<(), ArrowError> {
-        let (before, rows) = (self.bytes.len(), run.count as usize);
-        if before + run.heap_len as usize > i32::MAX as usize {
+        let (before, rows) = (self.bytes.len(), run.rows);
+        if before + run.heap.len() > i32::MAX as usize {
             return Err(ArrowError::BatchTooLarge);
         }
         self.begin();
         // What lies behind a value may be read with it.
-        let heap = message.get(run.heap_at as usize..).unwrap_or_default();
+        let heap = run.behind;
         let ends = self.offsets.room(rows);
         let found = match index {
             0 => rests.find::<true>(heap, index, before, ends),
@@ -69,7 +68,7 @@ impl Variable {
         };
         let lengths = found.ok_or(Malformed("a row's offsets point outside it"))?;
         let bytes = ends.last().map_or(before, |&end| end as usize) - before;
-        let (places, values) = (&rests.values[..], heap.get(rests.head..).unwrap_or_default());
+        let (places, values) = (&rests.values[..], behind(heap, rests.head).unwrap_or_default());
         self.bytes.room(bytes + BLOCK_MAX);
         let moves = places.iter().copied().zip(ends.iter().map(|&end| end as u32));
         match lengths {
@@ -110,19 +109,25 @@ impl Rests {
     /// Notes where each row's value of column `index` starts, and in `ends` where it ends once the values lie one
     /// after another from `before` on. Answers their lengths, `|`ed together; none when a row's offsets are broken.
     #[inline(never)]
-    fn find<const FIRST: bool>(&mut self, heap: &[u8], index: usize, before: usize, ends: &mut [i32]) -> Option<usize> {
+    fn find<const FIRST: bool>(
+        &mut self,
+        heap: impl Bytes,
+        index: usize,
+        before: usize,
+        ends: &mut [i32],
+    ) -> Option<usize> {
         let rows = self.starts.len().checked_sub(1).filter(|rows| *rows == ends.len())?;
-        let (head, offsets) = (self.head as i64, heap.get(index.saturating_sub(1) * 4..)?);
+        let (head, offsets) = (self.head as i64, behind(heap, index.saturating_sub(1) * 4)?);
         self.values.resize(rows.max(self.values.len()), 0);
         // Negative when a value ends before it starts, or behind its rest.
         let (mut end, mut lengths, mut signs) = (before as u32, 0, 0);
         for ((start, value), place) in self.starts.windows(2).zip(&mut self.values).zip(ends) {
             let (start, next) = (start[0] as usize, i64::from(start[1]));
             let (from, to) = if FIRST {
-                (0, u32::from_le_bytes(*offsets.get(start..start + 4)?.first_chunk()?))
+                (0, u32::from_le_bytes(offsets.load(start)?))
             } else {
                 // The end offset of the column before, and its own.
-                let both = u64::from_le_bytes(*offsets.get(start..start + 8)?.first_chunk()?);
+                let both = u64::from_le_bytes(offsets.load(start)?);
                 (both as u32, (both >> 32) as u32)
             };
             let length = i64::from(to) - i64::from(from);
@@ -140,30 +145,42 @@ impl Rests {
 /// `at` on, each as a block of `BLOCK` bytes: the next overwrites what was too much. A copy of unknown length is a call, and
 /// a decision by length one that the processor guesses wrong.
 #[inline(never)]
-fn copy<const BLOCK: usize>(values: &[u8], moves: impl Iterator<Item = (u32, u32)>, mut at: usize, out: &mut [u8]) {
+fn copy<const BLOCK: usize>(
+    values: impl Bytes,
+    moves: impl Iterator<Item = (u32, u32)>,
+    mut at: usize,
+    out: &mut [u8],
+) {
     for (place, end) in moves {
         let place = place as usize;
-        match (values.get(place..place + BLOCK), out.get_mut(at..at + BLOCK)) {
-            (Some(block), Some(room)) => room.copy_from_slice(block),
+        match (values.load::<BLOCK>(place), out.get_mut(at..at + BLOCK)) {
+            (Some(block), Some(room)) => room.copy_from_slice(&block),
             // The message ends here.
-            _ => exact(&values[place..], &mut out[at..end as usize]),
+            _ => exact(values, place, &mut out[at..end as usize]),
         }
         at = end as usize;
     }
 }
 
 /// The same for values that are longer than blocks.
-fn copy_long(values: &[u8], moves: impl Iterator<Item = (u32, u32)>, mut at: usize, out: &mut [u8]) {
+fn copy_long(values: impl Bytes, moves: impl Iterator<Item = (u32, u32)>, mut at: usize, out: &mut [u8]) {
     for (place, end) in moves {
-        exact(&values[place as usize..], &mut out[at..end as usize]);
+        exact(values, place as usize, &mut out[at..end as usize]);
         at = end as usize;
     }
 }
 
 /// Out of line, for else the compiler makes one copy of this and of the blocks.
 #[inline(never)]
-fn exact(source: &[u8], target: &mut [u8]) {
-    target.copy_from_slice(&source[..target.len()]);
+fn exact(source: impl Bytes, at: usize, target: &mut [u8]) {
+    // Where each value lies was checked before.
+    source.part(at, target.len()).unwrap_or_default().copy_to(target);
+}
+
+/// All bytes from `at` on.
+#[inline]
+fn behind<P: Bytes>(bytes: P, at: usize) -> Option<P> {
+    bytes.part(at, bytes.len().checked_sub(at)?)
 }
 
 /// Bytes of the largest block: longer values cost a call.

@@ -9,18 +9,22 @@
 //! runs of a clean answer. Positions are checked to ascend; that they are the right ones is the server's word, like the
 //! rows themselves.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use overside_bwtree::{DeltaRecord, Leaf, Op, Rest, page::DELTA_HEADER};
+use overside_bwtree::page::{DELTA_HEADER, DeltaHeader, Sections};
+use overside_bwtree::{DeltaRecord, Op, OverflowRef, Rest};
+use smallvec::SmallVec;
 
 use super::fragments::{Fragment, Fragments};
 use super::gather::LINE_BYTES;
 use super::header::{BlockHeader, HEADER_BYTES, Mode, u32_at};
 use super::run::Run;
+use super::source::Source;
 use super::state::{PageState, Piece};
 use super::view::Runs;
 use crate::projection::Projection;
-use crate::row::Malformed;
+use crate::row::{Bytes, Malformed};
 
 /// A `delta` answer to be: its head, which is written, and its fragments, which are sent from where they lie.
 #[derive(Clone, Debug, Default)]
@@ -231,28 +235,33 @@ fn tables<'a>(message: &'a [u8], header: &BlockHeader) -> Option<Tables<'a>> {
 }
 
 /// The runs of a delta message, checked as those of a clean one are.
-pub(super) fn runs(message: &[u8], header: &BlockHeader) -> Result<Runs, Malformed> {
-    let tables = tables(message, header);
-    let (pages, mut deltas, mut extents) = tables.ok_or(Malformed("the tables of a scan answer lie outside it"))?;
+pub(super) fn runs<'a, S: Source<'a>>(message: S, header: &BlockHeader) -> Result<Runs, Malformed> {
+    let mut at = header.table_at as usize;
+    let pages = entries::<PAGE_BYTES>(message, &mut at, header.entries)?;
+    let deltas = entries::<DELTA_BYTES>(message, &mut at, header.deltas)?;
+    let extents = entries::<EXTENT_BYTES>(message, &mut at, header.overflows)?;
+    let (mut deltas, mut extents) = (&deltas[..], &extents[..]);
     let mut runs = Runs::with_capacity(pages.len() + 2 * (deltas.len() + extents.len()));
     let mut page_bytes = 0;
-    for page in pages {
+    for page in &pages {
         let [at, len, first, end, of_deltas, of_extents] = [0, 4, 8, 12, 16, 20].map(|at| u32_at(page, at));
         let ours = deltas.split_at_checked(of_deltas as usize).zip(extents.split_at_checked(of_extents as usize));
         let Some(((ours, later), (far, later_far))) = ours else {
             return Err(Malformed("a page of a scan answer has more delta records than the answer"));
         };
         (deltas, extents) = (later, later_far);
-        let bytes = part(message, at, len).ok_or(Malformed("a page of a scan answer lies outside it"))?;
+        let bytes = message.piece(at as usize, len as usize);
+        let bytes = bytes.ok_or(Malformed("a page of a scan answer lies outside it"))?;
         page_bytes += bytes.len();
-        if page_bytes > message.len() {
+        if page_bytes > message.bytes() {
             return Err(Malformed("pages of a scan answer share their bytes"));
         }
-        let leaf = Leaf::parse(bytes).map_err(|_| Malformed("a page of a scan answer is broken"))?;
-        if leaf.prefix_len() != header.stride as usize || first > end || end as usize > leaf.count() {
+        let sections = bytes.load(0).and_then(|header| Sections::parse(&header, bytes.len()).ok());
+        let sections = sections.ok_or(Malformed("a page of a scan answer is broken"))?;
+        if sections.prefix_len() != header.stride as usize || first > end || end as usize > sections.count() {
             return Err(Malformed("a page of a scan answer has other rows than it announces"));
         }
-        let mut merge = Merge { message, header, leaf, at, far, runs: &mut runs };
+        let mut merge = Merge { message, header, page: bytes, sections, at, far, runs: &mut runs, from: PhantomData };
         merge.page(first as usize..end as usize, ours)?;
     }
     if !deltas.is_empty() || !extents.is_empty() {
@@ -261,18 +270,34 @@ pub(super) fn runs(message: &[u8], header: &BlockHeader) -> Result<Runs, Malform
     Ok(runs)
 }
 
-/// One page and its deltas becoming runs.
-struct Merge<'a> {
-    message: &'a [u8],
-    header: &'a BlockHeader,
-    leaf: Leaf<'a>,
-    at: u32,
-    /// Extents not yet met.
-    far: &'a [[u8; EXTENT_BYTES]],
-    runs: &'a mut Runs,
+/// The next table of a message, from `at` on: each entry taken out once.
+fn entries<'a, const BYTES: usize>(
+    message: impl Source<'a>,
+    at: &mut usize,
+    count: u32,
+) -> Result<SmallVec<[[u8; BYTES]; 4]>, Malformed> {
+    let bytes = (count as usize).checked_mul(BYTES);
+    let table = bytes.and_then(|bytes| message.piece(*at, bytes)).ok_or(OUTSIDE)?;
+    *at += table.len();
+    let mut entries = SmallVec::from_elem([0; BYTES], count as usize);
+    table.copy_to(entries.as_flattened_mut());
+    Ok(entries)
 }
 
-impl Merge<'_> {
+/// One page and its deltas becoming runs.
+struct Merge<'a, 'm, S: Source<'a>> {
+    message: S,
+    header: &'m BlockHeader,
+    page: S::Piece,
+    sections: Sections,
+    at: u32,
+    /// Extents not yet met.
+    far: &'m [[u8; EXTENT_BYTES]],
+    runs: &'m mut Runs,
+    from: PhantomData<&'a ()>,
+}
+
+impl<'a, S: Source<'a>> Merge<'a, '_, S> {
     fn page(&mut self, rows: Range<usize>, deltas: &[[u8; DELTA_BYTES]]) -> Result<(), Malformed> {
         let of_deltas = self.far.partition_point(|far| u32_at(far, 0) & OF_DELTA == 0);
         let (base, mut of_deltas) = self.far.split_at(of_deltas);
@@ -280,17 +305,17 @@ impl Merge<'_> {
         let mut from = rows.start;
         for (index, entry) in deltas.iter().enumerate() {
             let (at, len) = (u32_at(entry, 0), u32_at(entry, 4));
-            let bytes =
-                part(self.message, at, len).ok_or(Malformed("a delta record of a scan answer lies outside it"))?;
-            let record =
-                DeltaRecord::parse(bytes).map_err(|_| Malformed("a delta record of a scan answer is broken"))?;
-            let (position, replaces) = (record.position(), record.replaces());
+            let bytes = self.message.piece(at as usize, len as usize);
+            let bytes = bytes.ok_or(Malformed("a delta record of a scan answer lies outside it"))?;
+            let record = bytes.load(0).and_then(|header| DeltaHeader::parse(&header, bytes.len()).ok());
+            let record = record.ok_or(Malformed("a delta record of a scan answer is broken"))?;
+            let (position, replaces) = (record.position, record.replaces);
             if position < from || position + usize::from(replaces) > rows.end {
                 return Err(Malformed("delta records of a scan answer are not in the rows' order"));
             }
             self.base(from..position);
             from = position + usize::from(replaces);
-            if record.op() == Op::Put {
+            if record.op == Op::Put {
                 let extent = match of_deltas.split_first() {
                     Some((far, later)) if u32_at(far, 0) == OF_DELTA | index as u32 => {
                         of_deltas = later;
@@ -298,7 +323,7 @@ impl Merge<'_> {
                     }
                     _ => None,
                 };
-                self.delta(at, &record, extent)?;
+                self.delta(at, bytes, &record, extent)?;
             }
         }
         self.base(from..rows.end);
@@ -332,9 +357,10 @@ impl Merge<'_> {
             return;
         }
         let mut run = self.prefixes(rows.clone());
-        let slots = self.leaf.slots_at(rows.clone());
+        let slots = self.sections.slots_at(rows.clone());
         if !self.header.without_rests && !slots.is_empty() {
-            let heap = self.leaf.heap_at(rows);
+            let slot = |at| self.page.load(at).map_or(0, u32::from_le_bytes);
+            let heap = self.sections.heap_at(rows, slot);
             run.slots_at = self.at + slots.start as u32;
             run.heap_at = self.at + heap.start as u32;
             run.heap_len = heap.len() as u32;
@@ -343,15 +369,27 @@ impl Merge<'_> {
         self.runs.push(run);
     }
 
-    fn delta(&mut self, at: u32, record: &DeltaRecord<'_>, extent: Option<(u32, u32)>) -> Result<(), Malformed> {
-        if record.prefix().len() != self.header.stride as usize {
+    fn delta(
+        &mut self,
+        at: u32,
+        bytes: S::Piece,
+        record: &DeltaHeader,
+        extent: Option<(u32, u32)>,
+    ) -> Result<(), Malformed> {
+        if record.prefix.len() != self.header.stride as usize {
             return Err(Malformed("a delta record of a scan answer has another width than its page"));
         }
         let prefixes_at = at + DELTA_HEADER as u32;
-        let (heap_at, heap_len) = match (record.rest(), extent) {
+        let named = match record.overflow {
+            true if !self.header.without_rests => {
+                bytes.load(record.rest.start).and_then(|b: [u8; 16]| OverflowRef::parse(&b))
+            }
+            _ => None,
+        };
+        let (heap_at, heap_len) = match (named, extent) {
             _ if self.header.without_rests => (prefixes_at, 0),
-            (Rest::Inline(bytes), None) => (at + record.rest_at().start as u32, bytes.len() as u32),
-            (Rest::Overflow(named), Some((at, len))) if named.len == len => (at, len),
+            (None, None) if !record.overflow => (at + record.rest.start as u32, record.rest.len() as u32),
+            (Some(named), Some((at, len))) if named.len == len => (at, len),
             _ => return Err(Malformed("a delta record of a scan answer lacks its extent")),
         };
         self.runs.push(Run { count: 1, prefixes_at, heap_at, heap_len, ..Run::default() });
@@ -359,11 +397,12 @@ impl Merge<'_> {
     }
 
     fn prefixes(&self, rows: Range<usize>) -> Run {
-        let prefixes_at = self.at + self.leaf.prefixes_at(rows.clone()).start as u32;
+        let prefixes_at = self.at + self.sections.prefixes_at(rows.clone()).start as u32;
         Run { count: rows.len() as u32, prefixes_at, heap_at: prefixes_at, ..Run::default() }
     }
 }
 
+const OUTSIDE: Malformed = Malformed("the tables of a scan answer lie outside it");
 fn part(message: &[u8], at: u32, len: u32) -> Option<&[u8]> {
     message.get(at as usize..at as usize + len as usize)
 }

@@ -10,7 +10,8 @@
 //! ```
 
 use super::MESSAGE_BYTES_MAX;
-use crate::row::Malformed;
+use super::source::Source;
+use crate::row::{Bytes, Malformed};
 
 /// How the rows of an answer were brought together; the three modes of the paper (to-copy §3, §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,9 +56,13 @@ impl BlockHeader {
     /// # Errors
     /// No header of this version, or one that announces another length than the message has.
     pub fn parse(message: &[u8]) -> Result<BlockHeader, Malformed> {
-        let Some(bytes) = message.first_chunk::<HEADER_BYTES>() else {
-            return Err(Malformed("a scan answer is shorter than its header"));
-        };
+        BlockHeader::of(message)
+    }
+
+    /// The same, wherever the message lies.
+    pub(super) fn of<'a>(message: impl Source<'a>) -> Result<BlockHeader, Malformed> {
+        let bytes = message.piece(0, HEADER_BYTES).and_then(|header| header.load::<HEADER_BYTES>(0));
+        let bytes = &bytes.ok_or(Malformed("a scan answer is shorter than its header"))?;
         if u32_at(bytes, 0) != MAGIC || bytes[4] != VERSION {
             return Err(Malformed("a scan answer has another magic or version"));
         }
@@ -86,7 +91,7 @@ impl BlockHeader {
             overflows: u32_at(bytes, 44),
             bytes: u32_at(bytes, 48),
         };
-        if header.bytes as usize != message.len() || message.len() > MESSAGE_BYTES_MAX {
+        if header.bytes as usize != message.bytes() || message.bytes() > MESSAGE_BYTES_MAX {
             return Err(Malformed("a scan answer has another length than it announces"));
         }
         if mode != Mode::Delta && (header.deltas, header.overflows) != (0, 0) {

@@ -13,8 +13,10 @@ mod delta;
 mod fragments;
 mod gather;
 mod header;
+mod lent;
 mod rows;
 mod run;
+mod source;
 mod state;
 mod view;
 
@@ -23,11 +25,14 @@ pub use delta::{AnswerPage, DeltaAnswer, DeltaMark};
 pub use fragments::Fragment;
 pub use gather::{GatherAnswer, GatherMark};
 pub use header::{BlockHeader, HEADER_BYTES, Mode};
+pub use lent::{LentBlock, LentError};
 pub use rows::Rows;
+pub use source::{Lent, Source};
 pub use state::{DeltaAt, PageState};
 pub use view::RowBlock;
 
-pub(crate) use run::{Run, slot_at};
+use run::Run;
+pub(crate) use run::{OpenRun, OpenRuns, slot_at};
 
 /// Bytes of a message, and with that of any offset in it.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;

@@ -1,84 +1,82 @@
 //! Walking over the rows of a block: the consumer's hot loop.
 //!
-//! What can be known of a run is fetched once (its slices); a row then costs one slot, two bounds that never fail, and
+//! What can be known of a run is fetched once (its bytes); a row then costs one slot, two bounds that never fail, and
 //! no decision but the loop's own.
 
-use super::Run;
-use super::run::slot_at;
-use crate::row::{RowLayout, RowView};
+use super::run::{OpenRun, OpenRuns, slot_at};
+use super::source::Source;
+use crate::row::{Bytes, RowLayout, RowView};
 
 /// Row views of a block in key order.
 ///
 /// `for_each`, `fold` and what stands on them walk run by run and are a little faster than `for`.
-#[derive(Clone)]
-pub struct Rows<'a> {
-    message: &'a [u8],
+#[derive(Clone, Debug)]
+pub struct Rows<'a, S: Source<'a> = &'a [u8]> {
     layout: &'a RowLayout,
-    runs: std::slice::Iter<'a, Run>,
-    run: OpenRun<'a>,
+    runs: OpenRuns<'a, S>,
+    run: Walk<'a, S::Piece>,
     rows: usize,
 }
 
 /// What is left of the run being walked.
-#[derive(Clone)]
-struct OpenRun<'a> {
+#[derive(Clone, Debug, Default)]
+struct Walk<'a, P> {
     count: usize,
-    prefixes: &'a [u8],
+    prefixes: P,
     /// End slots of the rows left; empty when the run has none.
     ends: &'a [[u8; 4]],
-    heap: &'a [u8],
+    heap: P,
     at: usize,
     bias: u32,
 }
 
-impl<'a> OpenRun<'a> {
+impl<'a, P: Bytes> Walk<'a, P> {
     #[inline]
-    fn of(run: &Run, message: &'a [u8], stride: usize) -> OpenRun<'a> {
-        let slots = run.slots(message);
-        let at = slots.map_or(0, |slots| slot_at(&slots[0]).wrapping_sub(run.bias) as usize);
-        OpenRun {
-            count: run.count as usize,
-            prefixes: run.prefixes(message, stride).unwrap_or_default(),
-            ends: slots.map_or(&[], |slots| &slots[1..]),
-            heap: run.heap(message).unwrap_or_default(),
-            at,
-            bias: run.bias,
-        }
+    fn of(run: OpenRun<'a, P>) -> Walk<'a, P> {
+        let OpenRun { rows, prefixes, slots, bias, heap, .. } = run;
+        let at = slots.map_or(0, |slots| slot_at(&slots[0]).wrapping_sub(bias) as usize);
+        Walk { count: rows, prefixes, ends: slots.map_or(&[], |slots| &slots[1..]), heap, at, bias }
     }
 
     /// The next row of the run; the caller knows that there is one.
     #[inline(always)]
-    fn step(&mut self, layout: &'a RowLayout) -> RowView<'a> {
+    fn step(&mut self, layout: &'a RowLayout) -> RowView<'a, P> {
         self.count -= 1;
-        let (prefix, prefixes) = self.prefixes.split_at(layout.prefix_len);
-        self.prefixes = prefixes;
+        let width = layout.prefix_len;
+        let prefix = self.prefixes.part(0, width).unwrap_or_default();
+        self.prefixes = self.prefixes.part(width, self.prefixes.len() - width).unwrap_or_default();
         let rest = match self.ends.split_first() {
             None => self.heap,
             Some((end, ends)) => {
                 self.ends = ends;
-                let start = self.at;
-                self.at = slot_at(end).wrapping_sub(self.bias) as usize;
-                self.heap.get(start..self.at).unwrap_or_default()
+                self.rest_to(end)
             }
         };
         RowView::trusted(prefix, rest, layout)
     }
-}
 
-impl<'a> Rows<'a> {
-    pub(super) fn new(message: &'a [u8], layout: &'a RowLayout, runs: &'a [Run], rows: usize) -> Rows<'a> {
-        let run = OpenRun { count: 0, prefixes: &[], ends: &[], heap: &[], at: 0, bias: 0 };
-        Rows { message, layout, runs: runs.iter(), run, rows }
+    /// The rest that ends where a slot says.
+    #[inline(always)]
+    fn rest_to(&mut self, end: &[u8; 4]) -> P {
+        let start = self.at;
+        self.at = slot_at(end).wrapping_sub(self.bias) as usize;
+        self.at.checked_sub(start).and_then(|len| self.heap.part(start, len)).unwrap_or_default()
     }
 }
 
-impl<'a> Iterator for Rows<'a> {
-    type Item = RowView<'a>;
+impl<'a, S: Source<'a>> Rows<'a, S> {
+    pub(super) fn new(layout: &'a RowLayout, runs: OpenRuns<'a, S>, rows: usize) -> Rows<'a, S> {
+        Rows { layout, runs, run: Walk::default(), rows }
+    }
+}
+
+impl<'a, S: Source<'a>> Iterator for Rows<'a, S> {
+    type Item = RowView<'a, S::Piece>;
 
     #[inline]
-    fn next(&mut self) -> Option<RowView<'a>> {
+    fn next(&mut self) -> Option<RowView<'a, S::Piece>> {
         if self.run.count == 0 {
-            self.run = OpenRun::of(self.runs.next()?, self.message, self.layout.prefix_len);
+            self.run = Walk::of(self.runs.next()?);
         }
         self.rows -= 1;
         Some(self.run.step(self.layout))
@@ -90,26 +88,23 @@ impl<'a> Iterator for Rows<'a> {
     }
 
     #[inline]
-    fn fold<B, F: FnMut(B, RowView<'a>) -> B>(self, init: B, mut f: F) -> B {
+    fn fold<B, F: FnMut(B, RowView<'a, S::Piece>) -> B>(self, init: B, mut f: F) -> B {
         let layout = self.layout;
-        let mut folded = init;
-        let mut open = self.run;
-        let mut runs = self.runs;
-        loop {
-            folded = walk(open, layout, folded, &mut f);
-            match runs.next() {
-                None => return folded,
-                Some(run) => open = OpenRun::of(run, self.message, layout.prefix_len),
-            }
-        }
+        let folded = walk(self.run, layout, init, &mut f);
+        self.runs.fold(folded, |folded, run| walk(Walk::of(run), layout, folded, &mut f))
     }
 }
 
-impl ExactSizeIterator for Rows<'_> {}
+impl<'a, S: Source<'a>> ExactSizeIterator for Rows<'a, S> {}
 
 /// A whole run, by the loop that its form allows.
 #[inline(always)]
-fn walk<'a, B>(mut run: OpenRun<'a>, layout: &'a RowLayout, init: B, f: &mut impl FnMut(B, RowView<'a>) -> B) -> B {
+fn walk<'a, P: Bytes, B>(
+    mut run: Walk<'a, P>,
+    layout: &'a RowLayout,
+    init: B,
+    f: &mut impl FnMut(B, RowView<'a, P>) -> B,
+) -> B {
     let mut folded = init;
     if run.ends.is_empty() || layout.prefix_len == 0 {
         while run.count > 0 {
@@ -117,11 +112,8 @@ fn walk<'a, B>(mut run: OpenRun<'a>, layout: &'a RowLayout, init: B, f: &mut imp
         }
         return folded;
     }
-    let mut at = run.at;
-    for (prefix, end) in run.prefixes.chunks_exact(layout.prefix_len).zip(run.ends) {
-        let start = at;
-        at = slot_at(end).wrapping_sub(run.bias) as usize;
-        let rest = run.heap.get(start..at).unwrap_or_default();
+    for (prefix, end) in run.prefixes.chunks(layout.prefix_len).zip(run.ends) {
+        let rest = run.rest_to(end);
         folded = f(folded, RowView::trusted(prefix, rest, layout));
     }
     folded

@@ -4,10 +4,9 @@
 //! `slots_at` 0 means that there are no slots: then a run of one row has the whole heap as its rest, and rows of a longer
 //! run have none.
 
-use std::ops::Range;
-
 use super::header::u32_at;
-use crate::row::Malformed;
+use super::source::Source;
+use crate::row::{Bytes, Malformed};
 
 /// Rows whose prefixes, rest slots and rests each lie one after another; offsets count from the message's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,12 +42,19 @@ impl Run {
     }
 
     /// Checks that everything the run names lies in the message and that its slots ascend within its heap. What passes
-    /// is read without an error afterwards.
-    pub(super) fn check(&self, message: &[u8], stride: usize) -> Result<(), Malformed> {
+    /// is read without an error afterwards. What must be kept of the slots is appended to `copies`.
+    pub(super) fn check<'a>(
+        &self,
+        message: impl Source<'a>,
+        stride: usize,
+        copies: &mut Vec<[u8; 4]>,
+    ) -> Result<(), Malformed> {
         if self.count == 0 {
             return Err(Malformed("a run of a scan answer has no row"));
         }
-        if self.prefixes(message, stride).is_none() || self.heap(message).is_none() {
+        let prefixes = (self.count as usize).checked_mul(stride);
+        let prefixes = prefixes.and_then(|bytes| message.piece(self.prefixes_at as usize, bytes));
+        if prefixes.is_none() || message.piece(self.heap_at as usize, self.heap_len as usize).is_none() {
             return Err(Malformed("a run of a scan answer points outside the message"));
         }
         if self.slots_at == 0 {
@@ -57,51 +63,82 @@ impl Run {
             }
             return Ok(());
         }
-        let slots = self.slots(message).ok_or(Malformed("a run of a scan answer has slots outside the message"))?;
+        let slots = message.slots(self.slots_at as usize, self.count as usize + 1, copies);
+        let slots = slots.ok_or(Malformed("a run of a scan answer has slots outside the message"))?;
         if !ascends(slots, self.bias, self.bias as u64 + self.heap_len as u64) {
             return Err(Malformed("slots of a scan answer do not ascend within their heap"));
         }
         Ok(())
     }
+}
 
-    /// All prefixes of the run.
-    #[inline]
-    pub(crate) fn prefixes<'a>(&self, message: &'a [u8], stride: usize) -> Option<&'a [u8]> {
-        let bytes = (self.count as usize).checked_mul(stride)?;
-        message.get(self.prefixes_at as usize..(self.prefixes_at as usize).checked_add(bytes)?)
+/// Runs that were checked, one after another, each with its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenRuns<'a, S> {
+    message: S,
+    runs: std::slice::Iter<'a, Run>,
+    /// Kept of the slots of the runs to come.
+    copies: &'a [[u8; 4]],
+    stride: usize,
+}
+
+/// A run that was checked, and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenRun<'a, P> {
+    pub(crate) rows: usize,
+    pub(crate) prefixes: P,
+    /// One more than rows; none when the run has none.
+    pub(crate) slots: Option<&'a [[u8; 4]]>,
+    /// What a slot that points to the heap's first byte says.
+    pub(crate) bias: u32,
+    pub(crate) heap: P,
+    /// The heap, and what lies together with it behind.
+    pub(crate) behind: P,
+}
+
+impl<'a, S: Source<'a>> OpenRuns<'a, S> {
+    pub(super) fn new(message: S, runs: &'a [Run], copies: &'a [[u8; 4]], stride: usize) -> Self {
+        Self { message, runs: runs.iter(), copies, stride }
     }
+}
 
-    /// The run's slots, one more than rows; none when it has none or they lie outside.
-    #[inline]
-    pub(crate) fn slots<'a>(&self, message: &'a [u8]) -> Option<&'a [[u8; 4]]> {
-        if self.slots_at == 0 {
-            return None;
-        }
-        let at = self.slots_at as usize;
-        message.get(at..at + 4 * (self.count as usize + 1)).map(|slots| slots.as_chunks().0)
-    }
-
-    /// The run's rests.
-    #[inline]
-    pub(crate) fn heap<'a>(&self, message: &'a [u8]) -> Option<&'a [u8]> {
-        message.get(self.heap_range())
-    }
+impl<'a, S: Source<'a>> Iterator for OpenRuns<'a, S> {
+    type Item = OpenRun<'a, S::Piece>;
 
     #[inline]
-    pub(crate) fn heap_range(&self) -> Range<usize> {
-        self.heap_at as usize..self.heap_at as usize + self.heap_len as usize
+    fn next(&mut self) -> Option<OpenRun<'a, S::Piece>> {
+        let Run { count, prefixes_at, slots_at, heap_at, heap_len, bias } = *self.runs.next()?;
+        let rows = count as usize;
+        let slots = match slots_at {
+            0 => None,
+            at => self.message.checked_slots(at as usize, rows + 1, &mut self.copies),
+        };
+        let behind = self.message.behind(heap_at as usize).unwrap_or_default();
+        Some(OpenRun {
+            rows,
+            prefixes: self.message.piece(prefixes_at as usize, rows * self.stride).unwrap_or_default(),
+            slots,
+            bias,
+            heap: behind.part(0, heap_len as usize).unwrap_or_default(),
+            behind,
+        })
     }
+}
 
+impl<P: Bytes> OpenRun<'_, P> {
     /// The rest of row `row` of the run.
     #[inline]
-    pub(crate) fn rest<'a>(&self, message: &'a [u8], row: usize) -> &'a [u8] {
-        let heap = self.heap(message).unwrap_or_default();
-        match self.slots(message) {
-            None => heap,
-            Some(slots) => {
-                let at = |slot| slot_at(slot).wrapping_sub(self.bias) as usize;
-                heap.get(at(&slots[row])..at(&slots[row + 1])).unwrap_or_default()
-            }
+    pub(crate) fn rest(&self, row: usize) -> P {
+        let Some(slots) = self.slots else { return self.heap };
+        let [from, to] = [row, row + 1].map(|row| slot_at(&slots[row]).wrapping_sub(self.bias) as usize);
+        to.checked_sub(from).and_then(|len| self.heap.part(from, len)).unwrap_or_default()
+    }
+
+    /// Bytes of all its rests.
+    pub(crate) fn rests_len(&self) -> u64 {
+        match self.slots {
+            None => self.heap.len() as u64,
+            Some(slots) => u64::from(slot_at(&slots[slots.len() - 1]) - slot_at(&slots[0])),
         }
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use overside_bwtree::{DeltaRecord, Leaf, LeafBuilder, OverflowRef, Rest};
+use overside_memory::{Buffer, Foreign, ForeignRange, Segment};
+use overside_verbs::{Lender, Loan};
 use proptest::prelude::*;
 
 use super::*;
 use crate::key::KeyCodec;
 use crate::projection::{Projection, tests::any_projection};
 use crate::row::tests::{encode_row, row_of, values_of};
-use crate::row::{RowLayout, RowView, Value};
+use crate::row::{Bytes, RowLayout, RowView, Value};
 use crate::schema::Schema;
 
 /// A piece of an arena: a page, its records and extents, and which rows a scan is to deliver.
@@ -229,6 +232,72 @@ impl World {
     }
 }
 
+/// Whoever lent vouches for it until it is told otherwise.
+#[derive(Debug, Default)]
+struct Vouching(AtomicBool);
+
+impl Lender for Vouching {
+    fn vouches(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+
+    fn take_back(&self, _: u64) {}
+}
+
+/// A message in memory that a peer lends: in parts that end at `cuts`. The memory is the peer's to write.
+pub(crate) struct Lending {
+    owned: Buffer,
+    parts: Vec<ForeignRange>,
+    lender: Arc<Vouching>,
+}
+
+impl Lending {
+    pub(crate) fn of(message: &[u8], cuts: &[usize]) -> Lending {
+        let bytes = message.len().max(1).next_multiple_of(4096);
+        let segment = Segment::shared(bytes).unwrap();
+        let fd = segment.fd().unwrap().try_clone_to_owned().unwrap();
+        let foreign = Foreign::map(fd, segment.len() as u64).unwrap();
+        let mut owned = segment.carve(bytes).pop().unwrap();
+        // At the memory's very end, so that what reads on faults.
+        let start = owned.len() - message.len();
+        owned[start..].copy_from_slice(message);
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| *cut.min(&message.len())).chain([message.len()]).collect();
+        ends.sort_unstable();
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let part = |(from, to): (usize, usize)| foreign.range((start + from) as u64, to - from).unwrap();
+        let parts = starts.zip(ends.iter().copied()).map(part).collect();
+        Lending { owned, parts, lender: Arc::default() }
+    }
+
+    pub(crate) fn loan(&self) -> Loan {
+        Loan::new(self.parts.iter().cloned(), self.lender.clone(), 0)
+    }
+
+    pub(crate) fn revoke(&self) {
+        self.lender.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn lent_rows(block: &LentBlock) -> Vec<Vec<Value>> {
+    fn values<P: Bytes>(row: RowView<'_, P>) -> Vec<Value> {
+        (0..row.layout().columns().len()).map(|c| row.to_value(c).unwrap()).collect()
+    }
+    let rows: Vec<_> = block.read(|rows| rows.map(values).collect()).unwrap();
+    let folded = block.read(|rows| rows.fold(Vec::new(), |mut all, row| (all.push(values(row)), all).1)).unwrap();
+    assert_eq!(rows, folded, "for and fold walk the same rows");
+    rows
+}
+
+/// Reads all that a lent block shows, whatever it says.
+fn look_at_all_that_is_lent(block: &LentBlock) {
+    fn broken<P: Bytes>(row: RowView<'_, P>) -> usize {
+        (0..row.layout().columns().len()).filter(|&column| row.to_value(column).is_err()).count()
+    }
+    let _ = block.read(|rows| rows.map(broken).sum::<usize>());
+    let _ = block.read(|rows| rows.fold(0, |all, row| all + broken(row)));
+    block.row_bytes();
+}
+
 /// A delta record as the tree writes it (its own tests hold it to this form).
 fn record(put: bool, position: usize, exact: bool, key: &[u8], prefix: &[u8], rest: Rest<'_>) -> Vec<u8> {
     let (prefix, rest) = if put { (prefix, rest) } else { (&[][..], Rest::Inline(&[])) };
@@ -332,6 +401,61 @@ proptest! {
             prop_assert!(messages.iter().all(|message| message.len() <= room));
             let rows: Vec<_> = messages.iter().flat_map(|message| world.read(message)).collect();
             prop_assert_eq!(&rows, &world.expected);
+        }
+    }
+
+    #[test]
+    fn what_is_lent_reads_as_what_is_copied(world in any_world(), gap in 0u64..200) {
+        let delta = world.delta();
+        let deltas = world.deltas();
+        let mut answer = DeltaAnswer::new();
+        answer.push(&world.state(&deltas), &world.projection);
+        answer.push(&world.state(&deltas), &world.projection);
+        // As it is lent: the head, and each fragment, a part of its own.
+        let mut cuts = vec![answer.head_len()];
+        cuts.extend(answer.fragments().iter().map(|f| f.len as usize).scan(answer.head_len(), |at, len| {
+            *at += len;
+            Some(*at)
+        }));
+        let gathered = world.gathered(0..world.expected.len(), gap);
+        let twice = [world.expected.clone(), world.expected.clone()].concat();
+        for (message, cuts, expected) in [(&delta, &cuts[..], &twice), (&delta, &[], &twice), (&gathered, &[], &world.expected)] {
+            let lending = Lending::of(message, cuts);
+            let block = LentBlock::parse(lending.loan(), &world.projection).unwrap();
+            prop_assert_eq!(&lent_rows(&block), expected);
+            let copied = RowBlock::parse(&message[..], &world.projection).unwrap();
+            prop_assert_eq!((block.len(), block.row_bytes(), block.header()), (copied.len(), copied.row_bytes(), copied.header()));
+            lending.revoke();
+            prop_assert_eq!(block.read(|rows| rows.count()), Err(LentError::Revoked));
+            prop_assert_eq!(LentBlock::parse(lending.loan(), &world.projection).unwrap_err(), LentError::Revoked);
+        }
+    }
+
+    #[test]
+    fn a_mutated_message_that_is_lent_never_panics(
+        world in any_world(), changes in proptest::collection::vec((any::<u16>(), any::<u8>(), any::<bool>()), 1..6),
+        cuts in proptest::collection::vec(any::<u16>(), 0..4), later in proptest::collection::vec(any::<u16>(), 0..6),
+    ) {
+        let mut message = world.delta();
+        let place = |at: u16, head: bool, len: usize| usize::from(at) % if head { len.min(256) } else { len };
+        for &(at, byte, head) in &changes {
+            let at = place(at, head, message.len());
+            message[at] = byte;
+        }
+        let cuts: Vec<usize> = cuts.into_iter().map(usize::from).collect();
+        let mut lending = Lending::of(&message, &cuts);
+        let lent = LentBlock::parse(lending.loan(), &world.projection);
+        let copied = RowBlock::parse(&message[..], &world.projection);
+        if cuts.is_empty() {
+            prop_assert_eq!(lent.as_ref().err().copied(), copied.err().map(LentError::Malformed), "one parser");
+        }
+        let Ok(block) = lent else { return Ok(()) };
+        look_at_all_that_is_lent(&block);
+        // The server writes into what it has lent, after the parser has seen it.
+        for at in later {
+            let at = lending.owned.len() - message.len() + usize::from(at) % message.len();
+            lending.owned[at] = !lending.owned[at];
+            look_at_all_that_is_lent(&block);
         }
     }
 

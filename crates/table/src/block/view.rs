@@ -5,10 +5,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::header::{BlockHeader, Mode};
-use super::run::{RUN_BYTES, slot_at};
+use super::run::{OpenRuns, RUN_BYTES};
+use super::source::Source;
 use super::{AnswerPage, Rows, Run};
 use crate::projection::Projection;
-use crate::row::{Malformed, RowLayout, RowView};
+use crate::row::{Bytes, Malformed, RowLayout, RowView};
 
 /// The runs of a message.
 pub(super) type Runs = SmallVec<[Run; 2]>;
@@ -34,23 +35,7 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
     /// # Errors
     /// The bytes are no answer of this version, or name bytes outside themselves, or have other rows than they say.
     pub fn parse(bytes: B, projection: &Projection) -> Result<RowBlock<B>, Malformed> {
-        let message = bytes.as_ref();
-        let header = BlockHeader::parse(message)?;
-        let layout = if header.packed { projection.packed() } else { projection.in_place() };
-        if header.stride as usize != layout.prefix_len() {
-            return Err(Malformed("rows of a scan answer have another width than the scan asked for"));
-        }
-        if header.without_rests && projection.needs_rest() {
-            return Err(Malformed("a scan answer leaves out columns that the scan asked for"));
-        }
-        let runs = match header.mode {
-            Mode::Copy | Mode::Gather => clean_runs(message, &header)?,
-            Mode::Delta => super::delta::runs(message, &header)?,
-        };
-        check_sums(&runs, &header)?;
-        // Sums first: what a short message can make this loop do is bounded by its length.
-        runs.iter().try_for_each(|run| run.check(message, header.stride as usize))?;
-        let layout = layout.clone();
+        let Parsed { header, layout, runs } = parsed(bytes.as_ref(), projection, &mut Vec::new())?;
         Ok(RowBlock { bytes, header, layout, runs })
     }
 
@@ -82,33 +67,29 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
     /// The rows in key order.
     #[inline]
     pub fn rows(&self) -> Rows<'_> {
-        Rows::new(self.bytes.as_ref(), &self.layout, &self.runs, self.len())
+        Rows::new(&self.layout, self.runs(), self.len())
     }
 
     /// One row; O(runs).
     pub fn row(&self, index: usize) -> Option<RowView<'_>> {
-        let message = self.bytes.as_ref();
         let mut index = index;
-        for run in &self.runs {
-            if index < run.count as usize {
+        for run in self.runs() {
+            if index < run.rows {
                 let stride = self.layout.prefix_len();
-                let prefix = &run.prefixes(message, stride)?[index * stride..(index + 1) * stride];
-                return Some(RowView::trusted(prefix, run.rest(message, index), &self.layout));
+                return Some(RowView::trusted(
+                    run.prefixes.part(index * stride, stride)?,
+                    run.rest(index),
+                    &self.layout,
+                ));
             }
-            index -= run.count as usize;
+            index -= run.rows;
         }
         None
     }
 
     /// Bytes of all row views: prefixes and rests, nothing else of the message.
     pub fn row_bytes(&self) -> u64 {
-        let message = self.bytes.as_ref();
-        let rests = |run: &Run| match run.slots(message) {
-            None => u64::from(run.heap_len),
-            Some(slots) => u64::from(slot_at(&slots[slots.len() - 1]) - slot_at(&slots[0])),
-        };
-        let prefixes = self.len() as u64 * self.layout.prefix_len() as u64;
-        prefixes + self.runs.iter().map(rests).sum::<u64>()
+        row_bytes(self.runs(), self.len(), &self.layout)
     }
 
     /// The message.
@@ -121,17 +102,52 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
         self.bytes
     }
 
-    pub(crate) fn runs(&self) -> &[Run] {
-        &self.runs
+    pub(crate) fn runs(&self) -> OpenRuns<'_, &[u8]> {
+        OpenRuns::new(self.bytes.as_ref(), &self.runs, &[], self.layout.prefix_len())
     }
 }
 
-fn clean_runs(message: &[u8], header: &BlockHeader) -> Result<Runs, Malformed> {
-    let at = header.table_at as usize;
-    let table =
-        (header.entries as usize).checked_mul(RUN_BYTES).and_then(|bytes| message.get(at..at.checked_add(bytes)?));
+/// What a message says, checked.
+pub(super) struct Parsed {
+    pub(super) header: BlockHeader,
+    pub(super) layout: Arc<RowLayout>,
+    pub(super) runs: Runs,
+}
+
+/// Reads all of a message but its rows, wherever it lies. What must be kept of its slots goes to `copies`.
+pub(super) fn parsed<'a>(
+    message: impl Source<'a>,
+    projection: &Projection,
+    copies: &mut Vec<[u8; 4]>,
+) -> Result<Parsed, Malformed> {
+    let header = BlockHeader::of(message)?;
+    let layout = if header.packed { projection.packed() } else { projection.in_place() };
+    if header.stride as usize != layout.prefix_len() {
+        return Err(Malformed("rows of a scan answer have another width than the scan asked for"));
+    }
+    if header.without_rests && projection.needs_rest() {
+        return Err(Malformed("a scan answer leaves out columns that the scan asked for"));
+    }
+    let runs = match header.mode {
+        Mode::Copy | Mode::Gather => clean_runs(message, &header)?,
+        Mode::Delta => super::delta::runs(message, &header)?,
+    };
+    check_sums(&runs, &header)?;
+    // Sums first: what a short message can make this loop do is bounded by its length.
+    runs.iter().try_for_each(|run| run.check(message, header.stride as usize, copies))?;
+    Ok(Parsed { header, layout: layout.clone(), runs })
+}
+
+/// Bytes of all rows of a block.
+pub(super) fn row_bytes<'a, S: Source<'a>>(runs: OpenRuns<'a, S>, rows: usize, layout: &RowLayout) -> u64 {
+    rows as u64 * layout.prefix_len() as u64 + runs.map(|run| run.rests_len()).sum::<u64>()
+}
+
+fn clean_runs<'a>(message: impl Source<'a>, header: &BlockHeader) -> Result<Runs, Malformed> {
+    let table = (header.entries as usize).checked_mul(RUN_BYTES);
+    let table = table.and_then(|bytes| message.piece(header.table_at as usize, bytes));
     let table = table.ok_or(Malformed("the run table of a scan answer lies outside it"))?;
-    Ok(table.as_chunks::<RUN_BYTES>().0.iter().map(Run::read).collect())
+    Ok(table.chunks(RUN_BYTES).filter_map(|entry| entry.load(0).as_ref().map(Run::read)).collect())
 }
 
 /// Rows are as many as announced, and no byte is two rows': otherwise a short message could announce rows without end.

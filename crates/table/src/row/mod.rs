@@ -10,15 +10,17 @@
 //! key's too, so an answer to a scan need not carry keys.
 //!
 //! [`RowLayout`] holds the offsets, computed once; [`RowBuilder`] writes a row without allocating; [`RowView`] reads one
-//! where it lies, and is total on bytes that a hostile peer wrote.
+//! where it lies, in memory of one's own or in a peer's ([`Bytes`]), and is total on bytes that a hostile peer wrote.
 
 mod builder;
+mod bytes;
 mod layout;
 mod value;
 mod view;
 
 pub(crate) use builder::blank_value;
 pub use builder::{BuildError, RowBuilder};
+pub use bytes::Bytes;
 pub use layout::{ColumnLayout, NullBit, Place, RowLayout};
 pub use value::{Value, ValueRef};
 pub use view::{Malformed, RowView};

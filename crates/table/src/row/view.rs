@@ -2,17 +2,21 @@
 
 use std::fmt;
 
-use super::{Place, RowLayout, ValueRef};
+use super::{Bytes, Place, RowLayout, Value, ValueRef};
 use crate::schema::ColumnType;
 
-/// A row, borrowed from a page, a delta record or a received buffer.
+/// A row, borrowed from a page, a delta record or a received buffer: from memory of one's own, or
+/// from a peer's (then `P` is a [`ForeignSlice`](overside_memory::ForeignSlice)).
+///
+/// Getters of numbers give values. Text and bytes are borrowed where they lie in memory of one's own;
+/// [`copy_bytes`](Self::copy_bytes) and [`copy_str`](Self::copy_str) take them from anywhere.
 ///
 /// Its bytes may come from a hostile peer: the prefix has the layout's length (whoever made the view saw to that), and
 /// everything else is checked where it is read.
 #[derive(Clone, Copy)]
-pub struct RowView<'a> {
-    prefix: &'a [u8],
-    rest: &'a [u8],
+pub struct RowView<'a, P = &'a [u8]> {
+    prefix: P,
+    rest: P,
     layout: &'a RowLayout,
 }
 
@@ -28,13 +32,6 @@ impl<'a> RowView<'a> {
         Ok(RowView { prefix, rest, layout })
     }
 
-    /// The same, where the caller has checked the length once for many rows.
-    #[inline(always)]
-    pub(crate) fn trusted(prefix: &'a [u8], rest: &'a [u8], layout: &'a RowLayout) -> RowView<'a> {
-        debug_assert_eq!(prefix.len(), layout.prefix_len);
-        RowView { prefix, rest, layout }
-    }
-
     /// A view of a whole value, prefix and rest one after the other.
     ///
     /// # Errors
@@ -43,40 +40,6 @@ impl<'a> RowView<'a> {
         let split = value.split_at_checked(layout.prefix_len);
         let (prefix, rest) = split.ok_or(Malformed("a value is shorter than its table's prefix"))?;
         Ok(RowView { prefix, rest, layout })
-    }
-
-    /// Null bits and fixed-width columns, as they lie.
-    #[inline]
-    pub fn prefix(&self) -> &'a [u8] {
-        self.prefix
-    }
-
-    /// End offsets and bytes of the variable columns, as they lie; empty where the answer left them out.
-    #[inline]
-    pub fn rest(&self) -> &'a [u8] {
-        self.rest
-    }
-
-    /// Bytes of the row: prefix and rest.
-    #[inline]
-    #[allow(clippy::len_without_is_empty, reason = "a row has at least one column")]
-    pub fn len(&self) -> usize {
-        self.prefix.len() + self.rest.len()
-    }
-
-    /// Where its columns lie.
-    #[inline]
-    pub fn layout(&self) -> &'a RowLayout {
-        self.layout
-    }
-
-    /// Whether the column's value is absent.
-    ///
-    /// # Panics
-    /// There is no such column.
-    #[inline]
-    pub fn is_null(&self, column: usize) -> bool {
-        self.layout.columns[column].null.is_some_and(|bit| self.prefix[bit.byte] & bit.mask != 0)
     }
 
     /// Text, or none when null.
@@ -90,7 +53,7 @@ impl<'a> RowView<'a> {
     pub fn str(&self, column: usize) -> Result<Option<&'a str>, Malformed> {
         self.expect(column, matches!(self.layout.columns[column].column_type, ColumnType::Utf8));
         let Some(bytes) = self.variable(column)? else { return Ok(None) };
-        std::str::from_utf8(bytes).map(Some).map_err(|_| Malformed("a row's text is not UTF-8"))
+        std::str::from_utf8(bytes).map(Some).map_err(|_| NOT_TEXT)
     }
 
     /// Bytes of a FixedBinary, Utf8 or Binary column, or none when null.
@@ -127,9 +90,7 @@ impl<'a> RowView<'a> {
         let Place::Fixed { offset, width } = layout.place else {
             let bytes = self.variable(column)?.unwrap_or_default();
             return match layout.column_type {
-                ColumnType::Utf8 => {
-                    std::str::from_utf8(bytes).map(ValueRef::Utf8).map_err(|_| Malformed("a row's text is not UTF-8"))
-                }
+                ColumnType::Utf8 => std::str::from_utf8(bytes).map(ValueRef::Utf8).map_err(|_| NOT_TEXT),
                 _ => Ok(ValueRef::Binary(bytes)),
             };
         };
@@ -162,22 +123,131 @@ impl<'a> RowView<'a> {
         let mut checked = columns.filter(|(_, c)| matches!(c.column_type, ColumnType::Boolean | ColumnType::Utf8));
         checked.try_for_each(|(column, _)| self.value(column).map(drop))
     }
+}
 
+impl<'a, P: Bytes> RowView<'a, P> {
+    /// The same, where the caller has checked the length once for many rows.
+    #[inline(always)]
+    pub(crate) fn trusted(prefix: P, rest: P, layout: &'a RowLayout) -> RowView<'a, P> {
+        debug_assert_eq!(prefix.len(), layout.prefix_len);
+        RowView { prefix, rest, layout }
+    }
+
+    /// Null bits and fixed-width columns, as they lie.
     #[inline]
-    fn end_offset(&self, index: usize) -> Result<u32, Malformed> {
-        let bytes = self.rest.get(index * 4..index * 4 + 4).ok_or(Malformed("a row ends within its offsets"))?;
-        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    pub fn prefix(&self) -> P {
+        self.prefix
+    }
+
+    /// End offsets and bytes of the variable columns, as they lie; empty where the answer left them out.
+    #[inline]
+    pub fn rest(&self) -> P {
+        self.rest
+    }
+
+    /// Bytes of the row: prefix and rest.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a row has at least one column")]
+    pub fn len(&self) -> usize {
+        self.prefix.len() + self.rest.len()
+    }
+
+    /// Where its columns lie.
+    #[inline]
+    pub fn layout(&self) -> &'a RowLayout {
+        self.layout
+    }
+
+    /// Whether the column's value is absent.
+    ///
+    /// # Panics
+    /// There is no such column.
+    #[inline]
+    pub fn is_null(&self, column: usize) -> bool {
+        self.layout.columns[column].null.is_some_and(|bit| self.byte(bit.byte) & bit.mask != 0)
+    }
+
+    /// Appends the bytes of a FixedBinary, Utf8 or Binary column to `out`; false when it is null.
+    ///
+    /// # Errors
+    /// The row's bytes are broken there.
+    ///
+    /// # Panics
+    /// There is no such column, or it is of another type.
+    pub fn copy_bytes(&self, column: usize, out: &mut Vec<u8>) -> Result<bool, Malformed> {
+        let layout = &self.layout.columns[column];
+        let bytes = match layout.place {
+            Place::Variable { .. } => self.variable(column)?,
+            Place::Fixed { offset, width } => {
+                self.expect(column, matches!(layout.column_type, ColumnType::FixedBinary(_)));
+                let bytes = self.prefix.part(offset, width).ok_or(SHORT)?;
+                (!self.is_null(column)).then_some(bytes)
+            }
+        };
+        bytes.into_iter().for_each(|bytes| bytes.append_to(out));
+        Ok(bytes.is_some())
+    }
+
+    /// Appends the text of a Utf8 column to `out`; false when it is null. What is checked is the copy.
+    ///
+    /// # Errors
+    /// The row's bytes are broken there; `out` is as it was.
+    ///
+    /// # Panics
+    /// There is no such column, or it is not of type Utf8.
+    pub fn copy_str(&self, column: usize, out: &mut String) -> Result<bool, Malformed> {
+        self.expect(column, matches!(self.layout.columns[column].column_type, ColumnType::Utf8));
+        let mut bytes = Vec::new();
+        let present = self.copy_bytes(column, &mut bytes)?;
+        out.push_str(std::str::from_utf8(&bytes).map_err(|_| NOT_TEXT)?);
+        Ok(present)
+    }
+
+    /// A value of its own, whose type is known at run time only.
+    ///
+    /// # Errors
+    /// The row's bytes are broken there.
+    ///
+    /// # Panics
+    /// There is no such column.
+    pub fn to_value(&self, column: usize) -> Result<Value, Malformed> {
+        if self.is_null(column) {
+            return Ok(Value::Null);
+        }
+        let layout = &self.layout.columns[column];
+        let bytes = match layout.place {
+            Place::Fixed { offset, width } => self.prefix.part(offset, width),
+            Place::Variable { .. } => self.variable(column)?,
+        };
+        let mut copy = Vec::new();
+        bytes.ok_or(SHORT)?.append_to(&mut copy);
+        Ok(match layout.column_type {
+            ColumnType::Utf8 => Value::Utf8(String::from_utf8(copy).map_err(|_| NOT_TEXT)?),
+            ColumnType::Binary => Value::Binary(copy),
+            _ => fixed_value(&layout.column_type, &copy)?.to_owned(),
+        })
+    }
+
+    #[inline(always)]
+    fn byte(&self, at: usize) -> u8 {
+        self.prefix.load::<1>(at).map_or(0, |[byte]| byte)
     }
 
     #[inline]
-    fn variable(&self, column: usize) -> Result<Option<&'a [u8]>, Malformed> {
+    fn end_offset(&self, index: usize) -> Result<u32, Malformed> {
+        self.rest.load(index * 4).map(u32::from_le_bytes).ok_or(Malformed("a row ends within its offsets"))
+    }
+
+    #[inline]
+    fn variable(&self, column: usize) -> Result<Option<P>, Malformed> {
         let Place::Variable { index } = self.layout.columns[column].place else { self.mistaken(column) };
         if self.is_null(column) {
             return Ok(None);
         }
         let start = if index == 0 { 0 } else { self.end_offset(index - 1)? as usize };
         let end = self.end_offset(index)? as usize;
-        let bytes = self.rest.get(self.layout.rest_len_min()..).and_then(|bytes| bytes.get(start..end));
+        let len = end.checked_sub(start);
+        let bytes = len.and_then(|len| self.rest.part(self.layout.rest_len_min().checked_add(start)?, len));
         bytes.map(Some).ok_or(Malformed("a row's offsets point outside it"))
     }
 
@@ -187,7 +257,7 @@ impl<'a> RowView<'a> {
         if self.is_null(column) {
             return None;
         }
-        self.prefix[offset..offset + WIDTH].try_into().ok()
+        self.prefix.load(offset)
     }
 
     #[inline]
@@ -205,7 +275,7 @@ impl<'a> RowView<'a> {
 
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident: $type:ty, $pattern:pat,)*) => {
-        impl RowView<'_> {
+        impl<P: Bytes> RowView<'_, P> {
             $($(#[$doc])*
             ///
             /// # Panics
@@ -244,7 +314,7 @@ getters! {
     i128: i128, ColumnType::Decimal128 { .. },
 }
 
-impl RowView<'_> {
+impl<P: Bytes> RowView<'_, P> {
     /// A Boolean, or none when null; any byte but 0 is true.
     ///
     /// # Panics
@@ -298,6 +368,9 @@ fn fixed_value<'a>(column_type: &ColumnType, bytes: &'a [u8]) -> Result<ValueRef
         }
     })
 }
+
+const NOT_TEXT: Malformed = Malformed("a row's text is not UTF-8");
+const SHORT: Malformed = Malformed("a row's prefix has another length than its table's");
 
 /// Bytes that are not what they claim to be; says what was wrong first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
