@@ -31,6 +31,7 @@ pub(crate) struct Outgoing {
     held: VecDeque<(Hold, WorkRequest)>,
     /// The bytes of both.
     outbox_bytes: u64,
+    /// Messages that were posted and have not ended: loans that were not returned, too.
     pub(crate) in_flight: usize,
     /// Transmit buffers of what waits and what is in flight.
     pub(crate) lent: Lent,
@@ -118,9 +119,9 @@ impl Outgoing {
     }
 
     fn queue_lent(&mut self, message: Message, hold: Hold) {
-        self.lent.queue(message.size(), message.bytes());
+        let number = self.lent.queue(&message);
         self.outbox_bytes += message.bytes();
-        let request = WorkRequest::send(0, message.into_view());
+        let request = message.into_request(number);
         if hold == Hold::NONE && self.held.is_empty() {
             self.outbox.push_back(request);
         } else {
@@ -184,7 +185,7 @@ impl Outgoing {
 
     /// The first `count` messages of the outbox were posted.
     pub(crate) fn posted(&mut self, count: usize) {
-        self.outbox_bytes -= self.lent.bytes(self.in_flight, count);
+        self.outbox_bytes -= self.lent.post(count);
         self.in_flight += count;
     }
 
@@ -204,10 +205,15 @@ impl Outgoing {
         Some(request)
     }
 
-    /// The first message in flight is sent, or never will be.
-    pub(crate) fn completed(&mut self, now: Instant) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.lent.sent();
+    /// A message is sent, or never will be. One that may be lent stays in flight until it is released.
+    pub(crate) fn sent(&mut self, number: u64, now: Instant) {
+        self.in_flight -= usize::from(self.lent.taken(number, now)).min(self.in_flight);
+        self.progressed = now;
+    }
+
+    /// What a message that may be lent holds is released.
+    pub(crate) fn released(&mut self, number: u64, now: Instant) {
+        self.in_flight -= usize::from(self.lent.end(number)).min(self.in_flight);
         self.progressed = now;
     }
 

@@ -9,9 +9,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Instant;
 
 use overside_memory::{Buffer, Pool, Segment, View};
-use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError, WorkRequest};
 
 use crate::options::TransmitOptions;
 
@@ -78,18 +79,27 @@ impl DerefMut for Taken {
 pub struct Message {
     view: View,
     size: Size,
+    lendable: bool,
 }
 
 impl Message {
     /// Bytes that lie in registered memory, or on the heap; in no transmit buffer.
     pub fn new(view: View) -> Message {
-        Message { view, size: Size::None }
+        Message { view, size: Size::None, lendable: false }
     }
 
     /// With `body` behind it.
     #[must_use]
     pub fn then(self, body: View) -> Message {
-        Message { view: self.view.then(body), size: self.size }
+        Message { view: self.view.then(body), ..self }
+    }
+
+    /// The peer may have its bytes as a loan, where it takes loans and the provider lends. Until the
+    /// peer has returned it, the message counts in the window and keeps its transmit buffer. A peer
+    /// that keeps it past the deadline loses its connection.
+    #[must_use]
+    pub fn lendable(self) -> Message {
+        Message { lendable: true, ..self }
     }
 
     /// Its length in bytes.
@@ -101,18 +111,36 @@ impl Message {
         self.size
     }
 
-    pub(crate) fn into_view(self) -> View {
-        self.view
+    /// Posts it under a number.
+    pub(crate) fn into_request(self, number: u64) -> WorkRequest {
+        let request = WorkRequest::send(number, self.view);
+        if self.lendable { request.lendable().reporting_release() } else { request }
     }
 }
 
-/// What one connection's messages take, those that wait and those that are under way. Messages complete in order.
+/// What one connection's messages take: those that wait, those under way, those that are lent.
+/// Messages are numbered as they are queued, and are posted in that order. They end in it, too, but
+/// for those that are lent.
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
-    /// The buffer and the length of each, first those in flight and then those that wait.
-    messages: VecDeque<(Size, u64)>,
+    messages: VecDeque<Queued>,
+    /// The number of the first of them.
+    first: u64,
+    /// Of them, those that were posted.
+    posted: usize,
     large: usize,
     small: usize,
+}
+
+/// A message that was queued.
+#[derive(Debug)]
+struct Queued {
+    size: Size,
+    bytes: u64,
+    lendable: bool,
+    /// When the peer accepted it as a loan, or copied it.
+    accepted: Option<Instant>,
+    ended: bool,
 }
 
 impl Lent {
@@ -123,21 +151,54 @@ impl Lent {
         }
     }
 
-    /// A message that [took](Self::lend) its buffer is queued: it is the last to be sent.
-    pub(crate) fn queue(&mut self, size: Size, bytes: u64) {
-        self.messages.push_back((size, bytes));
+    /// A message that [took](Self::lend) its buffer is queued: it is the last to be sent. Its number.
+    pub(crate) fn queue(&mut self, message: &Message) -> u64 {
+        let (size, bytes, lendable) = (message.size, message.bytes(), message.lendable);
+        self.messages.push_back(Queued { size, bytes, lendable, accepted: None, ended: false });
+        self.first + self.messages.len() as u64 - 1
     }
 
-    /// Bytes of `count` messages behind the first `skipped`.
-    pub(crate) fn bytes(&self, skipped: usize, count: usize) -> u64 {
-        self.messages.iter().skip(skipped).take(count).map(|(_, bytes)| bytes).sum()
+    /// The next `count` messages were posted; their bytes.
+    pub(crate) fn post(&mut self, count: usize) -> u64 {
+        let bytes = self.messages.iter().skip(self.posted).take(count).map(|queued| queued.bytes).sum();
+        self.posted += count;
+        bytes
     }
 
-    /// The first of those queued is sent.
-    pub(crate) fn sent(&mut self) {
-        if let Some(count) = self.messages.pop_front().and_then(|(size, _)| self.count(size)) {
+    /// The peer has taken a message; whether that is its end. One that may be lent ends with its [release](Self::end).
+    pub(crate) fn taken(&mut self, number: u64, now: Instant) -> bool {
+        match self.queued(number) {
+            Some(queued) if queued.lendable => {
+                queued.accepted = Some(now);
+                false
+            }
+            _ => self.end(number),
+        }
+    }
+
+    /// Nothing needs a message's bytes any more; whether that is news.
+    pub(crate) fn end(&mut self, number: u64) -> bool {
+        let Some(queued) = self.queued(number).filter(|queued| !queued.ended) else { return false };
+        queued.ended = true;
+        let size = queued.size;
+        if let Some(count) = self.count(size) {
             *count -= 1;
         }
+        while self.messages.front().is_some_and(|queued| queued.ended) {
+            self.messages.pop_front();
+            self.first += 1;
+            self.posted = self.posted.saturating_sub(1);
+        }
+        true
+    }
+
+    /// Since when the peer has kept the oldest of what it was lent.
+    pub(crate) fn kept_since(&self) -> Option<Instant> {
+        self.messages.front()?.accepted
+    }
+
+    fn queued(&mut self, number: u64) -> Option<&mut Queued> {
+        self.messages.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
     fn count(&mut self, size: Size) -> Option<&mut usize> {
@@ -179,7 +240,7 @@ impl Transmit {
 
     /// The first `len` bytes of a taken buffer, which comes back when they are sent.
     pub(crate) fn message(&self, Taken { buffer, size, pool }: Taken, len: usize) -> Message {
-        Message { view: self.class(size).pools.borrow()[pool].0.view(buffer, len), size }
+        Message { view: self.class(size).pools.borrow()[pool].0.view(buffer, len), size, lendable: false }
     }
 
     /// Gives an unused buffer back.

@@ -315,9 +315,12 @@ impl<S: System> Worker<S> {
     }
 
     fn complete(&mut self, completion: WorkCompletion) {
-        if completion.opcode == Opcode::Send {
+        if let Opcode::Send | Opcode::Release = completion.opcode {
             if let Some(connection) = completion.queue_pair.and_then(|qp| self.connections.get_mut(&qp)) {
-                connection.out.completed(self.now);
+                match completion.opcode {
+                    Opcode::Release => connection.out.released(completion.id, self.now),
+                    _ => connection.out.sent(completion.id, self.now),
+                }
             }
             return;
         }
@@ -420,8 +423,9 @@ impl<S: System> Worker<S> {
         let late = |out: &Outgoing| {
             let untaken = out.in_flight > 0 && overdue(out.progressed);
             let strange = !out.admitted && overdue(out.since);
+            let kept = out.lent.kept_since().is_some_and(overdue);
             let why = (strange, "it did not introduce itself in time");
-            [(untaken, "it did not take what was sent in time"), why]
+            [(untaken, "it did not take what was sent in time"), (kept, "it kept what it was lent too long"), why]
                 .into_iter()
                 .find_map(|(so, why)| so.then_some(why))
         };

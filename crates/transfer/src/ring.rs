@@ -20,6 +20,8 @@ pub struct RingOptions {
     pub posted_max: usize,
     /// How many come back before any is posted again: telling the sender of each one costs both ends.
     pub repost: usize,
+    /// Whether a message that its sender lends comes as a loan; else it is copied as all others are.
+    pub loans: bool,
     /// Whether each page is written first, so that no message meets a page that is not there yet.
     pub touched: bool,
 }
@@ -33,6 +35,7 @@ pub struct Ring {
     posted: usize,
     posted_max: usize,
     repost: usize,
+    loans: bool,
     /// The one that came back last is at the end, and is posted first: it is still in the cache.
     free: Vec<(u64, Buffer)>,
     /// About to be posted; empty between calls.
@@ -41,8 +44,16 @@ pub struct Ring {
 
 impl RingOptions {
     /// Of no buffer; all that there are would be posted, each as soon as it is back.
-    pub const EMPTY: RingOptions =
-        RingOptions { queue_pair: None, id: 0, bytes: 0, count: 0, posted_max: usize::MAX, repost: 1, touched: false };
+    pub const EMPTY: RingOptions = RingOptions {
+        queue_pair: None,
+        id: 0,
+        bytes: 0,
+        count: 0,
+        posted_max: usize::MAX,
+        repost: 1,
+        loans: false,
+        touched: false,
+    };
 }
 
 impl Default for RingOptions {
@@ -53,7 +64,7 @@ impl Default for RingOptions {
 
 impl Ring {
     pub(crate) fn new(memory: Arc<Segment>, mut buffers: Vec<Buffer>, options: RingOptions) -> Ring {
-        let RingOptions { queue_pair, id, count, posted_max, repost, touched, .. } = options;
+        let RingOptions { queue_pair, id, count, posted_max, repost, loans, touched, .. } = options;
         buffers.truncate(count);
         if touched {
             buffers.iter_mut().for_each(|buffer| buffer.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1));
@@ -66,6 +77,7 @@ impl Ring {
             posted: 0,
             posted_max: posted_max.max(1),
             repost: repost.max(1),
+            loans,
             free,
             next: Vec::new(),
         }
@@ -109,15 +121,27 @@ impl Ring {
     pub fn post_all(&mut self, queue: &mut CompletionQueue) -> Result<(), VerbsError> {
         let room = self.posted_max.saturating_sub(self.posted);
         if room >= self.free.len() {
-            let posted = queue.post_receive(self.queue_pair, &mut self.free);
+            let posted = post(queue, self.queue_pair, self.loans, &mut self.free);
             self.posted += posted.as_ref().map_or(0, |posted| *posted);
             return posted.map(drop);
         }
         self.next.extend(self.free.drain(self.free.len() - room..));
-        let posted = queue.post_receive(self.queue_pair, &mut self.next);
+        let posted = post(queue, self.queue_pair, self.loans, &mut self.next);
         self.posted += posted.as_ref().map_or(0, |posted| *posted);
         self.free.append(&mut self.next);
         posted.map(drop)
+    }
+}
+
+fn post(
+    queue: &mut CompletionQueue,
+    queue_pair: Option<QueuePair>,
+    loans: bool,
+    buffers: &mut Vec<(u64, Buffer)>,
+) -> Result<usize, VerbsError> {
+    match loans {
+        true => queue.post_receive_or_loan(queue_pair, buffers),
+        false => queue.post_receive(queue_pair, buffers),
     }
 }
 

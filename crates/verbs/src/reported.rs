@@ -119,7 +119,7 @@ fn complete_send(slots: &mut Slots, pairs: &mut QueuePairs, raw: &RawCompletion,
             if state.closed {
                 pairs.retire(index);
             }
-            slots.release(raw.slot);
+            slots.end_loan(raw.slot, raw, out);
         }
         return;
     }

@@ -18,6 +18,8 @@ pub(crate) struct Sending {
     holds: bool,
     /// It has completed, and what it holds is lent.
     pub(crate) lent: bool,
+    /// Its user asked for a report of its release.
+    tells_release: bool,
 }
 
 /// A receive that was posted and has not completed.
@@ -90,8 +92,8 @@ impl<T> Slab<T> {
 impl Slots {
     /// A send-side request, with what it holds.
     pub(crate) fn put(&mut self, request: WorkRequest, qp: QueuePair) -> u32 {
-        let slot =
-            self.put_sending(Sending { id: request.id, qp, reported: request.signalled, holds: true, lent: false });
+        let WorkRequest { id, signalled: reported, tells_release, .. } = request;
+        let slot = self.put_sending(Sending { id, qp, reported, holds: true, lent: false, tells_release });
         if self.held.len() <= slot as usize {
             self.held.resize_with(slot as usize + 1, || None);
         }
@@ -102,7 +104,7 @@ impl Slots {
     /// A SEND whose bytes go with the post.
     #[inline]
     pub(crate) fn put_inline(&mut self, id: u64, qp: QueuePair, reported: bool) -> u32 {
-        self.put_sending(Sending { id, qp, reported, holds: false, lent: false })
+        self.put_sending(Sending { id, qp, reported, holds: false, lent: false, tells_release: false })
     }
 
     #[inline]
@@ -176,6 +178,9 @@ impl Slots {
             }
         }
         out.push(completion(Some(sending.qp), sending.id, opcode, buffer, raw));
+        if sending.tells_release {
+            out.push(completion(Some(sending.qp), sending.id, Opcode::Release, None, raw));
+        }
         if sending.holds {
             // Its end may run its owner's code, which may panic: all is in order before.
             self.held[slot as usize] = None;
@@ -189,6 +194,14 @@ impl Slots {
         if sending.reported {
             out.push(completion(Some(sending.qp), sending.id, Opcode::Send, None, raw));
         }
+    }
+
+    /// The loan of a SEND has ended, and so does what it holds. Appends what the user gets.
+    pub(crate) fn end_loan(&mut self, slot: u32, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
+        if let Some(Sending { qp, id, tells_release: true, .. }) = self.get(slot) {
+            out.push(completion(Some(qp), id, Opcode::Release, None, raw));
+        }
+        self.release(slot);
     }
 
     /// Ends a send-side request whose user gets nothing of it; false when a READ's buffer must go back.

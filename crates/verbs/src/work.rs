@@ -25,6 +25,8 @@ pub struct WorkRequest {
     pub(crate) prompt: bool,
     /// Its receiver may have its bytes as a loan.
     pub(crate) lend: bool,
+    /// The end of what it holds is reported, too.
+    pub(crate) tells_release: bool,
     pub(crate) work: Work,
 }
 
@@ -132,6 +134,15 @@ impl WorkRequest {
         self
     }
 
+    /// Of a signalled SEND that is [`lendable`](Self::lendable): when what it holds is released, that is reported as well
+    /// ([`Opcode::Release`]), with the same number. It follows the SEND's own completion: at once where the bytes were copied or the
+    /// SEND failed, when the loan has ended where they were lent.
+    #[must_use]
+    pub fn reporting_release(mut self) -> Self {
+        self.tells_release = self.lend;
+        self
+    }
+
     /// After earlier READs and atomics of the queue pair.
     #[must_use]
     pub fn fenced(mut self) -> Self {
@@ -199,7 +210,7 @@ impl WorkRequest {
 
     #[inline]
     fn new(id: u64, work: Work) -> Self {
-        Self { id, signalled: true, fence: false, prompt: false, lend: false, work }
+        Self { id, signalled: true, fence: false, prompt: false, lend: false, tells_release: false, work }
     }
 }
 
@@ -216,6 +227,8 @@ pub enum Opcode {
     FetchAdd,
     /// An atomic compare and swap.
     CompareSwap,
+    /// What a SEND held is released ([`WorkRequest::reporting_release`]).
+    Release,
     /// A receive that took a SEND.
     Receive,
     /// A receive that a WRITE with immediate consumed; no byte of its buffer changed.

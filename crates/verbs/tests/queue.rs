@@ -358,6 +358,27 @@ fn silent_requests_of_many_entries_are_reported_sooner() {
     }
 }
 
+/// The end of what a SEND may lend is reported to whoever asks for it: behind the SEND's own end where it was copied, with the loan's
+/// where it was lent.
+#[test]
+fn a_release_is_reported_once() {
+    let (mut queue, queue_pair, reports) = queue_with_ends();
+    let send = |id| WorkRequest::send(id, View::foreign(Arc::new(vec![1]))).lendable();
+    let batch = [send(0).reporting_release(), send(1), send(2).reporting_release()];
+    queue.post(queue_pair, &mut VecDeque::from(batch)).unwrap();
+    // The third was copied after all.
+    reports.lock().unwrap().iter_mut().filter(|report| report.0 == 2).for_each(|report| report.3 = Lending::No);
+    let mut done = Vec::new();
+    let mut told = |queue: &mut CompletionQueue| {
+        queue.poll(&mut done);
+        done.drain(..).map(|end| (end.id, end.opcode)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut queue), [(0, Opcode::Send), (1, Opcode::Send), (2, Opcode::Send), (2, Opcode::Release)]);
+    reports.lock().unwrap().extend([0, 0, 1].map(|slot| (slot, Opcode::Send, 1, Lending::Returned)));
+    assert_eq!(told(&mut queue), [(0, Opcode::Release)]);
+    assert_eq!(queue.in_flight(), 0);
+}
+
 /// A SEND that was lent completes, and what it holds stays until the loan has ended; whatever else the port says of it.
 #[test]
 fn what_is_lent_is_held_until_it_is_returned() {

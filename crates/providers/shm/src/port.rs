@@ -118,6 +118,16 @@ impl ShmPort {
         }
     }
 
+    /// Puts those that have lent something among those polled by memory: what was returned may be too little to be woken for, for as
+    /// long as the peer keeps the rest.
+    fn heat_lenders(&mut self) {
+        for index in 0..self.pairs.len() {
+            if self.pairs[index].as_ref().is_some_and(|pair| !pair.send.lent.is_empty()) {
+                self.heat(index as u32);
+            }
+        }
+    }
+
     /// Ends a queue pair. What is pending on it is reported by later polls.
     fn end(&mut self, index: u32, fate: Fate, announced: bool) {
         let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { return };
@@ -514,7 +524,11 @@ unsafe impl Port for ShmPort {
             }
         }
         if left != Some(Duration::ZERO) && self.arm()? {
+            let began = Instant::now();
             sleep_on(self.fd(), other, left)?;
+            if left.is_some_and(|left| began.elapsed() >= left) {
+                self.heat_lenders();
+            }
         }
         Ok(true)
     }

@@ -11,7 +11,7 @@ use overside_verbs::{
 };
 
 use super::LinkError;
-use super::receive::{Received, Returned};
+use super::receive::{Arrived, Received, Returned};
 use crate::envelope::{self, Kind};
 use crate::part::Assembly;
 
@@ -31,6 +31,9 @@ pub struct LinkOptions {
     pub transmit_bytes: usize,
     /// Transmit buffers: requests in flight.
     pub transmits: usize,
+    /// Whether messages that the server lends are taken as loans, for
+    /// [`message_or_loan`](Link::message_or_loan).
+    pub loans: bool,
 }
 
 impl Default for LinkOptions {
@@ -42,6 +45,7 @@ impl Default for LinkOptions {
             timeout: Duration::from_secs(30),
             transmit_bytes: 64 << 10,
             transmits: 6,
+            loans: false,
         }
     }
 }
@@ -54,7 +58,7 @@ pub struct Link {
     ring: Ring,
     returned: Returned,
     transmit: Pool,
-    arrived: VecDeque<Received>,
+    arrived: VecDeque<Arrived>,
     done: Vec<WorkCompletion>,
     assembly: Assembly,
     number: u32,
@@ -78,6 +82,7 @@ impl Link {
             bytes: options.buffer_bytes.max(1),
             count: options.buffers.max(1),
             posted_max: options.posted,
+            loans: options.loans,
             ..RingOptions::default()
         })?;
         Ok(Link {
@@ -157,6 +162,26 @@ impl Link {
         }
     }
 
+    /// The next message, whole, or where the server lent it, the loan. The next whole message is a copy
+    /// for [`message`](Self::message).
+    ///
+    /// # Errors
+    /// As [`message`](Self::message).
+    pub fn message_or_loan(&mut self) -> Result<Arrived, LinkError> {
+        let mut deadline = Deadline::within(self.options.timeout);
+        loop {
+            if let Some(Arrived::Lent(_)) = self.arrived.front()
+                && let Some(lent) = self.arrived.pop_front()
+            {
+                return Ok(lent);
+            }
+            if let Some(message) = self.next_whole()? {
+                return Ok(Arrived::Copied(message));
+            }
+            self.progress(&mut deadline)?;
+        }
+    }
+
     /// The next message, if it is here.
     ///
     /// # Errors
@@ -175,7 +200,14 @@ impl Link {
 
     /// The next of the messages that have arrived, whole.
     fn next_whole(&mut self) -> Result<Option<Received>, LinkError> {
-        while let Some(message) = self.arrived.pop_front() {
+        while let Some(arrived) = self.arrived.pop_front() {
+            let message = match arrived {
+                Arrived::Copied(message) => message,
+                Arrived::Lent(lent) => match lent.copied() {
+                    Some(message) => message,
+                    None => return Err(self.heard_end().unwrap_or_else(taken_back)),
+                },
+            };
             if envelope::kind(message.as_ref()) != Kind::Part {
                 return Ok(Some(message));
             }
@@ -220,7 +252,10 @@ impl Link {
             };
             self.ring.completed();
             match completion.status {
-                Status::Success => self.arrived.push_back(self.returned.received(buffer, completion.bytes as usize)),
+                Status::Success => self.arrived.push_back(match completion.loan {
+                    Some(loan) => Arrived::Lent(self.returned.lent(buffer, loan)),
+                    None => Arrived::Copied(self.returned.received(buffer, completion.bytes as usize)),
+                }),
                 status => {
                     self.ring.put(buffer);
                     failed = Some(status);
@@ -269,6 +304,12 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.endpoint.close(self.queue_pair);
     }
+}
+
+/// What was lent is not what it was, and the connection's end has not been heard of yet.
+fn taken_back() -> LinkError {
+    let reason = "it took back what it had lent".into();
+    LinkError::Disconnected { status: Status::Flushed, reason }
 }
 
 /// Messages received before the first of them is looked at: few, so that it is still in the nearest

@@ -6,4 +6,4 @@ mod receive;
 
 pub use error::LinkError;
 pub use link::{Link, LinkOptions};
-pub use receive::Received;
+pub use receive::{Arrived, LentMessage, Received};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use overside_memory::Buffer;
+use overside_verbs::Loan;
 
 use crate::envelope::CONTROL_HEADER;
 
@@ -25,6 +26,43 @@ impl Returned {
     /// A message in a buffer that comes back here.
     pub(super) fn received(&self, buffer: Buffer, len: usize) -> Received {
         Received { bytes: Bytes::Ring(Some(buffer), self.clone()), len }
+    }
+
+    /// A message that was lent, and the buffer that it met.
+    pub(super) fn lent(&self, buffer: Buffer, loan: Loan) -> LentMessage {
+        let len = usize::try_from(loan.bytes()).unwrap_or(usize::MAX);
+        LentMessage { buffer: self.received(buffer, len), loan }
+    }
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub enum Arrived {
+    /// In a buffer of the client's.
+    Copied(Received),
+    /// Where it lies in the server's memory.
+    Lent(LentMessage),
+}
+
+/// A message that was lent, and the receive buffer that it left unused.
+#[derive(Debug)]
+pub struct LentMessage {
+    loan: Loan,
+    buffer: Received,
+}
+
+impl LentMessage {
+    /// The loan. The buffer may be received into again.
+    pub fn into_loan(self) -> Loan {
+        self.loan
+    }
+
+    /// The message in the buffer, as if it had not been lent; none when the server took it back meanwhile.
+    pub fn copied(self) -> Option<Received> {
+        let LentMessage { loan, mut buffer } = self;
+        let Bytes::Ring(Some(bytes), _) = &mut buffer.bytes else { return None };
+        loan.read(0, bytes.get_mut(..buffer.len)?).ok()?;
+        loan.is_valid().then_some(buffer)
     }
 }
 

@@ -4,6 +4,7 @@ mod dialled;
 mod group;
 mod hostile;
 mod later;
+mod loans;
 mod system;
 mod vanishing;
 

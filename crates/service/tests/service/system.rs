@@ -41,7 +41,7 @@ impl System for Obedient {
     type Session = Obeying;
 
     fn session(self: &Arc<Self>) -> Obeying {
-        Obeying { system: self.clone(), timed: None, streams: Vec::new() }
+        Obeying { system: self.clone(), timed: None, streams: Vec::new(), lendable: Vec::new() }
     }
 
     fn unfinished(&self, body: &mut Vec<u8>) {
@@ -54,6 +54,8 @@ pub struct Obeying {
     timed: Option<(u8, Ticket)>,
     /// Of the running stream: its number, messages left.
     streams: Vec<(u32, u8)>,
+    /// The same, of messages that may be lent.
+    lendable: Vec<(u32, u8)>,
 }
 
 impl Session for Obeying {
@@ -86,6 +88,12 @@ impl Session for Obeying {
                 context.stream();
                 return Ok(());
             }
+            // Send so many messages that may be lent, and then the reply.
+            [b'g', count] => {
+                self.lendable.push((number, *count));
+                context.stream();
+                return Ok(());
+            }
             // Answer when the test says so.
             [b'f', _] => Order::Free,
             [b'r', _] => Order::Replies,
@@ -110,6 +118,18 @@ impl Session for Obeying {
     }
 
     fn produce(&mut self, context: &mut Context<'_>) -> Produced {
+        if let Some((number, left)) = self.lendable.first_mut() {
+            if *left > 0 {
+                let Some(mut taken) = context.take(100) else { return Produced::Wait };
+                *left -= 1;
+                taken[..100].fill(*left);
+                context.send(context.message(taken, 100).lendable());
+                return Produced::Message;
+            }
+            context.reply(*number, |body| body.extend_from_slice(b"end"));
+            self.lendable.clear();
+            return Produced::End;
+        }
         let Some((number, left)) = self.streams.first_mut() else { return Produced::End };
         if *left > 0 {
             *left -= 1;
