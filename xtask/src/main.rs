@@ -6,6 +6,7 @@
 //! - `cargo xtask lines` counts lines of code by crate, and how they differ from a revision's.
 //! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
+//! - `cargo xtask sim` runs the systems in simulated worlds, over many seeds.
 //! - `cargo xtask torture` runs random programs plainly and under the sockets library.
 //! - `cargo xtask check` formats, lints, tidies and tests: what to run before a commit.
 //!
@@ -17,6 +18,7 @@ mod fuzz;
 mod instructions;
 mod lines;
 mod rules;
+mod sim;
 mod source;
 mod syntax;
 mod torture;
@@ -31,7 +33,7 @@ use crate::tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
      cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [CRATE/TARGET]... | \
-     cargo xtask torture --help";
+     cargo xtask torture --help | cargo xtask sim --help";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,6 +50,17 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] => match fuzz::Asked::parse(rest) {
             Some(asked) => fuzz::run(&root(), &asked),
             None => return usage(),
+        },
+        ["sim", "--help"] => {
+            println!("{}", sim::HELP);
+            Ok(())
+        }
+        ["sim", ref rest @ ..] => match sim::Asked::parse(rest) {
+            Some(asked) => sim::run(&root(), &asked),
+            None => {
+                eprintln!("{}", sim::HELP);
+                return ExitCode::from(2);
+            }
         },
         ["torture", "--help"] => {
             println!("{}", torture::HELP);

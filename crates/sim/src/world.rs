@@ -18,6 +18,7 @@ use crate::trace::Trace;
 pub struct World {
     seed: u64,
     pub(crate) scheduler: Arc<Scheduler>,
+    clock: Arc<WorldClock>,
     processes: Arc<Mutex<usize>>,
 }
 
@@ -78,7 +79,9 @@ impl World {
         T: Send + 'static,
         F: FnOnce(&World) -> T + Send + 'static,
     {
-        let world = World { seed, scheduler: Arc::new(Scheduler::new(seed)), processes: Arc::default() };
+        let scheduler = Arc::new(Scheduler::new(seed));
+        let clock = Arc::new(WorldClock::new(scheduler.clone(), Chance::of(seed, "clock")));
+        let world = World { seed, scheduler, clock, processes: Arc::default() };
         let process = world.process("main");
         let value = Arc::new(Mutex::new(None));
         let run = {
@@ -105,7 +108,7 @@ impl World {
 
     /// Its time, waits and chance.
     pub fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(WorldClock::new(self.scheduler.clone(), Chance::of(self.seed, "clock")))
+        self.clock.clone()
     }
 
     /// Virtual time since its beginning.

@@ -72,7 +72,7 @@ fn violation(rule: &'static str, path: &str, line: usize, message: impl Into<Str
 
 /// Made-up trees for the rules' tests.
 #[cfg(test)]
-mod planted {
+pub(crate) mod planted {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::Violation;

@@ -184,7 +184,7 @@ fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<(A
     let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
     let registrar = Arc::new(Registrar::new(places, options.memory_max));
     let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-    let store = Arc::new(Store::new(memory, registrar, options.world.waits));
+    let store = Arc::new(Store::new(memory, registrar, options.world.clone()));
     let tables = |prices| Arc::new(Tables { store: store.clone(), prices, options: options.clone() });
     let served = open.into_iter().map(|(at, prices)| (at, tables(prices))).collect();
     Ok((store, served))

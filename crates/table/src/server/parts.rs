@@ -17,11 +17,13 @@ pub struct World {
     pub threads: Arc<dyn Threads>,
     /// How its trees wait; the system's way where it is none.
     pub waits: Option<&'static dyn Waits>,
+    /// Bytes of a tree's page; a tree's own default where it is none.
+    pub page_bytes: Option<usize>,
 }
 
 impl Default for World {
     fn default() -> Self {
-        Self { threads: Arc::new(SystemThreads), waits: None }
+        Self { threads: Arc::new(SystemThreads), waits: None, page_bytes: None }
     }
 }
 

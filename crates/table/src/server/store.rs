@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
-use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree, Waits};
+use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree};
 
+use super::parts::World;
 use crate::key::KeyCodec;
 use crate::row::RowLayout;
 use crate::schema::Schema;
@@ -19,8 +20,8 @@ pub(crate) struct Store {
     next: AtomicU32,
     memory: MemoryLimit,
     observer: Arc<dyn SegmentObserver>,
-    /// How its trees wait, unless as the system does.
-    waits: Option<&'static dyn Waits>,
+    /// How its trees wait, and how large their pages are.
+    world: World,
 }
 
 /// How much memory all tables together may commit, and in which steps.
@@ -46,12 +47,8 @@ pub(crate) struct Table {
 }
 
 impl Store {
-    pub(crate) fn new(
-        memory: MemoryLimit,
-        observer: Arc<dyn SegmentObserver>,
-        waits: Option<&'static dyn Waits>,
-    ) -> Self {
-        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer, waits }
+    pub(crate) fn new(memory: MemoryLimit, observer: Arc<dyn SegmentObserver>, world: World) -> Self {
+        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer, world }
     }
 
     pub(crate) fn create(&self, name: &str, schema: &[u8]) -> Result<Arc<Table>, Fault> {
@@ -81,13 +78,15 @@ impl Store {
                              reserves addresses for";
                 fault(FaultCode::Exhausted, format!("no addresses for table {name:?}: {e}; {meant}"))
             })?;
-        let options = Options { prefix_len: layout.prefix_len(), ..Options::default() };
+        let defaults = Options::default();
+        let page_bytes = self.world.page_bytes.unwrap_or(defaults.page_bytes);
+        let options = Options { prefix_len: layout.prefix_len(), page_bytes, ..defaults };
         Ok(Table {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             name: name.into(),
             keys: KeyCodec::new(&schema),
             layout: Arc::new(layout),
-            tree: match self.waits {
+            tree: match self.world.waits {
                 Some(waits) => Tree::with_waits(Arc::new(arena), options, waits),
                 None => Tree::new(Arc::new(arena), options),
             }

@@ -39,6 +39,7 @@ impl Used {
 mod tests {
     use super::*;
     use crate::schema::{Column, ColumnType, Schema};
+    use crate::server::parts::World;
     use crate::server::store::MemoryLimit;
     use overside_bwtree::{Exhausted, SegmentObserver};
     use overside_memory::{Segment, SegmentId};
@@ -68,7 +69,7 @@ mod tests {
     fn tables_that_come_and_go_leave_nothing_with_who_stays() {
         let memory = MemoryLimit { bytes_max: 64 << 20, segment_bytes: SEGMENT_BYTES };
         let counting = Arc::new(Counting::default());
-        let store = Store::new(memory, counting.clone(), None);
+        let store = Store::new(memory, counting.clone(), World::default());
         let mut schema = Vec::new();
         Schema::with_key(vec![Column::new("id", ColumnType::UInt64)], &["id"]).unwrap().encode(&mut schema);
         let mut used = Used::default();

@@ -1,0 +1,312 @@
+//! What a client does, by chance, and what it makes of the answers.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_sim::{Chance, World};
+use overside_table::client::{Client, ClientError, ClientOptions, LinkError, RemoteTable, ScanOptions};
+use overside_table::row::{RowView, ValueRef};
+use overside_table::schema::{Column, ColumnType, Schema};
+use overside_table::wire::{FaultCode, MODES, Mode, PutMode};
+use overside_verbs::Provider;
+
+use super::history::{Answer, Call, History, Subject};
+
+/// What all clients of a world have in common.
+#[derive(Clone)]
+pub struct Load {
+    pub keys: u64,
+    pub calls: usize,
+    pub history: History,
+}
+
+/// A client: its connection, when it has one, and the tables that it knows.
+pub struct Caller {
+    world: World,
+    provider: Arc<dyn Provider>,
+    number: usize,
+    load: Load,
+    chance: Chance,
+    client: Option<Client>,
+    tables: BTreeMap<&'static str, RemoteTable>,
+    values: u64,
+}
+
+/// The table that is always there, and those that come and go.
+pub const MAIN: &str = "main";
+const OTHERS: [&str; 2] = ["a", "b"];
+
+pub fn schema() -> Schema {
+    let columns = vec![
+        Column::new("id", ColumnType::UInt64),
+        Column::new("value", ColumnType::UInt64),
+        Column::new("text", ColumnType::Utf8),
+    ];
+    Schema::with_key(columns, &["id"]).unwrap()
+}
+
+/// The text of a value: short, or long enough to lie outside of its page.
+fn text(value: u64) -> String {
+    let long = [10, 10, 30, 30, 100, 400, 3000, 20_000][(value.wrapping_mul(0x9E37_79B9) >> 8) as usize % 8];
+    let letter = char::from(b'a' + (value % 26) as u8);
+    let mut text = value.to_string();
+    text.extend(std::iter::repeat_n(letter, long));
+    text
+}
+
+/// The value of a row, whose text must be that value's.
+fn value_of(row: &RowView<'_>, key: u64) -> u64 {
+    let ValueRef::UInt64(value) = row.value(1).unwrap() else { panic!("no value") };
+    assert_eq!(row.value(0).unwrap(), ValueRef::UInt64(key), "a row of another key");
+    assert_eq!(row.str(2).unwrap(), Some(text(value).as_str()), "the row of value {value} is not whole");
+    value
+}
+
+/// Whether a call's outcome is unknown because its connection ended.
+fn is_lost(error: &ClientError) -> bool {
+    match error {
+        ClientError::Link(LinkError::TimedOut(_)) => panic!("a server that is there did not answer: {error}"),
+        ClientError::Link(_) | ClientError::Partly { .. } => true,
+        _ => false,
+    }
+}
+
+fn is_refused(error: &ClientError, with: FaultCode) -> bool {
+    matches!(error, ClientError::Refused { code, .. } if *code == with)
+}
+
+impl Caller {
+    pub fn new(world: &World, provider: Arc<dyn Provider>, number: usize, load: Load) -> Caller {
+        let chance = world.chance(&format!("client {number}"));
+        let (world, client, tables) = (world.clone(), None, BTreeMap::new());
+        Caller { world, provider, number, load, chance, client, tables, values: 0 }
+    }
+
+    /// Makes the calls of its load.
+    pub fn run(mut self) {
+        for _ in 0..self.load.calls {
+            if self.chance.one_in(8) {
+                self.world.clock().sleep(Duration::from_micros(self.chance.below(5000)));
+            }
+            if self.client.is_none() {
+                self.connect();
+            }
+            if let Err(error) = self.call() {
+                assert!(is_lost(&error), "client {}: {error}", self.number);
+                self.client = None;
+            }
+        }
+    }
+
+    fn connect(&mut self) {
+        let options = ClientOptions { blocks: 4, ..ClientOptions::default() };
+        while self.client.is_none() {
+            match Client::connect_with(self.provider.clone(), "tables", options) {
+                Ok(client) => self.client = Some(client),
+                Err(error) => {
+                    assert!(is_lost(&error), "client {}: {error}", self.number);
+                    self.world.clock().sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn client(&mut self) -> &mut Client {
+        self.client.as_mut().expect("it was connected before the call")
+    }
+
+    fn begin(&self, calls: &[(Subject, Call)]) -> Vec<usize> {
+        self.load.history.begin(self.number, calls)
+    }
+
+    fn end(&self, calls: &[usize], answers: &[Answer]) {
+        self.load.history.end(calls, answers);
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.values += 1;
+        self.values << 8 | self.number as u64
+    }
+
+    fn call(&mut self) -> Result<(), ClientError> {
+        match self.chance.below(32) {
+            0 => self.create(),
+            1 => self.drop_table(),
+            2 => self.describe(),
+            kind => {
+                let name = if kind < 6 { OTHERS[self.chance.below(2) as usize] } else { MAIN };
+                let Some(table) = self.table(name)? else { return Ok(()) };
+                let done = match kind {
+                    3..16 => self.put(&table),
+                    16..20 => self.delete(&table),
+                    20..27 => self.get(&table),
+                    _ => self.scan(&table),
+                };
+                if done.as_ref().is_err_and(|error| is_refused(error, FaultCode::UnknownTable)) {
+                    self.tables.remove(name);
+                    return Ok(());
+                }
+                done
+            }
+        }
+    }
+
+    /// The table of a name; where it does not know it, it looks it up.
+    fn table(&mut self, name: &'static str) -> Result<Option<RemoteTable>, ClientError> {
+        if let Some(table) = self.tables.get(name) {
+            return Ok(Some(table.clone()));
+        }
+        if name != MAIN {
+            self.describe_name(name)?;
+            return Ok(self.tables.get(name).cloned());
+        }
+        let table = match self.client().create_table(MAIN, &schema()) {
+            Err(error) if is_refused(&error, FaultCode::TableExists) => self.client().table(MAIN)?,
+            table => table?,
+        };
+        self.tables.insert(MAIN, table.clone());
+        Ok(Some(table))
+    }
+
+    fn create(&mut self) -> Result<(), ClientError> {
+        let name = OTHERS[self.chance.below(2) as usize];
+        let call = self.begin(&[(Subject::Name(name), Call::Create)]);
+        match self.client().create_table(name, &schema()) {
+            Ok(table) => {
+                self.end(&call, &[Answer(true, None)]);
+                self.tables.insert(name, table);
+            }
+            Err(error) if is_refused(&error, FaultCode::TableExists) => self.end(&call, &[Answer(false, None)]),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn drop_table(&mut self) -> Result<(), ClientError> {
+        let name = OTHERS[self.chance.below(2) as usize];
+        let call = self.begin(&[(Subject::Name(name), Call::Drop)]);
+        match self.client().drop_table(name) {
+            Ok(()) => self.end(&call, &[Answer(true, None)]),
+            Err(error) if is_refused(&error, FaultCode::UnknownTable) => self.end(&call, &[Answer(false, None)]),
+            Err(error) => return Err(error),
+        }
+        self.tables.remove(name);
+        Ok(())
+    }
+
+    fn describe(&mut self) -> Result<(), ClientError> {
+        let name = OTHERS[self.chance.below(2) as usize];
+        self.describe_name(name)
+    }
+
+    fn describe_name(&mut self, name: &'static str) -> Result<(), ClientError> {
+        let call = self.begin(&[(Subject::Name(name), Call::Describe)]);
+        match self.client().table(name) {
+            Ok(table) => {
+                self.end(&call, &[Answer(true, None)]);
+                self.tables.insert(name, table);
+            }
+            Err(error) if is_refused(&error, FaultCode::UnknownTable) => self.end(&call, &[Answer(false, None)]),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let mode = [PutMode::Upsert, PutMode::Insert, PutMode::Update][self.chance.below(3) as usize];
+        let rows = if self.chance.one_in(3) { 2 + self.chance.below(5) } else { 1 };
+        let mut batch = table.batch();
+        let mut calls = Vec::new();
+        for _ in 0..rows {
+            let (key, value) = (self.chance.below(self.load.keys), self.fresh());
+            batch.push(&[ValueRef::UInt64(key), ValueRef::UInt64(value), ValueRef::Utf8(&text(value))])?;
+            let call = match mode {
+                PutMode::Upsert if rows == 1 => Call::Upsert(value),
+                PutMode::Upsert => Call::UpsertAmong(value),
+                PutMode::Insert => Call::Insert(value),
+                PutMode::Update => Call::Update(value),
+            };
+            calls.push((Subject::Row(table.info().id, key), call));
+        }
+        let begun = self.begin(&calls);
+        let applied = self.client().put(table, mode, &batch).inspect_err(|error| self.void(error, &begun))?;
+        assert_eq!(u64::from(applied.rows), rows, "rows that were not looked at: {applied:?}");
+        let answer = |row: u32| match applied.failed.iter().find(|(at, _)| *at == row) {
+            Some((_, code)) => {
+                let expected = if mode == PutMode::Insert { FaultCode::Duplicate } else { FaultCode::NotFound };
+                assert_eq!(*code, expected, "{applied:?}");
+                Answer(false, None)
+            }
+            None => Answer(if mode == PutMode::Upsert && rows == 1 { applied.replaced == 1 } else { true }, None),
+        };
+        let answers: Vec<Answer> = (0..rows as u32).map(answer).collect();
+        self.end(&begun, &answers);
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let key = self.chance.below(self.load.keys);
+        let begun = self.begin(&[(Subject::Row(table.info().id, key), Call::Delete)]);
+        let deleted = self.client().delete(table, &[ValueRef::UInt64(key)]);
+        let deleted = deleted.inspect_err(|error| self.void(error, &begun))?;
+        self.end(&begun, &[Answer(deleted, None)]);
+        Ok(())
+    }
+
+    fn get(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let key = self.chance.below(self.load.keys);
+        let begun = self.begin(&[(Subject::Row(table.info().id, key), Call::Read)]);
+        let row = self.client().get(table, &[ValueRef::UInt64(key)]);
+        let row = row.inspect_err(|error| self.void(error, &begun))?;
+        let value = row.map(|row| value_of(&row.view(), key));
+        self.end(&begun, &[Answer(value.is_some(), value)]);
+        Ok(())
+    }
+
+    fn scan(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let keys = self.load.keys;
+        let (from, to) = match self.chance.one_in(2) {
+            true => (0, keys),
+            false => (self.chance.below(keys), 1 + self.chance.below(keys)),
+        };
+        let mode = [MODES[0], MODES[1], MODES[2], Mode::Auto][self.chance.below(4) as usize];
+        let read = |key| (Subject::Row(table.info().id, key), Call::Read);
+        let begun = self.begin(&(from..to).map(read).collect::<Vec<_>>());
+        let found = read_range(self.client(), table, from, to, mode);
+        let found = found.inspect_err(|error| self.void(error, &begun))?;
+        let answer = |key| Answer(found.contains_key(&key), found.get(&key).copied());
+        self.end(&begun, &(from..to).map(answer).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// A table that was dropped has no rows whose calls could be explained.
+    fn void(&self, error: &ClientError, begun: &[usize]) {
+        if is_refused(error, FaultCode::UnknownTable) {
+            self.load.history.void(begun);
+        }
+    }
+}
+
+/// The rows of a range, which must come in ascending order.
+fn read_range(
+    client: &mut Client,
+    table: &RemoteTable,
+    from: u64,
+    to: u64,
+    mode: Mode,
+) -> Result<BTreeMap<u64, u64>, ClientError> {
+    let (from_key, to_key) = ([ValueRef::UInt64(from)], [ValueRef::UInt64(to)]);
+    let (from, to) = (Bound::Included(&from_key[..]), Bound::Excluded(&to_key[..]));
+    let mut scan = client.scan(table, &ScanOptions { mode, from, to, ..ScanOptions::default() })?;
+    let mut found = BTreeMap::new();
+    while let Some(block) = scan.next_block()? {
+        for row in block.rows() {
+            let ValueRef::UInt64(key) = row.value(0)? else { panic!("no key") };
+            assert!(found.last_key_value().is_none_or(|(last, _)| *last < key), "{key} is out of order in a scan");
+            found.insert(key, value_of(&row, key));
+        }
+    }
+    Ok(found)
+}

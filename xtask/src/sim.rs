@@ -1,0 +1,301 @@
+//! `cargo xtask sim`: the systems' simulations, over many seeds.
+//!
+//! A simulation is a test target called `sim` with a test `asked`, which runs the seeds of the variable
+//! `OVERSIDE_SIM_SEEDS` and prints a line for each. A killed process of a simulated world leaves its
+//! threads behind, so each process of ours runs a few seeds and ends.
+//!
+//! `--mutants` builds with `--cfg mutants`. Then `mutant("name")` in shipped code plants a fault, when the
+//! environment asks for its name, and some seed must find each.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::syntax;
+use crate::tree::Tree;
+
+pub const HELP: &str = "usage: cargo xtask sim [--seeds N | --seed S [--history FILE]] [--from S] [--mutants]
+Runs the simulations with N seeds (300; with --mutants at most 1,000) from S (0) on, or with one seed.
+--history writes what the clients of that seed asked and heard, a line of JSON a call.
+--mutants plants each fault of the shipped code in turn, and fails when no seed finds it.";
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    seeds: Range<u64>,
+    history: Option<PathBuf>,
+    mutants: bool,
+}
+
+impl Asked {
+    /// None when the arguments mean nothing.
+    pub fn parse(arguments: &[&str]) -> Option<Self> {
+        let (mut count, mut from, mut seed, mut history, mut mutants) = (None, 0, None, None, false);
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--seeds" => count = Some(arguments.next()?.parse::<u64>().ok()?),
+                "--from" => from = arguments.next()?.parse::<u64>().ok()?,
+                "--seed" => seed = Some(arguments.next()?.parse::<u64>().ok()?),
+                "--history" => history = Some(PathBuf::from(arguments.next()?)),
+                "--mutants" => mutants = true,
+                _ => return None,
+            }
+        }
+        let seeds = match (seed, count) {
+            (Some(seed), None) => seed..seed.checked_add(1)?,
+            (None, count) => from..from.checked_add(count.unwrap_or(if mutants { 1000 } else { 300 }))?,
+            _ => return None,
+        };
+        (history.is_none() || seed.is_some()).then_some(Self { seeds, history, mutants })
+    }
+}
+
+/// A system's simulation.
+#[derive(Clone, Debug)]
+struct Suite {
+    package: String,
+    program: PathBuf,
+}
+
+/// A seed's line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    Held { seed: u64, trace: String },
+    Failed { seed: u64, why: String },
+}
+
+/// Runs what was asked for; fails when a seed fails, or a mutant is not found.
+pub fn run(root: &Path, asked: &Asked) -> Result<()> {
+    let suites = build(root, asked.mutants)?;
+    if asked.mutants {
+        return find_mutants(root, &suites, asked.seeds.clone());
+    }
+    let mut failed = 0;
+    for suite in &suites {
+        let begun = Instant::now();
+        let environment = asked.history.iter().map(|path| ("OVERSIDE_SIM_HISTORY", path.display().to_string()));
+        let lines = over(suite, asked.seeds.clone(), &environment.collect::<Vec<_>>(), false)?;
+        let hash = lines.iter().fold(0u64, |hash, line| match line {
+            Line::Held { trace, .. } => hash.rotate_left(7) ^ u64::from_str_radix(trace, 16).unwrap_or(0),
+            Line::Failed { .. } => hash.rotate_left(7),
+        });
+        for line in &lines {
+            if let Line::Failed { seed, why } = line {
+                failed += 1;
+                println!("FAILED: {} with seed {seed}: {why}\n  again: cargo xtask sim --seed {seed}", suite.package);
+            }
+        }
+        let took = begun.elapsed().as_secs_f64();
+        println!("sim {}: {} seeds in {took:.1} s, trace {hash:016x}", suite.package, lines.len());
+    }
+    if failed > 0 {
+        bail!("{failed} seeds failed");
+    }
+    Ok(())
+}
+
+/// Every fault that is planted in shipped code is found by a seed.
+fn find_mutants(root: &Path, suites: &[Suite], seeds: Range<u64>) -> Result<()> {
+    let names = planted(&Tree::load(root)?);
+    if names.is_empty() {
+        bail!("no fault is planted: shipped code says `mutant(\"name\")` nowhere");
+    }
+    let mut missed = Vec::new();
+    for name in names {
+        let begun = Instant::now();
+        let mut found = None;
+        for suite in suites {
+            let environment = [("OVERSIDE_MUTANT", name.clone())];
+            let lines = over(suite, seeds.clone(), &environment, true)?;
+            found = lines.into_iter().find_map(|line| match line {
+                Line::Failed { seed, why } => Some((suite.package.clone(), seed, why)),
+                Line::Held { .. } => None,
+            });
+            if found.is_some() {
+                break;
+            }
+        }
+        let took = begun.elapsed().as_secs_f64();
+        match found {
+            Some((package, seed, why)) => {
+                let why = why.lines().next().unwrap_or_default();
+                println!("mutant {name}: found by {package} with seed {seed} ({took:.1} s): {why:.160}");
+            }
+            None => {
+                println!("mutant {name}: NOT FOUND within {} seeds ({took:.1} s)", seeds.end - seeds.start);
+                missed.push(name);
+            }
+        }
+    }
+    if !missed.is_empty() {
+        bail!("no seed finds: {}", missed.join(", "));
+    }
+    Ok(())
+}
+
+/// The names of the faults in shipped code.
+fn planted(tree: &Tree) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for source in &tree.sources {
+        for at in syntax::words(&source.code, "mutant") {
+            let shipped = source.path.contains("/src/") && source.is_shipped(source.line_of(at));
+            let name = source.text[at..].strip_prefix("mutant(\"").and_then(|rest| rest.split('"').next());
+            names.extend(name.filter(|_| shipped).map(str::to_owned));
+        }
+    }
+    names
+}
+
+/// Compiles every package's test target `sim`.
+fn build(root: &Path, mutants: bool) -> Result<Vec<Suite>> {
+    let mut packages = Vec::new();
+    for package in Tree::load(root)?.packages {
+        if package.targets.iter().any(|target| ROOTS.iter().any(|root| target.root.ends_with(root))) {
+            packages.push(package.name);
+        }
+    }
+    let mut suites = Vec::new();
+    for package in packages {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["test", "--quiet", "--no-run", "--message-format=json", "--package", &package, "--test", "sim"]);
+        if mutants {
+            // Beside the usual build, which stays as it is.
+            cargo.env("RUSTFLAGS", "--cfg mutants").env("CARGO_TARGET_DIR", crate::target(root).join("mutants"));
+        }
+        let built = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+        if !built.status.success() {
+            bail!("the simulation of {package} does not compile");
+        }
+        let program = String::from_utf8_lossy(&built.stdout).lines().rev().find_map(|line| {
+            let message: serde_json::Value = serde_json::from_str(line).ok()?;
+            let of_test = message["target"]["name"] == "sim";
+            message["executable"].as_str().filter(|_| of_test).map(PathBuf::from)
+        });
+        let program = program.with_context(|| format!("cargo names no program for the simulation of {package}"))?;
+        suites.push(Suite { package, program });
+    }
+    Ok(suites)
+}
+
+/// Runs seeds, some in each process, as many processes as there are processors; until one fails, where
+/// that is enough.
+fn over(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)], until_failed: bool) -> Result<Vec<Line>> {
+    let batches: Vec<Range<u64>> = (seeds.start..seeds.end)
+        .step_by(SEEDS_AT_ONCE as usize)
+        .map(|from| from..(from + SEEDS_AT_ONCE).min(seeds.end))
+        .collect();
+    let (next, stop, lines) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcomes: Vec<Result<()>> = std::thread::scope(|scope| {
+        let work = || {
+            while !stop.load(Ordering::Relaxed) {
+                let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let told = batch_of(suite, batch.clone(), environment)?;
+                let failed = told.iter().any(|line| matches!(line, Line::Failed { .. }));
+                stop.fetch_or(until_failed && failed, Ordering::Relaxed);
+                lines.lock().unwrap_or_else(|e| e.into_inner()).extend(told);
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = (0..processors.min(batches.len())).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    outcomes.into_iter().collect::<Result<()>>()?;
+    let mut lines = lines.into_inner().unwrap_or_else(|e| e.into_inner());
+    lines.sort_by_key(Line::seed);
+    Ok(lines)
+}
+
+/// Runs a few seeds in a process of their own.
+fn batch_of(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)]) -> Result<Vec<Line>> {
+    let mut program = Command::new(&suite.program);
+    program.args(["--exact", "asked", "--ignored", "--nocapture"]).env("RUST_BACKTRACE", "0");
+    program.env("OVERSIDE_SIM_SEEDS", format!("{}..{}", seeds.start, seeds.end));
+    program.envs(environment.iter().map(|(name, value)| (name, value)));
+    let ended = program.output().with_context(|| format!("cannot start {}", suite.program.display()))?;
+    let mut lines = parse(&String::from_utf8_lossy(&ended.stdout));
+    let missing = seeds.start + lines.len() as u64;
+    if missing < seeds.end {
+        let mut why = format!("the process ended with {}", ended.status);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        said.lines().rev().take(8).for_each(|line| {
+            let _ = write!(why, "\n    {line}");
+        });
+        lines.push(Line::Failed { seed: missing, why });
+    }
+    Ok(lines)
+}
+
+/// The lines of seeds; what is indented belongs to the line before.
+fn parse(said: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for text in said.lines() {
+        if let (Some(Line::Failed { why, .. }), true) = (lines.last_mut(), text.starts_with("    ")) {
+            let _ = write!(why, "\n{text}");
+        }
+        let Some((seed, rest)) = text.strip_prefix("seed ").and_then(|rest| rest.split_once(' ')) else { continue };
+        let Ok(seed) = seed.parse() else { continue };
+        if let Some(trace) = rest.strip_prefix("trace ") {
+            lines.push(Line::Held { seed, trace: trace.trim().to_owned() });
+        } else if let Some(why) = rest.strip_prefix("FAILS: ") {
+            lines.push(Line::Failed { seed, why: why.to_owned() });
+        }
+    }
+    lines
+}
+
+impl Line {
+    fn seed(&self) -> u64 {
+        match self {
+            Line::Held { seed, .. } | Line::Failed { seed, .. } => *seed,
+        }
+    }
+}
+
+/// The root of a package's simulation.
+const ROOTS: [&str; 2] = ["/tests/sim/main.rs", "/tests/sim.rs"];
+/// Seeds that one process runs: what killed processes of their worlds leave behind goes with it.
+const SEEDS_AT_ONCE: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::planted as planted_tree;
+
+    #[test]
+    fn arguments_mean_seeds() {
+        let seeds = |arguments: &[&str]| Asked::parse(arguments).map(|asked| asked.seeds);
+        assert_eq!(seeds(&[]), Some(0..300));
+        assert_eq!(seeds(&["--seeds", "20", "--from", "7"]), Some(7..27));
+        assert_eq!(seeds(&["--seed", "5", "--history", "h"]), Some(5..6));
+        assert_eq!(seeds(&["--mutants"]), Some(0..1000));
+        assert_eq!(seeds(&["--seed", "5", "--seeds", "3"]), None);
+        assert_eq!(seeds(&["--history", "h"]), None);
+        assert_eq!(seeds(&["7"]), None);
+    }
+
+    #[test]
+    fn lines_are_told_from_what_a_test_says() {
+        let said =
+            "\nrunning 1 test\nseed 3 trace 00ff\nseed 4 FAILS: no order\n    1 to 2\n    3\ntest asked ... ok\n";
+        let held = Line::Held { seed: 3, trace: "00ff".into() };
+        let failed = Line::Failed { seed: 4, why: "no order\n    1 to 2\n    3".into() };
+        assert_eq!(parse(said), [held, failed]);
+    }
+
+    #[test]
+    fn faults_are_those_of_shipped_code() {
+        let shipped = "fn a() { if mutant(\"floor-ignored\") { b(); } }\n// mutant(\"comment\")\n\
+                       #[cfg(test)]\nmod tests { fn t() { mutant(\"tested\"); } }\n";
+        let tree = planted_tree::tree(&[("crates/log/src/log.rs", shipped), ("crates/log/tests/sim.rs", shipped)]);
+        assert_eq!(planted(&tree), BTreeSet::from(["floor-ignored".to_owned()]));
+    }
+}
