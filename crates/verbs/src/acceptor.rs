@@ -356,7 +356,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Peer, SystemClock};
+    use crate::{Instance, Peer, SystemClock};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -393,7 +393,7 @@ mod tests {
         }
 
         fn link(&mut self, guest: OwnedFd) -> Result<Link, String> {
-            Ok(Link::new(Peer { pid: None, uid: None, description: String::new() }, guest))
+            Ok(Instance::new(None).link(0, Peer { pid: None, uid: None, description: String::new() }, guest))
         }
     }
 

@@ -179,6 +179,23 @@ pub struct RawCompletion {
     pub lending: Lending,
 }
 
+impl RawCompletion {
+    /// Of no request: for places that a port reports to.
+    pub const NONE: Self = Self::new(u32::MAX, None, Opcode::Send, Status::Flushed);
+
+    /// Of a request that moved no byte.
+    #[inline]
+    pub const fn new(slot: u32, qp: Option<QpIndex>, opcode: Opcode, status: Status) -> Self {
+        Self { slot, qp, opcode, status, bytes: 0, immediate: None, value: 0, lending: Lending::No }
+    }
+
+    /// The same with a message.
+    #[inline]
+    pub const fn with(self, bytes: u64, immediate: Option<u32>) -> Self {
+        Self { bytes, immediate, ..self }
+    }
+}
+
 /// What a completion says of loans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lending {

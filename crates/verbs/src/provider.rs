@@ -96,25 +96,9 @@ pub trait Listener: Send + fmt::Debug {
 pub struct Link {
     /// Who is at the other end.
     pub peer: Peer,
-    inner: Box<dyn Any + Send>,
-}
-
-impl Link {
-    /// A provider's own half of a connection, to be taken back by its port.
-    pub fn new(peer: Peer, inner: impl Any + Send) -> Self {
-        Self { peer, inner: Box::new(inner) }
-    }
-
-    /// What the provider put in.
-    ///
-    /// # Errors
-    /// [`VerbsError::Unsupported`] when the link is another provider's.
-    pub fn into_inner<T: Any>(self) -> Result<T, VerbsError> {
-        self.inner
-            .downcast::<T>()
-            .map(|inner| *inner)
-            .map_err(|_| VerbsError::Unsupported("a link of another provider"))
-    }
+    pub(crate) provider: u64,
+    pub(crate) domain: u64,
+    pub(crate) inner: Box<dyn Any + Send>,
 }
 
 impl fmt::Debug for Link {

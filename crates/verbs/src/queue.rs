@@ -12,14 +12,12 @@ use smallvec::SmallVec;
 
 use crate::VerbsError;
 use crate::clock::Clock;
-use crate::port::{
-    Lending, Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork,
-};
+use crate::port::{Payload, Port, PortEvent, RawBuffer, RawCompletion, RawReceive, RawRequest, RawWork};
 use crate::provider::Link;
 use crate::reported::complete_all;
 use crate::slots::{QUEUE_PAIRS_MAX, QueuePairs, Receiving, Slots};
 use crate::spin::Spin;
-use crate::work::{Opcode, QueuePair, Status, WorkCompletion, WorkRequest};
+use crate::work::{QueuePair, WorkCompletion, WorkRequest};
 
 /// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
 ///
@@ -54,7 +52,7 @@ impl CompletionQueue {
             pairs: QueuePairs::default(),
             signal_every: SIGNAL_EVERY,
             spin: Spin::new(SPIN),
-            raw: vec![NO_COMPLETION; POLL_BATCH],
+            raw: vec![RawCompletion::NONE; POLL_BATCH],
             sleeps: 0,
             spun: Duration::ZERO,
             poll_takes: Duration::ZERO,
@@ -70,7 +68,7 @@ impl CompletionQueue {
     /// How many completions one [`poll`](Self::poll) takes at most (32 unless set). Where the receiver
     /// moves the bytes, a small batch finds them in the nearest cache when it looks at them.
     pub fn set_batch(&mut self, completions: usize) {
-        self.raw = vec![NO_COMPLETION; completions.max(1)];
+        self.raw = vec![RawCompletion::NONE; completions.max(1)];
     }
 
     /// How many unsignalled requests of a queue pair go by before the queue asks for a report itself (16 unless set, and at
@@ -557,16 +555,6 @@ impl std::fmt::Debug for CompletionQueue {
     }
 }
 
-const NO_COMPLETION: RawCompletion = RawCompletion {
-    slot: u32::MAX,
-    qp: None::<QpIndex>,
-    opcode: Opcode::Send,
-    status: Status::Flushed,
-    bytes: 0,
-    immediate: None,
-    value: 0,
-    lending: Lending::No,
-};
 /// Requests handed to the provider at once.
 const POST_CHUNK: usize = 16;
 /// Completions taken from the provider at once, unless set.

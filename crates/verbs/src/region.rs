@@ -51,6 +51,11 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
+    /// Whether peers may change the memory.
+    pub const fn writes(self) -> bool {
+        self.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0
+    }
+
     /// As a byte, for a wire.
     pub const fn bits(self) -> u8 {
         self.0

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::VerbsError;
@@ -67,6 +67,40 @@ impl Watch {
 impl AsFd for Watch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+/// An eventfd: readable from `notify` to `drain`.
+#[derive(Debug)]
+pub struct Signal {
+    eventfd: OwnedFd,
+}
+
+impl Signal {
+    /// Not readable yet.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn new() -> Result<Self, VerbsError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map(|eventfd| Self { eventfd }).map_err(|e| failed("eventfd", e))
+    }
+
+    /// Makes it readable.
+    pub fn notify(&self) {
+        // A full counter is readable already.
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable.
+    pub fn drain(&self) {
+        let _ = rustix::io::read(&self.eventfd, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
     }
 }
 

@@ -12,7 +12,8 @@ use overside_verbs::declared::DeclareError;
 use overside_verbs::port::{Lending, Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
 use overside_verbs::probe::{Act, Area, Data, Probe, Request};
 use overside_verbs::{
-    CompletionQueue, Link, Opcode, Peer, QueuePair, Readable, Remote, RemoteToken, Status, VerbsError, WorkRequest,
+    CompletionQueue, Instance, Link, Opcode, Peer, QueuePair, Readable, Remote, RemoteToken, Status, VerbsError,
+    WorkRequest,
 };
 
 /// Slots whose end the next polls report.
@@ -94,7 +95,7 @@ fn queue_with_ends() -> (CompletionQueue, QueuePair, Ends) {
 }
 
 fn link() -> Link {
-    Link::new(Peer { pid: None, uid: None, description: String::new() }, ())
+    Instance::new(None).link(0, Peer { pid: None, uid: None, description: String::new() }, ())
 }
 
 /// What a user gives to be held is the user's, and so is its end.

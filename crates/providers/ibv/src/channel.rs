@@ -2,12 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use core::net::SocketAddr;
-use overside_verbs::VerbsError;
 use overside_verbs::handshake::{Keys, TAG_BYTES, same, tag};
-use overside_verbs::watch::failed;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::messages::{BYTES, Message};
 
@@ -108,13 +105,6 @@ impl AsFd for SideChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// A TCP socket that never blocks.
-pub(crate) fn socket(address: &SocketAddr) -> Result<OwnedFd, VerbsError> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(|e| failed("socket", e))
 }
 
 /// What a peer leaves unread ends the connection beyond this: all that is ever said is a few messages.

@@ -10,7 +10,7 @@ use crate::ffi::{
 };
 use crate::objects::{Cq, refused};
 use crate::provider::Shared;
-use crate::registry::Failed;
+use crate::registry::Letter;
 use crate::status;
 
 /// Polled, or announced on a descriptor once it has been armed.
@@ -111,13 +111,13 @@ impl Completions {
             let failed = match event.event_type {
                 // SAFETY: [ibv-object] until it is acknowledged, the queue pair that an event names is not freed.
                 kind @ (IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR) => unsafe {
-                    Some(Failed::Pair((*event.element.cast::<ibv_qp>()).qp_num, status::event(kind)))
+                    Some(Letter::Pair((*event.element.cast::<ibv_qp>()).qp_num, status::event(kind)))
                 },
-                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Some(Failed::Queue(event.element.addr())),
-                IBV_EVENT_DEVICE_FATAL => Some(Failed::Device),
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Some(Letter::Queue(event.element.addr())),
+                IBV_EVENT_DEVICE_FATAL => Some(Letter::Device),
                 _ => None,
             };
-            failed.into_iter().for_each(|failed| shared.registry.announce(failed));
+            failed.into_iter().for_each(|failed| shared.registry.announce(|| failed));
             // SAFETY: [ibv-object] once for each event.
             unsafe { (context.library.ibv_ack_async_event)(&mut event) };
         }

@@ -8,7 +8,7 @@
 //! through the device.
 //!
 //! In the order in which a message meets them: [`devices`] and `library` (what there is), `provider` and `limits` (what it can
-//! do), `registry` and `token` (what may be touched, and by which key), `listener`, `handshake`, `channel` and
+//! do), `registry` and `token` (what may be touched, and by which key), `handshake`, `channel` and
 //! `messages` (the side channel), `port` and `pair` (completion queue and queue pair), `translate` (a request in the device's
 //! words), `bounce` (memory that is not registered), `status` (how it ends).
 //!
@@ -29,14 +29,12 @@ mod completions;
 #[cfg(test)]
 mod corpus;
 mod device;
-mod endpoint;
 mod ffi;
 mod handshake;
 #[cfg(test)]
 mod header;
 mod library;
 mod limits;
-mod listener;
 mod messages;
 mod objects;
 mod pair;

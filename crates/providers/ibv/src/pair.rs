@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 
-use overside_verbs::port::{Lending, QpIndex, RawCompletion};
+use overside_verbs::port::{QpIndex, RawCompletion};
 use overside_verbs::{Opcode, Status, VerbsError};
 
 use crate::bounce::{Block, Bounce};
@@ -483,16 +483,8 @@ pub(crate) fn connect(
 
 impl Sent {
     fn report(&self, index: QpIndex, status: Status, value: u64) -> RawCompletion {
-        RawCompletion {
-            slot: self.slot,
-            qp: Some(index),
-            opcode: self.opcode,
-            status,
-            bytes: self.bytes,
-            immediate: None,
-            value,
-            lending: Lending::No,
-        }
+        let report = RawCompletion::new(self.slot, Some(index), self.opcode, status);
+        RawCompletion { bytes: self.bytes, value, ..report }
     }
 }
 

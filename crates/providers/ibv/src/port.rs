@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_verbs::ByNumber;
+use overside_verbs::pairs::{Pairs, Reports, post_each};
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
 use overside_verbs::watch::Watch;
-use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError, random};
+use overside_verbs::{Link, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError, random};
 
 use crate::bounce::Bounce;
 use crate::channel::Incoming;
@@ -21,7 +22,7 @@ use crate::pair::{Chain, OWN, Pair, Parts, SHARED, parts_of};
 use crate::process::Ended;
 use crate::provider::Shared;
 use crate::receives::{self, Receives};
-use crate::registry::{Failed, Letters, Mail};
+use crate::registry::{Letter, Mailbox};
 use crate::segments::Segments;
 use crate::status::{self, Fate};
 use crate::translate::Translator;
@@ -30,7 +31,7 @@ use crate::translate::Translator;
 #[derive(Debug)]
 pub(crate) struct IbvPort {
     // In the order in which they end: queue pairs, then the queues that they use, then what those are made in.
-    pairs: Vec<Option<Box<Pair>>>,
+    pairs: Pairs<Pair>,
     receives: Receives,
     completions: Completions,
     bounce: Bounce,
@@ -40,15 +41,14 @@ pub(crate) struct IbvPort {
     domain: u64,
     depth: usize,
     watch: Watch,
-    mail: Arc<Mail>,
+    mail: Arc<Mailbox>,
     /// Which queue pair has a serial, and which a number of the device's.
     by_serial: ByNumber<u32>,
     by_number: ByNumber<u32>,
     serial: u32,
     /// Sends accepted, ever.
     sends: u64,
-    done: VecDeque<RawCompletion>,
-    events: VecDeque<PortEvent>,
+    reports: Reports,
     /// Queue pairs that must end, and why.
     endings: VecDeque<(u32, Fate)>,
     chain: Chain,
@@ -63,16 +63,17 @@ impl IbvPort {
         domain: &ProtectionDomain,
         options: PortOptions,
     ) -> Result<Self, VerbsError> {
-        let (hardware, mail) = shared.registry.open_port(domain.id())?;
+        let mail = shared.registry.open_port(domain)?;
+        let hardware = shared.registry.domain(domain.id(), |hardware, _| Ok(hardware.clone()))?;
         let depth = options.depth.clamp(2, shared.limits.depth_max);
         let receives = Receives::new(&hardware, options.shared_receives.min(shared.limits.shared_receives_max))?;
         let completions = Completions::new(&shared, receives.shared_max(), PAIRS_AT_FIRST * 2 * depth)?;
         let watch = Watch::new()?;
         watch.add(completions.fd(), COMPLETIONS)?;
         watch.add(shared.device.context.events(), DEVICE)?;
-        watch.add(mail.bell(), MAIL)?;
+        watch.add(&*mail, MAIL)?;
         Ok(Self {
-            pairs: Vec::new(),
+            pairs: Pairs::default(),
             receives,
             completions,
             bounce: Bounce::new(hardware.clone()),
@@ -86,8 +87,7 @@ impl IbvPort {
             by_number: ByNumber::default(),
             serial: 0,
             sends: 0,
-            done: VecDeque::new(),
-            events: VecDeque::new(),
+            reports: Reports::default(),
             endings: VecDeque::new(),
             chain: Chain::default(),
             ready: Vec::new(),
@@ -98,7 +98,7 @@ impl IbvPort {
     }
 
     fn pair(&mut self, index: u32) -> Option<&mut Pair> {
-        self.pairs.get_mut(index as usize)?.as_deref_mut().filter(|pair| pair.fate.is_none())
+        self.pairs.get_mut(index).filter(|pair| pair.fate.is_none())
     }
 
     /// Takes completions from the device, at most a batch; returns how many there were.
@@ -116,19 +116,19 @@ impl IbvPort {
             return;
         }
         let Some(index) = self.by_serial.get(&serial).copied() else { return };
-        let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { return };
+        let Some(pair) = self.pairs.get_mut(index) else { return };
         let mut end = None;
         if let Some((status, fate)) = status::sent(wc.status, pair.is_message(slot)) {
             // An answer of the peer's that came after our end tells more than that end.
             end = Some(if status == Status::Flushed { pair.flushed() } else { status });
             self.endings.extend(fate.map(|fate| (index, fate)));
         }
-        pair.ended(slot, end, &mut self.bounce, &mut self.done);
+        pair.ended(slot, end, &mut self.bounce, &mut self.reports.done);
     }
 
     fn received(&mut self, wc: &ibv_wc, serial: u32, slot: u32) {
         let index = if serial == 0 { self.by_number.get(&wc.qp_num) } else { self.by_serial.get(&serial) }.copied();
-        let pair = index.and_then(|index| self.pairs.get_mut(index as usize)?.as_deref_mut());
+        let pair = index.and_then(|index| self.pairs.get_mut(index));
         let (mut qp, mut fate, mut known) = (None, None, None);
         if let Some(pair) = pair {
             (qp, fate) = (Some(pair.index), pair.fate);
@@ -146,7 +146,7 @@ impl IbvPort {
             report.status = if status == Status::Flushed { fate.unwrap_or(Fate::Closed).pending() } else { status };
             self.endings.extend(index.zip(ends));
         }
-        self.done.push_back(report);
+        self.reports.done.push_back(report);
     }
 
     /// Ends what must end.
@@ -155,7 +155,7 @@ impl IbvPort {
             self.end(index, fate, true);
         }
         if self.segments.ending() {
-            let oldest = self.pairs.iter().flatten().filter_map(|pair| pair.oldest()).min();
+            let oldest = self.pairs.iter().filter_map(|pair| pair.oldest()).min();
             self.segments.let_go(oldest.unwrap_or(self.sends));
         }
     }
@@ -168,8 +168,8 @@ impl IbvPort {
         pair.stop();
         // What had completed counts, and so do receives of the shared queue that it had taken.
         while self.gather() == BATCH {}
-        let Self { pairs, watch, bounce, done, segments, by_serial, by_number, shared, .. } = self;
-        let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
+        let Self { pairs, watch, bounce, reports, segments, by_serial, by_number, shared, .. } = self;
+        let Some(pair) = pairs.get_mut(index) else { return };
         if fate != Fate::PeerDied {
             pair.channel.send(&crate::messages::Message::Close { fate: fate.byte() });
         }
@@ -177,19 +177,16 @@ impl IbvPort {
         pair.process.take().inspect(|process| watch.remove(process));
         by_serial.remove(&pair.serial);
         [OWN, SHARED].iter().filter_map(|which| pair.number(*which)).for_each(|number| _ = by_number.remove(&number));
-        pair.end(refused, bounce, done);
+        pair.end(refused, bounce, &mut reports.done);
         for (slot, segment) in std::mem::take(&mut pair.receives) {
             segments.returned(segment);
-            done.push_back(receives::flushed(slot, pair.index, fate.pending()));
+            let flushed = RawCompletion::new(slot, Some(pair.index), Opcode::Receive, fate.pending());
+            reports.done.push_back(flushed);
         }
         self.completions.returned(2 * self.depth);
-        shared.ours.ended();
+        shared.party.ended(1);
         if announced {
-            self.events.push_back(PortEvent::Disconnected {
-                queue_pair: QpIndex(index),
-                status: fate.status(),
-                reason: fate.reason().to_owned(),
-            });
+            self.reports.disconnected(index, fate.status(), fate.reason());
         }
     }
 
@@ -241,8 +238,8 @@ impl IbvPort {
     /// Once the peer has said which process it is: sees to it that its end is noticed.
     fn watch_process(&mut self, index: u32) {
         let Self { pairs, watch, endings, shared, .. } = self;
-        let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
-        let (Some(ours), Some(theirs)) = (&shared.ours.process, pair.said.process.take()) else { return };
+        let Some(pair) = pairs.get_mut(index) else { return };
+        let (Some(ours), Some(theirs)) = (&shared.process, pair.said.process.take()) else { return };
         match ours.watch(&theirs) {
             Ok(Some(process)) if watch.add(&process, FIRST_DEATH + u64::from(index)).is_ok() => {
                 pair.process = Some(process);
@@ -260,7 +257,7 @@ impl IbvPort {
 
     fn want_room(&mut self, index: u32) {
         let Self { pairs, watch, .. } = self;
-        let Some(Some(pair)) = pairs.get_mut(index as usize) else { return };
+        let Some(pair) = pairs.get_mut(index) else { return };
         if pair.fate.is_none() && pair.channel.blocked() != pair.wants_room {
             pair.wants_room = pair.channel.blocked();
             watch.want_room(&pair.channel, FIRST_PAIR + u64::from(index), pair.wants_room);
@@ -292,7 +289,7 @@ impl IbvPort {
 
     /// Enters the device's numbers of a queue pair.
     fn number(&mut self, index: u32) {
-        let Some(Some(pair)) = self.pairs.get(index as usize) else { return };
+        let Some(pair) = self.pairs.get(index) else { return };
         for number in [OWN, SHARED].into_iter().filter_map(|which| pair.number(which)) {
             self.by_number.insert(number, index);
         }
@@ -301,7 +298,7 @@ impl IbvPort {
     /// Hands to the device what may go now.
     fn launch(&mut self, index: u32) {
         let Self { pairs, chain, endings, .. } = self;
-        if let Some(Some(pair)) = pairs.get_mut(index as usize)
+        if let Some(pair) = pairs.get_mut(index)
             && let Err(fate) = pair.launch(chain)
         {
             endings.push_back((index, fate));
@@ -309,28 +306,27 @@ impl IbvPort {
     }
 
     fn read_mail(&mut self) {
-        let Some(Letters { gone, failed }) = self.mail.take() else { return };
-        gone.into_iter().for_each(|id| self.segments.end(id, self.sends));
-        for failed in failed {
-            match failed {
-                Failed::Pair(number, fate) => {
+        for letter in self.mail.take() {
+            match letter {
+                Letter::Gone(id) => self.segments.end(id, self.sends),
+                Letter::Pair(number, fate) => {
                     let Some(index) = self.by_number.get(&number).copied() else { continue };
                     // The device's own report says more, where there is one.
                     while self.gather() == BATCH {}
                     self.settle();
                     self.end(index, fate, true);
                 }
-                Failed::Queue(queue) if self.receives.is(queue) || self.completions.is(queue) => {
+                Letter::Queue(queue) if self.receives.is(queue) || self.completions.is(queue) => {
                     self.end_all(Fate::Malformed("the device has given up a queue that all connections share"), true);
                 }
-                Failed::Queue(_) => {}
-                Failed::Device => self.end_all(Fate::Malformed("the device has failed"), true),
+                Letter::Queue(_) => {}
+                Letter::Device => self.end_all(Fate::Malformed("the device has failed"), true),
             }
         }
     }
 
     fn end_all(&mut self, fate: Fate, announced: bool) {
-        (0..self.pairs.len() as u32).for_each(|index| self.end(index, fate, announced));
+        self.pairs.indexes().for_each(|index| self.end(index, fate, announced));
     }
 
     /// One request; false when there is no room for it now.
@@ -339,7 +335,7 @@ impl IbvPort {
     /// As [`Port::post`].
     unsafe fn post_one(&mut self, qp: QpIndex, raw: &RawRequest<'_>) -> Result<bool, VerbsError> {
         let Self { pairs, shared, segments, bounce, domain, sends, .. } = self;
-        let pair = pairs.get_mut(qp.0 as usize).and_then(|p| p.as_deref_mut()).ok_or(VerbsError::Closed)?;
+        let pair = pairs.get_mut(qp.0).ok_or(VerbsError::Closed)?;
         if pair.fate.is_some() {
             return Err(VerbsError::Closed);
         }
@@ -357,17 +353,9 @@ impl IbvPort {
         Ok(true)
     }
 
-    fn drain(&mut self, out: &mut [RawCompletion]) -> usize {
-        let count = self.done.len().min(out.len());
-        for (place, done) in out.iter_mut().zip(self.done.drain(..count)) {
-            *place = done;
-        }
-        count
-    }
-
     /// What waits for other requests to end, or for the peer.
     fn launch_parked(&mut self) {
-        for index in 0..self.pairs.len() as u32 {
+        for index in self.pairs.indexes() {
             if self.pair(index).is_some_and(|pair| pair.parked()) {
                 self.launch(index);
             }
@@ -379,15 +367,7 @@ impl IbvPort {
 // once, in order, and a report of success follows the device's own.
 unsafe impl Port for IbvPort {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
-        self.shared.check_fork()?;
-        let wire: Wire = link.into_inner()?;
-        if wire.provider != self.shared.ours.id || wire.domain != self.domain {
-            return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
-        }
-        let at = qp.0 as usize;
-        if self.pairs.len() <= at {
-            self.pairs.resize_with(at + 1, || None);
-        }
+        let wire: Wire = self.shared.party.instance().opened(self.domain, link)?;
         self.completions.make_room(2 * self.depth)?;
         let shares = self.receives.shared_max() > 0;
         let limits = &self.shared.limits;
@@ -408,41 +388,27 @@ unsafe impl Port for IbvPort {
             atomics: limits.atomics,
             shares,
             mode: if self.receives.any() { Mode::Shared } else { Mode::Undecided },
-            process: self.shared.ours.process,
+            process: self.shared.process,
         })?;
         self.watch.add(&pair.channel, FIRST_PAIR + u64::from(qp.0))?;
         self.by_serial.insert(pair.serial, qp.0);
-        self.pairs[at] = Some(Box::new(pair));
+        self.pairs.insert(qp, pair);
         self.number(qp.0);
-        self.shared.ours.opened();
+        self.shared.party.opened();
         // The peer may have attached already.
         self.patience = 0;
         Ok(())
     }
 
     unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
-        if self.shared.forked() {
-            return (0, Some(VerbsError::Forked));
-        }
         self.read_mail();
-        let (mut accepted, mut error) = (0, None);
-        for request in batch {
-            // SAFETY: [ibv-posted] the caller's promise.
-            match unsafe { self.post_one(qp, request) } {
-                Ok(true) => accepted += 1,
-                Ok(false) => break,
-                Err(refused) => {
-                    error = Some(refused);
-                    break;
-                }
-            }
-        }
+        // SAFETY: [ibv-posted] the caller's promise.
+        let (accepted, error) = post_each(batch, |request| unsafe { self.post_one(qp, request) });
         self.launch(qp.0);
         (accepted, error)
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
-        self.shared.check_fork()?;
         self.read_mail();
         let Self { pairs, receives, segments, shared, domain, depth, .. } = self;
         let mut find = |receive: &RawReceive| {
@@ -457,15 +423,11 @@ unsafe impl Port for IbvPort {
                 self.segments.posted(self.receives.segment(slot.slot));
             }
             if posted > 0 {
-                self.pairs
-                    .iter_mut()
-                    .flatten()
-                    .filter(|p| p.mode == Mode::Undecided)
-                    .for_each(|p| p.decide(Mode::Shared));
+                self.pairs.iter_mut().filter(|p| p.mode == Mode::Undecided).for_each(|p| p.decide(Mode::Shared));
             }
             return Ok(posted);
         };
-        let pair = pairs.get_mut(qp.0 as usize).and_then(|p| p.as_deref_mut()).filter(|p| p.fate.is_none());
+        let pair = pairs.get_mut(qp.0).filter(|p| p.fate.is_none());
         let pair = pair.ok_or(VerbsError::Closed)?;
         let room = depth.saturating_sub(pair.receives.len()).min(batch.len());
         let posted = receives.post_own(pair, &batch[..room], &mut find)?;
@@ -478,12 +440,9 @@ unsafe impl Port for IbvPort {
     }
 
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
-        if self.shared.forked() {
-            return 0;
-        }
         self.read_mail();
         let mut found = 0;
-        if self.done.len() < out.len() {
+        if self.reports.done.len() < out.len() {
             found = self.gather();
             self.settle();
         }
@@ -495,7 +454,7 @@ unsafe impl Port for IbvPort {
             self.look();
         }
         self.patience -= 1;
-        if found == 0 && self.done.is_empty() {
+        if found == 0 && self.reports.done.is_empty() {
             let now = Instant::now();
             if now >= self.next_look {
                 self.look();
@@ -503,17 +462,16 @@ unsafe impl Port for IbvPort {
             }
         }
         self.settle();
-        self.drain(out)
+        self.reports.take(out)
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
-        self.events.pop_front()
+        self.reports.events.pop_front()
     }
 
     fn arm(&mut self) -> Result<bool, VerbsError> {
-        self.shared.check_fork()?;
         self.look();
-        if !self.done.is_empty() || !self.events.is_empty() {
+        if !self.reports.is_empty() {
             return Ok(false);
         }
         self.completions.arm()?;
@@ -523,7 +481,7 @@ unsafe impl Port for IbvPort {
             self.settle();
             return Ok(false);
         }
-        (0..self.pairs.len() as u32).for_each(|index| self.want_room(index));
+        self.pairs.indexes().for_each(|index| self.want_room(index));
         Ok(true)
     }
 
@@ -532,24 +490,17 @@ unsafe impl Port for IbvPort {
     }
 
     fn close(&mut self, qp: QpIndex) {
-        if self.shared.forked() {
-            return;
-        }
         self.end(qp.0, Fate::Closed, false);
-        if let Some(place) = self.pairs.get_mut(qp.0 as usize) {
-            *place = None;
-        }
+        self.pairs.remove(qp.0);
         self.settle();
-        self.events.retain(|PortEvent::Disconnected { queue_pair, .. }| *queue_pair != qp);
+        self.reports.closed(qp);
     }
 }
 
 impl Drop for IbvPort {
     /// Peers learn of it; the device's objects end in the order of the fields.
     fn drop(&mut self) {
-        if !self.shared.forked() {
-            self.end_all(Fate::Closed, false);
-        }
+        self.end_all(Fate::Closed, false);
     }
 }
 

@@ -1,21 +1,22 @@
 //! The control side: `IbvProvider`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
-use overside_verbs::handshake::Key;
+use overside_verbs::handshake::{Key, Party};
 use overside_verbs::{
-    Access, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
+    Access, ForkMark, Instance, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider,
+    VerbsError,
 };
 
+use crate::address;
 use crate::device::{self, Opened, gigabits};
-use crate::endpoint::Endpoint;
+use crate::handshake::{Wire, party};
 use crate::limits::{Limits, Place};
 use crate::port::IbvPort;
-use crate::registry::Registry;
-use crate::{handshake, listener};
+use crate::process::Process;
+use crate::registry::{self, Registry};
 
 /// The provider of an RDMA device.
 #[derive(Debug)]
@@ -52,23 +53,13 @@ impl Default for Options {
 /// What provider, ports and listeners share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) ours: Arc<Endpoint>,
+    pub(crate) party: Arc<Party>,
+    /// Whose end peers of this host watch.
+    pub(crate) process: Option<Process>,
     pub(crate) device: Opened,
     pub(crate) limits: Limits,
     pub(crate) place: Place,
     pub(crate) registry: Registry,
-}
-
-impl Shared {
-    #[inline]
-    pub(crate) fn check_fork(&self) -> Result<(), VerbsError> {
-        self.device.context.fork.check()
-    }
-
-    #[inline]
-    pub(crate) fn forked(&self) -> bool {
-        self.device.context.fork.inherited()
-    }
 }
 
 impl IbvProvider {
@@ -85,12 +76,13 @@ impl IbvProvider {
     /// # Errors
     /// When it is not there or cannot be opened; says what is missing and what to do.
     pub fn with_options(options: Options) -> Result<Arc<Self>, VerbsError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let device = device::open(options.device.as_deref())?;
         let limits = Limits::of(&device, options.depth_max)?;
         let place = Place::of(&device);
-        let ours = Arc::new(Endpoint::new(NEXT.fetch_add(1, Ordering::Relaxed), &options)?);
-        Ok(Arc::new(Self { shared: Arc::new(Shared { ours, device, limits, place, registry: Registry::default() }) }))
+        let instance = Instance::new(Some(ForkMark::new()?));
+        let (registry, process) = (Registry::new(instance.clone()), Process::this());
+        let party = party(instance, &options);
+        Ok(Arc::new(Self { shared: Arc::new(Shared { party, process, device, limits, place, registry }) }))
     }
 
     /// The device's name, as the system has it.
@@ -123,33 +115,27 @@ impl Provider for IbvProvider {
     }
 
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.shared.check_fork()?;
-        Ok(ProtectionDomain::new(self.shared.registry.allocate_domain(&self.shared.device.context)?))
+        registry::allocate_domain(&self.shared.registry, &self.shared.device.context)
     }
 
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.shared.check_fork()?;
-        self.shared.registry.register(domain.id(), memory, access)
+        registry::register(&self.shared.registry, domain, memory, access)
     }
 
     fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.shared.check_fork()?;
-        self.shared.registry.deregister(&region)
+        registry::deregister(&self.shared.registry, &region)
     }
 
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.shared.check_fork()?;
-        Ok(Box::new(listener::bind(self.shared.ours.clone(), domain, name)?))
+        self.shared.party.listen(domain, (name, &[address::resolve(name)?]), Wire::new)
     }
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.shared.check_fork()?;
-        handshake::connect(&self.shared.ours, domain, name, timeout)
+        self.shared.party.connect(domain, (name, &[address::resolve(name)?]), timeout, Wire::new)
     }
 
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
-        self.shared.check_fork()?;
-        Ok(Box::new(IbvPort::open(self.shared.clone(), domain, options)?))
+        Ok(self.shared.party.instance().guard(IbvPort::open(self.shared.clone(), domain, options)?))
     }
 }
 

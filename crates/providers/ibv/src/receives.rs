@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overside_verbs::ByNumber;
-use overside_verbs::port::{Lending, QpIndex, RawCompletion, RawReceive};
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status, VerbsError};
 
 use crate::completions::Completions;
@@ -147,22 +147,9 @@ fn with_list(id: u64, mut sge: ibv_sge, post: impl FnOnce(*mut ibv_recv_wr, *mut
 /// A receive that met a message.
 pub(crate) fn report(slot: u32, qp: Option<QpIndex>, wc: &ibv_wc) -> RawCompletion {
     let written = wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-    RawCompletion {
-        slot,
-        qp,
-        opcode: if written { Opcode::ReceiveImmediate } else { Opcode::Receive },
-        status: Status::Success,
-        bytes: u64::from(wc.byte_len),
-        immediate: (wc.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
-        value: 0,
-        lending: Lending::No,
-    }
-}
-
-/// A receive that met none.
-pub(crate) fn flushed(slot: u32, qp: QpIndex, status: Status) -> RawCompletion {
-    let (qp, lending) = (Some(qp), Lending::No);
-    RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes: 0, immediate: None, value: 0, lending }
+    let opcode = if written { Opcode::ReceiveImmediate } else { Opcode::Receive };
+    let immediate = (wc.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data));
+    RawCompletion::new(slot, qp, opcode, Status::Success).with(u64::from(wc.byte_len), immediate)
 }
 
 const ENOMEM: i32 = 12;

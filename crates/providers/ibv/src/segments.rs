@@ -7,7 +7,7 @@ use overside_verbs::{ByNumber, VerbsError};
 
 use crate::ffi::ibv_sge;
 use crate::objects::Region;
-use crate::registry::Registry;
+use crate::registry::{self, Registry};
 
 /// Registrations that were used, kept until they are ended and nothing in flight names them.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Segments {
         let slot = match self.index.get(&id.get()) {
             Some(slot) => *slot,
             None => {
-                let region = registry.region(domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
+                let region = registry::region(registry, domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
                 let slot = self.free.pop().unwrap_or_else(|| {
                     self.slots.push(None);
                     (self.slots.len() - 1) as u32

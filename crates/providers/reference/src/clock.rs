@@ -1,13 +1,12 @@
 //! A clock that a test steps by hand.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, SystemClock, VerbsError};
-
-use crate::port::{drain, eventfd, wake};
 
 /// Time that passes only by [`step`](Self::step). Who waits for a descriptor is woken by it as ever;
 /// who waits for a time is woken by the step that reaches it.
@@ -23,7 +22,7 @@ struct State {
     /// Chance: the same for every clock with the same seed and the same questions.
     seed: u64,
     next: u64,
-    sleepers: BTreeMap<u64, (Option<Instant>, Arc<OwnedFd>)>,
+    sleepers: BTreeMap<u64, (Option<Instant>, Arc<Signal>)>,
 }
 
 impl SteppedClock {
@@ -38,7 +37,7 @@ impl SteppedClock {
         state.passed += by;
         let now = self.start + state.passed;
         let due = state.sleepers.values().filter(|(until, _)| until.is_some_and(|until| until <= now));
-        due.for_each(|(_, eventfd)| wake(eventfd));
+        due.for_each(|(_, signal)| signal.notify());
     }
 
     /// Time that has passed.
@@ -62,7 +61,7 @@ impl Clock for SteppedClock {
     }
 
     fn wait(&self, descriptors: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), VerbsError> {
-        let stepped = Arc::new(eventfd()?);
+        let stepped = Arc::new(Signal::new()?);
         let number = {
             let mut state = self.state();
             if until.is_some_and(|until| until <= self.start + state.passed) {
@@ -77,7 +76,7 @@ impl Clock for SteppedClock {
         all.push(stepped.as_fd());
         let waited = SystemClock.wait(&all, None);
         self.state().sleepers.remove(&number);
-        drain(&stepped);
+        stepped.drain();
         waited
     }
 

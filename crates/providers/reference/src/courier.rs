@@ -1,25 +1,25 @@
 //! Who brings what is under way to its end, when its time has come.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 
+use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
 
 use crate::fabric::Fabric;
 use crate::lock;
-use crate::port::{drain, eventfd};
 
 /// Carries out requests that take time to arrive. Nobody else wakes the port that sleeps until then.
 #[derive(Debug)]
 pub struct Courier {
     fabric: Weak<Mutex<Fabric>>,
     clock: Arc<dyn Clock>,
-    wake: Arc<OwnedFd>,
+    wake: Arc<Signal>,
 }
 
 impl Courier {
     pub(crate) fn new(fabric: &Arc<Mutex<Fabric>>, clock: Arc<dyn Clock>) -> Result<Courier, VerbsError> {
-        let wake = Arc::new(eventfd()?);
+        let wake = Arc::new(Signal::new()?);
         lock(fabric).under_way = Some(wake.clone());
         Ok(Courier { fabric: Arc::downgrade(fabric), clock, wake })
     }
@@ -27,7 +27,7 @@ impl Courier {
     /// Carries until the world and its providers are gone, or the system refuses to wait.
     pub fn run(&self) {
         loop {
-            drain(&self.wake);
+            self.wake.drain();
             let Some(fabric) = self.fabric.upgrade() else { return };
             let next = lock(&fabric).carry();
             drop(fabric);

@@ -1,24 +1,19 @@
 //! Everything that the reference's ports share.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use overside_memory::{Fragment, kernels};
+use overside_verbs::pairs::Reports;
 use overside_verbs::port::{Lending, QpIndex, RawCompletion};
-use overside_verbs::{Access, Clock, Loan, Memory, Opcode, PortEvent, RemoteToken, Status};
+use overside_verbs::registry::{Region, Registry};
+use overside_verbs::watch::Signal;
+use overside_verbs::{Access, Clock, Loan, Memory, Opcode, RemoteToken, Status};
 
 use super::loans::Out;
 use super::{Fault, Weather};
-
-#[derive(Debug)]
-pub struct Region {
-    pub domain: u64,
-    pub memory: Memory,
-    pub access: Access,
-}
 
 /// Where a message's bytes are; addresses as numbers, for the lock's sake.
 #[derive(Debug)]
@@ -89,15 +84,14 @@ pub struct Receive {
 #[derive(Debug)]
 pub struct PortState {
     owner: u64,
-    domain: u64,
-    pub done: VecDeque<RawCompletion>,
-    pub events: VecDeque<PortEvent>,
+    pub domain: u64,
+    pub reports: Reports,
     pub shared: VecDeque<Receive>,
     /// Reported and not taken, by their receives. Whoever drops one must not have the lock.
     pub loans: HashMap<u32, Loan>,
     pub armed: bool,
     polled: bool,
-    wake: Arc<OwnedFd>,
+    wake: Arc<Signal>,
 }
 
 /// A name at which somebody listens.
@@ -107,7 +101,7 @@ pub struct Listening {
     pub owner: u64,
     /// Ends of those who came, the first first.
     pub waiting: VecDeque<usize>,
-    pub wake: Arc<OwnedFd>,
+    pub wake: Arc<Signal>,
 }
 
 /// One end of a connection.
@@ -130,12 +124,12 @@ struct End {
 #[derive(Debug)]
 pub struct Fabric {
     pub fault: Option<Fault>,
-    pub regions: HashMap<u128, Region>,
+    pub registry: Registry,
     pub ports: Vec<PortState>,
     pub listening: HashMap<String, Listening>,
     clock: Arc<dyn Clock>,
     /// Whose registration has ended: for the fault HoardsMemory.
-    pub hoard: Vec<Region>,
+    pub hoard: Vec<Region<()>>,
     /// Ends 2n and 2n + 1 are each other's peers.
     ends: Vec<End>,
     numbers: u64,
@@ -144,17 +138,17 @@ pub struct Fabric {
     pub me: Weak<Mutex<Fabric>>,
     weather: Weather,
     /// Wakes the courier: something is under way.
-    pub under_way: Option<Arc<OwnedFd>>,
+    pub under_way: Option<Arc<Signal>>,
 }
 
 impl Fabric {
     pub fn shared(fault: Option<Fault>, clock: Arc<dyn Clock>, weather: Weather) -> Arc<Mutex<Self>> {
         Arc::new_cyclic(|me| {
-            let (regions, listening, loans) = (HashMap::new(), HashMap::new(), HashMap::new());
+            let (registry, listening, loans) = (Registry::default(), HashMap::new(), HashMap::new());
             let (ports, hoard, ends, me) = (Vec::new(), Vec::new(), Vec::new(), me.clone());
             let (numbers, under_way) = (0, None);
             let fabric =
-                Self { fault, regions, ports, listening, clock, hoard, ends, numbers, loans, me, weather, under_way };
+                Self { fault, registry, ports, listening, clock, hoard, ends, numbers, loans, me, weather, under_way };
             Mutex::new(fabric)
         })
     }
@@ -178,10 +172,10 @@ impl Fabric {
         self.numbers
     }
 
-    pub fn port(&mut self, owner: u64, domain: u64, wake: Arc<OwnedFd>) -> usize {
-        let (done, events, shared, loans) = (VecDeque::new(), VecDeque::new(), VecDeque::new(), HashMap::new());
+    pub fn port(&mut self, owner: u64, domain: u64, wake: Arc<Signal>) -> usize {
+        let (reports, shared, loans) = (Reports::default(), VecDeque::new(), HashMap::new());
         let (armed, polled) = (false, false);
-        self.ports.push(PortState { owner, domain, done, events, shared, loans, armed, polled, wake });
+        self.ports.push(PortState { owner, domain, reports, shared, loans, armed, polled, wake });
         self.ports.len() - 1
     }
 
@@ -212,7 +206,7 @@ impl Fabric {
             let due = (sent.posted + delay).max(self.ends[end].last_due.unwrap_or(sent.posted));
             (sent.due, self.ends[end].last_due) = (Some(due), Some(due));
             if let Some(courier) = &self.under_way {
-                super::port::wake(courier);
+                courier.notify();
             }
         }
         let cut_one_in = self.weather.cut_one_in;
@@ -460,25 +454,27 @@ impl Fabric {
         Some(done)
     }
 
-    fn granted(&self, end: usize, remote: RemoteToken, len: u64, access: Access) -> Option<&Region> {
+    fn granted(&self, end: usize, remote: RemoteToken, len: u64, access: Access) -> Option<Memory> {
         let (port, _) = self.ends[end ^ 1].at?;
         let domain = self.ports[port].domain;
-        let region = match self.fault {
-            Some(Fault::IgnoresKeys) => {
-                let (at, mine) = (remote.at.checked_add(len)?, |r: &&Region| r.domain == domain);
-                let windows = |r: &&Region| matches!(r.memory, Memory::Window(_)) && at <= r.memory.len() as u64;
-                return self.regions.values().filter(mine).find(windows);
-            }
-            _ => self.regions.get(&remote.rkey)?,
-        };
-        let inside = remote.at.checked_add(len).is_some_and(|end| end <= region.memory.len() as u64);
-        (region.domain == domain && inside && region.access.contains(access)).then_some(region)
+        if self.fault != Some(Fault::IgnoresKeys) {
+            let range = (remote.at, len);
+            return self.registry.granted(domain, remote.rkey, access, range, |region| region.memory.clone());
+        }
+        let at = remote.at.checked_add(len)?;
+        let found = self.registry.domain(domain, |(), regions| {
+            let fits = |region: &&Region<()>| {
+                let is_window = matches!(region.memory, Memory::Window(_));
+                region.domain == domain && is_window && at <= region.memory.len() as u64
+            };
+            Ok(regions.values().find(fits).map(|region| region.memory.clone()))
+        });
+        found.ok()?
     }
 
     fn write(&mut self, end: usize, message: &[u8], remote: RemoteToken, immediate: Option<u32>) -> Option<Done> {
         let len = message.len() as u64;
-        let Some(Region { memory: Memory::Window(window), .. }) = self.granted(end, remote, len, Access::REMOTE_WRITE)
-        else {
+        let Some(Memory::Window(window)) = self.granted(end, remote, len, Access::REMOTE_WRITE) else {
             return Some(REFUSED);
         };
         if self.fault == Some(Fault::LastWordFirst) && message.len() >= 8 {
@@ -495,9 +491,9 @@ impl Fabric {
     }
 
     fn read(&self, end: usize, sink: usize, remote: RemoteToken) -> Done {
-        let Some(region) = self.granted(end, remote, remote.len, Access::REMOTE_READ) else { return REFUSED };
+        let Some(memory) = self.granted(end, remote, remote.len, Access::REMOTE_READ) else { return REFUSED };
         let mut bytes = vec![0; remote.len as usize];
-        match &region.memory {
+        match &memory {
             Memory::Window(window) => window.read(remote.at, &mut bytes).unwrap(),
             Memory::Segment(segment) => {
                 let from = segment.base().as_ptr().wrapping_add(remote.at as usize);
@@ -511,8 +507,7 @@ impl Fabric {
     }
 
     fn update(&self, end: usize, remote: RemoteToken, new: impl Fn(u64) -> u64) -> Done {
-        let Some(Region { memory: Memory::Window(window), .. }) = self.granted(end, remote, 8, Access::REMOTE_ATOMIC)
-        else {
+        let Some(Memory::Window(window)) = self.granted(end, remote, 8, Access::REMOTE_ATOMIC) else {
             return REFUSED;
         };
         let Ok(word) = window.word(remote.at) else { return REFUSED };
@@ -534,7 +529,8 @@ impl Fabric {
         let Some((port, qp)) = self.ends[end].at else { return };
         let Done { status, bytes, value, lent } = done;
         let (qp, lending) = (Some(qp), if lent { Lending::Lent } else { Lending::No });
-        self.ports[port].done.push_back(RawCompletion { slot, qp, opcode, status, bytes, immediate, value, lending });
+        let report = RawCompletion { bytes, immediate, value, lending, ..RawCompletion::new(slot, qp, opcode, status) };
+        self.ports[port].reports.done.push_back(report);
         let of_a_send = !matches!(opcode, Opcode::Receive | Opcode::ReceiveImmediate);
         if self.fault != Some(Fault::WakesForTheLast) || !of_a_send || self.ends[end].sends.is_empty() {
             self.wake(port);
@@ -543,7 +539,7 @@ impl Fabric {
 
     pub fn wake(&mut self, port: usize) {
         if std::mem::take(&mut self.ports[port].armed) {
-            super::port::wake(&self.ports[port].wake);
+            self.ports[port].wake.notify();
         }
     }
 
@@ -561,9 +557,8 @@ impl Fabric {
     }
 
     fn event(&mut self, end: usize, status: Status) {
-        if let Some((port, queue_pair)) = self.ends[end].at {
-            let reason = "the connection has ended".into();
-            self.ports[port].events.push_back(PortEvent::Disconnected { queue_pair, status, reason });
+        if let Some((port, qp)) = self.ends[end].at {
+            self.ports[port].reports.disconnected(qp.0, status, "the connection has ended");
             self.wake(port);
         }
     }
@@ -632,7 +627,7 @@ impl Drop for Fabric {
     fn drop(&mut self) {
         // It ends, too.
         if let Some(courier) = &self.under_way {
-            super::port::wake(courier);
+            courier.notify();
         }
     }
 }

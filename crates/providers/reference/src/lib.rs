@@ -13,21 +13,22 @@ mod loans;
 mod port;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
 use overside_verbs::port::Port;
+use overside_verbs::watch::Signal;
 use overside_verbs::{
-    Access, Clock, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider, RemoteToken,
+    Access, Clock, Instance, Link, Listener, Memory, MemoryRegion, Peer, PortOptions, ProtectionDomain, Provider,
     SystemClock, VerbsError,
 };
 
 pub use clock::SteppedClock;
 pub use courier::Courier;
-use fabric::{Fabric, Listening, Region};
+use fabric::{Fabric, Listening};
 use port::ReferencePort;
 
 /// A promise that the reference breaks when told to.
@@ -145,7 +146,8 @@ impl World {
     pub fn provider(&self) -> Reference {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
-        Reference { fabric: self.fabric.clone(), clock: self.clock.clone(), owner, wrap: self.wrap }
+        let (instance, fabric, clock) = (Instance::new(None), self.fabric.clone(), self.clock.clone());
+        Reference { instance, fabric, clock, owner, wrap: self.wrap }
     }
 }
 
@@ -158,6 +160,7 @@ impl Default for World {
 /// A provider of a [`World`].
 #[derive(Debug)]
 pub struct Reference {
+    instance: Arc<Instance>,
     fabric: Arc<Mutex<Fabric>>,
     clock: Arc<dyn Clock>,
     owner: u64,
@@ -213,29 +216,26 @@ impl Provider for Reference {
     }
 
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        Ok(ProtectionDomain::new(lock(&self.fabric).number()))
+        lock(&self.fabric).registry.allocate_domain(())
     }
 
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         let mut fabric = lock(&self.fabric);
-        let rkey = u128::from(fabric.number()) << 64 | 0x5EED_0000;
-        let region = Region { domain: domain.id(), memory: memory.clone(), access };
-        fabric.regions.insert(rkey, region);
-        Ok(MemoryRegion::new(memory.clone(), access, rkey))
+        let key = u128::from(fabric.number()) << 64 | 0x5EED_0000;
+        fabric.registry.register(domain, memory, access, |()| Ok((key, ())))
     }
 
     fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        let RemoteToken { rkey, .. } = region.token();
         let mut fabric = lock(&self.fabric);
-        let ended = fabric.regions.remove(&rkey);
+        let ended = fabric.registry.deregister(&region, |(), _, _| ())?;
         if fabric.fault == Some(Fault::HoardsMemory) {
-            fabric.hoard.extend(ended);
+            fabric.hoard.push(ended);
         }
         Ok(())
     }
 
-    fn listen(&self, _domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        let wake = Arc::new(port::eventfd()?);
+    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
+        let wake = Arc::new(Signal::new()?);
         let mut fabric = lock(&self.fabric);
         if fabric.listening.contains_key(name) {
             return Err(VerbsError::Address { address: name.into(), reason: "the name is taken".into() });
@@ -243,11 +243,12 @@ impl Provider for Reference {
         let listening = Listening { owner: self.owner, waiting: VecDeque::new(), wake: wake.clone() };
         fabric.listening.insert(name.into(), listening);
         drop(fabric);
-        let (fabric, clock) = (self.fabric.clone(), self.clock.clone());
-        Ok(Box::new(Waiting { fabric, clock, name: name.into(), owner: self.owner, wake }))
+        let (instance, fabric, clock) = (self.instance.clone(), self.fabric.clone(), self.clock.clone());
+        let (name, owner) = (name.into(), self.owner);
+        Ok(Box::new(Waiting { instance, domain: domain.id(), fabric, clock, name, owner, wake }))
     }
 
-    fn connect(&self, _domain: &ProtectionDomain, name: &str, _timeout: Duration) -> Result<Link, VerbsError> {
+    fn connect(&self, domain: &ProtectionDomain, name: &str, _timeout: Duration) -> Result<Link, VerbsError> {
         let mut fabric = lock(&self.fabric);
         if !fabric.listening.contains_key(name) {
             return Err(VerbsError::Unreachable { address: name.into(), reason: "nobody has that name".into() });
@@ -255,39 +256,40 @@ impl Provider for Reference {
         let (ours, theirs) = fabric.connection();
         if let Some(listening) = fabric.listening.get_mut(name) {
             listening.waiting.push_back(theirs);
-            port::wake(&listening.wake);
+            listening.wake.notify();
         }
-        Ok(link(ours))
+        Ok(link(&self.instance, domain.id(), ours))
     }
 
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
-        let clock = self.clock.clone();
-        let port = ReferencePort::open(&self.fabric, clock, self.owner, domain.id(), options.depth.min(128))?;
-        Ok((self.wrap)(Box::new(port)))
+        let port = ReferencePort::open(self, domain.id(), options.depth.min(128))?;
+        Ok((self.wrap)(self.instance.guard(port)))
     }
 }
 
-fn link(end: usize) -> Link {
-    Link::new(Peer { pid: Some(std::process::id()), uid: None, description: "this process".into() }, end)
+fn link(instance: &Instance, domain: u64, end: usize) -> Link {
+    instance.link(domain, Peer { pid: Some(std::process::id()), uid: None, description: "this process".into() }, end)
 }
 
 #[derive(Debug)]
 struct Waiting {
+    instance: Arc<Instance>,
+    domain: u64,
     fabric: Arc<Mutex<Fabric>>,
     clock: Arc<dyn Clock>,
     name: String,
     owner: u64,
-    wake: Arc<OwnedFd>,
+    wake: Arc<Signal>,
 }
 
 impl Listener for Waiting {
     fn accept(&mut self, timeout: Duration) -> Result<Option<Link>, VerbsError> {
         let until = self.clock.now() + timeout;
         loop {
-            port::drain(&self.wake);
+            self.wake.drain();
             let next = lock(&self.fabric).listening.get_mut(&self.name).and_then(|l| l.waiting.pop_front());
             if let Some(end) = next {
-                return Ok(Some(link(end)));
+                return Ok(Some(link(&self.instance, self.domain, end)));
             }
             if self.clock.now() >= until {
                 return Ok(None);

@@ -46,19 +46,23 @@ impl Fabric {
         if self.fault == Some(Fault::SortsFragments) {
             list.sort_unstable();
         }
-        let parts = list.iter().map(|(address, len)| self.mapped(*address, *len)).collect::<Option<Vec<_>>>()?;
+        let (port, _) = self.at(end)?;
+        let parts = list.iter().map(|(address, len)| self.mapped(port, *address, *len)).collect::<Option<Vec<_>>>()?;
         let number = self.number();
         self.loans.insert(number, Out { end, slot });
         let lender = Ledger { fabric: self.me.clone(), closed: self.revoked(end) };
         Some(Loan::new(parts, Arc::new(lender), number))
     }
 
-    fn mapped(&self, address: usize, len: usize) -> Option<ForeignRange> {
+    fn mapped(&self, port: usize, address: usize, len: usize) -> Option<ForeignRange> {
         let within = |memory: &Memory| match memory {
             Memory::Segment(segment) if segment.contains(address as *const u8, len) => Some(segment.clone()),
             _ => None,
         };
-        let segment = self.regions.values().find_map(|region| within(&region.memory))?;
+        let found = self.registry.domain(self.ports[port].domain, |(), regions| {
+            Ok(regions.values().find_map(|region| within(&region.memory)))
+        });
+        let segment = found.ok()??;
         let fd = segment.fd()?.try_clone_to_owned().ok()?;
         let at = address - segment.base().as_ptr() as usize;
         Foreign::map(fd, segment.len() as u64).and_then(|foreign| foreign.range(at as u64, len)).ok()
@@ -94,16 +98,8 @@ impl Fabric {
 
     pub(crate) fn report_returned(&mut self, Out { end, slot }: Out) {
         let Some((port, qp)) = self.at(end) else { return };
-        self.ports[port].done.push_back(RawCompletion {
-            slot,
-            qp: Some(qp),
-            opcode: Opcode::Send,
-            status: Status::Success,
-            bytes: 0,
-            immediate: None,
-            value: 0,
-            lending: Lending::Returned,
-        });
+        let report = RawCompletion::new(slot, Some(qp), Opcode::Send, Status::Success);
+        self.ports[port].reports.done.push_back(RawCompletion { lending: Lending::Returned, ..report });
         if self.fault != Some(Fault::SleepsThroughReturns) {
             self.wake(port);
         }

@@ -1,62 +1,43 @@
 //! The reference's data side: takes requests, and calls on the fabric to carry them out.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use overside_memory::SegmentId;
 use overside_shape::Run;
 use overside_verbs::declared::{Framing, bundle};
+use overside_verbs::pairs::post_each;
 use overside_verbs::port::{Payload, Port, QpIndex, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork};
-use overside_verbs::watch::failed;
-use overside_verbs::{Clock, Link, Loan, Memory, PortEvent, Status, VerbsError};
+use overside_verbs::watch::Signal;
+use overside_verbs::{Clock, Instance, Link, Loan, PortEvent, Status, VerbsError};
 
 use super::fabric::{Bytes, Fabric, Receive, RegionSend, Sent, Work};
-use super::{Fault, lock};
+use super::{Fault, Reference, lock};
 
 #[derive(Debug)]
 pub struct ReferencePort {
+    instance: Arc<Instance>,
     fabric: Arc<Mutex<Fabric>>,
     clock: Arc<dyn Clock>,
     port: usize,
     domain: u64,
     depth: usize,
     ends: HashMap<QpIndex, usize>,
-    wake: Arc<OwnedFd>,
-}
-
-pub(crate) fn eventfd() -> Result<OwnedFd, VerbsError> {
-    let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
-    rustix::event::eventfd(0, flags).map_err(|errno| failed("eventfd", errno))
-}
-
-pub(crate) fn wake(eventfd: &OwnedFd) {
-    // A full counter is awake enough.
-    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
-}
-
-pub(crate) fn drain(eventfd: &OwnedFd) {
-    let _ = rustix::io::read(eventfd, &mut [0u8; 8][..]);
+    wake: Arc<Signal>,
 }
 
 impl ReferencePort {
-    pub fn open(
-        fabric: &Arc<Mutex<Fabric>>,
-        clock: Arc<dyn Clock>,
-        owner: u64,
-        domain: u64,
-        depth: usize,
-    ) -> Result<Self, VerbsError> {
-        let wake = Arc::new(eventfd()?);
-        let port = lock(fabric).port(owner, domain, wake.clone());
-        Ok(Self { fabric: fabric.clone(), clock, port, domain, depth, ends: HashMap::new(), wake })
+    pub fn open(provider: &Reference, domain: u64, depth: usize) -> Result<Self, VerbsError> {
+        let Reference { instance, fabric, clock, owner, .. } = provider;
+        let wake = Arc::new(Signal::new()?);
+        let port = lock(fabric).port(*owner, domain, wake.clone());
+        let (instance, fabric, clock) = (instance.clone(), fabric.clone(), clock.clone());
+        Ok(Self { instance, fabric, clock, port, domain, depth, ends: HashMap::new(), wake })
     }
 
     fn registered(&self, fabric: &Fabric, segment: SegmentId) -> Result<(), VerbsError> {
-        let known = segment == SegmentId::FOREIGN
-            || fabric.regions.values().any(|region| {
-                region.domain == self.domain && matches!(&region.memory, Memory::Segment(s) if s.id() == segment)
-            });
+        let known = segment == SegmentId::FOREIGN || fabric.registry.segment(self.domain, segment, |_| ()).is_some();
         if known { Ok(()) } else { Err(VerbsError::NotRegistered(segment.get())) }
     }
 
@@ -137,7 +118,7 @@ fn sends(region: &RawRegion<'_>) -> VecDeque<RegionSend> {
 // a queue pair leave from the front; the faults break that on purpose, within memory that the probe keeps mapped.
 unsafe impl Port for ReferencePort {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
-        let end: usize = link.into_inner()?;
+        let end: usize = self.instance.opened(self.domain, link)?;
         self.ends.insert(qp, end);
         lock(&self.fabric).attach(end, self.port, qp);
         Ok(())
@@ -148,27 +129,18 @@ unsafe impl Port for ReferencePort {
         let Some(end) = self.ends.get(&qp).copied().filter(|end| fabric.is_open(*end)) else {
             return (0, Some(VerbsError::Closed));
         };
-        let mut accepted = 0;
-        for request in batch {
+        let (accepted, error) = post_each(batch, |request| {
             let full = fabric.sends(end) >= self.depth;
             if full && fabric.fault != Some(Fault::TouchesRefused) {
                 fabric.wants_room(end);
-                break;
+                return Ok(false);
             }
-            match self.taken(&fabric, request) {
-                Ok(sent) => fabric.push(end, sent),
-                Err(error) => {
-                    fabric.progress(self.port);
-                    return (accepted, Some(error));
-                }
-            }
-            if full {
-                break;
-            }
-            accepted += 1;
-        }
+            let sent = self.taken(&fabric, request)?;
+            fabric.push(end, sent);
+            Ok(!full)
+        });
         fabric.progress(self.port);
-        (accepted, None)
+        (accepted, error)
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
@@ -194,12 +166,7 @@ unsafe impl Port for ReferencePort {
         let mut fabric = lock(&self.fabric);
         fabric.polled(self.port);
         fabric.progress(self.port);
-        let done = &mut fabric.ports[self.port].done;
-        let count = done.len().min(out.len());
-        for (to, from) in out.iter_mut().zip(done.drain(..count)) {
-            *to = from;
-        }
-        count
+        fabric.ports[self.port].reports.take(out)
     }
 
     fn take_loan(&mut self, slot: u32) -> Option<Loan> {
@@ -207,16 +174,16 @@ unsafe impl Port for ReferencePort {
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
-        lock(&self.fabric).ports[self.port].events.pop_front()
+        lock(&self.fabric).ports[self.port].reports.events.pop_front()
     }
 
     fn arm(&mut self) -> Result<bool, VerbsError> {
         let mut fabric = lock(&self.fabric);
         let port = &mut fabric.ports[self.port];
-        if !port.done.is_empty() || !port.events.is_empty() {
+        if !port.reports.is_empty() {
             return Ok(false);
         }
-        drain(&self.wake);
+        self.wake.drain();
         port.armed = true;
         Ok(true)
     }

@@ -74,7 +74,7 @@ impl Lender for Borrowed {
     fn take_back(&self, index: u64) {
         // A forked child holds the parent's loans, too: what it drops is not returned by that. And whose provider is gone has
         // no connection left.
-        if self.provider.upgrade().is_none_or(|provider| provider.fork.inherited()) {
+        if self.provider.upgrade().is_none_or(|provider| provider.instance.inherited()) {
             return;
         }
         let mut returns = self.lock();

@@ -4,11 +4,12 @@
 //! Control memories are passed later, when each side attaches the link to its port and knows the sizes.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use overside_verbs::watch::{failed, timespec};
-use overside_verbs::{Link, Peer, ProtectionDomain, VerbsError};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use overside_verbs::handshake::stream::Patience;
+use overside_verbs::watch::failed;
+use overside_verbs::{Instance, Link, ProtectionDomain, VerbsError};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use crate::address;
@@ -24,27 +25,25 @@ pub(crate) struct Wire {
     pub(crate) made: bool,
     /// Readable when the peer's process is gone.
     pub(crate) pidfd: OwnedFd,
-    pub(crate) domain: u64,
-    /// Which provider made it.
-    pub(crate) provider: u64,
 }
 
 /// Connects and greets.
 pub(crate) fn connect(
-    provider: u64,
+    instance: &Instance,
     domain: &ProtectionDomain,
     name: &str,
     timeout: Duration,
 ) -> Result<Link, VerbsError> {
+    instance.check()?;
     let target = address::resolve(name)?;
-    let deadline = Deadline { end: Instant::now() + timeout, timeout };
+    let patience = Patience::new(timeout);
     let socket = Connected::new(socket::open().map_err(|e| failed("socket", e))?);
     loop {
         match rustix::net::connect(&socket, &target) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
             // The listener's backlog is full; it will have room again.
-            Err(Errno::AGAIN) => deadline.pause()?,
+            Err(Errno::AGAIN) => patience.pause(BACKLOG_PAUSE)?,
             Err(errno) => {
                 let reason = format!("{errno} as far as this user's servers go");
                 return Err(VerbsError::Unreachable { address: format!("shm:{name}"), reason });
@@ -54,19 +53,13 @@ pub(crate) fn connect(
     let (peer, pidfd) = vouched_peer(&socket)?;
     greet(&socket)?;
     loop {
-        deadline.readable(&socket)?;
+        patience.ready(&socket, PollFlags::IN)?;
         match heard(&socket) {
-            Heard::Greeting => {
-                return Ok(link(peer, Wire { socket, made: true, pidfd, domain: domain.id(), provider }));
-            }
+            Heard::Greeting => return Ok(instance.link(domain.id(), peer, Wire { socket, made: true, pidfd })),
             Heard::Nothing => {}
             Heard::Wrong(reason) => return Err(VerbsError::Handshake(reason)),
         }
     }
-}
-
-pub(crate) fn link(peer: Peer, wire: Wire) -> Link {
-    Link::new(peer, wire)
 }
 
 /// What a new connection said.
@@ -106,28 +99,5 @@ pub(crate) fn greet(socket: impl AsFd) -> Result<(), VerbsError> {
         .map_err(|errno| VerbsError::Handshake(format!("it hung up before the greeting ({errno})")))
 }
 
-struct Deadline {
-    end: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn left(&self) -> Result<Timespec, VerbsError> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(VerbsError::TimedOut(self.timeout)) } else { Ok(timespec(left)) }
-    }
-
-    fn readable(&self, socket: &Connected) -> Result<(), VerbsError> {
-        let mut fds = [PollFd::new(socket, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&self.left()?)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(failed("poll", errno)),
-        }
-    }
-
-    fn pause(&self) -> Result<(), VerbsError> {
-        self.left()?;
-        let _ = rustix::event::poll(&mut [], Some(&timespec(Duration::from_millis(1))));
-        Ok(())
-    }
-}
+/// Between two tries of a listener that has no room for another connection.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(1);

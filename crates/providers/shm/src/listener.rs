@@ -5,27 +5,26 @@ use std::sync::Arc;
 
 use overside_verbs::acceptor::{Acceptor, BACKLOG, Door, Heard};
 use overside_verbs::watch::failed;
-use overside_verbs::{Link, Peer, ProtectionDomain, SystemClock, VerbsError};
+use overside_verbs::{Instance, Link, Listener, Peer, ProtectionDomain, SystemClock, VerbsError};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use crate::address;
 use crate::closing;
-use crate::handshake::{self, Wire, greet, heard, link};
-use crate::provider::Shared;
+use crate::handshake::{self, Wire, greet, heard};
 use crate::socket::{self, Connected};
 use crate::watch::vouched_peer;
 
 /// Takes connections to an abstract socket.
 #[derive(Debug)]
-pub(crate) struct ShmDoor {
-    shared: Arc<Shared>,
+struct ShmDoor {
+    instance: Arc<Instance>,
     domain: u64,
 }
 
 /// Connected, of our user, and silent so far.
 #[derive(Debug)]
-pub(crate) struct Guest {
+struct Guest {
     socket: Connected,
     pidfd: OwnedFd,
     peer: Peer,
@@ -33,10 +32,11 @@ pub(crate) struct Guest {
 
 /// Listens on an abstract socket.
 pub(crate) fn bind(
-    shared: Arc<Shared>,
+    instance: &Arc<Instance>,
     domain: &ProtectionDomain,
     name: &str,
-) -> Result<Acceptor<ShmDoor>, VerbsError> {
+) -> Result<Box<dyn Listener>, VerbsError> {
+    instance.check()?;
     let bound = address::resolve(name)?;
     let socket = socket::open().map_err(|e| failed("socket", e))?;
     let refused = |errno: Errno| VerbsError::Address {
@@ -48,14 +48,15 @@ pub(crate) fn bind(
     };
     rustix::net::bind(&socket, &bound).map_err(refused)?;
     rustix::net::listen(&socket, BACKLOG).map_err(refused)?;
-    Acceptor::new(ShmDoor { shared, domain: domain.id() }, socket, SystemClock::handle())
+    let door = ShmDoor { instance: instance.clone(), domain: domain.id() };
+    Ok(Box::new(Acceptor::new(door, socket, SystemClock::handle())?))
 }
 
 impl Door for ShmDoor {
     type Guest = Guest;
 
     fn check(&self) -> Result<(), VerbsError> {
-        self.shared.fork.check()
+        self.instance.check()
     }
 
     /// Strangers are dropped before they say a word.
@@ -84,7 +85,7 @@ impl Door for ShmDoor {
 
     fn link(&mut self, guest: Guest) -> Result<Link, String> {
         let Guest { socket, pidfd, peer } = guest;
-        Ok(link(peer, Wire { socket, made: false, pidfd, domain: self.domain, provider: self.shared.id() }))
+        Ok(self.instance.link(self.domain, peer, Wire { socket, made: false, pidfd }))
     }
 }
 

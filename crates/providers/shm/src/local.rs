@@ -5,7 +5,7 @@ use std::sync::Arc;
 use overside_memory::{Fragment, Segment, SegmentId};
 use overside_verbs::{ByNumber, VerbsError};
 
-use crate::registry::Registry;
+use crate::registry::{self, Registry};
 
 /// Registered segments that were sent from, cached until they are deregistered.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl LocalSegments {
         let slot = match self.index.get(&id.get()) {
             Some(slot) => *slot,
             None => {
-                let segment = registry.segment(domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
+                let segment = registry::segment(registry, domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
                 let slot = self.free.pop().unwrap_or_else(|| {
                     self.slots.push(None);
                     (self.slots.len() - 1) as u32

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use overside_verbs::port::{Lending, QpIndex, RawCompletion, RawReceive};
-use overside_verbs::{Loan, Opcode, Status, VerbsError};
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
+use overside_verbs::{Loan, Opcode, VerbsError};
 
 use crate::borrowing::Borrowed;
 use crate::channel::{Carried, Channel, Incoming};
@@ -465,28 +465,12 @@ impl Pair {
             self.own.wake(sleep);
         }
         self.send.flush(self.index, fate, by_peer, out);
-        while let Some(receive) = self.receives.pop_front() {
-            out.push_back(RawCompletion {
-                slot: receive.slot,
-                qp: Some(self.index),
-                opcode: Opcode::Receive,
-                status: fate.pending(),
-                ..NO_COMPLETION
-            });
-        }
+        let flushed =
+            |receive: RawReceive| RawCompletion::new(receive.slot, Some(self.index), Opcode::Receive, fate.pending());
+        out.extend(self.receives.drain(..).map(flushed));
     }
 }
 
-pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
-    slot: u32::MAX,
-    qp: None,
-    opcode: Opcode::Send,
-    status: Status::Flushed,
-    bytes: 0,
-    immediate: None,
-    value: 0,
-    lending: Lending::No,
-};
 /// Messages taken from a socket in one go; the rest stays readable. A socket holds fewer, unless
 /// more come meanwhile.
 const HEAR_MAX: usize = 512;

@@ -15,7 +15,7 @@ use rustix::process::PidfdFlags;
 use crate::channel::{Carried, Channel, Incoming};
 use crate::control::{OwnControl, PeerControl};
 use crate::doorbell::{OwnRing, OwnWords, PeerWords};
-use crate::handshake::{Wire, link};
+use crate::handshake::Wire;
 use crate::messages::Message;
 use crate::producer::Producer;
 use crate::provider::ShmProvider;
@@ -96,12 +96,11 @@ impl Scene {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
         let pidfd: OwnedFd =
             rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).map_err(failed)?;
-        let wire =
-            Wire { socket: Connected::new(socket), made: false, pidfd, domain: domain.id(), provider: provider.id() };
+        let wire = Wire { socket: Connected::new(socket), made: false, pidfd };
         let peer = Peer { pid: None, uid: None, description: "the fuzzer".to_owned() };
         let options = PortOptions { depth: 32, sges: 256, ..PortOptions::default() };
         let mut queue = CompletionQueue::new(provider.open_port(&domain, options)?);
-        let pair = queue.attach(link(peer, wire))?;
+        let pair = queue.attach(provider.instance().link(domain.id(), peer, wire))?;
         let geometry = Geometry::for_options(0, 0);
         let (own, channel) = (OwnControl::new(geometry)?, Channel::new(Connected::new(theirs), true));
         channel.send(&Message::Attach(geometry), Carried::Segment(own.segment().clone()));

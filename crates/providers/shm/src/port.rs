@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use overside_memory::Fragment;
+use overside_verbs::pairs::{Pairs, Reports, post_each};
 use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
 use overside_verbs::watch::{Watch, sleep_on};
 use overside_verbs::{Link, Loan, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
@@ -16,7 +17,7 @@ use crate::handshake::Wire;
 use crate::local::{LocalSegments, Place};
 use crate::pair::{Pair, PairOptions};
 use crate::provider::Shared;
-use crate::registry::Mail;
+use crate::registry::{self, Mailbox};
 use crate::ring::{Geometry, MESSAGE_MAX, Sge};
 use crate::send::{Entry, Progress, Sources, limit};
 use crate::watch::Ready;
@@ -29,20 +30,19 @@ pub(crate) struct ShmPort {
     geometry: Geometry,
     pair_options: PairOptions,
     watch: Watch,
-    pairs: Vec<Option<Box<Pair>>>,
+    pairs: Pairs<Pair>,
     /// Queue pairs that are polled by memory.
     hot: Vec<u32>,
     /// Armed queue pairs with a message that waits for a shared receive.
     starved: Vec<u32>,
     receives: VecDeque<RawReceive>,
     receives_max: usize,
-    /// Reports of queue pairs that have ended.
-    done: VecDeque<RawCompletion>,
-    events: VecDeque<PortEvent>,
+    /// Of queue pairs that have ended.
+    reports: Reports,
     /// Loans that were reported and not taken yet, by their receives.
     loans: VecDeque<(u32, Loan)>,
     segments: LocalSegments,
-    mail: Arc<Mail>,
+    mail: Arc<Mailbox>,
     places: Vec<(Fragment, Place)>,
     sges: Vec<Sge>,
     ready: Vec<Ready>,
@@ -66,20 +66,19 @@ impl ShmPort {
         domain: &ProtectionDomain,
         options: PortOptions,
     ) -> Result<Self, VerbsError> {
-        let (watch, mail) = (Watch::new()?, shared.registry.open_port(domain.id())?);
-        watch.add(mail.bell(), MAIL)?;
+        let (watch, mail) = (Watch::new()?, shared.registry.open_port(domain)?);
+        watch.add(&*mail, MAIL)?;
         Ok(Self {
             domain: domain.id(),
             geometry: Geometry::for_options(options.depth, options.sges),
             pair_options: PairOptions { wake_at_half: options.wake_at_half, takes_regions: options.regions },
             watch,
-            pairs: Vec::new(),
+            pairs: Pairs::default(),
             hot: Vec::new(),
             starved: Vec::new(),
             receives: VecDeque::new(),
             receives_max: options.shared_receives.max(1),
-            done: VecDeque::new(),
-            events: VecDeque::new(),
+            reports: Reports::default(),
             loans: VecDeque::new(),
             segments: LocalSegments::default(),
             mail,
@@ -95,20 +94,16 @@ impl ShmPort {
         })
     }
 
-    fn pair(&mut self, qp: QpIndex) -> Option<&mut Pair> {
-        self.pairs.get_mut(qp.0 as usize)?.as_deref_mut()
-    }
-
     /// The one open queue pair, where there is no other and all that can happen to it shows in its peer's memory.
     fn only(&self) -> Option<QpIndex> {
-        let mut open = self.pairs.iter().flatten().filter(|pair| pair.fate.is_none());
+        let mut open = self.pairs.iter().filter(|pair| pair.fate.is_none());
         let pair = open.next().filter(|pair| pair.hot && pair.link.is_some() && !pair.channel.blocked())?;
         open.next().is_none().then_some(pair.index)
     }
 
     /// Puts a queue pair among those polled by memory.
     fn heat(&mut self, index: u32) {
-        if let Some(Some(pair)) = self.pairs.get_mut(index as usize)
+        if let Some(pair) = self.pairs.get_mut(index)
             && !pair.hot
             && pair.fate.is_none()
         {
@@ -121,31 +116,27 @@ impl ShmPort {
     /// Puts those that have lent something among those polled by memory: what was returned may be too little to be woken for, for as
     /// long as the peer keeps the rest.
     fn heat_lenders(&mut self) {
-        for index in 0..self.pairs.len() {
-            if self.pairs[index].as_ref().is_some_and(|pair| !pair.send.lent.is_empty()) {
-                self.heat(index as u32);
+        for index in self.pairs.indexes() {
+            if self.pairs.get(index).is_some_and(|pair| !pair.send.lent.is_empty()) {
+                self.heat(index);
             }
         }
     }
 
     /// Ends a queue pair. What is pending on it is reported by later polls.
     fn end(&mut self, index: u32, fate: Fate, announced: bool) {
-        let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { return };
+        let Some(pair) = self.pairs.get_mut(index) else { return };
         if pair.fate.is_some() {
             return;
         }
-        pair.end(fate, &mut self.done);
+        pair.end(fate, &mut self.reports.done);
         self.watch.remove(&pair.channel);
         self.watch.remove(&pair.pidfd);
         pair.hot = false;
         self.hot.retain(|hot| *hot != index);
         self.starved.retain(|starved| *starved != index);
         if announced {
-            self.events.push_back(PortEvent::Disconnected {
-                queue_pair: QpIndex(index),
-                status: fate.status(),
-                reason: fate.reason().to_owned(),
-            });
+            self.reports.disconnected(index, fate.status(), fate.reason());
         }
     }
 
@@ -157,7 +148,7 @@ impl ShmPort {
         let _ = self.watch.wait(Duration::ZERO, |token, writable| ready.push(Ready { token, writable }));
         for event in &ready {
             let index = (event.token >> 1) as u32;
-            let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };
+            let Some(pair) = self.pairs.get_mut(index) else { continue };
             if pair.fate.is_some() {
                 continue;
             }
@@ -189,7 +180,7 @@ impl ShmPort {
     fn read_mail(&mut self) {
         for id in self.mail.take() {
             let Some(slot) = self.segments.remove(id) else { continue };
-            for pair in self.pairs.iter_mut().flatten().filter(|p| p.fate.is_none()) {
+            for pair in self.pairs.iter_mut().filter(|p| p.fate.is_none()) {
                 pair.send.forget(slot, id);
                 pair.send.flush_forgetting(&pair.channel);
             }
@@ -210,7 +201,7 @@ impl ShmPort {
             // Never further than twice around, as long as no queue pair has gone since.
             let at = self.first + i;
             let index = self.hot[if at < hot { at } else { at % hot }];
-            let Some(Some(pair)) = self.pairs.get_mut(index as usize) else { continue };
+            let Some(pair) = self.pairs.get_mut(index) else { continue };
             let turn = pair.turn(&mut self.receives, &mut self.loans, &mut out[count..]);
             count += turn.count;
             busy |= turn.busy;
@@ -237,7 +228,7 @@ impl ShmPort {
         let mut quiet = true;
         let mut hot = std::mem::take(&mut self.hot);
         hot.retain(|index| {
-            let Some(Some(pair)) = self.pairs.get_mut(*index as usize) else { return false };
+            let Some(pair) = self.pairs.get_mut(*index) else { return false };
             if pair.idle < idle_max {
                 return true;
             }
@@ -263,24 +254,12 @@ impl ShmPort {
     /// As [`Port::post`].
     #[inline(never)]
     unsafe fn post_batch(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
-        let (mut accepted, mut error) = (0, None);
-        for request in batch {
-            // SAFETY: [shm-posted] the caller's promise.
-            match unsafe { self.post_one(qp, request) } {
-                Ok(true) => accepted += 1,
-                Ok(false) => {
-                    if let Some(pair) = self.pair(qp) {
-                        (pair.send.refused, pair.send.wants_room) = (true, true);
-                    }
-                    break;
-                }
-                Err(refused) => {
-                    error = Some(refused);
-                    break;
-                }
-            }
+        // SAFETY: [shm-posted] the caller's promise.
+        let (accepted, error) = post_each(batch, |request| unsafe { self.post_one(qp, request) });
+        if let (true, None, Some(pair)) = (accepted < batch.len(), &error, self.pairs.get_mut(qp.0)) {
+            (pair.send.refused, pair.send.wants_room) = (true, true);
         }
-        if let Some(pair) = self.pair(qp).filter(|p| p.fate.is_none()) {
+        if let Some(pair) = self.pairs.get_mut(qp.0).filter(|p| p.fate.is_none()) {
             pair.publish(false);
             self.heat(qp.0);
         }
@@ -290,8 +269,10 @@ impl ShmPort {
     /// A poll where there is one queue pair and nothing to do but to take small messages; none where there may be more.
     #[inline]
     fn poll_brief(&mut self, out: &mut [RawCompletion]) -> Option<usize> {
-        let ([index], true, false) = (&self.hot[..], self.done.is_empty(), self.mail.any()) else { return None };
-        let pair = self.pairs.get_mut(*index as usize)?.as_deref_mut()?;
+        let ([index], true, false) = (&self.hot[..], self.reports.done.is_empty(), self.mail.any()) else {
+            return None;
+        };
+        let pair = self.pairs.get_mut(*index)?;
         if !pair.at_rest() {
             return None;
         }
@@ -305,13 +286,7 @@ impl ShmPort {
         if self.mail.any() {
             self.read_mail();
         }
-        let mut count = 0;
-        while count < out.len()
-            && let Some(done) = self.done.pop_front()
-        {
-            out[count] = done;
-            count += 1;
-        }
+        let mut count = self.reports.take(out);
         if self.patience == 0 {
             self.look();
         }
@@ -332,13 +307,7 @@ impl ShmPort {
                 }
             }
         }
-        while count < out.len()
-            && let Some(done) = self.done.pop_front()
-        {
-            out[count] = done;
-            count += 1;
-        }
-        count
+        count + self.reports.take(&mut out[count..])
     }
 
     /// One request; false when there is no room for it now.
@@ -347,7 +316,7 @@ impl ShmPort {
     /// As [`Port::post`].
     unsafe fn post_one(&mut self, qp: QpIndex, request: &RawRequest<'_>) -> Result<bool, VerbsError> {
         let Self { pairs, shared, segments, places, sges, domain, .. } = self;
-        let pair = pairs.get_mut(qp.0 as usize).and_then(|p| p.as_deref_mut()).ok_or(VerbsError::Closed)?;
+        let pair = pairs.get_mut(qp.0).ok_or(VerbsError::Closed)?;
         if pair.fate.is_some() {
             return Err(VerbsError::Closed);
         }
@@ -414,22 +383,14 @@ impl ShmPort {
 // reported once, in order, and a report of success follows the copy.
 unsafe impl Port for ShmPort {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
-        self.shared.fork.check()?;
-        let wire: Wire = link.into_inner()?;
-        if wire.provider != self.shared.id() || wire.domain != self.domain {
-            return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
-        }
-        let at = qp.0 as usize;
-        if self.pairs.len() <= at {
-            self.pairs.resize_with(at + 1, || None);
-        }
+        let wire: Wire = self.shared.instance.opened(self.domain, link)?;
         let limits = self.shared.limits(wire.made);
         let mut pair = Pair::new(qp, wire, self.geometry, limits, self.pair_options)?;
         pair.provider = Arc::downgrade(&self.shared);
         self.watch.add(&pair.channel, token(qp.0, SOCKET))?;
         self.watch.add(&pair.pidfd, token(qp.0, PROCESS))?;
-        self.shared.registry.join(self.domain, &pair.channel)?;
-        self.pairs[at] = Some(Box::new(pair));
+        registry::join(&self.shared.registry, self.domain, &pair.channel)?;
+        self.pairs.insert(qp, pair);
         self.heat(qp.0);
         // The peer may have attached already.
         self.patience = 0;
@@ -437,14 +398,11 @@ unsafe impl Port for ShmPort {
     }
 
     unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
-        if self.shared.fork.inherited() {
-            return (0, Some(VerbsError::Forked));
-        }
         if self.mail.any() {
             self.read_mail();
         }
         if let [RawRequest { slot, work: RawWork::Send(Payload::Inline(bytes), immediate), signalled, .. }] = batch
-            && self.pair(qp).is_some_and(|pair| pair.post_small(*slot, bytes, *immediate, *signalled))
+            && self.pairs.get_mut(qp.0).is_some_and(|pair| pair.post_small(*slot, bytes, *immediate, *signalled))
         {
             return (1, None);
         }
@@ -453,7 +411,6 @@ unsafe impl Port for ShmPort {
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
-        self.shared.fork.check()?;
         let Some(qp) = qp else {
             let room = self.receives_max.saturating_sub(self.receives.len()).min(batch.len());
             self.receives.extend(&batch[..room]);
@@ -463,7 +420,7 @@ unsafe impl Port for ShmPort {
             return Ok(room);
         };
         let depth = self.geometry.depth() as usize;
-        let pair = self.pair(qp).filter(|p| p.fate.is_none()).ok_or(VerbsError::Closed)?;
+        let pair = self.pairs.get_mut(qp.0).filter(|p| p.fate.is_none()).ok_or(VerbsError::Closed)?;
         let room = depth.saturating_sub(pair.receives.len()).min(batch.len());
         pair.receives.extend(&batch[..room]);
         if pair.starved {
@@ -474,9 +431,6 @@ unsafe impl Port for ShmPort {
     }
 
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
-        if self.shared.fork.inherited() {
-            return 0;
-        }
         if self.brief > 0
             && let Some(count) = self.poll_brief(out)
         {
@@ -493,13 +447,12 @@ unsafe impl Port for ShmPort {
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
-        self.events.pop_front()
+        self.reports.events.pop_front()
     }
 
     fn arm(&mut self) -> Result<bool, VerbsError> {
-        self.shared.fork.check()?;
         self.read_mail();
-        if !self.done.is_empty() || !self.events.is_empty() {
+        if !self.reports.is_empty() {
             return Ok(false);
         }
         // Whatever wakes us shows in epoll, so that is where to look next.
@@ -508,17 +461,16 @@ unsafe impl Port for ShmPort {
     }
 
     fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
-        self.shared.fork.check()?;
         let mut left = timeout;
         if other.is_none()
             && let Some(index) = self.only()
         {
             self.read_mail();
-            if !self.done.is_empty() || !self.events.is_empty() {
+            if !self.reports.is_empty() {
                 return Ok(false);
             }
             let limit = left.map_or(DOZE, |left| left.min(DOZE));
-            match self.pair(index).and_then(|pair| pair.doze(limit)) {
+            match self.pairs.get_mut(index.0).and_then(|pair| pair.doze(limit)) {
                 Some(false) => left = left.map(|left| left - limit),
                 woken => return Ok(woken.is_some()),
             }
@@ -534,7 +486,7 @@ unsafe impl Port for ShmPort {
     }
 
     fn line_ns(&mut self, qp: QpIndex) -> Option<f64> {
-        self.pairs.get_mut(qp.0 as usize)?.as_mut()?.distance.ask()
+        self.pairs.get_mut(qp.0)?.distance.ask()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -542,23 +494,16 @@ unsafe impl Port for ShmPort {
     }
 
     fn close(&mut self, qp: QpIndex) {
-        if self.shared.fork.inherited() {
-            return;
-        }
         self.end(qp.0, Fate::Closed, false);
-        if let Some(place) = self.pairs.get_mut(qp.0 as usize) {
-            *place = None;
-        }
-        self.events.retain(|PortEvent::Disconnected { queue_pair, .. }| *queue_pair != qp);
+        self.pairs.remove(qp.0);
+        self.reports.closed(qp);
     }
 }
 
 impl Drop for ShmPort {
     /// Peers learn of it; nothing is sound only because of that.
     fn drop(&mut self) {
-        if !self.shared.fork.inherited() {
-            (0..self.pairs.len() as u32).for_each(|index| self.end(index, Fate::Closed, false));
-        }
+        self.pairs.indexes().for_each(|index| self.end(index, Fate::Closed, false));
     }
 }
 

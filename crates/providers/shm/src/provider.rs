@@ -1,17 +1,17 @@
 //! The control side: `ShmProvider`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use overside_planner::{AtomicScope, Bends, Capabilities, ForeignMemory, Profile};
 use overside_verbs::{
-    Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
+    Access, ForkMark, Instance, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider,
+    VerbsError,
 };
 
 use crate::mappings::Limits;
 use crate::port::ShmPort;
-use crate::registry::Registry;
+use crate::registry::{self, Peers, Registry};
 use crate::ring::{DEPTH_MAX, DESCRIPTION_MAX, INLINE_MAX, MESSAGE_MAX, SGE_MAX};
 use crate::{handshake, listener};
 
@@ -43,18 +43,12 @@ impl Default for Options {
 /// What provider, ports and listeners share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    id: u64,
-    pub(crate) fork: ForkMark,
+    pub(crate) instance: Arc<Instance>,
     pub(crate) registry: Registry,
     options: Options,
 }
 
 impl Shared {
-    /// Tells this provider's links from another's.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
     pub(crate) fn limits(&self, chosen: bool) -> Limits {
         Limits { segments: self.options.peer_segments_max, bytes: self.options.peer_bytes_max, chosen }
     }
@@ -74,24 +68,14 @@ impl ShmProvider {
     /// # Errors
     /// When the system has no page left.
     pub fn with_options(options: Options) -> Result<Arc<Self>, VerbsError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let shared = Arc::new(Shared {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            fork: ForkMark::new()?,
-            registry: Registry::default(),
-            options,
-        });
-        Ok(Arc::new(Self { shared }))
+        let instance = Instance::new(Some(ForkMark::new()?));
+        let registry = Registry::new(instance.clone());
+        Ok(Arc::new(Self { shared: Arc::new(Shared { instance, registry, options }) }))
     }
 
-    /// Tells this provider's links from another's.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn id(&self) -> u64 {
-        self.shared.id()
-    }
-
-    fn check_fork(&self) -> Result<(), VerbsError> {
-        self.shared.fork.check()
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.shared.instance
     }
 }
 
@@ -117,33 +101,27 @@ impl Provider for ShmProvider {
     }
 
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.check_fork()?;
-        Ok(ProtectionDomain::new(self.shared.registry.allocate_domain()))
+        self.shared.registry.allocate_domain(Peers::default())
     }
 
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.check_fork()?;
-        self.shared.registry.register(domain.id(), memory, access)
+        registry::register(&self.shared.registry, domain, memory, access)
     }
 
     fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.check_fork()?;
-        self.shared.registry.deregister(&region)
+        registry::deregister(&self.shared.registry, &region)
     }
 
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.check_fork()?;
-        Ok(Box::new(listener::bind(self.shared.clone(), domain, name)?))
+        listener::bind(&self.shared.instance, domain, name)
     }
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.check_fork()?;
-        handshake::connect(self.shared.id(), domain, name, timeout)
+        handshake::connect(&self.shared.instance, domain, name, timeout)
     }
 
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
-        self.check_fork()?;
-        Ok(Box::new(ShmPort::open(self.shared.clone(), domain, options)?))
+        Ok(self.shared.instance.guard(ShmPort::open(self.shared.clone(), domain, options)?))
     }
 }
 

@@ -41,16 +41,8 @@ impl Pair {
             }
             consumer.advance(&descriptor);
             self.owed |= descriptor.report;
-            out[count] = RawCompletion {
-                slot: receive.slot,
-                qp: Some(self.index),
-                opcode: Opcode::Receive,
-                status: Status::Success,
-                bytes: descriptor.len,
-                immediate: descriptor.immediate,
-                value: 0,
-                lending: Lending::No,
-            };
+            let report = RawCompletion::new(receive.slot, Some(self.index), Opcode::Receive, Status::Success);
+            out[count] = report.with(descriptor.len, descriptor.immediate);
             count += 1;
             self.receives.pop_front();
         }
@@ -139,27 +131,36 @@ impl Pair {
             // stands vouches for the bytes. The sender raises `closed` before it lets go of them.
             fence(Ordering::Acquire);
             self.check_open()?;
-            if let Some(Link { consumer, .. }) = &mut self.link {
-                consumer.advance(&message.descriptor);
-            }
-            // What the sender lent is lent until it hears of it; bytes that rode along are nobody's any more.
-            self.owed |= message.descriptor.report || message.descriptor.task != Task::Inline;
         }
-        if own {
-            self.receives.pop_front()
-        } else {
-            shared.pop_front()
-        };
-        Ok(Some(RawCompletion {
-            slot: receive.slot,
-            qp: Some(self.index),
-            opcode: if copies { Opcode::Receive } else { Opcode::ReceiveImmediate },
-            status,
-            bytes: message.descriptor.len,
-            immediate: message.descriptor.immediate,
-            value: 0,
-            lending: Lending::No,
-        }))
+        Ok(Some(self.meets(&message, receive, own, shared, status)))
+    }
+
+    /// A message has met its receive, which leaves its queue; what has not succeeded ends the queue pair.
+    #[inline]
+    fn meets(
+        &mut self,
+        message: &Message,
+        receive: RawReceive,
+        own: bool,
+        shared: &mut VecDeque<RawReceive>,
+        status: Status,
+    ) -> RawCompletion {
+        let Descriptor { task, report, len, immediate, .. } = message.descriptor;
+        if let (Status::Success, Some(Link { consumer, .. })) = (status, &mut self.link) {
+            consumer.advance(&message.descriptor);
+            // What the sender lent is lent until it hears of it; bytes that rode along are nobody's any more.
+            self.owed |= report || task != Task::Inline;
+        }
+        self.leave_queue(own, shared);
+        let opcode = if task == Task::Written { Opcode::ReceiveImmediate } else { Opcode::Receive };
+        RawCompletion::new(receive.slot, Some(self.index), opcode, status).with(len, immediate)
+    }
+
+    /// The receive that was met is in its queue no more.
+    #[inline]
+    pub(crate) fn leave_queue(&mut self, own: bool, shared: &mut VecDeque<RawReceive>) {
+        let queue = if own { &mut self.receives } else { shared };
+        queue.pop_front();
     }
 
     /// A message that fits into its receive and that its sender would lend: taken as a loan where the receive takes one, else copied.
@@ -203,25 +204,8 @@ impl Pair {
                 Lending::No
             }
         };
-        if let Some(Link { consumer, .. }) = &mut self.link {
-            consumer.advance(&message.descriptor);
-        }
-        self.owed = true;
-        if own {
-            self.receives.pop_front()
-        } else {
-            shared.pop_front()
-        };
-        Ok(Some(RawCompletion {
-            slot: receive.slot,
-            qp: Some(self.index),
-            opcode: Opcode::Receive,
-            status: Status::Success,
-            bytes: message.descriptor.len,
-            immediate: message.descriptor.immediate,
-            value: 0,
-            lending,
-        }))
+        let report = self.meets(message, receive, own, shared, Status::Success);
+        Ok(Some(RawCompletion { lending, ..report }))
     }
 
     /// Where a message lies that is lent; none while the socket holds more than is heard at a time.

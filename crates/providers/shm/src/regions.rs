@@ -15,7 +15,7 @@ use crate::consumer::{Consumer, Message};
 use crate::control::OwnControl;
 use crate::fate::{Fate, OUT_OF_MEMORY};
 use crate::local::Place;
-use crate::pair::{Heard, Link, NO_COMPLETION, Pair};
+use crate::pair::{Heard, Link, Pair};
 use crate::peer_memory::PeerMemory;
 use crate::ring::{DESCRIPTION_MAX, Descriptor, MESSAGE_MAX, RegionWords, Sge, Task};
 use crate::send::{Progress, SendQueue, Sources, limit};
@@ -196,13 +196,9 @@ impl Pair {
                 (Status::Success, bytes, immediate)
             }
         };
-        if own {
-            self.receives.pop_front()
-        } else {
-            shared.pop_front()
-        };
-        let (slot, qp) = (receive.slot, Some(self.index));
-        Ok(Some(RawCompletion { slot, qp, opcode: Opcode::Receive, status, bytes, immediate, ..NO_COMPLETION }))
+        self.leave_queue(own, shared);
+        let report = RawCompletion::new(receive.slot, Some(self.index), Opcode::Receive, status);
+        Ok(Some(report.with(bytes, immediate)))
     }
 
     /// None while the socket holds more than is heard at a time.

@@ -13,7 +13,6 @@ use crate::fate::Fate;
 use crate::lending::Lent;
 use crate::local::{LocalSegments, Place};
 use crate::messages::{FORGET_MAX, Message};
-use crate::pair::NO_COMPLETION;
 use crate::producer::Producer;
 use crate::provider::SEGMENTS_MAX;
 use crate::registry::Registry;
@@ -421,7 +420,7 @@ impl SendQueue {
 
     /// Everything that is left ends with the queue pair.
     pub(crate) fn flush(&mut self, qp: QpIndex, fate: Fate, by_peer: bool, out: &mut VecDeque<RawCompletion>) {
-        let mut buffer = [NO_COMPLETION];
+        let mut buffer = [RawCompletion::NONE];
         while self.complete(qp, &mut buffer) == 1 {
             out.push_back(buffer[0]);
         }
@@ -527,23 +526,14 @@ impl Entry {
     }
 
     fn completion(&self, qp: QpIndex, status: Status, value: u64) -> RawCompletion {
-        RawCompletion {
-            slot: self.slot,
-            qp: Some(qp),
-            opcode: self.opcode,
-            status,
-            bytes: if status == Status::Success { self.bytes } else { 0 },
-            immediate: None,
-            value,
-            lending: Lending::No,
-        }
+        let bytes = if status == Status::Success { self.bytes } else { 0 };
+        RawCompletion { bytes, value, ..RawCompletion::new(self.slot, Some(qp), self.opcode, status) }
     }
 }
 
-/// The report of a loan's end.
 fn returned(qp: QpIndex, slot: u32) -> RawCompletion {
-    let (qp, status) = (Some(qp), Status::Success);
-    RawCompletion { slot, qp, status, lending: Lending::Returned, ..NO_COMPLETION }
+    let report = RawCompletion::new(slot, Some(qp), Opcode::Send, Status::Success);
+    RawCompletion { lending: Lending::Returned, ..report }
 }
 
 /// Places there are before a request needs more; a power of two.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_verbs::port::{Lending, QpIndex, RawCompletion, RawReceive};
+use overside_verbs::port::{QpIndex, RawCompletion, RawReceive};
 use overside_verbs::{Opcode, Status};
 use rustix::io::Errno;
 
@@ -233,14 +233,8 @@ impl Conn {
         let taken = self.credits.take(&mut self.receives, cx.pool).ok_or(NO_CREDIT)?;
         if len > taken.receive.buffer.len {
             self.too_long = Some(self.target.number());
-            let (slot, qp) = (taken.receive.slot, Some(self.index));
-            cx.done.push_back(RawCompletion {
-                slot,
-                qp,
-                opcode: Opcode::Receive,
-                status: Status::TooLong,
-                ..NO_COMPLETION
-            });
+            let too_long = Status::TooLong;
+            cx.done.push_back(RawCompletion::new(taken.receive.slot, Some(self.index), Opcode::Receive, too_long));
             return Err(Fate::TooLong);
         }
         Ok(taken)
@@ -249,16 +243,8 @@ impl Conn {
     fn received(&mut self, taken: Taken, bytes: u64, immediate: Option<u32>, opcode: Opcode, cx: &mut Context<'_>) {
         self.untold_bytes += bytes;
         self.credits.share(self.receives.len(), cx.pool);
-        cx.done.push_back(RawCompletion {
-            slot: taken.receive.slot,
-            qp: Some(self.index),
-            opcode,
-            status: Status::Success,
-            bytes,
-            immediate,
-            value: 0,
-            lending: Lending::No,
-        });
+        let report = RawCompletion::new(taken.receive.slot, Some(self.index), opcode, Status::Success);
+        cx.done.push_back(report.with(bytes, immediate));
     }
 
     fn write(&mut self, head: &Head, payload: std::ops::Range<usize>, cx: &mut Context<'_>) -> Result<(), Fate> {
@@ -515,8 +501,7 @@ impl Conn {
         };
         self.credits.end(pool);
         for receive in half.into_iter().chain(self.receives.drain(..)) {
-            let (slot, qp) = (receive.slot, Some(self.index));
-            out.push_back(RawCompletion { slot, qp, opcode: Opcode::Receive, status: fate.pending(), ..NO_COMPLETION });
+            out.push_back(RawCompletion::new(receive.slot, Some(self.index), Opcode::Receive, fate.pending()));
         }
         effects
     }
@@ -541,16 +526,6 @@ fn cut(sources: &[Source], at: usize, len: usize) -> Vec<Source> {
 }
 
 const NO_CREDIT: Fate = Fate::Malformed("a message that no receive was granted for");
-pub(crate) const NO_COMPLETION: RawCompletion = RawCompletion {
-    slot: u32::MAX,
-    qp: None,
-    opcode: Opcode::Send,
-    status: Status::Flushed,
-    bytes: 0,
-    immediate: None,
-    value: 0,
-    lending: Lending::No,
-};
 /// Bytes of one turn; then others have theirs.
 const TURN_BYTES: u64 = 1 << 20;
 /// Bytes that may wait to be sent before more is queued: requests stay where they are until then.

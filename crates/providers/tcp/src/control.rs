@@ -106,7 +106,7 @@ mod tests {
     use crate::credits::Pool;
     use crate::frame::{HEAD_MAX, Head, READ_CHUNK, Why};
     use crate::handshake::Wire;
-    use crate::registry::Registry;
+    use crate::registry::{Registry, register};
     use crate::requests::{Act, Entry};
 
     /// A connection whose peer says one frame as often as it can and reads nothing: the most bytes of ours that ever waited, and
@@ -115,13 +115,13 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).unwrap());
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
-        let wire = Wire { socket: ours.into(), keys: None, domain: 0, provider: 0 };
+        let wire = Wire::new(ours.into(), None);
         let mut conn = Conn::new(QpIndex(0), wire, 32, 64, Default::default());
         let (registry, mut done, mut pool) = (Registry::default(), VecDeque::new(), Pool::new(64));
-        let domain = registry.allocate_domain();
+        let domain = registry.allocate_domain(()).unwrap();
         let window = Memory::Window(Arc::new(Window::new(4096).unwrap()));
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let key = registry.register(domain, &window, all).unwrap().token().rkey;
+        let key = register(&registry, &domain, &window, all).unwrap().token().rkey;
         let op = match op {
             Op::Write { rkey: OURS, at, total, immediate } => Op::Write { rkey: key, at, total, immediate },
             Op::Read { rkey: OURS, at, len } => Op::Read { rkey: key, at, len },
@@ -149,8 +149,13 @@ mod tests {
                 rest = 0..frames.len();
             }
             rest.start += rustix::io::write(&theirs, &frames[rest.clone()]).unwrap_or(0);
-            let mut cx =
-                Context { registry: &registry, domain, pool: &mut pool, done: &mut done, done_max: usize::MAX };
+            let mut cx = Context {
+                registry: &registry,
+                domain: domain.id(),
+                pool: &mut pool,
+                done: &mut done,
+                done_max: usize::MAX,
+            };
             let fate = conn.turn(&mut cx).and_then(|_| conn.settle()).err();
             most = most.max(conn.outbound.waiting());
             done.clear();
@@ -220,7 +225,7 @@ mod tests {
         for reads in [false, true] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).unwrap());
-            let wire = Wire { socket: ours.into(), keys: None, domain: 0, provider: 0 };
+            let wire = Wire::new(ours.into(), None);
             let mut conn = Conn::new(QpIndex(0), wire, 32, 64, Default::default());
             let (registry, mut done, mut pool) = (Registry::default(), VecDeque::new(), Pool::new(0));
             let mut bytes = [0; HEAD_MAX];
@@ -243,7 +248,7 @@ mod tests {
     fn nothing_is_given_back_before_it_was_asked_for() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).unwrap());
-        let wire = Wire { socket: ours.into(), keys: None, domain: 0, provider: 0 };
+        let wire = Wire::new(ours.into(), None);
         let mut conn = Conn::new(QpIndex(0), wire, 32, 64, Default::default());
         let (registry, mut done, mut pool) = (Registry::default(), VecDeque::new(), Pool::new(64));
         let buffer = RawBuffer { address: std::ptr::null_mut(), len: 0, segment: SegmentId::FOREIGN };

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use overside_verbs::pairs::{Pairs, Reports};
 use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
-use overside_verbs::watch::Watch;
-use overside_verbs::{Link, Opcode, PortEvent, PortOptions, VerbsError};
+use overside_verbs::watch::{Signal, Watch};
+use overside_verbs::{Link, Opcode, PortOptions, VerbsError};
 use rustix::net::{RecvFlags, Shutdown};
 
 use crate::conn::{Conn, Context};
@@ -20,7 +20,6 @@ use crate::outbound::{Outbound, Source};
 use crate::provider::{DEPTH_MAX, INLINE_MAX, SGE_MAX, Shared};
 use crate::registry::Known;
 use crate::requests::{Act, Entry, Requests};
-use crate::watch::Bell;
 
 /// The state of a port.
 #[derive(Debug)]
@@ -29,14 +28,14 @@ pub(crate) struct Engine {
     pub(crate) domain: u64,
     pub(crate) watch: Arc<Watch>,
     /// Readable when the port's thread has something for the port's owner.
-    news: Bell,
+    news: Signal,
     rung: bool,
     /// The owner sleeps, as far as it said.
     pub(crate) armed: bool,
     depth: usize,
     sources_max: usize,
     /// By index; none where there was no queue pair or it has ended.
-    pub(crate) conns: Vec<Option<Box<Conn>>>,
+    pub(crate) conns: Pairs<Conn>,
     /// Indexes of those that are there.
     pub(crate) live: Vec<u32>,
     pool: Pool,
@@ -44,8 +43,7 @@ pub(crate) struct Engine {
     pub(crate) may_hold: bool,
     /// Perhaps some wait.
     pub(crate) holds: bool,
-    pub(crate) done: VecDeque<RawCompletion>,
-    pub(crate) events: VecDeque<PortEvent>,
+    pub(crate) reports: Reports,
     known: Known,
     leaving: Vec<Leaving>,
     ready: Vec<u64>,
@@ -77,7 +75,7 @@ impl Engine {
         options: PortOptions,
         watch: Arc<Watch>,
     ) -> Result<Self, VerbsError> {
-        let news = Bell::new()?;
+        let news = Signal::new()?;
         watch.add(&news, NEWS)?;
         Ok(Self {
             domain,
@@ -87,13 +85,12 @@ impl Engine {
             armed: false,
             depth: options.depth.clamp(DEPTH_MIN, DEPTH_MAX),
             sources_max: options.sges.max(SGE_MAX),
-            conns: Vec::new(),
+            conns: Pairs::default(),
             live: Vec::new(),
             pool: Pool::new(options.shared_receives),
             may_hold: false,
             holds: false,
-            done: VecDeque::new(),
-            events: VecDeque::new(),
+            reports: Reports::default(),
             known: Known::default(),
             leaving: Vec::new(),
             ready: Vec::new(),
@@ -103,22 +100,15 @@ impl Engine {
     }
 
     pub(crate) fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
-        let wire: Wire = link.into_inner()?;
-        if wire.provider != self.shared.id() || wire.domain != self.domain {
-            return Err(VerbsError::Unsupported("a link of another protection domain; connect in the port's own"));
-        }
-        let at = qp.0 as usize;
-        if self.conns.len() <= at {
-            self.conns.resize_with(at + 1, || None);
-        }
+        let wire: Wire = self.shared.instance().opened(self.domain, link)?;
         self.watch.add(&wire.socket, u64::from(qp.0))?;
         let outbound = (self.shared.prices.clone(), self.shared.options.zero_copy);
-        let mut conn = Box::new(Conn::new(qp, wire, self.depth, self.sources_max, outbound));
+        let mut conn = Conn::new(qp, wire, self.depth, self.sources_max, outbound);
         self.pool.sharers += 1;
         conn.credits.share(0, &mut self.pool);
-        self.conns[at] = Some(conn);
+        self.conns.insert(qp, conn);
         self.live.push(qp.0);
-        self.shared.open.fetch_add(1, Ordering::Relaxed);
+        self.shared.party.opened();
         Ok(())
     }
 
@@ -201,7 +191,7 @@ impl Engine {
     fn serve_waiting(&mut self) {
         for _ in 0..self.pool.waiting.len() {
             let Some(index) = self.pool.waiting.front().copied() else { break };
-            let Some(Some(conn)) = self.conns.get_mut(index as usize) else {
+            let Some(conn) = self.conns.get_mut(index) else {
                 self.pool.waiting.pop_front();
                 continue;
             };
@@ -220,7 +210,7 @@ impl Engine {
         let now = Instant::now();
         let mut hoarders = Vec::new();
         for index in &self.live {
-            let Some(Some(conn)) = self.conns.get_mut(*index as usize) else { continue };
+            let Some(conn) = self.conns.get_mut(*index) else { continue };
             if conn.recall(now) {
                 hoarders.push(*index);
             }
@@ -233,7 +223,7 @@ impl Engine {
     /// Progresses all connections, until `done_max` reports wait.
     pub(crate) fn turn(&mut self, done_max: usize) {
         if self.rung {
-            self.news.hush();
+            self.news.drain();
             self.rung = false;
         }
         if self.live.len() <= ALWAYS_ASKED {
@@ -265,7 +255,7 @@ impl Engine {
         ready.retain(|token| *token != NEWS);
         for index in &self.live {
             let left_over = |conn: &Conn| conn.more || conn.outbound.waiting() > 0 || conn.owes();
-            if matches!(self.conns.get(*index as usize), Some(Some(conn)) if left_over(conn)) {
+            if self.conns.get(*index).is_some_and(left_over) {
                 ready.push(u64::from(*index));
             }
         }
@@ -278,8 +268,8 @@ impl Engine {
     }
 
     fn turn_one(&mut self, index: u32, done_max: usize) {
-        let Self { conns, shared, domain, pool, done, .. } = self;
-        let Some(Some(conn)) = conns.get_mut(index as usize) else { return };
+        let Self { conns, shared, domain, pool, reports: Reports { done, .. }, .. } = self;
+        let Some(conn) = conns.get_mut(index) else { return };
         if done.len() >= done_max {
             conn.more = true;
             return;
@@ -297,13 +287,13 @@ impl Engine {
             return;
         }
         self.next_look = now + LOOK;
-        let done = &mut self.done;
+        let done = &mut self.reports.done;
         let before = self.leaving.len();
         self.leaving.retain_mut(|leaving| leaving.stays(now, done));
-        self.shared.open.fetch_sub(before - self.leaving.len(), Ordering::Relaxed);
+        self.shared.party.ended(before - self.leaving.len());
         for i in (0..self.live.len()).rev() {
             let index = self.live[i];
-            let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
+            let Some(conn) = self.conns.get_mut(index) else { continue };
             if let Err(fate) = conn.check_pace(now).and_then(|()| conn.check_silence()) {
                 self.end(index, fate, true);
             }
@@ -312,7 +302,7 @@ impl Engine {
 
     /// Whether the time that passes matters.
     pub(crate) fn is_timed(&self) -> bool {
-        let is_sending = |index: &u32| matches!(self.conns.get(*index as usize), Some(Some(conn)) if conn.is_sending());
+        let is_sending = |index: &u32| self.conns.get(*index).is_some_and(Conn::is_sending);
         !self.leaving.is_empty()
             || self.pool.is_hoarded()
             || self.live.iter().any(|i| is_timed(&self.conns, *i) || is_sending(i))
@@ -322,7 +312,7 @@ impl Engine {
     pub(crate) fn settle(&mut self) -> bool {
         for i in (0..self.live.len()).rev() {
             let index = self.live[i];
-            let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
+            let Some(conn) = self.conns.get_mut(index) else { continue };
             if let Err(fate) = conn.settle() {
                 // What came before the end is reported first.
                 if fate.is_ours() {
@@ -338,31 +328,31 @@ impl Engine {
                 self.watch.want_room(&conn.socket, u64::from(index), wants);
             }
         }
-        !self.has_more() && self.done.is_empty() && self.events.is_empty()
+        !self.has_more() && self.reports.is_empty()
     }
 
     /// Whether a turn would find something that no descriptor tells of.
     pub(crate) fn has_more(&self) -> bool {
-        self.live.iter().any(|i| matches!(self.conns.get(*i as usize), Some(Some(conn)) if conn.more))
+        self.live.iter().any(|i| self.conns.get(*i).is_some_and(|conn| conn.more))
     }
 
     /// The owner sleeps and there is something for it.
     pub(crate) fn ring(&mut self) {
-        if self.armed && !self.rung && (!self.done.is_empty() || !self.events.is_empty()) {
+        if self.armed && !self.rung && !self.reports.is_empty() {
             self.rung = true;
-            self.news.ring();
+            self.news.notify();
         }
     }
 
     /// Ends a queue pair. What is pending on it is reported by later polls.
     pub(crate) fn end(&mut self, index: u32, fate: Fate, announced: bool) {
-        let Some(mut conn) = self.conns.get_mut(index as usize).and_then(Option::take) else { return };
+        let Some(mut conn) = self.conns.remove(index) else { return };
         if fate.is_ours() && conn.held {
             // It was posted before: a goodbye goes behind it. What the system has against it, the goodbye meets as well.
             let _ = conn.flush();
         }
         self.watch.remove(&conn.socket);
-        let (perhaps, not) = conn.end(fate, &mut self.pool, &mut self.done);
+        let (perhaps, not) = conn.end(fate, &mut self.pool, &mut self.reports.done);
         self.live.retain(|live| *live != index);
         self.pool.sharers -= 1;
         self.pool.waiting.retain(|waiting| *waiting != index);
@@ -371,35 +361,34 @@ impl Engine {
             if perhaps + not > 0 {
                 reason += &format!("; of what was pending, {perhaps} may have taken effect and {not} did not");
             }
-            let queue_pair = QpIndex(index);
-            self.events.push_back(PortEvent::Disconnected { queue_pair, status: fate.status(), reason });
+            self.reports.disconnected(index, fate.status(), reason);
         }
         let now = Instant::now();
         let Conn { socket, outbound, requests: lent, heard_bye, .. } = *conn;
         let over = heard_bye || !fate.is_ours();
         let index = QpIndex(index);
         let mut leaving = Leaving { index, socket, outbound, lent, until: now + LEAVE_LIMIT, said: false, over };
-        if leaving.stays(now, &mut self.done) {
+        if leaving.stays(now, &mut self.reports.done) {
             self.leaving.push(leaving);
         } else {
-            self.shared.open.fetch_sub(1, Ordering::Relaxed);
+            self.shared.party.ended(1);
         }
     }
 
     /// Closes a queue pair and frees its index.
     pub(crate) fn close(&mut self, qp: QpIndex) {
         self.end(qp.0, Fate::Closed, false);
-        self.events.retain(|PortEvent::Disconnected { queue_pair, .. }| *queue_pair != qp);
+        self.reports.closed(qp);
     }
 
     /// Ends everything, in the owner's name; nothing of what was posted is touched afterwards.
     pub(crate) fn end_all(&mut self) {
-        for index in 0..self.conns.len() as u32 {
+        for index in self.conns.indexes() {
             self.close(QpIndex(index));
         }
         // Nobody drives what is left: the system does, as far as it goes; but not from memory that is its owner's again.
         self.leaving.iter().for_each(Leaving::forsake);
-        self.shared.open.fetch_sub(self.leaving.len(), Ordering::Relaxed);
+        self.shared.party.ended(self.leaving.len());
         self.leaving.clear();
         self.pool.receives.clear();
     }
@@ -456,12 +445,12 @@ impl Leaving {
     }
 }
 
-pub(crate) fn open(conns: &mut [Option<Box<Conn>>], qp: QpIndex) -> Result<&mut Conn, VerbsError> {
-    conns.get_mut(qp.0 as usize).and_then(|conn| conn.as_deref_mut()).ok_or(VerbsError::Closed)
+pub(crate) fn open(conns: &mut Pairs<Conn>, qp: QpIndex) -> Result<&mut Conn, VerbsError> {
+    conns.get_mut(qp.0).ok_or(VerbsError::Closed)
 }
 
-fn is_timed(conns: &[Option<Box<Conn>>], index: u32) -> bool {
-    matches!(conns.get(index as usize), Some(Some(conn)) if conn.is_timed())
+fn is_timed(conns: &Pairs<Conn>, index: u32) -> bool {
+    conns.get(index).is_some_and(Conn::is_timed)
 }
 
 fn limit(what: &'static str, value: u64, max: u64) -> Result<(), VerbsError> {

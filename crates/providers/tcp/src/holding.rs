@@ -31,7 +31,7 @@ impl Engine {
         }
         for at in (0..self.live.len()).rev() {
             let index = self.live[at];
-            if matches!(self.conns.get(index as usize), Some(Some(conn)) if conn.held) {
+            if self.conns.get(index).is_some_and(|conn| conn.held) {
                 self.send_out(index);
             }
         }
@@ -69,12 +69,12 @@ mod tests {
 
     use overside_verbs::port::{Payload, RawRequest, RawWork};
     use overside_verbs::watch::Watch;
-    use overside_verbs::{PortEvent, PortOptions, Provider};
+    use overside_verbs::{Peer, PortEvent, PortOptions, Provider};
     use rustix::event::{PollFd, PollFlags};
 
     use super::*;
     use crate::frame::{HEAD_MIN, Head, Op};
-    use crate::handshake::{Wire, link};
+    use crate::handshake::Wire;
     use crate::provider::TcpProvider;
 
     const QP: QpIndex = QpIndex(0);
@@ -90,10 +90,11 @@ mod tests {
         let provider = TcpProvider::new();
         let domain = provider.allocate_domain().unwrap();
         let shared = provider.shared().clone();
-        let wire = Wire { socket, keys: None, domain: domain.id(), provider: shared.id() };
+        let peer = Peer { pid: None, uid: None, description: "the test".into() };
+        let link = shared.instance().link(domain.id(), peer, Wire::new(socket, None));
         let watch = Arc::new(Watch::new().unwrap());
         let mut engine = Engine::new(shared, domain.id(), PortOptions::default(), watch).unwrap();
-        engine.attach(QP, link("the test".into(), wire)).unwrap();
+        engine.attach(QP, link).unwrap();
         open(&mut engine.conns, QP).unwrap().credits.ours = 1000;
         engine.watch_over();
         engine
@@ -205,7 +206,7 @@ mod tests {
         rustix::event::poll(&mut [PollFd::new(&ours, PollFlags::RDHUP)], None).unwrap();
         post(&mut engine, 1, 8);
         engine.turn(16);
-        let Some(PortEvent::Disconnected { reason, .. }) = engine.events.pop_front() else { panic!("no end") };
+        let Some(PortEvent::Disconnected { reason, .. }) = engine.reports.events.pop_front() else { panic!("no end") };
         assert!(reason.contains("reset"), "{reason}");
     }
 }

@@ -5,7 +5,7 @@
 //! in it: answers and acknowledgements never wait behind a message that nobody wants, and no peer makes this process
 //! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
 //!
-//! In the order in which a request meets them: `handshake`, `listener` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
+//! In the order in which a request meets them: `handshake` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
 //! pairs), `conn` (one of them), `control` (what its ends tell each other unasked), `holding` (who waits for company), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
 //! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls), `silence` (whose host is gone).
 //!
@@ -31,7 +31,6 @@ mod frame;
 mod handshake;
 mod holding;
 mod inbound;
-mod listener;
 mod options;
 mod outbound;
 #[cfg(any(test, fuzzing))]

@@ -28,11 +28,6 @@ impl Options {
     pub fn tags(&self) -> bool {
         self.mac && self.key.is_some()
     }
-
-    /// Whether the kernel is asked whose a peer is.
-    pub(crate) fn asks_owner(&self) -> bool {
-        self.key.is_none() && !self.anyone
-    }
 }
 
 impl Default for Options {

@@ -16,7 +16,7 @@ use crate::credits::Pool;
 use crate::frame::{HEAD_MAX, Head, Op, head_bytes};
 use crate::handshake::Wire;
 use crate::outbound::Outbound;
-use crate::registry::Registry;
+use crate::registry::{Registry, register};
 use crate::requests::{Act, Entry};
 use crate::seal::Seal;
 use crate::target::Target;
@@ -36,13 +36,14 @@ pub fn frames(bytes: &[u8]) -> bool {
         return false;
     }
     let keys = (tagged & 1 == 1).then_some(Keys { out: [1; 32], into: [2; 32] });
-    let wire = Wire { socket: OwnedFd::from(ours), keys, domain: 0, provider: 0 };
+    let wire = Wire::new(OwnedFd::from(ours), keys);
     let mut conn = Conn::new(QpIndex(0), wire, 32, 64, Default::default());
     let mut ground = vec![CANARY; GROUND_BYTES];
     let base = ground.as_mut_ptr();
     let buffer = |at: usize, len: usize| RawBuffer { address: base.wrapping_add(at), len, segment: SegmentId::FOREIGN };
     let (mut pool, mut done, registry) = (Pool::new(4), VecDeque::new(), Registry::default());
-    let domain = registry.allocate_domain();
+    let Ok(domain) = registry.allocate_domain(()) else { return false };
+    let domain = domain.id();
     pool.sharers = 1;
     conn.receives.extend((0..RECEIVES).map(|i| RawReceive {
         slot: i,
@@ -92,12 +93,12 @@ pub fn frames(bytes: &[u8]) -> bool {
 pub fn one_sided(bytes: &[u8]) -> bool {
     let (registry, mut target, mut out) =
         (Registry::default(), Target::new(), Outbound::new(Seal::new(None), Arc::default(), false));
-    let domain = registry.allocate_domain();
+    let Ok(domain) = registry.allocate_domain(()) else { return false };
     let (Ok(window), Ok(segment)) = (Window::new(4096), Segment::private(4096)) else { return false };
     let (window, segment) = (Memory::Window(Arc::new(window)), Memory::Segment(Arc::new(segment)));
     let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let granted = [(&window, all), (&window, Access::REMOTE_READ), (&segment, Access::REMOTE_READ)];
-    let keys = granted.map(|(memory, access)| registry.register(domain, memory, access).map(|r| r.token().rkey));
+    let keys = granted.map(|(memory, access)| register(&registry, &domain, memory, access).map(|r| r.token().rkey));
     let (mut rest, mut taken) = (bytes, true);
     while let Some(kind) = rest.first() {
         let Some(len) = head_bytes(*kind).filter(|len| *len <= rest.len()) else { return false };
@@ -116,10 +117,10 @@ pub fn one_sided(bytes: &[u8]) -> bool {
         }
         let done = match head.op {
             Op::Write { .. } | Op::WriteMore => {
-                target.write(&head, payload, &registry, domain).map(|done| done.is_none_or(|done| done.placed))
+                target.write(&head, payload, &registry, domain.id()).map(|done| done.is_none_or(|done| done.placed))
             }
             _ if target.is_writing() => return false,
-            _ => target.execute(head.op, &registry, domain).map(|()| true),
+            _ => target.execute(head.op, &registry, domain.id()).map(|()| true),
         };
         taken &= done.unwrap_or(false);
         target.answer(&mut out, 1 << 20, || 0);

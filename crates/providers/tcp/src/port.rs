@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use overside_verbs::pairs::post_each;
 use overside_verbs::port::{QpIndex, RawCompletion, RawReceive, RawRequest};
-use overside_verbs::watch::Watch;
+use overside_verbs::watch::{Signal, Watch};
 use overside_verbs::{Link, Port, PortEvent, PortOptions, ProtectionDomain, VerbsError};
 
 use crate::engine::Engine;
 use crate::progress;
 use crate::provider::Shared;
-use crate::watch::Bell;
 
 /// A port of the TCP provider.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Inner {
     pub(crate) calls: AtomicU64,
     pub(crate) ended: AtomicBool,
     /// Wakes the thread, to end.
-    pub(crate) bell: Bell,
+    pub(crate) signal: Signal,
 }
 
 impl Inner {
@@ -41,7 +41,7 @@ impl Inner {
     /// Bytes that wait for the peer that has most to take.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn waiting(&self) -> u64 {
-        self.lock().conns.iter().flatten().map(|conn| conn.outbound.waiting()).max().unwrap_or(0)
+        self.lock().conns.iter().map(|conn| conn.outbound.waiting()).max().unwrap_or(0)
     }
 
     /// The owner's lock: from here on it is here.
@@ -72,7 +72,7 @@ impl TcpPort {
             watch,
             calls: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-            bell: Bell::new()?,
+            signal: Signal::new()?,
         });
         Ok(Self { shared, inner, has_thread: false })
     }
@@ -82,7 +82,6 @@ impl TcpPort {
 // a report of success follows the placing.
 unsafe impl Port for TcpPort {
     fn attach(&mut self, qp: QpIndex, link: Link) -> Result<(), VerbsError> {
-        self.shared.check_fork()?;
         if self.shared.options.progress && !self.has_thread {
             progress::start(self.inner.clone())?;
             self.has_thread = true;
@@ -91,54 +90,32 @@ unsafe impl Port for TcpPort {
     }
 
     unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
-        if self.shared.inherited() {
-            return (0, Some(VerbsError::Forked));
-        }
         let mut engine = self.inner.owner();
         engine.refresh();
-        let (mut accepted, mut error) = (0, None);
-        for request in batch {
-            // SAFETY: [tcp-posted] the caller's promise.
-            match unsafe { engine.post_one(qp, request) } {
-                Ok(true) => accepted += 1,
-                Ok(false) => break,
-                Err(refused) => {
-                    error = Some(refused);
-                    break;
-                }
-            }
-        }
+        // SAFETY: [tcp-posted] the caller's promise.
+        let (accepted, error) = post_each(batch, |request| unsafe { engine.post_one(qp, request) });
         engine.push_out(qp);
         (accepted, error)
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
-        self.shared.check_fork()?;
         self.inner.owner().post_receive(qp, batch)
     }
 
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
-        if self.shared.inherited() {
-            return 0;
-        }
         let mut engine = self.inner.owner();
-        if engine.done.len() < out.len() {
+        if engine.reports.done.len() < out.len() {
             engine.turn(out.len());
         }
         engine.release();
-        let count = engine.done.len().min(out.len());
-        for (place, done) in out.iter_mut().zip(engine.done.drain(..count)) {
-            *place = done;
-        }
-        count
+        engine.reports.take(out)
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {
-        if self.shared.inherited() { None } else { self.inner.owner().events.pop_front() }
+        self.inner.owner().reports.events.pop_front()
     }
 
     fn arm(&mut self) -> Result<bool, VerbsError> {
-        self.shared.check_fork()?;
         let mut engine = self.inner.owner();
         engine.armed = engine.settle();
         Ok(engine.armed)
@@ -149,19 +126,15 @@ unsafe impl Port for TcpPort {
     }
 
     fn close(&mut self, qp: QpIndex) {
-        if !self.shared.inherited() {
-            self.inner.owner().close(qp);
-        }
+        self.inner.owner().close(qp);
     }
 }
 
 impl Drop for TcpPort {
     /// Peers learn of it, and the thread ends.
     fn drop(&mut self) {
-        if !self.shared.inherited() {
-            self.inner.owner().end_all();
-            self.inner.ended.store(true, Ordering::Release);
-            self.inner.bell.ring();
-        }
+        self.inner.owner().end_all();
+        self.inner.ended.store(true, Ordering::Release);
+        self.inner.signal.notify();
     }
 }

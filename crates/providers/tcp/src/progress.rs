@@ -30,7 +30,7 @@ fn run(inner: &Inner) {
             engine.watch_over();
             engine.tick();
         }
-        wait_readable(&[inner.bell.as_fd()], Some(TICK));
+        wait_readable(&[inner.signal.as_fd()], Some(TICK));
         if calls() != seen {
             continue;
         }
@@ -52,11 +52,11 @@ fn stand_in(inner: &Inner, seen: u64) {
         };
         if quiet {
             let limit = timed.then_some(TIMED);
-            wait_readable(&[inner.bell.as_fd(), inner.watch.as_fd()], limit);
+            wait_readable(&[inner.signal.as_fd(), inner.watch.as_fd()], limit);
         }
         // The owner may have been woken by the same: it goes first.
         if !sure {
-            wait_readable(&[inner.bell.as_fd()], Some(GRACE));
+            wait_readable(&[inner.signal.as_fd()], Some(GRACE));
             sure = true;
         }
         if !away() {

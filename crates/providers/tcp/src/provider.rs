@@ -1,20 +1,22 @@
 //! The control side: `TcpProvider`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use overside_planner::{AtomicScope, Capabilities, ForeignMemory, Profile};
+use overside_verbs::handshake::Party;
 use overside_verbs::{
-    Access, ForkMark, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider, VerbsError,
+    Access, ForkMark, Instance, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider,
+    VerbsError,
 };
 
+use crate::address;
 use crate::frame::MESSAGE_MAX;
+use crate::handshake::{Wire, terms};
 use crate::options::Options;
 use crate::port::TcpPort;
 use crate::prices::{Prices, default_profile};
-use crate::registry::Registry;
-use crate::{handshake, listener};
+use crate::registry::{self, Registry};
 
 /// The TCP provider of this process.
 #[derive(Debug)]
@@ -25,35 +27,15 @@ pub struct TcpProvider {
 /// What provider, ports and listeners share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    id: u64,
-    /// None where the system has no page for it: then a system call tells.
-    fork: Option<ForkMark>,
-    process: u32,
+    pub(crate) party: Arc<Party>,
     pub(crate) registry: Registry,
     pub(crate) options: Options,
     pub(crate) prices: Arc<Prices>,
-    /// Queue pairs of all ports.
-    pub(crate) open: AtomicUsize,
 }
 
 impl Shared {
-    /// Tells this provider's links from another's.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Whether this process is a child that inherited the provider: its locks may be held by threads that it does not have.
-    pub(crate) fn inherited(&self) -> bool {
-        self.fork.as_ref().map_or_else(|| self.process != std::process::id(), ForkMark::inherited)
-    }
-
-    /// `Err(Forked)` in a child.
-    pub(crate) fn check_fork(&self) -> Result<(), VerbsError> {
-        if self.inherited() { Err(VerbsError::Forked) } else { Ok(()) }
-    }
-
-    pub(crate) fn connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    pub(crate) fn instance(&self) -> &Arc<Instance> {
+        self.party.instance()
     }
 }
 
@@ -65,17 +47,10 @@ impl TcpProvider {
 
     /// With a key, or other limits.
     pub fn with_options(options: Options) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let shared = Arc::new(Shared {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            fork: ForkMark::new().ok(),
-            process: std::process::id(),
-            registry: Registry::default(),
-            options,
-            prices: Arc::default(),
-            open: AtomicUsize::new(0),
-        });
-        Arc::new(Self { shared })
+        let instance = Instance::new(ForkMark::new().ok());
+        let registry = Registry::new(instance.clone());
+        let party = Party::new(instance, terms(&options), options.anyone, options.connections_max);
+        Arc::new(Self { shared: Arc::new(Shared { party, registry, options, prices: Arc::default() }) })
     }
 }
 
@@ -113,33 +88,27 @@ impl Provider for TcpProvider {
     }
 
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.shared.check_fork()?;
-        Ok(ProtectionDomain::new(self.shared.registry.allocate_domain()))
+        self.shared.registry.allocate_domain(())
     }
 
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.shared.check_fork()?;
-        self.shared.registry.register(domain.id(), memory, access)
+        registry::register(&self.shared.registry, domain, memory, access)
     }
 
     fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.shared.check_fork()?;
-        self.shared.registry.deregister(&region)
+        registry::deregister(&self.shared.registry, &region)
     }
 
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.shared.check_fork()?;
-        Ok(Box::new(listener::bind(self.shared.clone(), domain, name)?))
+        self.shared.party.listen(domain, (name, &address::resolve(name)?), Wire::new)
     }
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.shared.check_fork()?;
-        handshake::connect(self.shared.id(), &self.shared.options, domain, name, timeout)
+        self.shared.party.connect(domain, (name, &address::resolve(name)?), timeout, Wire::new)
     }
 
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
-        self.shared.check_fork()?;
-        Ok(Box::new(TcpPort::open(self.shared.clone(), domain, options)?))
+        Ok(self.shared.instance().guard(TcpPort::open(self.shared.clone(), domain, options)?))
     }
 }
 

@@ -1,33 +1,33 @@
 //! What may be touched: protection domains with their memory.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use overside_memory::{Fragment, MemoryError, SegmentId};
-use overside_verbs::{Access, Memory, MemoryRegion, VerbsError, random};
+use overside_verbs::registry::{self, random_key};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, VerbsError};
 
 /// All registrations of a provider.
-#[derive(Debug, Default)]
-pub struct Registry {
-    state: Mutex<State>,
-    /// Raised by every deregistration: what a port remembers is void then.
-    generation: AtomicU64,
-}
+pub(crate) type Registry = registry::Registry<(), Reach>;
 
-#[derive(Debug, Default)]
-struct State {
-    regions: HashMap<u128, Region>,
-    /// Segments of each domain: where they lie and how often each is registered.
-    domains: Vec<HashMap<SegmentId, (Range, usize)>>,
-}
-
-#[derive(Debug)]
-struct Region {
-    domain: u64,
-    reach: Reach,
-    len: u64,
+/// Registers.
+pub(crate) fn register(
+    registry: &Registry,
+    domain: &ProtectionDomain,
+    memory: &Memory,
     access: Access,
+) -> Result<MemoryRegion, VerbsError> {
+    registry.register(domain, memory, access, |()| Ok((random_key()?, Reach::new(memory.clone()))))
+}
+
+/// Ends a registration. After it no request of a peer touches the memory, even one that is under way.
+pub(crate) fn deregister(registry: &Registry, region: &MemoryRegion) -> Result<(), VerbsError> {
+    registry.deregister(region, |(), _, _| ()).map(|ended| ended.own.end())
+}
+
+/// What a peer connected in `domain` may do `right` to at `at..at + len` by this key; nothing, when key, right or range is wrong.
+pub(crate) fn reach(registry: &Registry, domain: u64, key: u128, right: Access, at: u64, len: u64) -> Option<Reach> {
+    registry.granted(domain, key, right, (at, len), |region| region.own.clone())
 }
 
 /// A region's memory, until it is deregistered: a request that was let through before that touches nothing after.
@@ -57,79 +57,11 @@ struct Range {
     len: usize,
 }
 
-impl Registry {
-    /// A new domain's number.
-    pub fn allocate_domain(&self) -> u64 {
-        let mut state = self.lock();
-        state.domains.push(HashMap::new());
-        (state.domains.len() - 1) as u64
-    }
-
-    /// Registers.
-    ///
-    /// # Errors
-    /// When the access is one that this memory does not allow.
-    pub fn register(&self, domain: u64, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
-        let writes = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
-        if matches!(memory, Memory::Segment(_)) && writes {
-            let what = "remote writes to a segment, whose bytes are its owner's to borrow; register a window";
-            return Err(VerbsError::Unsupported(what));
-        }
-        let rkey = u128::from_le_bytes(random()?);
-        let mut state = self.lock();
-        let State { regions, domains } = &mut *state;
-        let place = domains.get_mut(domain as usize).ok_or(UNKNOWN_DOMAIN)?;
-        if let Memory::Segment(segment) = memory {
-            let range = Range { base: segment.base().as_ptr() as usize, len: segment.len() };
-            place.entry(segment.id()).or_insert((range, 0)).1 += 1;
-        }
-        let reach = Reach::new(memory.clone());
-        regions.insert(rkey, Region { domain, reach, len: memory.len() as u64, access });
-        Ok(MemoryRegion::new(memory.clone(), access, rkey))
-    }
-
-    /// Ends a registration. After it no request of a peer touches the memory, even one that is under way.
-    pub(crate) fn deregister(&self, region: &MemoryRegion) -> Result<(), VerbsError> {
-        let rkey = region.token().rkey;
-        let mut state = self.lock();
-        let State { regions, domains } = &mut *state;
-        let ended = regions.remove(&rkey).ok_or(VerbsError::Unsupported("deregistering another provider's region"))?;
-        let place = domains.get_mut(ended.domain as usize).ok_or(UNKNOWN_DOMAIN)?;
-        if let Memory::Segment(segment) = &region.memory
-            && let Some((_, times)) = place.get_mut(&segment.id())
-        {
-            *times -= 1;
-            if *times == 0 {
-                place.remove(&segment.id());
-                self.generation.fetch_add(1, Ordering::Release);
-            }
-        }
-        drop(state);
-        ended.reach.end();
-        Ok(())
-    }
-
-    /// What a peer connected in `domain` may do `right` to at `at..at + len` by this key; nothing, when key, right or range is wrong.
-    pub(crate) fn reach(&self, domain: u64, rkey: u128, right: Access, at: u64, len: u64) -> Option<Reach> {
-        let state = self.lock();
-        let region = state.regions.get(&rkey)?;
-        let inside = at.checked_add(len).is_some_and(|end| end <= region.len);
-        (region.domain == domain && region.access.contains(right) && inside).then(|| region.reach.clone())
-    }
-
-    fn segment(&self, domain: u64, id: SegmentId) -> Option<Range> {
-        self.lock().domains.get(domain as usize)?.get(&id).map(|(range, _)| *range)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// What a port remembers of its domain's segments.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    generation: u64,
+    /// Registrations that had ended by then.
+    ended: u64,
     ranges: HashMap<SegmentId, Range>,
     last: Option<(SegmentId, Range)>,
 }
@@ -155,9 +87,9 @@ impl Known {
 
     /// Forgets what was deregistered since; before a batch.
     pub(crate) fn refresh(&mut self, registry: &Registry) {
-        let generation = registry.generation.load(Ordering::Acquire);
-        if generation != self.generation {
-            *self = Self { generation, ..Self::default() };
+        let ended = registry.ended();
+        if ended != self.ended {
+            *self = Self { ended, ..Self::default() };
         }
     }
 
@@ -165,7 +97,14 @@ impl Known {
         let range = match self.ranges.get(&id) {
             Some(range) => *range,
             None => {
-                let range = registry.segment(domain, id).ok_or(VerbsError::NotRegistered(id.get()))?;
+                let range = |memory: &Memory| match memory {
+                    Memory::Segment(segment) => {
+                        Some(Range { base: segment.base().as_ptr() as usize, len: segment.len() })
+                    }
+                    Memory::Window(_) => None,
+                };
+                let range = registry.segment(domain, id, |region| range(&region.memory)).flatten();
+                let range = range.ok_or(VerbsError::NotRegistered(id.get()))?;
                 self.ranges.insert(id, range);
                 range
             }
@@ -174,5 +113,3 @@ impl Known {
         Ok(range)
     }
 }
-
-const UNKNOWN_DOMAIN: VerbsError = VerbsError::Unsupported("a protection domain of another provider");

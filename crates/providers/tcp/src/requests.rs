@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use overside_verbs::port::{Lending, QpIndex, RawBuffer, RawCompletion};
+use overside_verbs::port::{QpIndex, RawBuffer, RawCompletion};
 use overside_verbs::{Opcode, RemoteToken, Status};
 
 use crate::fate::Fate;
@@ -252,16 +252,8 @@ impl Requests {
             self.next = self.next.saturating_sub(1);
             self.ended = self.ended.saturating_sub(1);
             self.sources -= entry.sources.len();
-            let report = RawCompletion {
-                slot: entry.slot,
-                qp: Some(qp),
-                opcode: entry.opcode,
-                status,
-                bytes: entry.bytes,
-                immediate: None,
-                value,
-                lending: Lending::No,
-            };
+            let report = RawCompletion::new(entry.slot, Some(qp), entry.opcode, status);
+            let report = RawCompletion { bytes: entry.bytes, value, ..report };
             if entry.signalled || status != Status::Success {
                 out.push_back(report);
                 (self.silent, self.wants_room) = (None, false);

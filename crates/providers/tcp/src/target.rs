@@ -9,7 +9,7 @@ use overside_verbs::{Access, Memory};
 use crate::fate::Fate;
 use crate::frame::{Head, Op, READ_CHUNK, WRITE_CHUNK};
 use crate::outbound::Outbound;
-use crate::registry::{Reach, Registry};
+use crate::registry::{Reach, Registry, reach};
 use crate::requests::READING_MAX;
 
 /// The target's side of a connection.
@@ -139,20 +139,17 @@ impl Target {
     /// When the peer asks for more at a time than any peer of ours does.
     pub(crate) fn execute(&mut self, op: Op, registry: &Registry, domain: u64) -> Result<(), Fate> {
         let kind = match op {
-            Op::Read { rkey, at, len } => registry
-                .reach(domain, rkey, Access::REMOTE_READ, at, len)
+            Op::Read { rkey, at, len } => reach(registry, domain, rkey, Access::REMOTE_READ, at, len)
                 .map(|reach| Kind::Data { reach, at, left: len }),
-            Op::FetchAdd { rkey, at, add } => registry
-                .reach(domain, rkey, Access::REMOTE_ATOMIC, at, 8)
+            Op::FetchAdd { rkey, at, add } => reach(registry, domain, rkey, Access::REMOTE_ATOMIC, at, 8)
                 .and_then(|reach| word(&reach, at, |word| word.fetch_add(add, Ordering::SeqCst))),
-            Op::CompareSwap { rkey, at, compare, swap } => {
-                registry.reach(domain, rkey, Access::REMOTE_ATOMIC, at, 8).and_then(|reach| {
+            Op::CompareSwap { rkey, at, compare, swap } => reach(registry, domain, rkey, Access::REMOTE_ATOMIC, at, 8)
+                .and_then(|reach| {
                     word(&reach, at, |word| {
                         let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
                         swapped.unwrap_or_else(|found| found)
                     })
-                })
-            }
+                }),
             _ => return Err(Fate::Malformed("a request that is none")),
         };
         match kind {
@@ -187,7 +184,7 @@ impl Target {
     ) -> Result<Option<Written>, Fate> {
         match (head.op, &self.writing) {
             (Op::Write { rkey, at, total, immediate }, None) => {
-                let reach = registry.reach(domain, rkey, Access::REMOTE_WRITE, at, total);
+                let reach = reach(registry, domain, rkey, Access::REMOTE_WRITE, at, total);
                 self.writing = Some(Writing { reach, at, total, done: 0, immediate, word: [0; 8] });
             }
             (Op::WriteMore, Some(_)) => {}
@@ -293,6 +290,7 @@ const ANSWERS_MAX: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::{deregister, register};
     use crate::seal::Seal;
     use overside_memory::Window;
     use std::sync::Arc;
@@ -318,15 +316,15 @@ mod tests {
     fn a_read_ends_where_its_memory_is_deregistered() {
         let (registry, mut target) = (Registry::default(), Target::new());
         let mut out = Outbound::new(Seal::new(None), Arc::default(), false);
-        let domain = registry.allocate_domain();
+        let domain = registry.allocate_domain(()).unwrap();
         let window = Arc::new(Window::new(1 << 20).unwrap());
-        let region = registry.register(domain, &Memory::Window(window.clone()), Access::REMOTE_READ).unwrap();
+        let region = register(&registry, &domain, &Memory::Window(window.clone()), Access::REMOTE_READ).unwrap();
         let read = Op::Read { rkey: region.token().rkey, at: 0, len: 1 << 20 };
-        target.execute(read, &registry, domain).unwrap();
-        target.execute(read, &registry, domain).unwrap();
+        target.execute(read, &registry, domain.id()).unwrap();
+        target.execute(read, &registry, domain.id()).unwrap();
         target.answer(&mut out, 1, || 0);
         assert_eq!(answered(&mut out), (READ_CHUNK, 0), "as much as there was room for");
-        registry.deregister(&region).unwrap();
+        deregister(&registry, &region).unwrap();
         drop(region);
         assert_eq!(Arc::strong_count(&window), 1, "the peer's READ keeps it");
         target.answer(&mut out, u64::MAX, || 0);
@@ -337,16 +335,16 @@ mod tests {
     #[test]
     fn a_write_in_parts_ends_where_its_memory_is_deregistered() {
         let (registry, mut target) = (Registry::default(), Target::new());
-        let domain = registry.allocate_domain();
+        let domain = registry.allocate_domain(()).unwrap();
         let window = Arc::new(Window::new(4096).unwrap());
-        let region = registry.register(domain, &Memory::Window(window.clone()), Access::REMOTE_WRITE).unwrap();
+        let region = register(&registry, &domain, &Memory::Window(window.clone()), Access::REMOTE_WRITE).unwrap();
         let first = Op::Write { rkey: region.token().rkey, at: 0, total: 32, immediate: None };
         let part = |op| Head { acked: 0, credits: 0, len: 16, op };
-        assert!(target.write(&part(first), &[1; 16], &registry, domain).unwrap().is_none());
-        registry.deregister(&region).unwrap();
+        assert!(target.write(&part(first), &[1; 16], &registry, domain.id()).unwrap().is_none());
+        deregister(&registry, &region).unwrap();
         drop(region);
         assert_eq!(Arc::strong_count(&window), 1, "the peer's WRITE keeps it");
-        let written = target.write(&part(Op::WriteMore), &[2; 16], &registry, domain).unwrap().unwrap();
+        let written = target.write(&part(Op::WriteMore), &[2; 16], &registry, domain.id()).unwrap().unwrap();
         assert!(!written.placed, "the peer is told that all of it was placed");
         let mut there = [0; 32];
         window.read(0, &mut there).unwrap();
@@ -361,9 +359,9 @@ mod tests {
             parts in proptest::collection::vec(1usize..30, 1..6),
         ) {
             let registry = Registry::default();
-            let domain = registry.allocate_domain();
+            let domain = registry.allocate_domain(()).unwrap();
             let window = Arc::new(Window::new(4096).unwrap());
-            let region = registry.register(domain, &Memory::Window(window.clone()), Access::REMOTE_WRITE).unwrap();
+            let region = register(&registry, &domain, &Memory::Window(window.clone()), Access::REMOTE_WRITE).unwrap();
             window.write(0, &[0xEE; 512]).unwrap();
             let total: usize = parts.iter().sum();
             let bytes: Vec<u8> = (0..total as u8).collect();
@@ -373,7 +371,7 @@ mod tests {
                 let first = Op::Write { rkey, at, total: total as u64, immediate: Some(3) };
                 let op = if i == 0 { first } else { Op::WriteMore };
                 let head = Head { acked: 0, credits: 0, len: *part as u32, op };
-                let written = target.write(&head, &bytes[done..done + part], &registry, domain).unwrap();
+                let written = target.write(&head, &bytes[done..done + part], &registry, domain.id()).unwrap();
                 done += part;
                 assert_eq!(written.is_some(), done == total);
                 // The word that says that all is there is not there before.

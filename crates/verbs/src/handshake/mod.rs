@@ -15,11 +15,13 @@ mod hello;
 mod key;
 #[cfg(any(test, fuzzing))]
 pub mod parts;
+mod party;
 mod proof;
 pub mod stream;
 mod strength;
 
 pub use key::{Key, KeyError};
+pub use party::{Party, Wiring};
 pub use proof::{Keys, TAG_BYTES, same, tag};
 pub use strength::WeakKey;
 
@@ -37,6 +39,13 @@ pub struct Terms {
     pub key: Option<Key>,
     /// Whether what follows carries tags made with the key.
     pub tags: bool,
+}
+
+impl Terms {
+    /// Whether what follows the handshake carries tags.
+    pub fn has_tags(&self) -> bool {
+        self.tags && self.key.is_some()
+    }
 }
 
 /// One side of a handshake. Its peer may say anything: what is kept of it has a fixed size.

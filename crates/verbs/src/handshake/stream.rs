@@ -79,6 +79,15 @@ impl Patience {
         VerbsError::TimedOut(self.timeout)
     }
 
+    /// Waits for so long, if there is so much left.
+    ///
+    /// # Errors
+    /// [`VerbsError::TimedOut`].
+    pub fn pause(&self, duration: Duration) -> Result<(), VerbsError> {
+        (&SystemClock as &dyn Clock).sleep(duration.min(self.left()?));
+        Ok(())
+    }
+
     /// Waits until the descriptor is ready.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use overside_memory::{Buffer, Segment, View, Window};
 use overside_verbs::{
-    Access, Atomic, CompletionQueue, Memory, MemoryRegion, Opcode, PortEvent, PortOptions, ProtectionDomain, Provider,
-    QueuePair, Readable, Remote, RemoteToken, Status, WorkCompletion, WorkRequest, Writable,
+    Access, Atomic, CompletionQueue, Memory, MemoryRegion, Opcode, Peer, PortEvent, PortOptions, ProtectionDomain,
+    Provider, QueuePair, Readable, Remote, RemoteToken, Status, WorkCompletion, WorkRequest, Writable,
 };
 use rustix::net::sockopt;
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::conn::OUT_ROOM;
 use crate::frame::READ_CHUNK;
-use crate::handshake::{Wire, link};
+use crate::handshake::Wire;
 use crate::options::Options;
 use crate::port::{Inner, TcpPort};
 use crate::provider::TcpProvider;
@@ -84,9 +84,9 @@ impl End {
             socket.set_nonblocking(true).ok()?;
             // Little is taken at a time, so much waits half sent.
             sockopt::set_socket_send_buffer_size(&socket, 4096).ok()?;
-            let wire =
-                Wire { socket: socket.into(), keys: None, domain: domain.id(), provider: provider.shared().id() };
-            queue.attach(link("the script's".to_owned(), wire)).ok()
+            let peer = Peer { pid: None, uid: None, description: "the script's".to_owned() };
+            let wire = Wire::new(socket.into(), None);
+            queue.attach(provider.shared().instance().link(domain.id(), peer, wire)).ok()
         };
         let pairs = [attach(honest)?, attach(ours)?];
         let mut spare = Segment::private(SPARE * RECEIVE_BYTES).ok()?.carve(RECEIVE_BYTES);
