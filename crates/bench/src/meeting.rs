@@ -35,7 +35,7 @@ impl Meeting {
     /// # Errors
     /// Which there are, or why there is none.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.address.transport_name() == "rdma" {
+        if self.address.transport().has_devices {
             self.provider()?;
         }
         Ok(())
@@ -46,7 +46,7 @@ impl Meeting {
     /// # Errors
     /// It cannot be had on this system.
     pub(crate) fn provider(&self) -> Result<Arc<dyn Provider>, overside::Error> {
-        self.address.provider_over(&self.network)
+        self.address.provider(&self.network)
     }
 }
 

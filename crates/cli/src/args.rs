@@ -5,7 +5,7 @@ mod over;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use overside::table::wire::Mode;
-use overside::{Address, Network};
+use overside::{Network, Transport};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -185,8 +185,8 @@ pub struct Run {
 /// `overside calibrate`
 #[derive(Debug, Args)]
 pub struct Calibrate {
-    /// What to measure: shm, tcp or rdma. Without it, all that this host has.
-    #[arg(value_name = "PROVIDER", value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
+    /// What to measure. Without it, all that this host has.
+    #[arg(value_name = "PROVIDER", value_parser = PossibleValuesParser::new(Transport::names()))]
     pub provider: Option<String>,
     /// Measure and show, but keep what was stored before.
     #[arg(long)]
@@ -216,8 +216,7 @@ pub struct Devices {
 /// `overside serve`
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Where to listen: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT. May be given several times.
-    #[arg(long, value_name = "ADDR", required = true)]
+    #[arg(long, value_name = "ADDR", required = true, help = format!("Where to listen: {}; may be given several times", Transport::forms()))]
     pub listen: Vec<String>,
     /// Memory that all tables together may take, as 512M or 8G. Three quarters of what is available by default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
@@ -239,7 +238,7 @@ pub struct Serve {
 /// `overside load`
 #[derive(Debug, Args)]
 pub struct Load {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
     pub addr: String,
     /// The table; it is created if it is not there.
     pub table: String,
@@ -266,7 +265,7 @@ pub struct Load {
 /// `overside scan`
 #[derive(Debug, Args)]
 pub struct Scan {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
     pub addr: String,
     /// The table.
     pub table: String,
@@ -299,7 +298,7 @@ pub struct Scan {
 /// `overside get`
 #[derive(Debug, Args)]
 pub struct Get {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
     pub addr: String,
     /// The table.
     pub table: String,
@@ -317,7 +316,7 @@ pub struct Get {
 /// `overside put`
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
     pub addr: String,
     /// The table.
     pub table: String,
@@ -338,7 +337,7 @@ pub struct Put {
 /// `overside delete`
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
     pub addr: String,
     /// The table.
     pub table: String,

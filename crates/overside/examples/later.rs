@@ -41,14 +41,14 @@ fn main() -> Result<()> {
 
 fn serve(address: &str, network: &Network) -> Result<Server<Echo>> {
     let address: Address = address.parse()?;
-    let listening = Listening::open(address.provider_over(network)?, &[address.name()])?;
+    let listening = Listening::open(address.provider(network)?, &[address.name()])?;
     Ok(Server::start(vec![(listening, Arc::new(Echo))], ServiceOptions::default())?)
 }
 
 /// Asks for several texts at once; they come back as their delays have passed, not as they were sent.
 fn ask(address: &str, network: &Network) -> Result<()> {
     let address: Address = address.parse()?;
-    let mut link = Link::connect(address.provider_over(network)?, address.name(), LinkOptions::default())?;
+    let mut link = Link::connect(address.provider(network)?, address.name(), LinkOptions::default())?;
     let start = Instant::now();
     let mut asked = BTreeMap::new();
     for (delay_ms, text) in [(60u16, "last"), (30, "second"), (0, "first")] {

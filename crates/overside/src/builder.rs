@@ -12,8 +12,7 @@ use overside_transfer::{Buffers, Channel, Error as TransferError, Listener, Opti
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, NEEDS_KEY};
 
-use crate::address::Transport;
-use crate::{Address, AddressError, Error, Network, Prices};
+use crate::{Address, AddressError, Error, Network, Prices, Transport};
 
 /// What is to be at an address, field by field. The last call says what it is.
 ///
@@ -143,13 +142,13 @@ impl Builder {
         self.refuse_fields_of_channels()?;
         let addresses = self.parsed()?;
         self.check(&addresses, true)?;
-        let mut listeners: Vec<(Transport, ListenerConfig)> = Vec::new();
+        let mut listeners: Vec<(&Transport, ListenerConfig)> = Vec::new();
         for address in &addresses {
             let name = address.name().to_owned();
             match listeners.iter_mut().find(|(transport, _)| *transport == address.transport()) {
                 Some((_, listener)) => listener.names.push(name),
                 None => {
-                    let provider = address.provider_over(&self.network)?;
+                    let provider = address.provider(&self.network)?;
                     let profile = Some(self.prices.of(address, &self.network, &provider)?);
                     listeners.push((address.transport(), ListenerConfig { provider, names: vec![name], profile }));
                 }
@@ -166,15 +165,15 @@ impl Builder {
         self.refuse_fields_of_channels()?;
         let address = self.only_address()?;
         self.check(std::slice::from_ref(&address), false)?;
-        let posted = options.posted.or_else(|| address.receives());
+        let posted = options.posted.or(address.transport().receives);
         let options = ClientOptions { posted, ..options };
-        Ok(Client::connect_with(address.provider_over(&self.network)?, address.name(), options)?)
+        Ok(Client::connect_with(address.provider(&self.network)?, address.name(), options)?)
     }
 
     /// The provider, and how a channel over it is to be.
     fn opened(self, address: &Address, listens: bool) -> Result<(Arc<dyn Provider>, Options), Error> {
         self.check(std::slice::from_ref(address), listens)?;
-        let provider = address.provider_over(&self.network)?;
+        let provider = address.provider(&self.network)?;
         let profile = match self.profile {
             Some(profile) => profile,
             None => self.prices.of(address, &self.network, &provider)?,
@@ -201,15 +200,18 @@ impl Builder {
     /// Refuses what no provider there could do, before anything is opened.
     fn check(&self, addresses: &[Address], listens: bool) -> Result<(), Error> {
         let Network { key_file, anyone, no_mac, rdma_device } = &self.network;
-        let shm_alone = addresses.iter().all(|address| address.transport() == Transport::Shm);
+        let all = |is: fn(&Transport) -> bool| addresses.iter().all(|address| is(address.transport()));
         for (name, given) in [("key_file", key_file.is_some()), ("tags", *no_mac), ("anyone", *anyone)] {
-            if shm_alone && given {
-                let reason = "shm: stays on this host and is this user's alone; leave it out, or take tcp: or rdma:";
-                return Err(field(name, reason.into()));
+            if given && all(|transport| !transport.is_network) {
+                let (address, networks) = (&addresses[0], Transport::networks());
+                let reason = format!(
+                    "{address} stays on this host and is this user's alone; leave it out, or go over {networks}"
+                );
+                return Err(field(name, reason));
             }
         }
-        if rdma_device.is_some() && addresses.iter().all(|address| address.transport() != Transport::Rdma) {
-            return Err(field("rdma_device", format!("{} is no rdma: address; leave it out", addresses[0])));
+        if rdma_device.is_some() && all(|transport| !transport.has_devices) {
+            return Err(field("rdma_device", format!("{} goes over no such device; leave it out", addresses[0])));
         }
         if let Some(path) = key_file {
             // What the provider would say, by the field's name.
@@ -237,8 +239,7 @@ impl Builder {
 fn is_beyond_this_host(address: &Address) -> bool {
     let reaches = |found: &std::net::SocketAddr| !found.ip().is_loopback();
     // What has no address is refused for that where it is opened.
-    address.transport() != Transport::Shm
-        && address.name().to_socket_addrs().is_ok_and(|mut all| all.any(|a| reaches(&a)))
+    address.transport().is_network && address.name().to_socket_addrs().is_ok_and(|mut all| all.any(|a| reaches(&a)))
 }
 
 fn field(field: &'static str, reason: String) -> Error {

@@ -8,13 +8,14 @@
 //! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`],
 //!   [`service`], [`table`].
 //!
-//! An address says which provider carries the bytes: `shm:NAME` for processes of one host, `tcp:HOST:PORT` for processes
-//! of any, `rdma:HOST:PORT` for those with an RDMA device ([`rdma_devices`]).
+//! An address says which provider carries the bytes: each [`Transport`] has addresses of its own, such as `shm:NAME` for
+//! processes of one host.
 #![forbid(unsafe_code)]
 
 mod address;
 mod builder;
 pub mod prices;
+mod transport;
 
 pub use overside_bwtree as bwtree;
 pub use overside_calibrate as calibrate;
@@ -32,6 +33,7 @@ pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
 pub use overside_planner::Way;
 pub use overside_transfer::{Batch, Buffers, Channel, Declared, Listener, Message, Scatter};
 pub use prices::Prices;
+pub use transport::Transport;
 
 use table::client::{Client, ClientError, ClientOptions};
 use table::server::{Server, ServerOptions};

@@ -25,11 +25,11 @@ impl Prices {
     /// # Errors
     /// When there is no room to measure in.
     pub fn of(self, address: &Address, network: &Network, provider: &Arc<dyn Provider>) -> Result<Profile, Error> {
-        let label = address.label(network);
+        let label = label(address, network);
         match self {
             Prices::Known => Ok(known(&label, provider)),
             Prices::Measured(effort) => {
-                let here = unused(address.transport_name())?;
+                let here = unused(address.transport().name)?;
                 Ok(measured(&label, provider, here.name(), effort)?)
             }
         }
@@ -38,7 +38,7 @@ impl Prices {
 
 /// What the prices of what goes over `address` are stored as.
 pub fn label(address: &Address, network: &Network) -> Cow<'static, str> {
-    address.label(network)
+    address.transport().label(network)
 }
 
 /// Whether prices of what goes over `address` are stored.

@@ -10,7 +10,7 @@ use overside::planner::{Goal, Profile};
 use overside::shape::Shape;
 use overside::table::client::ClientOptions;
 use overside::table::server::ServerOptions;
-use overside::{Address, Buffers, Builder, Error, at, at_each, transfer};
+use overside::{Address, Buffers, Builder, Error, Network, at, at_each, transfer};
 use tempfile::TempDir;
 
 /// A key file of its own for a test.
@@ -45,7 +45,7 @@ fn a_field_that_cannot_be_is_refused_by_name_whatever_is_made() {
         (at("shm:x").key_file(&key), "key_file", "leave it out"),
         (at("shm:x").tags(false), "tags", "leave it out"),
         (at("shm:x").anyone(true), "anyone", "leave it out"),
-        (at("shm:x").rdma_device("mlx5_0"), "rdma_device", "shm:x is no rdma: address"),
+        (at("shm:x").rdma_device("mlx5_0"), "rdma_device", "shm:x goes over no such device"),
         (at("tcp:127.0.0.1:7001").rdma_device("mlx5_0"), "rdma_device", "leave it out"),
         (at("tcp:127.0.0.1:7001").key_file("/no/such/key"), "key_file", "cannot be read"),
         (
@@ -75,7 +75,7 @@ fn a_field_that_cannot_be_is_refused_by_name_whatever_is_made() {
             assert_eq!(field, "message_bytes", "{text}");
         }
     }
-    let profile: Profile = Address::here("shm", "x").unwrap().provider().unwrap().profile();
+    let profile: Profile = Address::here("shm", "x").unwrap().provider(&Network::default()).unwrap().profile();
     for (builder, field) in [
         (at("shm:x").goal(Goal::Latency), "goal"),
         (at("shm:x").buffers(Buffers::CHANNEL), "buffers"),

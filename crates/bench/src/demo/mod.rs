@@ -31,7 +31,7 @@ use crate::{
 use anyhow::{Result, ensure};
 use children::{BASELINE, SERVER, UPDATER};
 use expected::Expected;
-use overside::{memory::available_bytes, prices};
+use overside::{Transport, memory::available_bytes, prices};
 use stage::{Checked, Stage};
 use std::{
     io::Write,
@@ -66,7 +66,7 @@ impl Default for Options {
             json: false,
             report: PathBuf::from("overside-demo.html"),
             quick: false,
-            over: "shm".into(),
+            over: Transport::names().next().unwrap_or_default().into(),
             rdma_device: None,
         }
     }

@@ -4,13 +4,13 @@ use super::Cli;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use overside::Address;
+use overside::Transport;
 
 /// Which provider, and which device of it.
 #[derive(Clone, Debug, Args)]
 pub struct Over {
     /// Which provider to go over.
-    #[arg(long, value_name = "TRANSPORT", default_value = Address::TRANSPORTS[0], value_parser = PossibleValuesParser::new(Address::TRANSPORTS))]
+    #[arg(long, value_name = "TRANSPORT", default_value = Transport::names().next(), value_parser = PossibleValuesParser::new(Transport::names()))]
     pub over: String,
     /// Which RDMA device, as `overside devices` names it; unless said the first with an active port (--over rdma).
     #[arg(long, value_name = "NAME")]
@@ -23,7 +23,7 @@ impl Over {
     /// # Errors
     /// A device of a provider that has none.
     pub(super) fn check(&self, name: &str) -> Result<(), clap::Error> {
-        if self.rdma_device.is_none() || self.over == "rdma" {
+        if self.rdma_device.is_none() || Transport::of(&self.over).is_ok_and(|over| over.has_devices) {
             return Ok(());
         }
         let mut all = Cli::command();

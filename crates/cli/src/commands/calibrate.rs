@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use overside::calibrate::{self, Calibration, Effort, Misses, Processors, Store};
 use overside::planner::{Distance, Profile};
 use overside::verbs::Provider;
-use overside::{Address, prices, rdma_devices};
+use overside::{Address, Transport, prices};
 use overside_bench::figures::{PricesApart, prices_apart};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -19,12 +19,11 @@ use std::sync::Arc;
 /// A provider cannot be had or measured, or the prices cannot be stored; a signal came, and nothing was stored.
 pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
     let store = Store::of_user()?;
-    let here = |transport: &&str| *transport != "rdma" || rdma_devices().is_ok_and(|devices| !devices.is_empty());
+    let with_key = args.network.key_file.is_some();
+    let all = Transport::all().filter(|transport| transport.is_here() && (transport.prices_tags || !with_key));
     let transports: Vec<&str> = match &args.provider {
         Some(one) => vec![one],
-        // A key is for tcp alone.
-        None if args.network.key_file.is_some() => vec!["tcp"],
-        None => Address::TRANSPORTS.into_iter().filter(here).collect(),
+        None => all.map(|transport| transport.name).collect(),
     };
     // Read before anything is measured: what cannot be read is said at once.
     let before = args.against.as_deref().map(calibrate::read).transpose()?;
@@ -32,7 +31,7 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
     for transport in transports {
         let address = prices::unused(transport)?;
         let network = args.network.network();
-        let provider = address.provider_over(&network)?;
+        let provider = address.provider(&network)?;
         let mut found = measure(&address, &provider, signals)?;
         signals.check()?;
         let label = prices::label(&address, &network);
@@ -72,7 +71,7 @@ pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
 }
 
 fn measure(address: &Address, provider: &Arc<dyn Provider>, signals: &Signals) -> Result<Calibration> {
-    let transport = address.transport_name();
+    let transport = address.transport().name;
     let progress = Progress::new("calibrating", 1000);
     let found = calibrate::calibrate(provider, address.name(), Effort::Full, &mut |part| {
         progress.at((part * 1000.0) as u64, || transport.to_owned());

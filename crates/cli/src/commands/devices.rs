@@ -3,7 +3,7 @@
 use crate::args::Devices;
 use crate::output;
 use anyhow::Result;
-use overside::Device;
+use overside::{Device, Transport};
 use serde_json::{Value, json};
 
 /// Shows the RDMA devices of this host, or why there is none.
@@ -19,19 +19,21 @@ pub fn run(args: &Devices) -> Result<()> {
         };
         return output::line(&json!({ "rdma": devices, "why_none": why }).to_string());
     }
-    output::line("shm   processes of this host: always there")?;
-    output::line("tcp   processes of any host: always there")?;
-    match found {
-        Ok(devices) => devices.iter().try_for_each(shown),
-        Err(why) => output::line(&format!("rdma  none: {why}")),
+    for Transport { name, reaches, has_devices, .. } in Transport::all() {
+        match &found {
+            _ if !has_devices => output::line(&format!("{name:<5} {reaches}: always there"))?,
+            Ok(devices) => devices.iter().try_for_each(|device| shown(name, device))?,
+            Err(why) => output::line(&format!("{name:<5} none: {why}"))?,
+        }
     }
+    Ok(())
 }
 
-fn shown(device: &Device) -> Result<()> {
+fn shown(name: &str, device: &Device) -> Result<()> {
     match &device.unusable {
-        Some(why) => output::line(&format!("rdma  {}: cannot be used: {why}", device.name))?,
+        Some(why) => output::line(&format!("{name:<5} {}: cannot be used: {why}", device.name))?,
         None => output::line(&format!(
-            "rdma  {}: {} gather entries, {} requests a queue pair, {} atomics",
+            "{name:<5} {}: {} gather entries, {} requests a queue pair, {} atomics",
             device.name,
             device.sge_max,
             output::grouped(device.depth_max as u64),

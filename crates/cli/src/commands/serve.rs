@@ -40,7 +40,7 @@ pub fn run(args: &Serve) -> Result<()> {
     let serving = overside::at_each(addresses.iter().copied()).network(&network);
     let server = serving.prices(Prices::Measured(Effort::Quick)).serve(options)?;
     drop(measuring);
-    for address in addresses.iter().filter(|address| network.anyone && !address.starts_with("shm:")) {
+    for address in addresses.iter().filter(|address| network.anyone && is_network(address)) {
         // Nobody may be listening there.
         let _ =
             writeln!(std::io::stderr(), "every user of this host may connect to {address}, read and change (--anyone)");
@@ -59,6 +59,11 @@ pub fn run(args: &Serve) -> Result<()> {
         output::line("ended; the tables are gone")?;
     }
     Ok(())
+}
+
+/// Whether other users could be let in there.
+fn is_network(address: &str) -> bool {
+    address.parse().is_ok_and(|address: Address| address.transport().is_network)
 }
 
 /// Says that prices are to be measured before anything is served, if that is so: it takes a second or two, and more on a busy machine.

@@ -16,6 +16,7 @@ use super::{
 use crate::measure::{Bar, Ratio, Spread, alternate};
 use anyhow::{Context, Result, ensure};
 use foreign::Foreign;
+use overside::Transport;
 use play::{Match, Pinned, Seats, Stretch};
 use serde_json::json;
 use std::{ffi::OsString, net::TcpListener, os::unix::net::UnixStream, time::Duration};
@@ -114,11 +115,7 @@ impl Rounds {
 
 /// The transports of which there is a device.
 fn transports() -> Vec<&'static str> {
-    let mut all = vec!["shm", "tcp"];
-    if overside::rdma_devices().is_ok_and(|devices| !devices.is_empty()) {
-        all.push("rdma");
-    }
-    all
+    Transport::all().filter(|transport| transport.is_here()).map(|transport| transport.name).collect()
 }
 
 fn placement(

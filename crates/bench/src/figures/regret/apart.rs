@@ -97,11 +97,11 @@ const MEMORY_BYTES: u64 = 64 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overside::Address;
+    use overside::{Network, Transport};
 
     #[test]
     fn a_profile_is_nowhere_from_itself_and_as_far_as_it_is_dearer() {
-        let provider = Address::here("shm", "apart").unwrap().provider().unwrap();
+        let provider = Transport::of("shm").unwrap().provider(&Network::default()).unwrap();
         let (capabilities, profile) = (provider.capabilities(), provider.profile());
         let same = prices_apart(&capabilities, &profile, &profile).unwrap();
         assert!(same.prices > 300 && (same.median, same.worst, same.chosen_differently) == (0.0, 0.0, 0), "{same:?}");
