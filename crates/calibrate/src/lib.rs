@@ -125,6 +125,9 @@ pub enum Error {
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// A region cannot be sent.
+    #[error(transparent)]
+    Transfer(#[from] overside_transfer::Error),
     /// What is to be measured cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),

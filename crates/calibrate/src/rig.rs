@@ -155,8 +155,8 @@ impl Rig {
                 Region::new(&self.memory, &stream.shapes[*next % stream.shapes.len()]).map_err(VerbsError::from)?;
             *next += 1;
             let capabilities = self.planner.capabilities();
-            let mut send =
-                DeclaredSend::new(0, region, Some(stream.plan), capabilities, bytes_max).map_err(VerbsError::from)?;
+            let mut send = DeclaredSend::new(0, region, Some(stream.plan), capabilities, bytes_max)
+                .map_err(overside_transfer::Error::from)?;
             let mut tries = 0;
             loop {
                 let tried = Instant::now();

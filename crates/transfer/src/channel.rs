@@ -1,12 +1,11 @@
 //! Messages between two programs: declare what to send, receive whole messages.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
 use overside_memory::Buffer;
-use overside_planner::{Profile, Terms};
 use overside_shape::Shape;
 use overside_verbs::declared::{Bundle, Region};
 use overside_verbs::{Link, Peer, ProtectionDomain, Provider, VerbsError};
@@ -128,29 +127,6 @@ impl Channel {
         &self.peer
     }
 
-    /// Registered memory to send from; zeroed.
-    ///
-    /// # Errors
-    /// When the memory is not there.
-    pub fn allocate(&mut self, bytes: usize) -> Result<Buffer, Error> {
-        Ok(self.sending.endpoint.allocate(bytes)?)
-    }
-
-    /// The prices that plans are made with: those of the options, else the provider's own.
-    pub fn profile(&self) -> &Profile {
-        self.sending.profile()
-    }
-
-    /// Goal, limits and a forced way, by which regions are declared.
-    pub fn terms(&self) -> &Terms {
-        self.sending.terms()
-    }
-
-    /// Declares what comes by other terms. No request is longer than the buffers.
-    pub fn set_terms(&mut self, terms: Terms) {
-        self.sending.set_terms(terms);
-    }
-
     /// Plans the sending of a shape of `buffer`, whose messages arrive one by one. Where prices are known of two distances, it
     /// goes by how far the peer's processor was found to be while something was sent. A shape that is declared again and again
     /// keeps its plan, and is known at once when it is the same `Arc`.
@@ -181,14 +157,6 @@ impl Channel {
         // A region without messages posts nothing, so nothing of it is reported.
         let to = (region.shape().messages().count() > 0).then_some(0);
         self.sending.send(Rest::One(send), to, &mut deadline)
-    }
-
-    /// Waits until everything sent has arrived at the peer's provider.
-    ///
-    /// # Errors
-    /// When the connection ends first; [`Error::Unflushed`] at the deadline.
-    pub fn flush(&mut self, within: Duration) -> Result<(), Error> {
-        self.sending.flush(&mut Deadline::within(within))
     }
 
     /// The next message.
@@ -281,5 +249,19 @@ impl Channel {
             }
         }
         Ok(())
+    }
+}
+
+impl Deref for Channel {
+    type Target = Sending;
+
+    fn deref(&self) -> &Sending {
+        &self.sending
+    }
+}
+
+impl DerefMut for Channel {
+    fn deref_mut(&mut self) -> &mut Sending {
+        &mut self.sending
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use overside_memory::MemoryError;
 use overside_planner::PlanError;
 use overside_verbs::VerbsError;
-use overside_verbs::declared::DeclareError;
 
 /// Why a call on a channel failed.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +66,62 @@ pub enum Error {
         within: Duration,
         /// What is missing of what was sent before.
         missing: Missing,
+    },
+}
+
+/// Why a region cannot be sent. Nothing of it was.
+#[derive(Debug, thiserror::Error)]
+pub enum DeclareError {
+    /// It needs bytes that its memory does not have.
+    #[error("{field}: {error}; declare it over the memory it lies in")]
+    Escapes {
+        /// Which region.
+        field: String,
+        /// Which bytes.
+        error: MemoryError,
+    },
+    /// Two destinations of a shared send would get the same bytes.
+    #[error("destinations {first} and {second} overlap at byte {at}; each byte goes to one destination")]
+    Overlap {
+        /// One destination.
+        first: usize,
+        /// The other.
+        second: usize,
+        /// A byte that both have.
+        at: u64,
+    },
+    /// A destination has more elements than another (d-rdma §3.2 DR-M14).
+    #[error(
+        "destination {destination} has {elements} elements, destination 0 has {expected}; declare as many for each, or allow any balance"
+    )]
+    Elements {
+        /// Which destination.
+        destination: usize,
+        /// Its elements.
+        elements: u64,
+        /// Those of the first.
+        expected: u64,
+    },
+    /// A shared send to nobody.
+    #[error("destinations: there is none; name a queue pair and a region for each")]
+    Nobody,
+    /// The planner refuses it.
+    #[error("{field}: {error}")]
+    Plan {
+        /// Which region.
+        field: String,
+        /// Why.
+        error: PlanError,
+    },
+    /// Transmit buffers that are smaller than a request may be.
+    #[error(
+        "transmit buffers of {buffer_bytes} bytes are shorter than requests of {request_bytes}; make the pool's buffers larger"
+    )]
+    Pool {
+        /// Bytes of a buffer.
+        buffer_bytes: u64,
+        /// Bytes that a request may have.
+        request_bytes: u64,
     },
 }
 

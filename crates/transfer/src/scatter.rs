@@ -1,10 +1,11 @@
 //! One sender and several receivers: what is declared for all of them goes in one post.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use overside_memory::Buffer;
-use overside_planner::{Profile, Terms, ViewPlan};
+use overside_planner::ViewPlan;
 use overside_shape::Shape;
 use overside_verbs::{Provider, QueuePair};
 
@@ -75,29 +76,6 @@ impl Scatter {
         self.balance = balance;
     }
 
-    /// Registered memory to send from; zeroed.
-    ///
-    /// # Errors
-    /// When the memory is not there.
-    pub fn allocate(&mut self, bytes: usize) -> Result<Buffer, Error> {
-        Ok(self.sending.endpoint.allocate(bytes)?)
-    }
-
-    /// The prices that plans are made with: those of the options, else the provider's own.
-    pub fn profile(&self) -> &Profile {
-        self.sending.profile()
-    }
-
-    /// Goal, limits and a forced way, for each destination.
-    pub fn terms(&self) -> &Terms {
-        self.sending.terms()
-    }
-
-    /// Sends what comes by other terms. No request is longer than the buffers.
-    pub fn set_terms(&mut self, terms: Terms) {
-        self.sending.set_terms(terms);
-    }
-
     /// Sends each destination its shape of the common memory, which is read once, tile by tile. The messages are
     /// those that separate sends would bring. Waits for room, not until they have arrived. Returns
     /// each destination's plan.
@@ -133,13 +111,18 @@ impl Scatter {
         self.sending.send(Rest::Several(send), wanting.map(|(destination, _)| destination), &mut deadline)?;
         Ok(plans)
     }
+}
 
-    /// Waits until everything sent has arrived at the peers' providers.
-    ///
-    /// # Errors
-    /// When a connection ends first; [`Error::Unflushed`] at the deadline, with the destinations
-    /// that are missing.
-    pub fn flush(&mut self, within: Duration) -> Result<(), Error> {
-        self.sending.flush(&mut Deadline::within(within))
+impl Deref for Scatter {
+    type Target = Sending;
+
+    fn deref(&self) -> &Sending {
+        &self.sending
+    }
+}
+
+impl DerefMut for Scatter {
+    fn deref_mut(&mut self) -> &mut Sending {
+        &mut self.sending
     }
 }

@@ -7,11 +7,12 @@ use overside_memory::pack::{Packer, pack as pack_into, pack_runs};
 use overside_memory::{Buffer, Part, Pool, View};
 use overside_planner::{Capabilities, PlanError, Terms, ViewPlan, Way};
 use overside_shape::{Messages, Run, Shape};
+use overside_verbs::declared::Region;
 use overside_verbs::declared::bundle::{Framing, LENGTH_BYTES, first, write_lengths};
-use overside_verbs::declared::{DeclareError, Region};
 use overside_verbs::{CompletionQueue, QueuePair, VerbsError, WorkRequest};
 
 use crate::cut::{Limits, by_entries};
+use crate::error::{DeclareError, Error};
 
 /// A region on its way. Nothing blocks: what finds no room in the queue or no transmit buffer is posted by a later
 /// [`post`](DeclaredSend::post).
@@ -369,7 +370,7 @@ impl DeclaredSend {
     /// # Errors
     /// [`DeclareError::Pool`] when the pool's buffers are shorter than a request may be; else as
     /// [`CompletionQueue::post`]: the rest can never be posted.
-    pub fn post(&mut self, queue: &mut CompletionQueue, qp: QueuePair, pool: &Pool) -> Result<bool, VerbsError> {
+    pub fn post(&mut self, queue: &mut CompletionQueue, qp: QueuePair, pool: &Pool) -> Result<bool, Error> {
         self.check(pool)?;
         self.advance(queue, qp, pool, false)?;
         Ok(self.is_posted())

@@ -5,7 +5,7 @@ use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use overside_memory::Pool;
+use overside_memory::{Buffer, Pool};
 use overside_planner::{PlanCache, Planner, Profile, Terms, ViewPlan};
 use overside_shape::Shape;
 use overside_verbs::{Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion};
@@ -17,9 +17,9 @@ use crate::options::{Buffers, Options};
 use crate::send::DeclaredSend;
 use crate::shared::SharedSend;
 
-/// One side of connections that sends regions.
+/// One side of connections that sends regions: what a [`Channel`](crate::Channel) and a [`Scatter`](crate::Scatter) are both.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub struct Sending {
     pub(crate) endpoint: Endpoint,
     pub(crate) pairs: Vec<QueuePair>,
     pub(crate) buffers: Buffers,
@@ -64,6 +64,47 @@ impl Rest {
 }
 
 impl Sending {
+    /// Registered memory to send from; zeroed.
+    ///
+    /// # Errors
+    /// When the memory is not there.
+    pub fn allocate(&mut self, bytes: usize) -> Result<Buffer, Error> {
+        Ok(self.endpoint.allocate(bytes)?)
+    }
+
+    /// The prices that plans are made with: those of the options, else the provider's own.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Goal, limits and a forced way, for each destination.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Declares and sends what comes by other terms. No request is longer than the buffers.
+    pub fn set_terms(&mut self, terms: Terms) {
+        let request_bytes_max = terms.request_bytes_max.min(self.buffers.message_bytes as u64);
+        self.terms = Terms { request_bytes_max, ..terms };
+    }
+
+    /// Waits until everything sent has arrived at the peers' providers.
+    ///
+    /// # Errors
+    /// When a connection ends first; [`Error::Unflushed`] at the deadline, with the destinations
+    /// that are missing.
+    pub fn flush(&mut self, within: Duration) -> Result<(), Error> {
+        let deadline = &mut Deadline::within(within);
+        let mut overdue = self.post_rest(deadline)?;
+        while overdue.is_none() && self.unreported.iter().any(|sends| *sends > 0) {
+            overdue = self.wait(deadline)?;
+        }
+        match overdue {
+            Some(within) => Err(Error::Unflushed { within, missing: self.missing() }),
+            None => Ok(()),
+        }
+    }
+
     /// An endpoint without connections.
     pub(crate) fn open(
         provider: Arc<dyn Provider>,
@@ -109,23 +150,9 @@ impl Sending {
         self.unreported.push(0);
     }
 
-    /// What plans are made by.
-    pub(crate) fn profile(&self) -> &Profile {
-        &self.profile
-    }
-
     /// Where the prices come from.
     pub(crate) fn prices(&self) -> &Arc<str> {
         &self.prices
-    }
-
-    pub(crate) fn terms(&self) -> &Terms {
-        &self.terms
-    }
-
-    pub(crate) fn set_terms(&mut self, terms: Terms) {
-        let request_bytes_max = terms.request_bytes_max.min(self.buffers.message_bytes as u64);
-        self.terms = Terms { request_bytes_max, ..terms };
     }
 
     /// For where the peer's processor is.
@@ -172,18 +199,6 @@ impl Sending {
         self.rest = Some(send);
         match self.post_rest(deadline)? {
             Some(within) => Err(Error::Unsent { within, missing: self.missing() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Waits until everything sent has arrived.
-    pub(crate) fn flush(&mut self, deadline: &mut Deadline) -> Result<(), Error> {
-        let mut overdue = self.post_rest(deadline)?;
-        while overdue.is_none() && self.unreported.iter().any(|sends| *sends > 0) {
-            overdue = self.wait(deadline)?;
-        }
-        match overdue {
-            Some(within) => Err(Error::Unflushed { within, missing: self.missing() }),
             None => Ok(()),
         }
     }
@@ -299,14 +314,14 @@ impl Sending {
     }
 
     /// What to report of a request that was not taken: where a connection has ended meanwhile, why.
-    fn explain(&mut self, error: VerbsError) -> Error {
-        if matches!(error, VerbsError::Closed) {
+    fn explain(&mut self, error: Error) -> Error {
+        if matches!(error, Error::Verbs(VerbsError::Closed)) {
             self.hear();
             if let Err(ended) = self.check() {
                 return ended;
             }
         }
-        error.into()
+        error
     }
 
     fn of(&self, destination: usize, reason: VerbsError) -> Error {

@@ -13,9 +13,10 @@ use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
 use overside_shape::{Messages, OneTable, Run, Shape, Shared, shared_byte};
 
-use overside_verbs::declared::{DeclareError, Region};
+use overside_verbs::declared::Region;
 use overside_verbs::{CompletionQueue, QueuePair, VerbsError};
 
+use crate::error::{DeclareError, Error};
 use crate::send::{Advance, DeclaredSend};
 
 /// Who gets what.
@@ -164,7 +165,7 @@ impl SharedSend {
     ///
     /// # Errors
     /// As [`DeclaredSend::post`], of the first destination that fails.
-    pub fn post(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<bool, VerbsError> {
+    pub fn post(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<bool, Error> {
         if self.tile == 0 && !self.released {
             self.parts.iter().try_for_each(|part| part.send.check(pool))?;
         }
@@ -319,7 +320,8 @@ fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance)
     let expected = first.shape.elements();
     let mut regions = Vec::with_capacity(destinations.len());
     for (index, to) in destinations.iter().enumerate() {
-        regions.push(Region::named(&format!("destination {index}"), memory, &to.shape)?);
+        let region = Region::new(memory, &to.shape);
+        regions.push(region.map_err(|error| DeclareError::Escapes { field: format!("destination {index}"), error })?);
         let elements = to.shape.elements();
         if balance == Balance::Equal && elements != expected {
             return Err(DeclareError::Elements { destination: index, elements, expected });

@@ -63,9 +63,6 @@ pub enum VerbsError {
     /// Memory could not be had or mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A declared region cannot be sent.
-    #[error(transparent)]
-    Declared(#[from] crate::declared::DeclareError),
     /// A system call failed.
     #[error("{what} failed: {reason}")]
     System {

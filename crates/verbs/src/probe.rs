@@ -13,7 +13,6 @@ use std::time::Duration;
 use overside_memory::{Fragment, MemoryError, Segment, SegmentId, kernels};
 use overside_shape::Shape;
 
-use crate::declared::DeclareError;
 use crate::port::{
     Lending, Payload, Port, PortEvent, QpIndex, RawBuffer, RawCompletion, RawReceive, RawRegion, RawRequest, RawWork,
 };
@@ -242,7 +241,7 @@ impl Probe {
     }
 
     /// Posts, then writes over everything that **inline** says is not read after `post` returns.
-    /// Returns what the port said, or [`DeclareError::Escapes`] where a region leaves its memory,
+    /// Returns what the port said, or [`MemoryError::Escapes`] where a region leaves its memory,
     /// which no port has to check.
     ///
     /// # Panics
@@ -253,8 +252,8 @@ impl Probe {
             if let Act::Region(memory, shape, _) = &request.act
                 && shape.end() > memory.len as u64
             {
-                let (field, end, len) = ("the region".to_owned(), shape.end(), memory.len as u64);
-                return (0, Some(DeclareError::Escapes { field, end, len }.into()));
+                let (at, len, of) = (shape.start(), shape.end() - shape.start(), memory.len as u64);
+                return (0, Some(MemoryError::Escapes { at, len, of }.into()));
             }
         }
         self.refuse_numbers_in_use(batch.iter().map(|request| request.slot));

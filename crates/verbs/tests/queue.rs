@@ -6,9 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use overside_memory::{Segment, View};
+use overside_memory::{MemoryError, Segment, View};
 use overside_shape::{Run, Shape};
-use overside_verbs::declared::DeclareError;
 use overside_verbs::port::{Lending, Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
 use overside_verbs::probe::{Act, Area, Data, Probe, Request};
 use overside_verbs::{
@@ -309,7 +308,7 @@ fn a_probe_refuses_what_would_free_memory_early_or_reach_beyond_it() {
     };
     let (accepted, error) = probe.post(QpIndex(0), &[send(4, true), region(97)]);
     assert_eq!(accepted, 0);
-    assert!(matches!(error, Some(VerbsError::Declared(DeclareError::Escapes { end: 4097, len: 4096, .. }))));
+    assert!(matches!(error, Some(VerbsError::Memory(MemoryError::Escapes { of: 4096, .. }))));
     assert_eq!(probe.post(QpIndex(0), &[region(96)]).0, 1);
 }
 

@@ -7,4 +7,4 @@ pub mod bundle;
 mod region;
 
 pub use bundle::{Bundle, BundleError, Framing};
-pub use region::{DeclareError, Region};
+pub use region::Region;
