@@ -12,7 +12,7 @@ use overside_verbs::{Link, Peer, ProtectionDomain, Provider, VerbsError};
 
 use crate::deadline::Deadline;
 use crate::declared::Declared;
-use crate::error::Error;
+use crate::error::{DeclareError, Error};
 use crate::options::{Buffers, Options};
 use crate::ring::{Ring, RingOptions};
 use crate::send::DeclaredSend;
@@ -135,7 +135,8 @@ impl Channel {
     /// When the shape does not lie in the buffer, when a message is longer than a buffer, or when
     /// the forced way cannot carry the shape.
     pub fn declare(&self, buffer: &Arc<Buffer>, shape: &Arc<Shape>) -> Result<Declared, Error> {
-        let region = Region::new(buffer, shape)?;
+        let escapes = |error| DeclareError::Escapes { field: "the region".into(), error };
+        let region = Region::new(buffer, shape).map_err(escapes)?;
         let plan = self.sending.plan(shape)?;
         let request_bytes_max = self.sending.terms().request_bytes_max;
         Ok(Declared { region, plan, request_bytes_max, prices: self.sending.prices().clone() })

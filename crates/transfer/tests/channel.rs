@@ -116,7 +116,10 @@ fn a_region_that_leaves_its_memory_is_refused() {
     let memory = Arc::new(here.allocate(4096).unwrap());
     let outside = Arc::new(Shape::contiguous(4000, 97).unwrap());
     let error = here.declare(&memory, &outside).unwrap_err().to_string();
-    assert_eq!(error, "the region ends at byte 4097 but its memory has 4096; declare it over the memory it lies in");
+    assert_eq!(
+        error,
+        "the region: bytes 4000..4000+97 escape from a memory of 4096 bytes; declare it over the memory it lies in"
+    );
 }
 
 #[test]
