@@ -58,7 +58,7 @@ fn what_breaks_the_rules_of_a_shared_send_is_refused_and_nothing_is_sent() {
     assert!(uneven.contains("destination 1 has 49 elements, destination 0 has 50"), "{uneven}");
     let outside = Arc::new(Shape::strided(MEMORY_BYTES as u64 - 300, 8, 50, &[Run::new(0, 4)]).unwrap());
     let outside = refused(&mut delivery, &[good[0].clone(), outside]);
-    assert!(outside.starts_with("destination 1 ends at byte"), "{outside}");
+    assert!(outside.starts_with("destination 1: bytes "), "{outside}");
     let overlapping = refused(&mut delivery, &[good[0].clone(), good[0].clone()]);
     assert!(overlapping.starts_with("destinations 0 and 1 overlap at byte 0"), "{overlapping}");
     let nobody = refused(&mut delivery, &[]);
