@@ -311,9 +311,7 @@ mod tests {
         let (domain, other) = (registry.allocate_domain(()).unwrap().id(), registry.allocate_domain(()).unwrap().id());
         let memory = Memory::Segment(Segment::private(4096).unwrap().into());
         let len = memory.len() as u64;
-        let make = |()| Ok((5, ()));
-        let make = |own: &mut ()| make(*own);
-        registry.register(&ProtectionDomain::new(domain), &memory, Access::REMOTE_READ, make).unwrap();
+        registry.register(&ProtectionDomain::new(domain), &memory, Access::REMOTE_READ, |()| Ok((5, ()))).unwrap();
         let granted = |domain, key, right, range| registry.granted(domain, key, right, range, |_| ()).is_some();
         assert!(granted(domain, 5, Access::REMOTE_READ, (0, len)) && granted(domain, 5, Access::REMOTE_READ, (len, 0)));
         for range in [(1, len), (len + 1, 0), (u64::MAX, 2), (0, len + 1)] {
