@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::Pid;
+
 use crate::clock::Clock;
 use crate::fork::ForkMark;
 use crate::port::{Port, PortEvent, QpIndex, RawCompletion, RawReceive, RawRequest};
@@ -19,21 +21,21 @@ pub struct Instance {
     id: u64,
     /// None where the system had no page for it: then a system call says.
     fork: Option<ForkMark>,
-    process: u32,
+    process: Pid,
 }
 
 impl Instance {
     /// A new provider of this process.
     pub fn new(fork: Option<ForkMark>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), fork, process: std::process::id() })
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), fork, process: rustix::process::getpid() })
     }
 
     /// Whether this process is a child that inherited the provider: its locks may be held by threads
     /// that the child does not have.
     #[inline]
     pub fn inherited(&self) -> bool {
-        self.fork.as_ref().map_or_else(|| self.process != std::process::id(), ForkMark::inherited)
+        self.fork.as_ref().map_or_else(|| self.process != rustix::process::getpid(), ForkMark::inherited)
     }
 
     /// `Err(Forked)` in a child.
