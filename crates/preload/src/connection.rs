@@ -17,6 +17,7 @@ use crate::slab::Place;
 use crate::sleepers::{Patience, Sleepers};
 use crate::spin::SpinBudget;
 use crate::state::{Family, Host, Incoming, Life, Outgoing, Search, Source};
+use crate::step::{Action, Event, Standing, step};
 use crate::word::Word;
 
 pub(crate) use crate::state::State;
@@ -139,10 +140,17 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Held<'_> {
-    /// The connection's life goes on so.
-    pub(crate) fn set_life(&mut self, life: Life) {
-        self.life = life;
-        self.connection.set_state(life.state());
+    /// This has happened: what is to be done about it.
+    pub(crate) fn step(&mut self, event: Event) -> Action {
+        let action = Inner::step(self, event);
+        self.connection.set_state(self.life.state());
+        action
+    }
+
+    /// As good as new, under a descriptor that had another.
+    pub(crate) fn renew(&mut self, inner: Inner) {
+        **self = inner;
+        self.connection.set_state(self.life.state());
     }
 
     /// The lock stays held, over a fork.
@@ -330,16 +338,17 @@ impl Inner {
         self.life
     }
 
-    /// There is memory, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
-    pub(crate) fn attach(&mut self, shared: Shared, called: bool) {
-        debug_assert_eq!(self.life.state(), State::Counting);
-        self.life = Life::Attached { shared, called };
+    /// As [`Held::step`], of an event that leaves the connection where others see it.
+    pub(crate) fn step(&mut self, event: Event) -> Action {
+        let now = Standing { life: self.life, outgoing: self.outgoing, incoming: self.incoming };
+        let (next, action) = step(now, event);
+        (self.life, self.outgoing, self.incoming) = (next.life, next.outgoing, next.incoming);
+        action
     }
 
-    /// The other end has forked once more, before this one came.
-    pub(crate) fn go_on_resting(&mut self, shared: Shared) {
-        debug_assert_eq!(self.life.state(), State::Counting);
-        self.life = Life::Resting(shared);
+    /// There is memory, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
+    pub(crate) fn attach(&mut self, shared: Shared, called: bool) {
+        self.step(Event::Attaches { shared, called });
     }
 
     #[inline]
@@ -426,14 +435,15 @@ impl Inner {
     pub(crate) fn in_child(&mut self) {
         if matches!(self.life, Life::Forked(_)) {
             let head = self.out.head;
-            self.outgoing.pushed(head, 0, head);
+            self.step(Event::Pushed { to: head, owed: 0, head });
         }
         (self.sending, self.receiving) = (0, 0);
     }
 
     /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.
     pub(crate) fn forsake(&mut self) {
-        (self.life, self.search, self.eventfds) = (Life::Plain(None), Search::Idle, None);
+        self.step(Event::IsParents);
+        (self.search, self.eventfds) = (Search::Idle, None);
         self.counts = Counting::Own(Counts::new());
     }
 

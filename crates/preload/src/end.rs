@@ -7,8 +7,8 @@ use rustix::net::sockopt;
 
 use crate::connection::{Connection, Held};
 use crate::layout::Shared;
-use crate::state::Life;
-use crate::{errno, fallback, fork, futex, kernel, receive, rendezvous, report, table, wake};
+use crate::step::{Action, Event};
+use crate::{errno, fallback, fork, futex, kernel, receive, report, table, wake};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
 pub(crate) fn close(fd: c_int, connection: &'static Connection) {
@@ -37,13 +37,11 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
 
 pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) {
     report::write(held, fd);
-    match held.life() {
-        // A wake byte, or a byte taken for one, is to be had once.
-        Life::Forked(_) | Life::Plain(_) => {}
-        Life::Ring(shared) => ring_ends(held, fd, &shared),
-        // A relative goes on with it, and may still come into the rings again.
-        Life::Resting(_) if !held.is_ours_alone() => {}
-        Life::Unattached | Life::Attached { .. } | Life::Resting(_) => rendezvous::cancel(held),
+    let alone = held.is_ours_alone();
+    match held.step(Event::Closes { alone }) {
+        Action::CloseRings(shared) => ring_ends(held, fd, &shared),
+        Action::Cancel => fallback::cancel(held),
+        _ => {}
     }
     fallback::release(held);
     fork::leave(held);

@@ -20,7 +20,7 @@ use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::fallback::Asked;
 use crate::settle::Reader;
-use crate::state::Life;
+use crate::step::{Action, Event};
 use crate::{epoll, errno, eventfd, fallback, kernel, own, reattach, rendezvous, report, settle, table};
 
 /// Before a fork.
@@ -57,15 +57,17 @@ pub(crate) fn is_under_way() -> bool {
 
 /// The last thing before the fork: the connection is not in the rings any more, or not all of it.
 pub(crate) fn put_in_order(fd: c_int, held: &mut Held<'_>) {
-    match (held.connection.state(), held.shared()) {
-        (State::Counting, _) => share(held, fd),
+    let reason = Reason::Call("fork while the ends were meeting");
+    let searching = held.search.socket().is_some();
+    match held.step(Event::Forks { searching }) {
+        Action::Share => share_counts(held, fd),
+        Action::Withdraw(shared) if reattach::withdraw(held, &shared) => share_counts(held, fd),
+        Action::Withdraw(_) => fallback::leave(held, fd, reason),
+        Action::Cancel => fallback::give_up(held, reason),
         // Something is left of the rings, which parent and child take by the same counts.
-        (State::Ring, Some(shared)) => {
-            if held.outgoing.has_backlog() {
-                reattach::end(&shared);
-            }
-            rendezvous::restore(held, fd);
-            held.set_life(Life::Forked(shared));
+        Action::ShareRings(shared, agreement) => {
+            reattach::say(&shared, agreement);
+            fallback::restore(held, fd);
             share_counts(held, fd);
         }
         _ => {}
@@ -114,7 +116,7 @@ pub(crate) extern "C" fn child() {
         connection.forget_other_threads();
         let Some(mut held) = table::hold(fd, connection) else { continue };
         if held.shared().is_some_and(|shared| !fallback::is_for_children(&shared)) {
-            held.set_life(Life::Plain(None));
+            held.step(Event::IsParents);
         }
         held.in_child();
         // What has gone so far is for the parent to tell.
@@ -130,14 +132,6 @@ pub(crate) extern "C" fn child() {
 }
 
 /// The counts move to where the child sees them too.
-fn share(held: &mut Held<'_>, fd: c_int) {
-    if !reattach::before_fork(held) {
-        fallback::leave(held, fd, Reason::Call("fork while the ends were rendezvous"));
-        return;
-    }
-    share_counts(held, fd);
-}
-
 fn share_counts(held: &mut Held<'_>, fd: c_int) {
     #[cfg(test)]
     if let Some(page) = crate::explore::common_page() {

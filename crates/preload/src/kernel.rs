@@ -2,15 +2,15 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 #[cfg(test)]
 use crate::explore;
-use crate::{fallback, real};
+use crate::real;
 
 /// A descriptor of the program's, for the time of a call.
 #[inline]
@@ -66,8 +66,42 @@ pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
     let mut queued: c_int = 0;
     // SAFETY: [preload-real] an int of ours.
     let known = unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut queued) as usize) } == 0;
-    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= fallback::MOST_BUFFER as u64)
+    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= MOST_BUFFER as u64)
 }
+
+/// A socket option that is a number.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: [preload-real] a buffer of ours and its length.
+    let done = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+    (done == 0).then_some(value)
+}
+
+/// Does it while the kernel's buffer takes so many bytes more, if it can be made to, and leaves that as it was.
+pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
+    let fd = borrowed(fd);
+    // The kernel tells twice of what it is given.
+    let before = sockopt::socket_send_buffer_size(fd).unwrap_or(usize::MAX) / 2;
+    let wanted = before.saturating_add(bytes).min(MOST_BUFFER);
+    if wanted <= before {
+        // One that has grown by itself; setting it would make it smaller.
+        return f();
+    }
+    let locked = option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+    let _ = sockopt::set_socket_send_buffer_size(fd, wanted);
+    f();
+    let _ = sockopt::set_socket_send_buffer_size(fd, before);
+    // One whose size is set never grows by itself again, unless the kernel, since 5.15, is told that it may.
+    if let Some(locked) = locked {
+        let (at, len) = ((&raw const locked).cast(), size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: [preload-real] an int of ours and its size.
+        let _ = unsafe { real::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, at, len) };
+    }
+}
+
+/// What a program may ask for where nobody has changed net.core.wmem_max.
+pub(crate) const MOST_BUFFER: usize = 212_992;
 
 /// Bytes that wait in the kernel.
 pub(crate) fn pending(fd: c_int) -> u64 {
@@ -171,3 +205,29 @@ fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_buffer_is_larger_for_the_moment_and_then_what_it_was() {
+        let (unix, _other) = UnixStream::pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let small = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sockopt::set_socket_send_buffer_size(&small, 5000).unwrap();
+        for socket in [unix.as_fd(), tcp.as_fd(), small.as_fd()] {
+            let size = || sockopt::socket_send_buffer_size(socket).unwrap();
+            let lock = || option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+            let before = (size(), lock());
+            let mut during = 0;
+            with_buffer_for(socket.as_raw_fd(), 50_000, || during = size());
+            assert!(during > before.0 || before.0 / 2 >= MOST_BUFFER, "{before:?} {during}");
+            assert!(during >= before.0, "{before:?} {during}");
+            assert_eq!((size(), lock()), before);
+        }
+    }
+}

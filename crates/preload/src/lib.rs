@@ -60,6 +60,7 @@ mod slab;
 mod sleepers;
 mod spin;
 mod state;
+mod step;
 mod table;
 mod wait;
 mod wake;

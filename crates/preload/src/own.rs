@@ -19,7 +19,7 @@ use crate::kernel::borrowed;
 use crate::lock::Lock;
 use crate::report::Line;
 use crate::table::{self, DESCRIPTORS};
-use crate::{eventfd, rendezvous};
+use crate::{eventfd, fallback};
 
 /// It is this library's from now on, under its number; none for one that cannot be known again.
 pub(crate) fn keep(fd: OwnedFd) -> Option<c_int> {
@@ -99,7 +99,7 @@ pub(crate) fn closing(first: u32, last: u32) {
     for (fd, connection) in table::all() {
         let Some(mut held) = table::hold(fd, connection) else { continue };
         if held.search.socket().is_some_and(is_among) {
-            rendezvous::withdraw_offer(&mut held);
+            fallback::withdraw_offer(&mut held);
         }
         if held.eventfds.is_some_and(|eventfds| eventfds.into_iter().any(is_among)) {
             eventfd::lose(&mut held, fd, Reason::Call("closing a descriptor of this library's"));

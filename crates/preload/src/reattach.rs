@@ -15,34 +15,27 @@ use crate::diagnosis::Reason;
 use crate::layout::{NEVER_AGAIN, SWITCHED, Shared};
 use crate::rendezvous;
 use crate::sleepers::Patience;
-use crate::state::{Incoming, Life, Outgoing};
+use crate::step::Agreement;
 
-/// A fork is about to switch the rings back: the ends may come again.
-pub(crate) fn promise(shared: &Shared) {
-    let _ = shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised);
+/// Before the rings are left: whether the ends may come again, since a fork is the reason, or never, since bytes may pass that nobody
+/// counts.
+pub(crate) fn say(shared: &Shared, agreement: Agreement) {
+    match agreement {
+        Agreement::Keep => {}
+        Agreement::Promise => drop(shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised)),
+        Agreement::End => drop(shared.agreement().fetch_or(DEAD, Ordering::SeqCst)),
+    }
 }
 
 fn promised(now: u64) -> Option<u64> {
     (now == NONE || now == LIVE).then_some(OPEN)
 }
 
-/// Never again: bytes may pass that nobody counts.
-pub(crate) fn end(shared: &Shared) {
-    shared.agreement().fetch_or(DEAD, Ordering::SeqCst);
-}
-
-/// Both directions are back in the kernel and nothing of the rings is left. True when the connection only rests.
-pub(crate) fn rest(held: &mut Held<'_>) -> bool {
-    let Some(shared) = held.ring() else { return false };
-    if !is_open(&shared) || held.connection.tainted.load(Ordering::Relaxed) {
-        return false;
-    }
-    (held.outgoing, held.incoming) = (Outgoing::Before, Incoming::Open);
+/// Both directions are back in the kernel and nothing of the rings is left: all is new for the next time.
+pub(crate) fn rest(held: &mut Held<'_>) {
     (held.dry, held.unread, held.patience) = (0, 0, Patience::default());
     held.next_try = 0;
     held.reason = Reason::Fork;
-    held.set_life(Life::Resting(shared));
-    true
 }
 
 /// Whether a fork has switched last, and the ends may come again.
@@ -153,15 +146,6 @@ fn resume(held: &mut Inner, shared: &Shared) {
     held.next_try = 0;
 }
 
-/// Before another process has a connection that is counted. False when the ends are just rendezvous.
-pub(crate) fn before_fork(held: &mut Held<'_>) -> bool {
-    match held.life() {
-        Life::Resting(shared) => withdraw(held, &shared),
-        Life::Unattached => held.search.socket().is_none(),
-        Life::Attached { .. } | Life::Ring(_) | Life::Forked(_) | Life::Plain(_) => false,
-    }
-}
-
 /// Whether this end may say that it is done.
 pub(crate) fn may(held: &Inner) -> bool {
     !rendezvous::is_barred() && held.is_ours_alone()
@@ -178,13 +162,14 @@ const DEAD: u64 = NEVER_AGAIN;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Life;
 
     /// Two ends of one memory that a fork has brought back, each having sent some bytes.
     fn ends() -> (Shared, [Inner; 2]) {
         let (shared, _) = Shared::create().unwrap();
         let ends = [0, 1].map(|end| {
             let mut inner = Inner::new(end);
-            inner.go_on_resting(shared);
+            inner.set_life_of_test(Life::Resting(shared));
             inner.out.head = 100 + end as u64;
             shared.head(end).store(inner.out.head, Ordering::SeqCst);
             shared.tail(end).store(7 | SWITCHED, Ordering::SeqCst);
@@ -200,7 +185,7 @@ mod tests {
         for first in 0..2 {
             let (shared, mut ends) = ends();
             assert_eq!(advance(&mut ends[first], true), Progress::Over, "nothing was promised");
-            promise(&shared);
+            say(&shared, Agreement::Promise);
             let [a, b] = &mut ends;
             let (a, b) = if first == 0 { (a, b) } else { (b, a) };
             assert_eq!(
@@ -217,7 +202,7 @@ mod tests {
             assert_eq!(advance(b, false), Progress::Live, "the other may have begun");
             assert_eq!((a.input.tail, b.input.tail), (b.out.head, a.out.head));
             // And once more, while the other has not come yet.
-            promise(&shared);
+            say(&shared, Agreement::Promise);
             assert!(is_open(&shared));
             // SAFETY: [preload-shared] not used afterwards.
             unsafe { shared.unmap() };
@@ -227,12 +212,12 @@ mod tests {
     #[test]
     fn a_word_taken_back_or_an_end_for_good_keeps_the_rings_shut() {
         let (shared, mut ends) = ends();
-        promise(&shared);
+        say(&shared, Agreement::Promise);
         assert_eq!(advance(&mut ends[0], true), Progress::Waiting);
         assert!(withdraw(&ends[0], &shared));
         assert_eq!(advance(&mut ends[1], true), Progress::Waiting, "the first is no longer done");
-        end(&shared);
-        promise(&shared);
+        say(&shared, Agreement::End);
+        say(&shared, Agreement::Promise);
         assert_eq!((advance(&mut ends[0], true), advance(&mut ends[1], true)), (Progress::Over, Progress::Over));
         // SAFETY: [preload-shared] not used afterwards.
         unsafe { shared.unmap() };

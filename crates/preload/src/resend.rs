@@ -152,7 +152,7 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
             let (at, run) = shared.place(direction, from, home);
             let mut sent = Event::Refused;
             mark_giving(shared, direction, true);
-            fallback::with_buffer_for(number, more, || {
+            kernel::with_buffer_for(number, more, || {
                 if let Ok(bytes) = kernel::give(number, at, run.min(until - from) as usize) {
                     sent = Event::Word(bytes as u64);
                 }

@@ -276,8 +276,7 @@ fn kernel_room(fd: c_int, unix: bool) -> u64 {
         return DEEP;
     }
     let size = rustix::net::sockopt::socket_send_buffer_size(kernel::borrowed(fd)).unwrap_or(0) as u64;
-    let locked =
-        rendezvous::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
+    let locked = kernel::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
     if unix || locked { size.max(LARGE) } else { DEEP }
 }
 

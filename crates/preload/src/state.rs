@@ -135,43 +135,6 @@ impl Outgoing {
     pub(crate) fn resend(&self, head: u64) -> u64 {
         if let Self::Owing { resend, .. } = *self { resend } else { head }
     }
-
-    /// It goes into the ring; or, once it has left, may send wake bytes.
-    pub(crate) fn begin(&mut self, given: u64) {
-        let begun = Begun { given };
-        match self {
-            Self::Before => *self = Self::Ring { begun, owed: 0 },
-            Self::Owing { begun: none @ None, .. } | Self::Kernel { begun: none @ None } => *none = Some(begun),
-            Self::Ring { .. } | Self::Owing { .. } | Self::Kernel { .. } => {}
-        }
-    }
-
-    /// It leaves the ring, whose bytes from `resend` up to the head are to be sent again.
-    pub(crate) fn leave(&mut self, resend: u64, head: u64) {
-        *self = Self::left(self.begun(), resend, self.owed(), head);
-    }
-
-    /// A push came so far.
-    pub(crate) fn pushed(&mut self, to: u64, still_owed: u32, head: u64) {
-        match self {
-            Self::Ring { owed, .. } => *owed = still_owed,
-            Self::Owing { begun, .. } | Self::Kernel { begun } => *self = Self::left(*begun, to, still_owed, head),
-            Self::Before => {}
-        }
-    }
-
-    /// One more wake byte is counted, and not in the stream yet.
-    pub(crate) fn owe(&mut self, head: u64) {
-        match self {
-            Self::Ring { owed, .. } | Self::Owing { owed, .. } => *owed += 1,
-            Self::Kernel { begun } => *self = Self::Owing { begun: *begun, resend: head, owed: 1 },
-            Self::Before => {}
-        }
-    }
-
-    fn left(begun: Option<Begun>, resend: u64, owed: u32, head: u64) -> Self {
-        if resend < head || owed > 0 { Self::Owing { begun, resend, owed } } else { Self::Kernel { begun } }
-    }
 }
 
 /// The direction in which this end receives, as this end knows it; where its next byte comes from is [`Source`].
@@ -267,42 +230,5 @@ impl Family {
     #[inline]
     pub(crate) fn is_unix(self) -> bool {
         self == Self::Unix
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BEGUN: Begun = Begun { given: 3 };
-
-    #[test]
-    fn a_direction_owes_until_all_is_in_the_stream() {
-        let mut out = Outgoing::Before;
-        out.begin(3);
-        out.owe(10);
-        assert_eq!(out, Outgoing::Ring { begun: BEGUN, owed: 1 });
-        out.leave(7, 10);
-        assert_eq!(out, Outgoing::Owing { begun: Some(BEGUN), resend: 7, owed: 1 });
-        out.pushed(10, 1, 10);
-        assert!(out.has_backlog() && out.resend(10) == 10, "the wake byte is not there yet");
-        out.pushed(10, 0, 10);
-        assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
-        out.owe(10);
-        assert_eq!(out, Outgoing::Owing { begun: Some(BEGUN), resend: 10, owed: 1 });
-        // Its own last bytes are taken back.
-        out.pushed(8, 0, 8);
-        assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
-    }
-
-    #[test]
-    fn one_that_left_before_it_began_may_send_wake_bytes_later_and_never_enters() {
-        let mut out = Outgoing::Before;
-        out.owe(0);
-        out.leave(0, 0);
-        assert_eq!(out, Outgoing::Kernel { begun: None });
-        out.begin(3);
-        out.begin(9);
-        assert_eq!(out, Outgoing::Kernel { begun: Some(BEGUN) });
     }
 }

@@ -8,7 +8,7 @@ use crate::connection::{Connection, Held, Inner, State};
 use crate::lock::Lock;
 use crate::resend;
 use crate::slab::Slab;
-use crate::state::{Host, Life};
+use crate::state::Host;
 
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
@@ -139,10 +139,9 @@ pub(crate) fn insert(fd: c_int, end: usize, host: Host) -> Option<&'static Conne
     let connection = take_free()?;
     {
         let mut held = connection.hold()?;
-        *held = Inner::new(end);
+        held.renew(Inner::new(end));
         held.host = host;
         connection.renew();
-        held.set_life(Life::Unattached);
     }
     raise_top(fd);
     // Not beside a fork, which would know nothing of it.

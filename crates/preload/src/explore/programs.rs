@@ -15,10 +15,11 @@ use crate::iovecs::Cursor;
 use crate::ready::{self, Look, Others, Seat};
 use crate::reattach::{self, Progress};
 use crate::receive::{self, How};
-use crate::rendezvous::{self, Entry};
+use crate::rendezvous;
 use crate::settle::{self, Reader, Settled};
 use crate::sleepers::{Counted, Present};
 use crate::state::{Life, Outgoing, State};
+use crate::step::{Action, Event};
 use crate::wait::{self, BeforeNap, BeforeSleep};
 use crate::{end, eventfd, fallback, fork, send, table, wake};
 
@@ -627,7 +628,10 @@ impl World {
                 self.split(who)?;
             }
             Section::Close => {
-                let unread = self.got[end ^ 1] < self.sent[end ^ 1];
+                // What a relative still reads is no reason for a reset.
+                let relatives =
+                    (0..PROCESSES).any(|other| other != process && end_of(other) == end && self.processes[other].alive);
+                let unread = !relatives && self.got[end ^ 1] < self.sent[end ^ 1];
                 run!(|connection| end::finish(&mut hold(connection), fd));
                 self.excused |= unread;
                 self.threads[who].phase = Phase::Closing;
@@ -695,15 +699,20 @@ fn advance(held: &mut Held<'_>, forks: bool) {
         match reattach::advance(held, alone) {
             Progress::Live => {}
             Progress::Waiting => return,
-            Progress::Over => return rendezvous::give_up(held),
+            Progress::Over => {
+                held.step(Event::Leaves(Reason::Peer));
+                return fallback::cancel(held);
+            }
         }
     }
-    let Life::Attached { shared, called } = held.life() else { return };
-    match rendezvous::entry(held, &shared, called) {
-        Entry::Not(_) => rendezvous::give_up(held),
-        Entry::Resting => held.go_on_resting(shared),
-        Entry::Later => {}
-        Entry::Now => rendezvous::come_in(held, &shared),
+    match rendezvous::look(held) {
+        Action::Refuse(_) => fallback::cancel(held),
+        Action::Enter => {
+            if let Some(shared) = held.shared() {
+                rendezvous::come_in(held, &shared);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -11,7 +11,8 @@ use crate::diagnosis::Reason;
 use crate::fault::{self, Fault};
 use crate::layout::{Shared, UNREAD_MAX};
 use crate::leaving::{self, Find, Leave, Unread};
-use crate::state::{Begun, Incoming};
+use crate::state::Begun;
+use crate::step::Event;
 use crate::{futex, resend};
 
 pub(super) struct Local;
@@ -24,7 +25,7 @@ impl Rim for Local {
         leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
         held.counts().border.store(tail, Ordering::Release);
         held.counts().taken.store(tail, Ordering::Release);
-        held.incoming = Incoming::Left { wake_bytes: leave.wake_bytes };
+        held.step(Event::StopsReceiving { wake_bytes: Some(leave.wake_bytes) });
         // A peer that lies about it has broken the connection.
         match leave.border.checked_sub(tail).filter(|unread| *unread <= UNREAD_MAX) {
             Some(_) => held.counts().border.store(leave.border, Ordering::Release),

@@ -18,7 +18,6 @@ mod local;
 mod remote;
 
 use std::ffi::c_int;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::event::PollFlags;
@@ -34,11 +33,11 @@ use crate::futex;
 use crate::kernel;
 use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, Find, Push, Pushed, Unread};
-use crate::real;
+use crate::own;
 use crate::reattach;
-use crate::rendezvous;
 use crate::resend;
-use crate::state::{Incoming, Life, Outgoing, Source};
+use crate::state::{Family, Incoming, Outgoing, Search, Source};
+use crate::step::{self, Agreement};
 use crate::table;
 use crate::wake;
 
@@ -50,26 +49,55 @@ pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
 }
 
 pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread: Unread) {
-    match held.life() {
-        Life::Unattached | Life::Attached { .. } | Life::Resting(_) => {
-            held.reason = reason;
-            held.counts().spoil();
-            rendezvous::cancel(held);
-            let left = held.shared();
-            held.set_life(Life::Plain(left));
-        }
-        Life::Ring(shared) | Life::Forked(shared) => {
+    match held.step(step::Event::Leaves(reason)) {
+        step::Action::Cancel => give_up(held, reason),
+        step::Action::Leave(shared, agreement) => {
             if !held.outgoing.has_left() && !held.incoming.has_left() {
                 held.reason = reason;
             }
-            match reason {
-                Reason::Fork => reattach::promise(&shared),
-                Reason::Peer => {}
-                _ => reattach::end(&shared),
-            }
+            reattach::say(&shared, agreement);
             leave_ring(held, fd, &shared, unread);
         }
-        Life::Plain(_) => {}
+        _ => {}
+    }
+}
+
+/// Never in the rings, since bytes may pass that nobody counts.
+pub(crate) fn give_up(held: &mut Held<'_>, reason: Reason) {
+    held.reason = reason;
+    held.counts().spoil();
+    cancel(held);
+}
+
+/// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
+pub(crate) fn cancel(held: &mut Held<'_>) {
+    withdraw_offer(held);
+    if let Some(shared) = held.shared() {
+        reattach::say(&shared, Agreement::End);
+        shared.cancel();
+        shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
+        shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
+        shared.left(held.end).store(1, Ordering::SeqCst);
+        wake::disarm(shared.wake_word(held.end));
+        release(held);
+    }
+}
+
+/// Nobody can come by any more.
+pub(crate) fn withdraw_offer(held: &mut Inner) {
+    if let Some(socket) = std::mem::replace(&mut held.search, Search::Idle).socket() {
+        own::close(socket);
+    }
+}
+
+/// Gives the socket back the settings that it had.
+pub(crate) fn restore(held: &mut Inner, fd: c_int) {
+    let Family::Tcp { nagle, cork } = &mut held.family else { return };
+    if std::mem::take(nagle) {
+        let _ = sockopt::set_tcp_nodelay(kernel::borrowed(fd), false);
+    }
+    if std::mem::take(cork) {
+        let _ = sockopt::set_tcp_cork(kernel::borrowed(fd), true);
     }
 }
 
@@ -261,7 +289,7 @@ pub(crate) fn note_out(held: &mut Inner, shared: &Shared, word: u64) {
 /// The sending direction has left, and its bytes from here on are sent again.
 fn go_out(held: &mut Inner, resend: u64) {
     let head = held.out.head;
-    held.outgoing.leave(resend, head);
+    held.step(step::Event::StopsSending { resend, head });
     if matches!(held.reason, Reason::None) {
         held.reason = Reason::Peer;
     }
@@ -345,7 +373,7 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
     });
     held.count_sent(usize::try_from(push.in_place).unwrap_or(0));
     let head = held.out.head;
-    held.outgoing.pushed(push.resend, push.owed, head);
+    held.step(step::Event::Pushed { to: push.resend, owed: push.owed, head });
     let result = match push.result {
         Pushed::All => Ok(()),
         Pushed::Full => Err(Errno::AGAIN),
@@ -358,35 +386,10 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
 pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
     let unsent = held.out.head - held.outgoing.resend(held.out.head);
     let backlog = usize::try_from(unsent).unwrap_or(0) + held.outgoing.owed() as usize;
-    with_buffer_for(fd, backlog, || {
+    kernel::with_buffer_for(fd, backlog, || {
         let _ = push(held, fd, shared);
     });
 }
-
-/// Does it while the kernel's buffer takes so many bytes more, if it can be made to, and leaves that as it was.
-pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
-    let fd = kernel::borrowed(fd);
-    // The kernel tells twice of what it is given.
-    let before = sockopt::socket_send_buffer_size(fd).unwrap_or(usize::MAX) / 2;
-    let wanted = before.saturating_add(bytes).min(MOST_BUFFER);
-    if wanted <= before {
-        // One that has grown by itself; setting it would make it smaller.
-        return f();
-    }
-    let locked = rendezvous::option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
-    let _ = sockopt::set_socket_send_buffer_size(fd, wanted);
-    f();
-    let _ = sockopt::set_socket_send_buffer_size(fd, before);
-    // One whose size is set never grows by itself again, unless the kernel, since 5.15, is told that it may.
-    if let Some(locked) = locked {
-        let (at, len) = ((&raw const locked).cast(), size_of::<c_int>() as libc::socklen_t);
-        // SAFETY: [preload-real] an int of ours and its size.
-        let _ = unsafe { real::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, at, len) };
-    }
-}
-
-/// What a program may ask for where nobody has changed net.core.wmem_max.
-pub(crate) const MOST_BUFFER: usize = 212_992;
 
 /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread: it had taken all of
 /// our bytes, and since the ring began nothing but wake bytes went its way through the kernel.
@@ -466,7 +469,7 @@ pub(crate) fn notify(held: &mut Inner, fd: c_int, shared: &Shared, requests: u64
         }
         if wake.byte {
             let head = held.out.head;
-            held.outgoing.owe(head);
+            held.step(step::Event::Owes { head });
             // The peer knows of a wake byte before it comes.
             shared.publish_wake_byte();
             let _ = pay(held, fd);
@@ -480,7 +483,7 @@ pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
         let sent = held.counts().sent.load(Ordering::Relaxed);
         let given = shared.given(held.end).load(Ordering::Relaxed);
         shared.start(held.end).store(sent + 1, Ordering::SeqCst);
-        held.outgoing.begin(given);
+        held.step(step::Event::Begins { given });
     }
     held.outgoing.has_begun()
 }
@@ -520,11 +523,12 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
         return false;
     }
     take_reset_of_a_wake_byte(held, fd, &shared);
-    rendezvous::restore(held, fd);
+    restore(held, fd);
     epoll::restore(fd, held.connection);
-    if !reattach::rest(held) {
-        held.set_life(Life::Plain(Some(shared)));
-        release(held);
+    let may_reattach = reattach::is_open(&shared) && !held.connection.tainted.load(Ordering::Relaxed);
+    match held.step(step::Event::Returns { may_reattach }) {
+        step::Action::Rest => reattach::rest(held),
+        _ => release(held),
     }
     true
 }
@@ -533,36 +537,9 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
 pub(crate) fn release(held: &mut Held<'_>) {
     eventfd::drop_of(held);
     if held.connection.watchers.load(Ordering::SeqCst) == 0
-        && let Some(shared) = held.shared()
+        && let step::Action::Unmap(shared) = held.step(step::Event::IsUnwatched)
     {
-        held.set_life(Life::Plain(None));
         // SAFETY: [preload-shared] the lock is held and there are no watchers; new ones need the lock and `shared`.
         unsafe { shared.destroy() };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsFd;
-    use std::os::unix::net::UnixStream;
-
-    #[test]
-    fn a_buffer_is_larger_for_the_moment_and_then_what_it_was() {
-        let (unix, _other) = UnixStream::pair().unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let small = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        sockopt::set_socket_send_buffer_size(&small, 5000).unwrap();
-        for socket in [unix.as_fd(), tcp.as_fd(), small.as_fd()] {
-            let size = || sockopt::socket_send_buffer_size(socket).unwrap();
-            let lock = || rendezvous::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
-            let before = (size(), lock());
-            let mut during = 0;
-            with_buffer_for(socket.as_raw_fd(), 50_000, || during = size());
-            assert!(during > before.0 || before.0 / 2 >= MOST_BUFFER, "{before:?} {during}");
-            assert!(during >= before.0, "{before:?} {during}");
-            assert_eq!((size(), lock()), before);
-        }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{Asked, Rim, act, break_connection, go_out, notify, push, switch_in, switch_out};
+use super::{Asked, Rim, act, break_connection, go_out, notify, push, restore, switch_in, switch_out};
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Leave, Unread};
 use crate::remote::{AGAIN, END, Fate, RING};
 use crate::rim::remote;
-use crate::state::{Incoming, Life};
-use crate::{epoll, kernel, rendezvous, wait, wake};
+use crate::step::Event;
+use crate::{epoll, kernel, wait, wake};
 
 pub(super) struct Remote;
 
@@ -26,7 +26,7 @@ impl Rim for Remote {
         held.counts().taken.store(tail, Ordering::Release);
         // Nobody sends in the peer's place.
         shared.pushed(direction).store(u64::MAX, Ordering::Relaxed);
-        held.incoming = Incoming::Unsettled;
+        held.step(Event::StopsReceiving { wake_bytes: None });
     }
 
     fn stop_sending(&self, held: &mut Inner, _: c_int, shared: &Shared) -> bool {
@@ -80,10 +80,10 @@ impl Rim for Remote {
         };
         if reads_on {
             remote(shared, |remote| remote.read_on(shared));
-            held.incoming = Incoming::Open;
+            held.step(Event::ReadsOn);
             return false;
         }
-        held.incoming = Incoming::Left { wake_bytes };
+        held.step(Event::StopsReceiving { wake_bytes: Some(wake_bytes) });
         true
     }
 
@@ -118,7 +118,7 @@ fn end_out(held: &mut Inner, shared: &Shared, word: u64, wakes: bool) {
     let wakes = remote(shared, |remote| remote.end(shared, fate, wakes)) == Some(true);
     go_out(held, resend);
     if wakes {
-        held.outgoing.owe(head);
+        held.step(Event::Owes { head });
     }
     if switched {
         // It leaves, and waits for us to stop where we are, so that it can send the rest again.
@@ -131,9 +131,10 @@ fn end_out(held: &mut Inner, shared: &Shared, word: u64, wakes: bool) {
 pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Errno> {
     if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
         held.reason = Reason::Peer;
-        rendezvous::restore(held, fd);
+        restore(held, fd);
         epoll::restore(fd, held.connection);
-        held.set_life(Life::Plain(Some(*shared)));
+        // The caller still has the memory.
+        held.step(Event::Returns { may_reattach: false });
         return None;
     }
     if kernel::is_over(fd) {

@@ -24,9 +24,10 @@ use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
 use crate::epoll;
 use crate::eventfd;
+use crate::fallback;
 use crate::fault::{self, Fault};
 use crate::fork;
-use crate::kernel::{self, borrowed};
+use crate::kernel::{self, borrowed, option};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
 use crate::own;
@@ -35,6 +36,7 @@ use crate::real;
 use crate::reattach::{self, Progress};
 use crate::resend;
 use crate::state::{Family, Host, Life, Search};
+use crate::step::{Action, Event, Sight};
 use crate::table;
 use crate::wake;
 
@@ -55,7 +57,7 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     held.next_try = if is_soon() { 0 } else { held.operations + (held.operations / 2).max(1) };
     if held.search.socket().is_some_and(|socket| !own::is(socket)) {
         // The program has closed it, and may have another there.
-        withdraw_offer(held);
+        fallback::withdraw_offer(held);
     }
     if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) || is_barred() {
         held.reason = Reason::Shared;
@@ -80,7 +82,7 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         Err(Errno::AGAIN | Errno::CONNREFUSED | Errno::NOTCONN) => held.reason = Reason::Alone,
         // It has stopped listening.
         Err(Errno::PIPE | Errno::CONNRESET) => refuse(held, Reason::Alone),
-        Err(Errno::NODEV) => return give_up(held),
+        Err(Errno::NODEV) => return refuse(held, held.reason),
         Err(Errno::PERM | Errno::ADDRINUSE) => refuse(held, Reason::Refused),
         Err(_) => refuse(held, Reason::Exhausted),
     }
@@ -111,35 +113,9 @@ fn reattach(held: &mut Held<'_>) -> bool {
 
 /// The kernel's for good.
 fn refuse(held: &mut Held<'_>, reason: Reason) {
-    held.reason = reason;
-    give_up(held);
-}
-
-/// The same, for a reason that has been said.
-pub(crate) fn give_up(held: &mut Held<'_>) {
-    cancel(held);
-    let left = held.shared();
-    held.set_life(Life::Plain(left));
-}
-
-/// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
-pub(crate) fn cancel(held: &mut Held<'_>) {
-    withdraw_offer(held);
-    if let Some(shared) = held.shared() {
-        reattach::end(&shared);
-        shared.cancel();
-        shared.tail(0).fetch_or(SWITCHED, Ordering::SeqCst);
-        shared.tail(1).fetch_or(SWITCHED, Ordering::SeqCst);
-        shared.left(held.end).store(1, Ordering::SeqCst);
-        wake::disarm(shared.wake_word(held.end));
-        crate::fallback::release(held);
-    }
-}
-
-/// Nobody can come by any more.
-pub(crate) fn withdraw_offer(held: &mut Inner) {
-    if let Some(socket) = std::mem::replace(&mut held.search, Search::Idle).socket() {
-        own::close(socket);
+    if let Action::Cancel = held.step(Event::Leaves(reason)) {
+        held.reason = reason;
+        fallback::cancel(held);
     }
 }
 
@@ -157,7 +133,7 @@ fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 fn let_in(held: &mut Held<'_>, socket: c_int) -> Result<(), Errno> {
     let caller = rustix::net::accept_with(borrowed(socket), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     is_one_of_us(&caller)?;
-    withdraw_offer(held);
+    fallback::withdraw_offer(held);
     let caller = out_of_the_way(caller)?;
     held.search = Search::Accepted(caller);
     answer(held, caller)
@@ -171,7 +147,7 @@ fn answer(held: &mut Held<'_>, caller: c_int) -> Result<(), Errno> {
     if let Some(eventfds) = eventfds {
         eventfd::keep(held, eventfds, &shared);
     }
-    withdraw_offer(held);
+    fallback::withdraw_offer(held);
     Ok(())
 }
 
@@ -220,7 +196,7 @@ fn receive(caller: BorrowedFd<'_>) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Er
 /// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
 /// the ring is expected.
 fn enter(held: &mut Held<'_>, fd: c_int) {
-    let Life::Attached { shared, called } = held.life() else { return };
+    let Life::Attached { shared, .. } = held.life() else { return };
     if held.host == Host::Other && !matches!(remote::introduce(held, fd), Ok(true)) {
         if held.operations > GIVE_UP {
             refuse(held, Reason::Alone);
@@ -229,15 +205,15 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     }
     // Wake bytes must not be held back; a program that corks its socket soon takes the cork out again.
     let corked = option(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|cork| cork != 0);
-    match entry(held, &shared, called) {
-        Entry::Now if !corked => {}
-        Entry::Now | Entry::Later if held.operations > GIVE_UP => return refuse(held, Reason::Alone),
-        Entry::Now | Entry::Later => return,
-        Entry::Not(reason) => return refuse(held, reason),
-        Entry::Resting => {
-            held.reason = Reason::Fork;
-            return held.go_on_resting(shared);
+    match (look(held), held.life()) {
+        (Action::Enter, _) if !corked => {}
+        (Action::Refuse(reason), _) => {
+            held.reason = reason;
+            return fallback::cancel(held);
         }
+        (_, Life::Attached { .. }) if held.operations > GIVE_UP => return refuse(held, Reason::Alone),
+        (_, Life::Resting(_)) => return held.reason = Reason::Fork,
+        _ => return,
     }
     if let Err(reason) = fits(held, fd) {
         return refuse(held, reason);
@@ -256,36 +232,24 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// Whether an end that has the memory may expect the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    Now,
-    /// A call is in the kernel, or the other end is not there yet.
-    Later,
-    /// The other end has forked once more, before this one came.
-    Resting,
-    Not(Reason),
-}
-
-pub(crate) fn entry(held: &Held<'_>, shared: &Shared, called: bool) -> Entry {
-    if (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0 {
-        return if reattach::is_open(shared) { Entry::Resting } else { Entry::Not(Reason::Peer) };
-    }
+pub(crate) fn look(held: &mut Held<'_>) -> Action {
+    let Life::Attached { shared, called } = held.life() else { return Action::Nothing };
+    let has_left = (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0;
+    let may_reattach = has_left && reattach::is_open(&shared);
     let peer_is_there = !called || shared.present(held.peer()).load(Ordering::Acquire) == 1;
-    // Nor may a thread sleep that knows nothing of rings: others would take its wake byte away.
+    // A thread that sleeps and knows nothing of rings, too: others would take its wake byte away.
     let early = held.connection.early.any() && !fault::is_planted(Fault::AttachesEarly);
-    if !peer_is_there || held.sending > 0 || held.receiving > 0 || early {
-        return Entry::Later;
-    }
-    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) {
-        return Entry::Not(Reason::Shared);
-    }
-    Entry::Now
+    let is_busy = held.sending > 0 || held.receiving > 0 || early;
+    // To ask for relatives costs a system call for each.
+    let is_asked = !has_left && peer_is_there && !is_busy;
+    let is_shared = is_asked && (!held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed));
+    held.step(Event::Looks(Sight { has_left, may_reattach, peer_is_there, is_busy, is_shared }))
 }
 
 /// From here on the ring is expected.
 pub(crate) fn come_in(held: &mut Held<'_>, shared: &Shared) {
     shared.present(held.end).store(1, Ordering::Release);
-    held.set_life(Life::Ring(*shared));
+    held.step(Event::Enters);
 }
 
 /// Whether the socket's settings and the kernel's own counts allow it.
@@ -328,17 +292,6 @@ fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Gives the socket back the settings that it had.
-pub(crate) fn restore(held: &mut Inner, fd: c_int) {
-    let Family::Tcp { nagle, cork } = &mut held.family else { return };
-    if std::mem::take(nagle) {
-        let _ = sockopt::set_tcp_nodelay(borrowed(fd), false);
-    }
-    if std::mem::take(cork) {
-        let _ = sockopt::set_tcp_cork(borrowed(fd), true);
-    }
-}
-
 /// Bytes that the program has sent and received over TCP, as the kernel counts them. The caller knows that nobody receives; what the peer
 /// sends between two of these system calls must not make it look as if bytes were missing.
 fn kernel_counts(fd: c_int) -> Option<(u64, u64)> {
@@ -365,14 +318,6 @@ fn kernel_stream(fd: c_int) -> Option<(u64, u64)> {
     let word = |at: usize| info.get(at..)?.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
     let sent = long(TCPI_BYTES_SENT)?.checked_sub(long(TCPI_BYTES_RETRANS)?)? + u64::from(word(TCPI_NOTSENT_BYTES)?);
     Some((sent, long(TCPI_BYTES_RECEIVED)?))
-}
-
-pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: [preload-real] a buffer of ours and its length.
-    let done = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
-    (done == 0).then_some(value)
 }
 
 /// Nobody but a process that could as well trace this one.

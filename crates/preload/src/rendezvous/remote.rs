@@ -20,9 +20,10 @@ use overside_verbs::random;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType};
 
-use super::{out_of_the_way, withdraw_offer};
+use super::out_of_the_way;
 use crate::connection::Inner;
 use crate::diagnosis::Reason;
+use crate::fallback;
 use crate::kernel::borrowed;
 use crate::name;
 use crate::remote::{self as device, Means, Remote};
@@ -167,7 +168,7 @@ fn datagrams(held: &Inner) -> Result<Datagrams, Errno> {
 
 /// The datagram socket is of no more use.
 fn leave(held: &mut Inner) {
-    withdraw_offer(held);
+    fallback::withdraw_offer(held);
 }
 
 /// The next datagram about this connection from the other end's host: a hello, or from somebody who
