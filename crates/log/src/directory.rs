@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, Entry, FileId, Open, Request};
 
+use crate::checkpoint::Manifest;
 use crate::group::{DirectoryId, SEGMENT_BYTES_MAX, VERSION, number32};
 use crate::log::Beginning;
 use crate::read::{End, Needed, Reader};
@@ -16,11 +17,14 @@ pub struct Directory<D: Disk> {
     pub(crate) disk: D,
     pub(crate) id: DirectoryId,
     /// Held while the directory is.
-    _lock: FileId,
+    _lock: Option<FileId>,
     pub(crate) mode: Mode,
     pub(crate) options: Options,
     pub(crate) losses: Vec<String>,
+    /// Manifests that cannot be read.
+    pub(crate) broken: Vec<String>,
     needed: Needed,
+    last: Option<Manifest>,
     end: Option<End>,
 }
 
@@ -31,8 +35,10 @@ pub enum Mode {
     Serve,
     /// The same, from what is sound: what is not is listed ([`Directory::losses`]) instead of refused.
     Salvage,
-    /// To look at it.
+    /// To look at what is in it, if all of it is sound.
     Inspect,
+    /// To look at it, and list what is not sound ([`Directory::losses`]).
+    Check,
 }
 
 impl<D: Disk> Directory<D> {
@@ -46,7 +52,7 @@ impl<D: Disk> Directory<D> {
         let entries = disk.list("").map_err(Refusal::io(format!("reading {path}")))?;
         let identity = entries.iter().any(|entry| entry.name == layout::IDENTITY);
         if !identity {
-            if mode == Mode::Inspect {
+            if matches!(mode, Mode::Inspect | Mode::Check) {
                 return Err(Refusal::Absent { path });
             }
             let strange = entries.iter().find(|entry| !is_ours(&mut disk, entry));
@@ -55,17 +61,39 @@ impl<D: Disk> Directory<D> {
             }
         }
         let there = entries.iter().any(|entry| entry.name == layout::LOCK);
-        let how = match (there, mode) {
-            (true, _) => Open::Read { direct: false },
-            (false, _) => Open::Create { direct: false },
-        };
-        let lock = disk.open(layout::LOCK, how).map_err(Refusal::io(format!("opening {path}/{}", layout::LOCK)))?;
-        if !disk.lock(lock, Duration::ZERO).map_err(Refusal::io(format!("locking {path}/{}", layout::LOCK)))? {
-            return Err(Refusal::InUse { path });
+        let how = if there { Open::Read { direct: false } } else { Open::Create { direct: false } };
+        let mut lock = None;
+        // Whoever only looks makes no file.
+        if there || matches!(mode, Mode::Serve | Mode::Salvage) {
+            let locking = || Refusal::io(format!("locking {path}/{}", layout::LOCK));
+            let file = disk.open(layout::LOCK, how).map_err(locking())?;
+            if !disk.lock(file, Duration::ZERO).map_err(locking())? {
+                return Err(Refusal::InUse { path });
+            }
+            lock = Some(file);
         }
         let id = if identity { read_identity(&mut disk, &options)? } else { make(&mut disk, fresh, &options)? };
-        let (losses, needed) = (Vec::new(), Needed::default());
-        Ok(Directory { disk, id, _lock: lock, mode, options, losses, needed, end: None })
+        let (losses, broken, needed) = (Vec::new(), Vec::new(), Needed::default());
+        Ok(Directory { disk, id, _lock: lock, mode, options, losses, broken, needed, last: None, end: None })
+    }
+
+    /// The log is read from where this checkpoint needs it.
+    pub(crate) fn take_checkpoint(&mut self, manifest: Manifest) {
+        self.needed = Needed {
+            segment: manifest.segment,
+            stamp: manifest.floor,
+            position: manifest.position,
+            incarnation: manifest.incarnation,
+            logged: manifest.logged,
+            next_stamp: manifest.next_stamp.max(manifest.floor),
+            next_table: manifest.next_table,
+        };
+        self.last = Some(manifest);
+    }
+
+    /// Notes something that was passed over in [`Mode::Salvage`], as a part of a checkpoint that cannot be read.
+    pub fn lose(&mut self, what: String) {
+        self.losses.push(what);
     }
 
     /// Its id.
@@ -89,7 +117,8 @@ impl<D: Disk> Directory<D> {
     /// What was on the disk is lost or cannot be read, or `each` refused a record; nothing was changed.
     pub fn replay(&mut self, each: &mut dyn FnMut(Record<'_>) -> Result<(), String>) -> Result<Replayed, Refusal> {
         let numbers: Vec<u64> = self.numbers("")?.into_iter().collect();
-        let losses = (self.mode == Mode::Salvage).then_some(&mut self.losses);
+        let passes_over = matches!(self.mode, Mode::Salvage | Mode::Check);
+        let losses = passes_over.then_some(&mut self.losses);
         let mut reader = Reader { disk: &mut self.disk, directory: self.id, deadline: self.options.deadline, losses };
         let end = reader.read(&numbers, self.needed, each)?;
         let replayed = end.replayed;
@@ -134,6 +163,8 @@ impl<D: Disk> Directory<D> {
             after: end.after,
             number: greatest + 1,
             segments: end.segments,
+            salvaged: salvages,
+            checkpoint: self.last,
         };
         let names: Vec<String> = spares.iter().map(|number| format!("{number:016x}{}", layout::SPARE)).collect();
         let logs = self.options.durability != crate::Durability::None;
@@ -188,6 +219,10 @@ impl<D: Disk> Directory<D> {
         }
         for number in &end.apart {
             self.disk.rename(&layout::segment(*number), &aside(*number))?;
+        }
+        for name in std::mem::take(&mut self.broken) {
+            let last = name.rsplit('/').next().unwrap_or(&name);
+            self.disk.rename(&name, &format!("{}/{last}", layout::SALVAGED))?;
         }
         self.sync_folder(layout::SALVAGED)?;
         self.sync_folder("")

@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     gather: Mutex<Gather>,
     durable: AtomicU64,
     durable_floor: AtomicU64,
+    synced: AtomicU64,
+    synced_floor: AtomicU64,
     failed: OnceLock<String>,
     /// Somebody found no room since the writer looked.
     wanted: AtomicBool,
@@ -128,6 +130,8 @@ pub(crate) struct Limits {
 pub(crate) struct Segment {
     pub number: u64,
     pub newest: u64,
+    /// Its header and its name are on the disk.
+    pub begun: bool,
 }
 
 /// A group on its way to the writer.
@@ -195,6 +199,16 @@ impl Appender {
         self.shared.durable_floor.load(Ordering::Acquire)
     }
 
+    /// Every record below is on the disk, whatever the log's durability promises.
+    pub fn synced(&self) -> Position {
+        Position(self.shared.synced.load(Ordering::Acquire))
+    }
+
+    /// Every change with a stamp below is on the disk, or never happened.
+    pub fn synced_floor(&self) -> u64 {
+        self.shared.synced_floor.load(Ordering::Acquire)
+    }
+
     /// Why nothing more becomes durable; none while all is well. It is final.
     pub fn failed(&self) -> Option<&str> {
         self.shared.failed.get().map(String::as_str)
@@ -203,9 +217,9 @@ impl Appender {
     /// The oldest segment that holds a record with this stamp or a later one, or may yet: what a checkpoint needs that replays from it.
     pub fn segment_from(&self, stamp: u64) -> u64 {
         let gather = self.shared.lock();
-        let mut segments = gather.segments.iter();
-        // The last one is being written.
-        let found = segments.find(|segment| segment.newest >= stamp).or(gather.segments.back());
+        // What it needs must be found again: a segment that is being begun may not be.
+        let mut begun = gather.segments.iter().filter(|segment| segment.begun);
+        let found = begun.clone().find(|segment| segment.newest >= stamp).or(begun.next_back());
         found.map_or(0, |segment| segment.number)
     }
 }
@@ -231,6 +245,8 @@ impl Shared {
             gather: Mutex::new(gather),
             durable: AtomicU64::new(next),
             durable_floor: AtomicU64::new(if none { u64::MAX } else { floor }),
+            synced: AtomicU64::new(next),
+            synced_floor: AtomicU64::new(if none { u64::MAX } else { floor }),
             failed: OnceLock::new(),
             wanted: AtomicBool::new(false),
             none,
@@ -247,6 +263,14 @@ impl Shared {
 
     pub fn reached_floor(&self, floor: u64) -> bool {
         self.durable_floor.fetch_max(floor, Ordering::Release) < floor
+    }
+
+    pub fn synced(&self, position: u64) {
+        self.synced.fetch_max(position, Ordering::Release);
+    }
+
+    pub fn synced_floor(&self, floor: u64) {
+        self.synced_floor.fetch_max(floor, Ordering::Release);
     }
 
     pub fn fail(&self, text: String) {

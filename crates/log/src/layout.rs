@@ -14,6 +14,12 @@ pub(crate) const LOG: &str = "log";
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// Ends the name of a segment that is not begun.
 pub(crate) const SPARE: &str = ".spare";
+/// Ends the name of a table's file of a checkpoint.
+pub(crate) const PAGES: &str = ".pages";
+/// Ends the name of what lists the tables of a checkpoint.
+pub(crate) const MANIFEST: &str = ".manifest";
+/// Ends the name of the same until it is on the disk.
+pub(crate) const PART: &str = ".part";
 
 pub(crate) fn segment(number: u64) -> String {
     format!("{LOG}/{number:016x}")
@@ -21,6 +27,18 @@ pub(crate) fn segment(number: u64) -> String {
 
 pub(crate) fn spare(number: u64) -> String {
     format!("{LOG}/{number:016x}{SPARE}")
+}
+
+pub(crate) fn pages(number: u64) -> String {
+    format!("{CHECKPOINT}/{number:016x}{PAGES}")
+}
+
+pub(crate) fn manifest(number: u64) -> String {
+    format!("{CHECKPOINT}/{number:016x}{MANIFEST}")
+}
+
+pub(crate) fn part(number: u64) -> String {
+    format!("{CHECKPOINT}/{number:016x}{PART}")
 }
 
 /// The number in a name with this end, if it is one.

@@ -8,6 +8,8 @@
 //! completions carry things on.
 #![forbid(unsafe_code)]
 
+mod check;
+mod checkpoint;
 mod directory;
 mod gather;
 mod group;
@@ -19,6 +21,8 @@ mod refusal;
 mod replay;
 mod spares;
 
+pub use check::{Checked, check};
+pub use checkpoint::{Checkpoint, Checkpoints, Manifest, Page, PageRef, PagesReader, Part, Table};
 pub use directory::{Directory, Mode};
 pub use gather::{Appender, Claim, Position, Refused, Room};
 pub use group::{DirectoryId, VERSION};
@@ -29,6 +33,7 @@ pub use refusal::{Damage, Refusal};
 
 /// The formats, for tests, fuzz targets and whoever looks into a directory.
 pub mod format {
+    pub use crate::checkpoint::{Footer, parse_part};
     pub use crate::group::{
         GROUP_HEADER_BYTES, Group, GroupHeader, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
         SegmentHeader,

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, BLOCK_BYTES, Completion, Disk, FileId, Open, Request, Way};
 
+use crate::checkpoint::{Facts, Manifest};
 use crate::gather::{Gathered, Segment, Shared};
 use crate::group::{DirectoryId, GROUP_HEADER_BYTES, GroupHeader, GroupKind, SegmentHeader, padded};
 use crate::spares::Spares;
-use crate::{Appender, Durability, Options, layout};
+use crate::{Appender, Checkpoints, Durability, Options, layout};
 
 /// The writing end of a log. One thread owns it and steps it; nothing here waits for the disk where that has io_uring.
 #[derive(Debug)]
@@ -47,10 +48,14 @@ pub struct Log<D: Disk> {
     synced_at: Duration,
     /// Since then nothing was written.
     quiet_since: Option<Duration>,
-    /// When stamps below the second are all below the first.
+    /// Stamps below the second are all appended below the first, or never will be.
     floors: VecDeque<(u64, u64)>,
+    /// The same, of what is written and not on the disk.
+    unsynced_floors: VecDeque<(u64, u64)>,
     done: Vec<Completion>,
     closing: bool,
+    facts: Facts,
+    checkpoint: Option<Manifest>,
 }
 
 /// The segment that is being written.
@@ -110,6 +115,10 @@ pub(crate) struct Beginning {
     /// The number of the next segment.
     pub number: u64,
     pub segments: VecDeque<Segment>,
+    /// Damage was passed over.
+    pub salvaged: bool,
+    /// The newest one that counts.
+    pub checkpoint: Option<Manifest>,
 }
 
 impl<D: Disk> Log<D> {
@@ -118,6 +127,15 @@ impl<D: Disk> Log<D> {
         let path = disk.path().display().to_string();
         let none = options.durability == Durability::None;
         let position = beginning.position;
+        let facts = Facts {
+            directory: beginning.directory,
+            incarnation: beginning.incarnation,
+            deadline: options.deadline,
+            logged: !none,
+            unused_segment: beginning.number,
+            position,
+            salvaged: beginning.salvaged,
+        };
         let shared = Shared::new(path, position, beginning.floor, none, beginning.segments, options.limits());
         let mut log = Log {
             disk,
@@ -141,8 +159,11 @@ impl<D: Disk> Log<D> {
             synced_at: Duration::ZERO,
             quiet_since: None,
             floors: VecDeque::new(),
+            unsynced_floors: VecDeque::new(),
             done: Vec::new(),
             closing: false,
+            facts,
+            checkpoint: beginning.checkpoint,
             options,
         };
         log.spares.adopt(&mut log.disk, &spares, &log.options)?;
@@ -155,6 +176,14 @@ impl<D: Disk> Log<D> {
     /// Where workers put records.
     pub fn appender(&self) -> Appender {
         Appender { shared: self.shared.clone() }
+    }
+
+    /// The directory's checkpoints, with a queue of their own, for the thread that writes them. There is one such thread.
+    ///
+    /// # Errors
+    /// The system has no descriptor or memory for it, or the folder cannot be read.
+    pub fn checkpoints(&mut self) -> io::Result<Checkpoints> {
+        Checkpoints::new(self.disk.another()?, self.facts.clone(), self.checkpoint.take())
     }
 
     /// How the disk carries requests out.
@@ -420,7 +449,7 @@ impl<D: Disk> Log<D> {
         let mut gather = self.shared.lock();
         gather.room.granted = gather.room.granted.saturating_sub(left_over);
         gather.room.spares = self.spares.ready();
-        gather.segments.push_back(Segment { number: spare.number, newest: 0 });
+        gather.segments.push_back(Segment { number: spare.number, newest: 0, begun: false });
         Ok(())
     }
 
@@ -469,7 +498,7 @@ impl<D: Disk> Log<D> {
         let current = Current { number, file, at: BLOCK_BYTES as u64, bytes, pending: 0, mark: None };
         let mut gather = self.shared.lock();
         gather.room.granted += current.room();
-        gather.segments.push_back(Segment { number, newest: 0 });
+        gather.segments.push_back(Segment { number, newest: 0, begun: true });
         drop(gather);
         self.current = Some(current);
         Ok(())
@@ -533,6 +562,9 @@ impl<D: Disk> Log<D> {
         if current.pending > 0 {
             return;
         }
+        if let Some(segment) = self.shared.lock().segments.back_mut() {
+            segment.begun = true;
+        }
         if let Some((file, at, block)) = current.mark.take() {
             self.write(file, at, block, BLOCK_BYTES, Job::Mark);
         }
@@ -554,8 +586,14 @@ impl<D: Disk> Log<D> {
         }
         let mut advanced = self.shared.reached(self.written);
         while self.floors.front().is_some_and(|(position, _)| *position <= self.written) {
-            let floor = self.floors.pop_front().map_or(0, |(_, floor)| floor);
+            let Some((position, floor)) = self.floors.pop_front() else { break };
             advanced |= self.shared.reached_floor(floor);
+            self.unsynced_floors.push_back((position, floor));
+        }
+        self.shared.synced(self.synced);
+        while self.unsynced_floors.front().is_some_and(|(position, _)| *position <= self.synced) {
+            let Some((_, floor)) = self.unsynced_floors.pop_front() else { break };
+            self.shared.synced_floor(floor);
         }
         advanced
     }

@@ -38,6 +38,9 @@ pub(crate) struct Needed {
     pub incarnation: u64,
     /// A log was written then.
     pub logged: bool,
+    /// Numbers that were not given then.
+    pub next_stamp: u64,
+    pub next_table: u32,
 }
 
 /// Where a log ended.
@@ -87,7 +90,7 @@ impl<D: Disk> Reader<'_, D> {
         }
         let mut end = End { floor: needed.stamp, ..End::default() };
         end.replayed.position = needed.position;
-        end.replayed.next_stamp = needed.stamp;
+        (end.replayed.next_stamp, end.replayed.next_table) = (needed.next_stamp, needed.next_table);
         let headers = found.iter().filter_map(|found| found.header);
         end.incarnation = headers.map(|header| header.incarnation).max().unwrap_or(0).max(needed.incarnation) + 1;
         let mut held = Held::default();
@@ -148,7 +151,7 @@ impl<D: Disk> Reader<'_, D> {
         each: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
     ) -> Result<Option<SegmentHeader>, Refusal> {
         let bytes = self.content(header.number)?;
-        let mut segment = Segment { number: header.number, newest: 0 };
+        let mut segment = Segment { number: header.number, newest: 0, begun: true };
         let mut at = BLOCK_BYTES;
         let mut continued = false;
         while let Some(group) = Group::parse(bytes.get(at..).unwrap_or(&[])) {
@@ -163,15 +166,13 @@ impl<D: Disk> Reader<'_, D> {
                 continued = true;
                 break;
             }
-            let file = layout::segment(header.number);
-            let broken = |at: usize| {
-                Refusal::damage(&file, at as u64, "a group's records cannot be read, though its checksums are right")
-            };
             let parsed: Result<Vec<Record<'_>>, usize> = parse(group.body).collect();
-            let records = parsed.map_err(|_| broken(at))?;
-            if records.len() != group.header.records as usize {
-                return Err(broken(at));
-            }
+            let records = parsed.ok().filter(|records| records.len() == group.header.records as usize);
+            let Some(records) = records else {
+                let what = "a group's records cannot be read, though its checksums are right";
+                self.lost(&layout::segment(header.number), at as u64, what)?;
+                break;
+            };
             for record in &records {
                 segment.newest = segment.newest.max(record.stamp);
                 end.replayed.next_table = end.replayed.next_table.max(record.table.saturating_add(1));

@@ -15,9 +15,9 @@ use overside_disk::{Completion, Disk, Entry, FileId, Open, Request, Way};
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     names: BTreeMap<String, Node>,
-    /// Names as the disk has them, and what happened to them since, by folder.
+    /// Names as the disk has them, and what happened to them since.
     synced: BTreeMap<String, Node>,
-    changes: Vec<(String, Option<Node>)>,
+    changes: Vec<Renamed>,
     nodes: Vec<Content>,
     locks: BTreeSet<usize>,
     random: u64,
@@ -32,7 +32,15 @@ pub struct Files {
     pub trace: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A file or folder got this name, or lost that one, or both at once.
+#[derive(Clone, Debug)]
+struct Renamed {
+    node: Node,
+    from: Option<String>,
+    to: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Folder,
     File(usize),
@@ -82,13 +90,19 @@ impl Files {
 
     /// The power goes: of what was not synced some is there.
     pub fn crash(&mut self) {
-        let kept = self.draw(self.changes.len() as u64 + 1) as usize;
         let mut names = self.synced.clone();
-        for (name, node) in self.changes.drain(..).take(kept) {
-            match node {
-                Some(node) => names.insert(name, node),
-                None => names.remove(&name),
+        // Names of different files reach the disk in any order; those of one file in order.
+        let changes = std::mem::take(&mut self.changes);
+        let mut kept: BTreeMap<Node, u64> = BTreeMap::new();
+        for change in changes {
+            let left = match kept.get(&change.node) {
+                Some(left) => *left,
+                None => self.draw(4),
             };
+            kept.insert(change.node, left.saturating_sub(1));
+            if left > 0 {
+                change.apply(&mut names);
+            }
         }
         for at in 0..self.nodes.len() {
             let length = self.nodes[at].seen.len().max(self.nodes[at].synced.len());
@@ -121,12 +135,10 @@ impl Files {
         self.trace.clear();
     }
 
-    fn change(&mut self, name: &str, node: Option<Node>) {
-        match node {
-            Some(node) => self.names.insert(name.to_owned(), node),
-            None => self.names.remove(name),
-        };
-        self.changes.push((name.to_owned(), node));
+    fn change(&mut self, node: Node, from: Option<&str>, to: Option<&str>) {
+        let change = Renamed { node, from: from.map(str::to_owned), to: to.map(str::to_owned) };
+        change.apply(&mut self.names);
+        self.changes.push(change);
     }
 
     fn used(&self) -> u64 {
@@ -180,6 +192,17 @@ impl Files {
         let mut files = self.clone();
         files.restart();
         Arc::new(Mutex::new(files))
+    }
+}
+
+impl Renamed {
+    fn apply(&self, names: &mut BTreeMap<String, Node>) {
+        if let Some(from) = self.from.as_ref().filter(|from| names.get(*from) == Some(&self.node)) {
+            names.remove(from);
+        }
+        if let Some(to) = &self.to {
+            names.insert(to.clone(), self.node);
+        }
     }
 }
 
@@ -237,13 +260,10 @@ fn carry_out(files: &mut Files, name: &str, node: Node, request: &mut Request) -
             let inside =
                 |path: &str| path.strip_prefix(&prefix).is_some_and(|rest| !rest.is_empty() && !rest.contains('/'));
             let changes = std::mem::take(&mut files.changes);
-            for (name, node) in changes {
-                match node {
-                    _ if !inside(&name) => files.changes.push((name, node)),
-                    Some(node) => _ = files.synced.insert(name, node),
-                    None => _ = files.synced.remove(&name),
-                }
-            }
+            let is_inside = |change: &Renamed| change.to.iter().chain(&change.from).any(|name| inside(name));
+            let (now, later) = changes.into_iter().partition::<Vec<_>, _>(is_inside);
+            now.iter().for_each(|change| change.apply(&mut files.synced));
+            files.changes = later;
             Ok(0)
         }
         (Request::Allocate { length, .. }, Node::File(file)) => {
@@ -287,7 +307,7 @@ impl Disk for MemoryDisk {
         if files.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        files.change(name, Some(Node::Folder));
+        files.change(Node::Folder, None, Some(name));
         Ok(())
     }
 
@@ -300,7 +320,7 @@ impl Disk for MemoryDisk {
                 files.operation(format!("create {name}"))?;
                 files.nodes.push(Content::default());
                 let node = Node::File(files.nodes.len() - 1);
-                files.change(name, Some(node));
+                files.change(node, None, Some(name));
                 node
             }
             (Open::Create { .. }, Some(_)) => return Err(io::ErrorKind::AlreadyExists.into()),
@@ -324,19 +344,15 @@ impl Disk for MemoryDisk {
         let mut files = self.files();
         files.operation(format!("rename {from} {to}"))?;
         let Some(node) = files.names.get(from).copied() else { return Err(io::ErrorKind::NotFound.into()) };
-        files.change(from, None);
-        files.change(to, Some(node));
-        // Both at once.
+        files.change(node, Some(from), Some(to));
         Ok(())
     }
 
     fn unlink(&mut self, name: &str) -> io::Result<()> {
         let mut files = self.files();
         files.operation(format!("unlink {name}"))?;
-        if !files.names.contains_key(name) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        files.change(name, None);
+        let Some(node) = files.names.get(name).copied() else { return Err(io::ErrorKind::NotFound.into()) };
+        files.change(node, Some(name), None);
         Ok(())
     }
 

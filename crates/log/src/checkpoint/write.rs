@@ -1,0 +1,364 @@
+//! Writing a checkpoint, beside a log that goes on.
+
+use std::io;
+use std::time::Duration;
+
+use overside_disk::{AlignedBuffer, Disk, FileId, Open, Request};
+
+use super::footer::{Footer, Part};
+use super::manifest::{Manifest, Table};
+use super::page::Page;
+use crate::group::padded;
+use crate::{Appender, DirectoryId, layout};
+
+/// The checkpoints of a directory, for the thread that writes them. It may wait for the disk.
+#[derive(Debug)]
+pub struct Checkpoints {
+    disk: Box<dyn Disk>,
+    facts: Facts,
+    last: Option<Manifest>,
+    /// The next number of a file. None is used twice.
+    next: u64,
+}
+
+/// What a checkpoint must say, and the log knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub directory: DirectoryId,
+    pub incarnation: u64,
+    pub deadline: Duration,
+    /// A log is written. If not, this number no segment had before.
+    pub logged: bool,
+    pub unused_segment: u64,
+    /// Where the log ended before this start.
+    pub position: u64,
+    /// Damage was passed over: what is not needed any more is kept apart.
+    pub salvaged: bool,
+}
+
+/// A checkpoint that is being written. Dropping it takes away what there is of it.
+#[derive(Debug)]
+pub struct Checkpoint<'a> {
+    of: &'a mut Checkpoints,
+    floor: u64,
+    tables: Vec<Table>,
+    /// Files that are only needed if this is finished.
+    files: Vec<u64>,
+    open: Option<OpenTable>,
+    under_way: usize,
+    pool: Vec<AlignedBuffer>,
+    finished: bool,
+}
+
+/// A table of which pages are still to come.
+#[derive(Debug)]
+struct OpenTable {
+    table: Table,
+    file: FileId,
+    footer: Footer,
+    part: Part,
+    buffer: AlignedBuffer,
+    length: usize,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(mut disk: Box<dyn Disk>, facts: Facts, last: Option<Manifest>) -> io::Result<Checkpoints> {
+        let entries = disk.list(layout::CHECKPOINT)?;
+        let ends = [layout::PAGES, layout::MANIFEST, layout::PART];
+        let numbers = entries.iter().flat_map(|entry| ends.map(|end| layout::number(&entry.name, end)));
+        let aside = disk.list(layout::SALVAGED).unwrap_or_default();
+        let aside = aside.iter().flat_map(|entry| ends.map(|end| layout::number(&entry.name, end)));
+        let next = numbers.chain(aside).flatten().max().unwrap_or(0) + 1;
+        let mut checkpoints = Checkpoints { disk, facts, last, next };
+        // What a server before did not finish.
+        checkpoints.clean()?;
+        Ok(checkpoints)
+    }
+
+    /// The newest one that counts.
+    pub fn last(&self) -> Option<&Manifest> {
+        self.last.as_ref()
+    }
+
+    /// Begins one. `floor` was read from the stamps before any of its pages is: every change below is in them.
+    pub fn begin(&mut self, floor: u64) -> Checkpoint<'_> {
+        let (tables, files, pool) = (Vec::new(), Vec::new(), Vec::new());
+        Checkpoint { of: self, floor, tables, files, open: None, under_way: 0, pool, finished: false }
+    }
+
+    /// Takes away, or apart, what the newest checkpoint does not need.
+    fn clean(&mut self) -> io::Result<()> {
+        let needed = self.last.as_ref().map(|last| {
+            let files = last.tables.iter().map(|table| layout::pages(table.file));
+            files.chain([layout::manifest(last.number)]).collect::<Vec<_>>()
+        });
+        let needed = needed.unwrap_or_default();
+        for entry in self.disk.list(layout::CHECKPOINT)? {
+            let name = format!("{}/{}", layout::CHECKPOINT, entry.name);
+            if needed.contains(&name) {
+                continue;
+            }
+            if self.facts.salvaged {
+                self.disk.rename(&name, &format!("{}/{}", layout::SALVAGED, entry.name))?;
+            } else {
+                self.disk.unlink(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn create(&mut self, name: &str) -> io::Result<FileId> {
+        let file = self.disk.open(name, Open::Create { direct: true })?;
+        if self.disk.lock(file, self.facts.deadline)? {
+            return Ok(file);
+        }
+        Err(io::Error::other(format!("{name} is locked by another process")))
+    }
+
+    fn sync_folder(&mut self) -> io::Result<()> {
+        let folder = self.disk.open(layout::CHECKPOINT, Open::Folder)?;
+        let synced = overside_disk::complete(&mut *self.disk, Request::Sync { file: folder }, self.facts.deadline);
+        self.disk.close(folder);
+        synced.map(|_| ())
+    }
+}
+
+impl Checkpoint<'_> {
+    /// Begins a table's pages, after the last table's.
+    ///
+    /// # Errors
+    /// The disk is full or failing.
+    pub fn table(&mut self, number: u32, options: &[u8]) -> io::Result<()> {
+        self.end_table()?;
+        let file = self.of.number();
+        self.files.push(file);
+        let name = layout::pages(file);
+        let table = Table { number, options: options.to_vec(), file, ..Table::default() };
+        let file = self.of.create(&name)?;
+        let buffer = self.buffer(PART_BYTES)?;
+        let part = Part::default();
+        self.open = Some(OpenTable { table, file, footer: Footer::default(), part, buffer, length: 0 });
+        Ok(())
+    }
+
+    /// The next page of the table, in the order of keys. It is copied before this returns; `true` says that a write was begun, after
+    /// which the caller may pause.
+    ///
+    /// # Errors
+    /// The disk is full or failing.
+    ///
+    /// # Panics
+    /// When no table was begun.
+    pub fn page(&mut self, page: &Page<'_>) -> io::Result<bool> {
+        let bytes = page.bytes();
+        let open = self.open.as_mut().expect("pages belong to a table");
+        let full = open.length > 0 && open.length + bytes > PART_BYTES;
+        if full {
+            self.flush()?;
+        }
+        let longer = self.open.as_ref().is_some_and(|open| open.length + bytes > open.buffer.len());
+        let fresh = if longer { Some(AlignedBuffer::zeroed(bytes)?) } else { None };
+        let Some(open) = &mut self.open else { return Ok(full) };
+        if let Some(fresh) = fresh {
+            open.buffer = fresh;
+        }
+        let checksum = page.write(&mut open.buffer[open.length..open.length + bytes]);
+        open.length += bytes;
+        open.part.pages += 1;
+        open.part.rows += u64::from(page.count);
+        open.part.checksum = crc32c::crc32c_append(open.part.checksum, &checksum.to_le_bytes());
+        open.table.newest = open.table.newest.max(page.newest);
+        Ok(full)
+    }
+
+    /// Takes a table over from the last checkpoint: nothing in it has changed since. False if it was not there.
+    pub fn keep(&mut self, number: u32) -> bool {
+        let last = self.of.last.as_ref().and_then(|last| last.tables.iter().find(|table| table.number == number));
+        let kept = last.cloned();
+        self.tables.extend(kept.clone());
+        kept.is_some()
+    }
+
+    /// Whether every change in it is in the log and on the disk, so that it may count. Otherwise what is recovered could have a change
+    /// without an earlier one.
+    pub fn is_covered(&self, log: &Appender) -> bool {
+        !self.of.facts.logged || log.synced_floor() > self.newest()
+    }
+
+    /// The newest change in it.
+    pub fn newest(&self) -> u64 {
+        let open = self.open.as_ref().map(|open| open.table.newest);
+        self.tables.iter().map(|table| table.newest).chain(open).max().unwrap_or(0)
+    }
+
+    /// Bytes written so far.
+    pub fn bytes(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.table.footer_at + open.length as u64);
+        let ended = self.tables.iter().filter(|table| self.files.contains(&table.file));
+        ended.map(|table| table.footer_at).sum::<u64>() + open
+    }
+
+    /// Brings all tables' pages to the disk. After it, wait until the log [covers](Self::is_covered) them.
+    ///
+    /// # Errors
+    /// The disk is full or failing.
+    pub fn written(&mut self) -> io::Result<()> {
+        self.end_table()
+    }
+
+    /// Makes it count, and takes away what it replaces. The log may give up what lies below its floor afterwards
+    /// ([`Log::release`](crate::Log::release)). No stamp that was drawn is `next_stamp` or greater, and no table had `next_table` or a
+    /// greater number.
+    ///
+    /// # Errors
+    /// The disk is full or failing, or the log does not cover it yet: then the last one still counts.
+    pub fn finish(mut self, log: &Appender, next_stamp: u64, next_table: u32) -> io::Result<()> {
+        self.end_table()?;
+        if !self.is_covered(log) {
+            return Err(io::Error::other("a change in the checkpoint is not in the log yet; wait until it is covered"));
+        }
+        let facts = self.of.facts.clone();
+        self.tables.sort_by_key(|table| table.number);
+        let manifest = Manifest {
+            directory: facts.directory,
+            number: self.of.number(),
+            incarnation: facts.incarnation,
+            floor: self.floor,
+            segment: if facts.logged { log.segment_from(self.floor) } else { facts.unused_segment },
+            position: if facts.logged { log.synced().0 } else { facts.position },
+            next_stamp,
+            next_table,
+            logged: facts.logged,
+            tables: std::mem::take(&mut self.tables),
+        };
+        let part = layout::part(manifest.number);
+        let bytes = manifest.write();
+        let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
+        buffer.copy_from_slice(&bytes);
+        let of = &mut *self.of;
+        let file = of.create(&part)?;
+        let length = buffer.len();
+        let write = Request::Write { file, at: 0, buffer, length, sync: true };
+        overside_disk::complete(&mut *of.disk, write, facts.deadline)?;
+        overside_disk::complete(&mut *of.disk, Request::Sync { file }, facts.deadline)?;
+        // What the manifest lists has its names before the manifest has its own.
+        of.sync_folder()?;
+        of.disk.rename(&part, &layout::manifest(manifest.number))?;
+        self.finished = true;
+        of.sync_folder()?;
+        of.disk.close(file);
+        of.last = Some(manifest);
+        of.clean()?;
+        of.facts.salvaged = false;
+        Ok(())
+    }
+
+    /// Ends the table that was begun last.
+    fn end_table(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        let (bytes, checksum) = open.footer.write();
+        open.table.footer_bytes =
+            u32::try_from(bytes.len()).map_err(|_| io::Error::other("a table of too many parts"))?;
+        open.table.footer_checksum = checksum;
+        open.table.pages = open.footer.pages();
+        open.table.rows = open.footer.rows();
+        let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
+        buffer[..bytes.len()].copy_from_slice(&bytes);
+        let (file, at, length) = (open.file, open.table.footer_at, buffer.len());
+        self.push(Request::Write { file, at, buffer, length, sync: false })?;
+        self.drain(0)?;
+        overside_disk::complete(&mut *self.of.disk, Request::Sync { file }, self.of.facts.deadline)?;
+        self.of.disk.close(file);
+        self.tables.push(open.table);
+        Ok(())
+    }
+
+    /// Writes the pages that were collected, as a part.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.open.as_ref().is_none_or(|open| open.length == 0) {
+            return Ok(());
+        }
+        let fresh = self.buffer(PART_BYTES)?;
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let mut buffer = std::mem::replace(&mut open.buffer, fresh);
+        let length = padded(open.length);
+        buffer[open.length..length].fill(0);
+        let at = open.table.footer_at;
+        open.footer.parts.push(Part { at, bytes: open.length as u64, ..std::mem::take(&mut open.part) });
+        open.table.footer_at += length as u64;
+        open.length = 0;
+        let file = open.file;
+        self.push(Request::Write { file, at, buffer, length, sync: false })
+    }
+
+    fn buffer(&mut self, bytes: usize) -> io::Result<AlignedBuffer> {
+        match self.pool.pop() {
+            Some(buffer) if buffer.len() >= bytes => Ok(buffer),
+            _ => AlignedBuffer::zeroed(bytes),
+        }
+    }
+
+    fn push(&mut self, request: Request) -> io::Result<()> {
+        self.of.disk.push(0, request);
+        self.under_way += 1;
+        self.of.disk.submit()?;
+        self.drain(WRITES_MAX)
+    }
+
+    /// Waits until no more than `left` writes are under way.
+    fn drain(&mut self, left: usize) -> io::Result<()> {
+        const STEP: Duration = Duration::from_millis(100);
+        let mut waited = Duration::ZERO;
+        let mut done = Vec::new();
+        loop {
+            self.of.disk.poll(&mut done)?;
+            let mut failed = None;
+            for completion in done.drain(..) {
+                self.under_way -= 1;
+                waited = Duration::ZERO;
+                match (completion.request, completion.result) {
+                    (_, Err(error)) => failed = Some(error),
+                    (Request::Write { buffer, .. }, _) if buffer.len() == PART_BYTES => self.pool.push(buffer),
+                    _ => {}
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if self.under_way <= left {
+                return Ok(());
+            }
+            if waited >= self.of.facts.deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the disk does not answer"));
+            }
+            self.of.disk.wait(STEP)?;
+            waited += STEP;
+        }
+    }
+}
+
+impl Drop for Checkpoint<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        while self.under_way > 0 && self.drain(0).is_err_and(|error| error.kind() != io::ErrorKind::TimedOut) {}
+        if let Some(open) = self.open.take() {
+            self.of.disk.close(open.file);
+        }
+        // What cannot be taken away now is by the next checkpoint.
+        for file in &self.files {
+            let _ = self.of.disk.unlink(&layout::pages(*file));
+        }
+    }
+}
+
+/// Pages that are written and can be read together.
+const PART_BYTES: usize = 1 << 20;
+const WRITES_MAX: usize = 2;
