@@ -8,7 +8,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Error, HeapArena, Options, Put, Stats, Tree};
+use overside_bwtree::{Direction, Error, HeapArena, Options, Outcome, Put, Stamps, Stats, Tree, Waits};
 use shuttle::thread;
 
 const OPTIONS: Options =
@@ -453,4 +453,230 @@ fn pins() {
             assert_eq!((account.pins(), account.pinned_bytes(), account.held_bytes()), (0, 0, 0));
         },
     );
+}
+
+/// What a writer noted of a change that was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Record {
+    key: u64,
+    stamp: u64,
+    /// The number that it put; none: a delete.
+    put: Option<u64>,
+    was_there: bool,
+}
+
+/// A log as a server would write it: appended to while the writing lasts.
+type Log = Arc<std::sync::Mutex<Vec<Record>>>;
+
+fn stamped(stamps: &Arc<Stamps>) -> Tree {
+    let arena = Arc::new(HeapArena::with_chunks(1 << 20, 16).unwrap());
+    Tree::stamped(arena, OPTIONS, &Yields, stamps.clone()).unwrap()
+}
+
+#[derive(Debug)]
+struct Yields;
+
+impl Waits for Yields {
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
+    fn pause(&self, _: usize) {
+        thread::yield_now();
+    }
+}
+
+/// One change with its record; what it was told where it was refused.
+fn logged(tree: &Tree, stamps: &Stamps, log: &Log, key: u64, put: Option<u64>) {
+    let writing = stamps.begin();
+    let outcome = match put {
+        Some(n) => tree.within(&writing).put(Put::Upsert, &key.to_be_bytes(), &value(n)),
+        None => tree.within(&writing).delete(&key.to_be_bytes()),
+    };
+    // Here a server's thread may be put to sleep: the change is in the tree and not in the log.
+    thread::yield_now();
+    if let Outcome::Done { was_there, stamp } = outcome.unwrap() {
+        log.lock().unwrap().push(Record { key, stamp, put, was_there });
+    }
+}
+
+/// A batch with its records, in the batch's order.
+fn logged_many(tree: &Tree, stamps: &Stamps, log: &Log, keys: &[u64], n: u64) {
+    let writing = stamps.begin();
+    let bytes: Vec<[u8; 8]> = keys.iter().map(|key| key.to_be_bytes()).collect();
+    let value = value(n);
+    let rows: Vec<(&[u8], &[u8])> = bytes.iter().map(|key| (&key[..], &value[..])).collect();
+    let (answers, of) = tree.within(&writing).put_many(Put::Upsert, &rows, usize::MAX);
+    thread::yield_now();
+    let rows = keys.iter().zip(answers.into_iter().zip(of));
+    let records =
+        rows.map(|(key, (was_there, stamp))| Record { key: *key, stamp, put: Some(n), was_there: was_there.unwrap() });
+    log.lock().unwrap().extend(records);
+}
+
+/// The log, sorted by stamp, explains each answer, and what is there in the end.
+fn explains(log: &Log, first: &[(u64, u64)], tree: &Tree) {
+    let mut log = log.lock().unwrap().clone();
+    log.sort_by_key(|record| record.stamp);
+    let mut there: std::collections::BTreeMap<u64, u64> = first.iter().copied().collect();
+    for record in log {
+        let before = match record.put {
+            Some(n) => there.insert(record.key, n),
+            None => there.remove(&record.key),
+        };
+        assert_eq!(before.is_some(), record.was_there, "{record:?} was told otherwise");
+    }
+    assert_eq!(rows(tree, Direction::Forward), there.into_iter().collect::<Vec<_>>());
+}
+
+/// Explores schedules of a tree with stamps.
+fn explore_stamps(schedules: usize, happened: fn(&Stats) -> bool, body: fn(&Tree, &Arc<Stamps>, &Log)) {
+    let seen = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flag = seen.clone();
+    let run = Arc::new(move || {
+        let (stamps, log) = (Stamps::new(1), Log::default());
+        let tree = stamped(&stamps);
+        body(&tree, &stamps, &log);
+        if happened(&tree.stats()) {
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let (random, pct) = (run.clone(), run);
+    shuttle::check_random(move || random(), schedules / 2);
+    shuttle::check_pct(move || pct(), schedules / 2, 3);
+    assert!(seen.load(std::sync::atomic::Ordering::Relaxed), "the schedules never came to what they are for");
+}
+
+fn spawn_stamped(
+    (tree, stamps, log): (&Tree, &Arc<Stamps>, &Log),
+    work: impl FnOnce(&Tree, &Stamps, &Log) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let (tree, stamps, log) = (tree.clone(), stamps.clone(), log.clone());
+    thread::spawn(move || work(&tree, &stamps, &log))
+}
+
+/// Two writers of one key, beside rows that make its page full: the log's order is the tree's.
+fn one_key(tree: &Tree, stamps: &Arc<Stamps>, log: &Log) {
+    let threads = (0..2u64).map(|t| {
+        spawn_stamped((tree, stamps, log), move |tree, stamps, log| {
+            for n in 0..3 {
+                logged(tree, stamps, log, 5, (n + t != 2).then_some(10 * n + t));
+            }
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|t| t.join().unwrap());
+    explains(log, &[], tree);
+}
+
+/// Pages split, fall empty and merge under single changes and batches of the same keys.
+fn splits_and_merges(tree: &Tree, stamps: &Arc<Stamps>, log: &Log) {
+    let first: Vec<(u64, u64)> = (0..30).map(|k| (10 * k, k)).collect();
+    first.iter().for_each(|(k, n)| assert!(!put(tree, *k, *n)));
+    let all = (tree, stamps, log);
+    let threads = [
+        spawn_stamped(all, |tree, stamps, log| (4..26).for_each(|k| logged(tree, stamps, log, 10 * k, None))),
+        spawn_stamped(all, |tree, stamps, log| {
+            let keys: Vec<u64> = (5..25).map(|k| 10 * k + k % 2).collect();
+            logged_many(tree, stamps, log, &keys, 1000);
+            (5..25).rev().step_by(3).for_each(|k| logged(tree, stamps, log, 10 * k + k % 2, None));
+        }),
+        spawn_stamped(all, |tree, stamps, log| {
+            for k in [8, 9, 10, 20, 21] {
+                logged(tree, stamps, log, 10 * k, Some(2000));
+                logged(tree, stamps, log, 10 * k + 1, Some(2001));
+            }
+        }),
+        // Who sees a row sees a leaf that is not older.
+        spawn_stamped(all, |tree, _, log| {
+            let mut out = Vec::new();
+            for k in [5, 8, 9, 21, 15] {
+                let (found, newest) = tree.get_stamped(&(10 * k as u64).to_be_bytes(), &mut out);
+                let n = if found { number(&out) } else { 0 };
+                let of = |record: &&Record| record.key == 10 * k && record.put == Some(n) && found;
+                let shown = log.lock().unwrap().iter().find(of).map_or(0, |record| record.stamp);
+                assert!(newest >= shown, "newest {newest} of a leaf that shows {shown}");
+            }
+            let mut pages = tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+            let mut shown = 0;
+            for page in pages.by_ref() {
+                for row in page.merged() {
+                    let key = u64::from_be_bytes(row.key.to_vec().try_into().unwrap());
+                    let n = number(&[row.prefix, page.rest_bytes(row.rest)].concat());
+                    let of = |record: &&Record| record.key == key && record.put == Some(n);
+                    let stamp = log.lock().unwrap().iter().find(of).map_or(0, |record| record.stamp);
+                    assert!(page.newest() >= stamp, "newest {} of a page that shows {stamp}", page.newest());
+                    shown = shown.max(stamp);
+                }
+            }
+            assert!(pages.newest() >= shown);
+        }),
+    ];
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    explains(log, &first, tree);
+}
+
+/// Writers of two trees that come and go, and one who asks for the floor: all that is below it and ever appended was so before.
+fn the_floor(tree: &Tree, stamps: &Arc<Stamps>, log: &Log) {
+    let other = stamped(stamps);
+    let threads = (0..3u64).map(|t| {
+        let own = if t == 2 { &other } else { tree };
+        spawn_stamped((own, stamps, log), move |tree, stamps, log| {
+            for n in 0..3 {
+                logged(tree, stamps, log, n, Some(t));
+            }
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let asks = spawn_stamped((tree, stamps, log), |_, stamps, log| {
+        let mut floors = Vec::new();
+        for _ in 0..4 {
+            let floor = stamps.floor();
+            floors.push((floor, log.lock().unwrap().len()));
+            thread::yield_now();
+        }
+        assert!(floors.is_sorted_by_key(|(floor, _)| *floor), "a floor fell: {floors:?}");
+        // Until everybody is done.
+        while stamps.next() < 10 || stamps.floor() < stamps.next() {
+            thread::yield_now();
+        }
+        let log = log.lock().unwrap();
+        for (floor, appended) in floors {
+            assert!(log[appended..].iter().all(|record| record.stamp >= floor), "{floor} passed one of {log:?}");
+        }
+    });
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    asks.join().unwrap();
+    assert_eq!(log.lock().unwrap().len(), 9);
+}
+
+#[test]
+fn stamps_of_one_key_ascend() {
+    explore_stamps(6000, |s| s.retries > 0 && s.consolidations > 1, one_key);
+}
+
+#[test]
+fn stamps_ascend_across_splits_and_merges() {
+    explore_stamps(2000, |s| s.merges > 0 && s.splits > 3 && s.retries > 0, splits_and_merges);
+}
+
+#[test]
+fn the_floor_passes_no_writer() {
+    explore_stamps(6000, |_| true, the_floor);
+}
+
+/// Each planted fault of the stamps is found. They are switched on for the whole process, so no other test may run beside this one.
+#[cfg(mutants)]
+#[test]
+#[ignore = "by itself: `.ci/shuttle`"]
+fn mutants_are_found() {
+    use overside_bwtree::mutants::{FLOOR_SLOTS_FIRST, Mutant, STAMP_BEFORE_WORD};
+    let found = |mutant: &Mutant, test: fn()| {
+        mutant.set(true);
+        let found = std::panic::catch_unwind(test).is_err();
+        mutant.set(false);
+        found
+    };
+    assert!(found(&STAMP_BEFORE_WORD, stamps_of_one_key_ascend));
+    assert!(found(&STAMP_BEFORE_WORD, stamps_ascend_across_splits_and_merges));
+    assert!(found(&FLOOR_SLOTS_FIRST, the_floor_passes_no_writer));
 }
