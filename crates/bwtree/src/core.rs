@@ -34,16 +34,25 @@ impl Core {
         waits: &'static dyn Waits,
         stamps: Option<Arc<Stamps>>,
     ) -> Result<Core, Error> {
-        let core = Core { store, epochs: Epochs::new(waits), options, sheltered: Sheltered::default(), stamps };
-        let (root, leaf) = (core.store.map.take(), core.store.map.take());
-        debug_assert_eq!(root, ROOT);
+        let core = Core::bare(store, options, waits, stamps);
         let fences = Fences { low: &[], high: None };
         let word =
             core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, Purpose::Growth, 0)?.0;
-        core.store.map.entry(leaf).word.store(word, Ordering::SeqCst);
-        let root_word = inner_word(inner::root(core.epochs.now(), leaf));
-        core.store.map.entry(root).word.store(root_word, Ordering::SeqCst);
+        let leaf = core.new_page(word);
+        core.set_root(inner_word(inner::root(core.epochs.now(), leaf)));
         Ok(core)
+    }
+
+    /// All parts, without a page: nobody may come in before there is a [root](Self::set_root).
+    pub(crate) fn bare(store: Store, options: Options, waits: &'static dyn Waits, stamps: Option<Arc<Stamps>>) -> Core {
+        let root = store.map.take();
+        debug_assert_eq!(root, ROOT);
+        Core { store, epochs: Epochs::new(waits), options, sheltered: Sheltered::default(), stamps }
+    }
+
+    /// The first root.
+    pub(crate) fn set_root(&self, word: u64) {
+        self.store.map.entry(ROOT).word.store(word, Ordering::SeqCst);
     }
 
     pub(crate) fn enter(&self) -> Guard<'_> {
@@ -113,7 +122,7 @@ impl Core {
     }
 
     /// Bytes to keep free for deltas behind a page: a full chain of average records, at most a quarter of a page.
-    fn room(&self, pieces: &[Piece<'_>], layout: &Layout) -> usize {
+    pub(crate) fn room(&self, pieces: &[Piece<'_>], layout: &Layout) -> usize {
         let row = match layout.count {
             0 => 32 + self.options.prefix_len,
             count => layout.page_len / count,

@@ -56,6 +56,7 @@
 #![deny(unsafe_code)]
 
 mod account;
+mod adopt;
 mod alloc;
 mod arena;
 mod batch;
@@ -93,6 +94,7 @@ mod waits;
 mod write;
 
 pub use account::PinAccount;
+pub use adopt::{AdoptError, AdoptLeaf, Adoption, Part};
 pub use arena::{Arena, Exhausted, HeapArena};
 pub use batch::Put;
 pub use copied::Copied;
@@ -108,5 +110,5 @@ pub use stamped::Changes;
 pub use stamps::{Stamps, Writing};
 pub use stats::Stats;
 pub use tree::Tree;
-pub use waits::Waits;
+pub use waits::{System as SystemWaits, Waits};
 pub use write::Outcome;

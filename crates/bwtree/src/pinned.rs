@@ -131,6 +131,18 @@ impl PinnedPage {
         self.refers_to(reference).then(|| self.pins.store().overflow_bytes(reference, self))
     }
 
+    /// The bytes of each overflow extent that a row refers to: first those of [`rows`](Self::rows), in their order (also where a delta replaces
+    /// the row), then those of [`deltas`](Self::deltas).
+    pub fn extents(&self) -> impl Iterator<Item = &[u8]> {
+        let leaf = self.leaf();
+        let rows = if leaf.has_overflow() { self.rows() } else { 0..0 };
+        let rests = rows.map(move |row| leaf.rest(row)).chain(self.deltas().map(|delta| delta.rest()));
+        rests.filter_map(|rest| match rest {
+            Rest::Overflow(reference) => Some(self.pins.store().overflow_bytes(reference, self)),
+            Rest::Inline(_) => None,
+        })
+    }
+
     /// A rest's bytes, wherever they lie; empty where they lie in an extent that this page does not refer to.
     #[inline]
     pub fn rest_bytes<'a>(&'a self, rest: Rest<'a>) -> &'a [u8] {

@@ -18,7 +18,7 @@ pub trait Waits: Send + Sync + fmt::Debug {
 
 /// The operating system's.
 #[derive(Debug)]
-pub(crate) struct System;
+pub struct System;
 
 impl Waits for System {
     fn now(&self) -> Duration {

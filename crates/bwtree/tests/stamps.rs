@@ -3,28 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use overside_bwtree::{
-    Changes, Direction, Error, HeapArena, Options, Outcome, PinnedPage, Put, Stamps, Tree, Waits, Writing,
+    Changes, Direction, Error, HeapArena, Options, Outcome, PinnedPage, Put, Stamps, SystemWaits, Tree, Writing,
 };
 
-#[derive(Debug)]
-struct Now;
-
-impl Waits for Now {
-    fn now(&self) -> Duration {
-        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        START.get_or_init(Instant::now).elapsed()
-    }
-
-    fn pause(&self, _: usize) {
-        std::thread::yield_now();
-    }
-}
-
 fn stamped(options: Options, stamps: &Arc<Stamps>) -> Tree {
-    Tree::stamped(Arc::new(HeapArena::new(64 << 20).unwrap()), options, &Now, stamps.clone()).unwrap()
+    Tree::stamped(Arc::new(HeapArena::new(64 << 20).unwrap()), options, &SystemWaits, stamps.clone()).unwrap()
 }
 
 fn tree(stamps: &Arc<Stamps>) -> Tree {
@@ -255,7 +240,7 @@ fn pages_that_move_keep_their_newest() {
     let stamps = Stamps::new(1);
     let options = Options { page_bytes: 4096, prefix_len: 8, value_max: 1000, ..Options::default() };
     let arena = Arc::new(HeapArena::with_chunks(1 << 20, 2).unwrap());
-    let tree = Tree::stamped(arena, options, &Now, stamps.clone()).unwrap();
+    let tree = Tree::stamped(arena, options, &SystemWaits, stamps.clone()).unwrap();
     let (mut there, mut refused, mut rng) = (Vec::new(), 0, 99);
     while refused < 10_000 {
         let k = random(&mut rng);

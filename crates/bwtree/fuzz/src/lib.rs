@@ -2,13 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use overside_bwtree::{DeltaRecord, KeyParts, Leaf, Op, Rest};
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use overside_bwtree::{
+    AdoptLeaf, DeltaRecord, Direction, HeapArena, KeyParts, Leaf, Op, Options, Rest, SystemWaits, Tree,
+};
 
 /// Takes an input: panics where the parser broke a promise, answers whether the parser accepted it.
 pub type Check = fn(&[u8]) -> bool;
 
 /// Every target, by the name of its binary and of its folder in `corpus/`.
-pub const TARGETS: [(&str, Check); 2] = [("delta", delta), ("leaf", leaf)];
+pub const TARGETS: [(&str, Check); 3] = [("adopt", adopt), ("delta", delta), ("leaf", leaf)];
 
 /// A leaf page: every accessor answers inside the page, for rows that are there and for rows that are not.
 pub fn leaf(data: &[u8]) -> bool {
@@ -56,6 +61,58 @@ pub fn delta(data: &[u8]) -> bool {
     assert_eq!((again.key(), again.prefix(), again.rest()), (delta.key(), delta.prefix(), delta.rest()));
     true
 }
+
+/// Leaves that were written down: refused, or a tree whose rows are in order, can be found, replaced and deleted.
+pub fn adopt(data: &[u8]) -> bool {
+    let arena = Arc::new(HeapArena::with_chunks(1 << 20, 8).expect("address space"));
+    let adoption = Tree::adopt(arena, ADOPTED, &SystemWaits, None).expect("options within the limits");
+    let (mut part, mut taken, mut left) = (adoption.part(b""), 0, data);
+    while let Some((base, rows, deltas, extents)) = next_leaf(&mut left) {
+        let leaf = AdoptLeaf { base, rows, deltas: &deltas, extents: &extents };
+        taken += usize::from(part.take(&leaf).is_ok());
+    }
+    let tree = adoption.finish([part]).expect("one part is in order, and there is room");
+    let all = |direction| tree.range(Bound::Unbounded, Bound::Unbounded, direction);
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = all(Direction::Forward).collect();
+    assert!(rows.is_sorted_by(|a, b| a.0 < b.0), "keys out of order");
+    assert!(all(Direction::Backward).eq(rows.iter().rev().cloned()));
+    let mut out = Vec::new();
+    for (key, value) in &rows {
+        assert!(tree.get(key, &mut out).expect("no error") && out == *value, "a row that nobody finds");
+        assert!(tree.upsert(key, &[1; 20]).expect("room for a row"), "a row that nobody replaces");
+    }
+    for (key, _) in &rows {
+        assert!(tree.delete(key).expect("room for a delete"), "a row that nobody deletes");
+    }
+    assert_eq!(all(Direction::Forward).next(), None);
+    taken > 0
+}
+
+/// A leaf in an input: base page, first row, end of the rows, deltas, extents. Lengths come first, in two bytes.
+#[allow(clippy::type_complexity)]
+fn next_leaf<'a>(left: &mut &'a [u8]) -> Option<(&'a [u8], Range<usize>, Vec<&'a [u8]>, Vec<&'a [u8]>)> {
+    let base = piece(left)?;
+    let rows = number(left)?..number(left)?;
+    let mut pieces = || (0..number(left)?).map(|_| piece(left)).collect::<Option<Vec<_>>>();
+    Some((base, rows, pieces()?, pieces()?))
+}
+
+fn piece<'a>(left: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = number(left)?;
+    let (piece, rest) = left.split_at_checked(len)?;
+    *left = rest;
+    Some(piece)
+}
+
+fn number(left: &mut &[u8]) -> Option<usize> {
+    let (number, rest) = left.split_first_chunk::<2>()?;
+    *left = rest;
+    Some(u16::from_le_bytes(*number).into())
+}
+
+/// Of the trees that the leaves of an input are of.
+pub const ADOPTED: Options =
+    Options { page_bytes: 512, prefix_len: 8, chain_max: 4, fan_out: 4, value_max: 4096, key_max: 64 };
 
 fn key_of(page: &[u8], parts: KeyParts<'_>, whole: &[u8]) {
     [parts.common, parts.head, parts.tail].into_iter().for_each(|part| inside(page, part));

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use overside_bwtree::{Direction, HeapArena, LeafBuilder, Options, OverflowRef, PinnedPage, Rest, Tree};
+use overside_bwtree_fuzz::ADOPTED;
 
 fn main() -> std::io::Result<()> {
     let mut pages = vec![
@@ -25,6 +26,9 @@ fn main() -> std::io::Result<()> {
     }
     for (number, record) in records.iter().enumerate() {
         write("delta", number, record)?;
+    }
+    for (number, leaves) in written().iter().enumerate() {
+        write("adopt", number, leaves)?;
     }
     Ok(())
 }
@@ -60,6 +64,46 @@ fn trees() -> [PinnedPage; 2] {
     split.delete(&1u32.to_be_bytes()).expect("room for a record");
     split.upsert(&2u32.to_be_bytes(), &[0xee; 8]).expect("room for a row");
     [first(&rests), first(&split)]
+}
+
+/// Trees as a checkpoint has them: with keys of one length, of several, and rests in extents.
+fn written() -> [Vec<u8>; 3] {
+    let tree = |fill: &dyn Fn(&Tree)| {
+        let arena = Arc::new(HeapArena::new(16 << 20).expect("address space"));
+        let tree = Tree::new(arena, ADOPTED).expect("options within the limits");
+        fill(&tree);
+        tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).flat_map(|page| leaf(&page)).collect()
+    };
+    let put =
+        |tree: &Tree, key: &[u8], len: usize| _ = tree.upsert(key, &vec![len as u8; len]).expect("room for a row");
+    [
+        tree(&|tree| {
+            (0..40u32).for_each(|n| put(tree, &(n * 37 % 40).to_be_bytes(), 8));
+            tree.delete(&7u32.to_be_bytes()).expect("room for a record");
+        }),
+        tree(&|tree| (0..20usize).for_each(|n| put(tree, &vec![b'k'; n * 7 % 20 + 1], 8 + 3 * n))),
+        tree(&|tree| {
+            (0..9usize).for_each(|n| put(tree, format!("key number {n}").as_bytes(), if n % 4 == 1 { 300 } else { 9 }))
+        }),
+    ]
+}
+
+/// A leaf in an input of the target `adopt`.
+fn leaf(page: &PinnedPage) -> Vec<u8> {
+    let mut out = Vec::new();
+    let number = |out: &mut Vec<u8>, number: usize| out.extend_from_slice(&(number as u16).to_le_bytes());
+    let piece = |out: &mut Vec<u8>, bytes: &[u8]| {
+        number(out, bytes.len());
+        out.extend_from_slice(bytes);
+    };
+    piece(&mut out, page.base());
+    number(&mut out, page.rows().start);
+    number(&mut out, page.rows().end);
+    number(&mut out, page.delta_count());
+    page.deltas().for_each(|delta| piece(&mut out, delta.record()));
+    number(&mut out, page.extents().count());
+    page.extents().for_each(|extent| piece(&mut out, extent));
+    out
 }
 
 fn first(tree: &Tree) -> PinnedPage {

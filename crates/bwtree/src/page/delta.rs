@@ -135,10 +135,15 @@ impl<'a> DeltaRecord<'a> {
     #[inline]
     pub fn rest(&self) -> Rest<'a> {
         let bytes = self.part(DELTA_HEADER + self.prefix_len, self.rest_len);
-        if self.record.get(AT_OP).is_some_and(|op| op & OP_OVERFLOW != 0) {
+        if self.refers() {
             return OverflowRef::parse(bytes).map_or(Rest::Inline(&[]), Rest::Overflow);
         }
         Rest::Inline(bytes)
+    }
+
+    /// Whether it says that its rest lies elsewhere.
+    pub(crate) fn refers(&self) -> bool {
+        self.record.get(AT_OP).is_some_and(|op| op & OP_OVERFLOW != 0)
     }
 
     /// Bytes of the record that hold the rest as it lies in it.

@@ -11,6 +11,7 @@ mod layout;
 mod leaf;
 pub(crate) mod prefetch;
 mod search;
+mod verify;
 
 pub use build::{BuildError, LeafBuilder};
 pub(crate) use build::{Fences, Fill, Layout, MAX_KEY, Piece, cuts, rebase_overflow, row_of, split_pieces, write_page};
@@ -21,3 +22,4 @@ pub(crate) use key::{head_of, order};
 pub use layout::{HEADER_BYTES, HINT_STRIDE, Malformed};
 pub(crate) use layout::{NO_PAGE, page_len, set_link};
 pub use leaf::{Leaf, OverflowRef, Rest, Sections};
+pub(crate) use verify::ensure;
