@@ -2,8 +2,8 @@
 //!
 //! The rows of one leaf go into it together, by one new page (or several, when they do not fit into one) and a single
 //! compare-and-swap of the leaf's word. What a row is told is decided on the state that this word named, so each row is as atomic
-//! as if it had come alone, and all rows of a leaf take effect at the same instant. A lost race begins again with a
-//! fresh look, for the leaf may have split.
+//! as if it had come alone. All rows of a leaf take effect at the same instant. A lost race begins again with a fresh look, for
+//! the leaf may have split.
 //!
 //! Rows that still find room in the leaf's chain go there as deltas: a delta copies one row where a page copies all. From the row
 //! on that would find the chain full, the page is written anew in any case, and the others cost next to nothing in it.

@@ -20,7 +20,6 @@ pub(super) fn fit(seen: &[Seen], cost: fn(&Seen) -> Cost, default: Profile, sour
     fit.beside();
     fit.regular();
     fit.bitmapped();
-    fit.inline();
     fit.straight();
     fit.profile
 }
@@ -207,13 +206,13 @@ impl Fit<'_> {
             let pieces = self.profile.pack(*bytes, false).at(short.len() as f64, all as f64);
             let entries = self.profile.send(all / count as u64, true).at(count, all as f64);
             let begin = self.profile.pack_begin(false);
-            runs.push((*bytes, count, cost.sender_ns - alone.cost.sender_ns - begin - pieces - entries));
+            runs.push((count, cost.sender_ns - alone.cost.sender_ns - begin - pieces - entries));
             if count > 1.0 {
                 receive.add(*bytes, (cost.receiver_ns - alone.cost.receiver_ns) / count);
             }
         }
         let mean = |of: &dyn Fn(f64) -> bool| {
-            let some: Vec<[f64; 2]> = runs.iter().filter(|run| of(run.1)).map(|run| [run.1, run.2]).collect();
+            let some: Vec<[f64; 2]> = runs.iter().filter(|run| of(run.0)).map(|run| [run.0, run.1]).collect();
             let sum = some.iter().fold([0.0; 2], |sum, run| [sum[0] + run[0], sum[1] + run[1]]);
             (!some.is_empty()).then(|| sum.map(|sum| sum / some.len() as f64))
         };
@@ -221,10 +220,9 @@ impl Fit<'_> {
             (Some([_, one]), Some([count, many])) => (one - ((many - one) / (count - 1.0)).max(0.0)).max(0.0),
             _ => 0.0,
         };
-        let mut run = Points::default();
-        runs.iter().filter(|run| run.1 > 1.0).for_each(|(bytes, count, ns)| run.add(*bytes, (ns - mixture) / count));
         let bends = &mut self.profile.bends;
-        (bends.pack_run, bends.receive_beside) = (run.curve(0), receive.curve(0));
+        bends.pack_run_ns = mean(&|count| count > 1.0).map_or(0.0, |[count, many]| ((many - mixture) / count).max(0.0));
+        bends.receive_beside = receive.curve(0);
         bends.mixture_ns = mixture;
     }
 
@@ -263,7 +261,7 @@ impl Fit<'_> {
         let bends = &mut self.profile.bends;
         (bends.pack_near, bends.pack_far) = (packed.0.curve(WIDTH_MAX), packed.1.curve(WIDTH_MAX));
         (bends.receive_near, bends.receive_far) = (received.0.curve(0), received.1.curve(0));
-        (bends.send_near, bends.send_far) = (sent.0.curve(0), sent.1.curve(0));
+        bends.send_near = sent.0.curve(0);
     }
 
     /// Bitmapped columns: rows and runs of set ones.
@@ -285,17 +283,6 @@ impl Fit<'_> {
             run.add(width, run_ns);
         }
         (self.profile.bends.bitmap_row, self.profile.bends.bitmap_run) = (row.curve(WIDTH_MAX), run.curve(WIDTH_MAX));
-    }
-
-    /// Bytes in the descriptor.
-    fn inline(&mut self) {
-        let (mut send, mut receive) = (Points::default(), Points::default());
-        for sample in self.scattered(Way::Inline, false) {
-            let piece = self.profile.pack(sample.bytes, false).at(1.0, sample.bytes as f64);
-            send.add(sample.bytes, self.sent(sample.cost) - piece);
-            receive.add(sample.bytes, self.received(sample.cost));
-        }
-        (self.profile.bends.send_inline, self.profile.bends.receive_inline) = (send.curve(0), receive.curve(0));
     }
 
     /// The straight lines through short and long pieces, for whoever has no shape to price.
@@ -426,12 +413,10 @@ mod tests {
                 line_ns: 0.0,
                 send: line(20.0, 0.01),
                 send_near: line(9.0, 0.01),
-                send_far: line(14.0, 0.01),
                 send_packed: line(15.0, 0.0),
-                send_inline: line(100.0, 0.5),
                 pack: line(40.0, 0.08),
                 pack_warm: line(8.0, 0.03),
-                pack_run: line(30.0, 0.001),
+                pack_run_ns: 30.0,
                 pack_begin_ns: 180.0,
                 mixture_ns: 120.0,
                 deal_value_ns: 0.7,
@@ -446,7 +431,6 @@ mod tests {
                 receive_far: line(20.0, 0.05),
                 receive_packed: line(30.0, 0.07),
                 receive_beside: line(15.0, 0.04),
-                receive_inline: line(20.0, 0.2),
             },
             source: "made up".into(),
         }

@@ -130,9 +130,9 @@ mod tests {
         let kept = Profile { row_ns: 77.0, source: "measured on this machine".into(), ..profile() };
         let path = store.save("shm", &kept).unwrap();
         assert_eq!(known(), kept);
-        std::fs::write(&path, kept.to_string().replace("profile = 3", "profile = 9")).unwrap();
+        std::fs::write(&path, kept.to_string().replace("profile = 4", "profile = 9")).unwrap();
         let other = known();
-        assert!(own(&other) && other.source.contains("this build reads 3"), "{}", other.source);
+        assert!(own(&other) && other.source.contains("this build reads 4"), "{}", other.source);
         assert!(other.source.contains(path.to_str().unwrap()), "{}", other.source);
         let _ = std::fs::remove_dir_all(&directory);
     }

@@ -170,8 +170,8 @@ mod tests {
         let path = store.save("shm", &profile()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         for (bad, says) in [
-            (text.replace("profile = 3", "profile = 9"), "\"9\", this build reads 3"),
-            (text.replace("profile = 3", "profile = 2"), "\"2\", this build reads 3"),
+            (text.replace("profile = 4", "profile = 9"), "\"9\", this build reads 4"),
+            (text.replace("profile = 4", "profile = 2"), "\"2\", this build reads 4"),
             (text.replacen("row_ns = 4", "row_ns = nan", 1), "row_ns is no cost"),
             ("\0\u{1}\u{2}".to_owned(), "first line"),
         ] {

@@ -178,7 +178,7 @@ macro_rules! conformance_tests {
             length "length", last_word "last-word", write_order "write-order", fence "fence", atomic "atomic",
             keys "keys", progress "progress", shared "shared", close "close", death "death",
             hostile "hostile", arm "arm", half "half", wait "wait", forget "forget", idle "idle",
-            nonblocking "nonblocking"
+            nonblocking "nonblocking", line "line", learn "learn"
         );
     };
     (@sentences $($name:ident $id:literal),*) => {

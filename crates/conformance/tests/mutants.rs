@@ -79,6 +79,7 @@ mutants! {
     is_never_readable_after_arm: Deaf by "arm";
     oversleeps: Oversleeps by "wait";
     is_always_readable: Restless by "idle";
+    tells_how_far_nobody_is: Remembers by "line";
 }
 
 // Broken inside.
@@ -112,6 +113,7 @@ faults! {
     sleeps_through_returns: SleepsThroughReturns by "return";
     vouches_for_what_it_let_go: StaysValid by "revoke";
     keeps_what_was_revoked: KeepsRevoked by "revoke";
+    sorts_fragments_once_it_has_learnt: SortsWhenTold by "learn";
 }
 
 /// Every sentence has caught something.

@@ -73,7 +73,8 @@ pub unsafe fn copy_racing(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// As [`copy_racing`], where what begins at `then` is copied next, if that is not null: any address is allowed.
+/// As [`copy_racing`], where what begins at `then` is copied next, if that is not null: any address is allowed. Long ranges ask ahead:
+/// that takes a fifth off the copy on one make of processor, and costs nothing on the other that was measured (docs/trials.md).
 ///
 /// # Safety
 /// As [`copy_racing`].
@@ -81,23 +82,12 @@ pub unsafe fn copy_racing(to: *mut u8, from: *const u8, len: usize) {
 pub unsafe fn copy_racing_ahead(to: *mut u8, from: *const u8, len: usize, then: *const u8) {
     // SAFETY: [kernel] the caller's promise.
     unsafe {
-        if len >= REP_BYTES && asks_ahead() {
+        if len >= REP_BYTES {
             pieces(to, from, len, then);
         } else {
             copy_racing(to, from, len);
         }
     }
-}
-
-/// Whether [`copy_racing_ahead`] asks for what comes next by itself. That takes a fifth off a copy by AMD's Zen 5, and nothing off one by
-/// Intel's Sapphire Rapids (docs/trials.md).
-#[inline]
-pub fn asks_ahead() -> bool {
-    // Only AMD's processors have SSE4a.
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("sse4a");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
 }
 
 /// Copies piece by piece, and asks for the lines of the piece that comes [`AHEAD_BYTES`] later; behind the end for those at `then`.

@@ -288,7 +288,7 @@ pub(crate) mod tests {
                 pack: curve(&[(4, 2.0), (64, 5.0), (1024, 90.0), (65536, 9000.0)]),
                 receive: curve(&[(8, 12.0), (128, 20.0), (4096, 300.0), (65536, 6000.0)]),
                 receive_packed: curve(&[(64, 10.0), (16384, 900.0)]),
-                pack_run: curve(&[(16, 9.0), (4096, 2.0)]),
+                pack_run_ns: 7.0,
                 pack_begin_ns: 21.0,
                 mixture_ns: 13.0,
                 receive_beside: curve(&[(64, 6.0), (16384, 700.0)]),
@@ -337,7 +337,7 @@ pub(crate) mod tests {
             sender += profile.pack_request_ns + profile.send(1, true).at(count, bytes);
             let mean = (bytes / count) as u64;
             sender += profile.bends.pack_begin_ns;
-            sender += if mixed { profile.pack_run(mean).at(count, bytes) + profile.bends.mixture_ns } else { 0.0 };
+            sender += if mixed { count * profile.bends.pack_run_ns + profile.bends.mixture_ns } else { 0.0 };
             let each = if mixed { profile.receive_beside(mean) } else { profile.receive_packed(mean) };
             receiver += each.at(count, bytes);
         }
@@ -539,7 +539,7 @@ pub(crate) mod tests {
     fn gathering_is_priced_by_how_far_apart_fragments_lie() {
         let change = |p: &Profile| {
             let curve = |ns: f64| Curve::new([(8, ns), (64, ns)]).unwrap();
-            let bends = Bends { send: curve(200.0), send_near: curve(20.0), send_far: curve(50.0), ..p.bends.clone() };
+            let bends = Bends { send: curve(200.0), send_near: curve(20.0), ..p.bends.clone() };
             Profile { bends, ..p.clone() }
         };
         let price = |shape: Shape| {
@@ -549,9 +549,6 @@ pub(crate) mod tests {
         let strided = |period| Shape::strided(0, period, 100, &[Run::new(0, 8)]).unwrap();
         let anywhere: Vec<Run> = (0..100).map(|i| Run::new(i * i * 100, 8)).collect();
         let [near, far, scattered] = [strided(16), strided(4096), Shape::list(&anywhere).unwrap()].map(price);
-        assert!(
-            (far - near - 3000.0).abs() < 1.0 && (scattered - far - 15_000.0).abs() < 1.0,
-            "{near} {far} {scattered}"
-        );
+        assert!((far - near - 18_000.0).abs() < 1.0 && (scattered - far).abs() < 1.0, "{near} {far} {scattered}");
     }
 }

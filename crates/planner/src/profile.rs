@@ -49,18 +49,14 @@ pub struct Bends {
     pub send: Curve,
     /// Sending a gathered fragment of a regular region whose neighbours are near, where the sender's processor moves the bytes.
     pub send_near: Curve,
-    /// Likewise where they are far: a processor finds out a regular distance by itself.
-    pub send_far: Curve,
-    /// Sending an entry that is in the cache, as what was just packed is.
+    /// Sending an entry that is in the cache, as what was just packed is, or bytes in the descriptor.
     pub send_packed: Curve,
-    /// Sending so many bytes in the descriptor, beyond the request and packing them.
-    pub send_inline: Curve,
     /// Packing a scattered piece that no cache holds.
     pub pack: Curve,
     /// Packing a piece that is in the cache.
     pub pack_warm: Curve,
-    /// Beginning a packed entry of so many bytes between gathered ones, beyond packing its pieces.
-    pub pack_run: Curve,
+    /// Beginning a packed entry between gathered ones, beyond packing its pieces. 0 where it was not measured.
+    pub pack_run_ns: f64,
     /// Beginning to pack what no cache holds: until the first pieces come nothing is done, which what they cost among many does
     /// not tell. 0 where it was not measured.
     pub pack_begin_ns: f64,
@@ -92,12 +88,10 @@ pub struct Bends {
     pub receive_near: Curve,
     /// Likewise where they are far: a processor finds out a regular distance by itself.
     pub receive_far: Curve,
-    /// Receiving an entry that the sender has just packed.
+    /// Receiving an entry that the sender has just packed, or bytes in the descriptor.
     pub receive_packed: Curve,
     /// Receiving such an entry between gathered ones: there the receiver is busy with others while it is packed.
     pub receive_beside: Curve,
-    /// Receiving so many bytes in the descriptor, beyond the request.
-    pub receive_inline: Curve,
 }
 
 impl Profile {
@@ -137,11 +131,6 @@ impl Profile {
         if warm { self.bends.pack_warm.line(bytes).unwrap_or_else(cold) } else { cold() }
     }
 
-    /// Beginning packed entries of about this length between gathered ones, beyond packing their pieces.
-    pub fn pack_run(&self, bytes: u64) -> Line {
-        self.bends.pack_run.line(bytes).unwrap_or_default()
-    }
-
     /// A request's transmit buffer, and waiting for what is packed into it.
     pub fn pack_begin(&self, warm: bool) -> f64 {
         self.pack_request_ns + if warm { 0.0 } else { self.bends.pack_begin_ns }
@@ -171,7 +160,7 @@ impl Profile {
     /// Sending gathered fragments of about this length, of a regular region.
     pub fn send_regular(&self, bytes: u64, distance: Distance) -> Line {
         let scattered = |bytes| self.send(bytes, false);
-        let far = going_on(&self.bends.send_far, bytes, scattered).unwrap_or_else(|| scattered(bytes));
+        let far = scattered(bytes);
         going_on(&self.bends.send_near, bytes, scattered).unwrap_or(far).mixed(far, distance.far())
     }
 
@@ -199,11 +188,11 @@ impl Profile {
         self.bends.receive_beside.line(bytes).unwrap_or_else(|| self.receive_packed(bytes))
     }
 
-    /// What `bytes` in the descriptor cost beyond the request: sender and receiver.
+    /// What `bytes` in the descriptor cost beyond the request and packing them, at the sender and at the receiver: they are
+    /// an entry that was just packed.
     pub fn inline_ns(&self, bytes: u64) -> (f64, f64) {
-        let straight = bytes as f64 * self.receive_packed(64).byte_ns;
-        let send = self.bends.send_inline.at(bytes).unwrap_or(bytes as f64 * self.send_byte_ns);
-        (send, self.bends.receive_inline.at(bytes).unwrap_or(straight))
+        let [send, receive] = [self.send(bytes, true), self.receive_packed(bytes)];
+        (send.at(1.0, bytes as f64), receive.at(1.0, bytes as f64))
     }
 }
 
@@ -251,8 +240,8 @@ const GAP_FAR: f64 = 1024.0;
 mod tests {
     use super::*;
     use crate::planner::tests::{listed, planner};
-    use crate::{Force, Planner, Terms, Way};
-    use overside_shape::{Run, Shape};
+    use crate::{Force, Goal, Planner, Terms, Way};
+    use overside_shape::{Bitmap, Column, Order, Run, Shape};
 
     #[test]
     fn plans_are_by_the_prices_of_how_far_apart_processors_are() {
@@ -289,23 +278,93 @@ mod tests {
             let curve = |points: &[(u64, f64)]| Curve::new(points.iter().copied()).unwrap();
             let scattered = curve(&[(1024, 100.0), (4096, 300.0), (1 << 16, 2000.0)]);
             let regular = curve(&[(1024, 50.0), (4096, 280.0)]);
-            let bends = Bends {
-                receive: scattered.clone(),
-                send: scattered,
-                receive_far: regular.clone(),
-                send_far: regular,
-                ..p.bends.clone()
-            };
+            let bends = Bends { receive: scattered.clone(), send: scattered, receive_far: regular, ..p.bends.clone() };
             Profile { bends, ..p.clone() }
         };
         let price = |bytes: u64| {
             let shape = Shape::strided(0, 1 << 20, 2, &[Run::new(0, bytes)]).unwrap().one_message();
             let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
-            let price = planner(256, change).plan(&shape, &forced).unwrap().chosen();
-            [price.sender_ns - 60.0, price.receiver_ns - 80.0].map(|ns| ns / 2.0)
+            (planner(256, change).plan(&shape, &forced).unwrap().chosen().receiver_ns - 80.0) / 2.0
         };
         for (bytes, ns) in [(4096, 280.0), (1 << 16, 1980.0), (1 << 17, 3793.3)] {
-            assert!(price(bytes).iter().all(|found| (found - ns).abs() < 1.0), "{bytes}: {:?}", price(bytes));
+            assert!((price(bytes) - ns).abs() < 1.0, "{bytes}: {:?}", price(bytes));
+        }
+    }
+
+    /// Lists, rows and columns of many lengths and distances.
+    fn shapes() -> Vec<Shape> {
+        let mut all = Vec::new();
+        for bytes in [8u64, 24, 48, 128, 512, 2048] {
+            for count in [1, 2, 5, 20, 50] {
+                all.push(listed(&vec![bytes; count]));
+                for gap in [4, 64, 2048] {
+                    all.push(
+                        Shape::strided(0, bytes + gap, count as u64, &[Run::new(0, bytes)]).unwrap().one_message(),
+                    );
+                }
+                let mixed: Vec<u64> = (0..count).map(|at| if at % 2 == 0 { bytes } else { 15 * bytes }).collect();
+                all.push(listed(&mixed));
+            }
+        }
+        for width in [4u64, 8, 16] {
+            for every in [2u64, 3, 7, 31, 200] {
+                let rows = Bitmap::of(3000, |row| row % every == 0 || row % 5 < every % 5);
+                all.push(Shape::bitmapped(&[Column::dense(0, width)], &rows, Order::Rows).unwrap());
+            }
+        }
+        all
+    }
+
+    /// A curve that decides nothing has no place: each of them, eight times too dear or too cheap, changes some plan.
+    #[test]
+    fn every_curve_changes_a_plan() {
+        let line = |fixed: f64, byte: f64| {
+            Curve::new((2..17).map(|power| (1u64 << power, fixed + byte * f64::from(1 << power)))).unwrap()
+        };
+        let bends = Bends {
+            send: line(20.0, 0.02),
+            send_near: line(8.0, 0.02),
+            send_packed: line(10.0, 0.01),
+            pack: line(24.0, 0.08),
+            pack_warm: line(6.0, 0.03),
+            pack_run_ns: 20.0,
+            pack_begin_ns: 60.0,
+            mixture_ns: 30.0,
+            pack_near: line(2.0, 0.06),
+            pack_far: line(8.0, 0.09),
+            bitmap_row: line(0.5, 0.01),
+            bitmap_run: line(4.0, 0.02),
+            receive: line(30.0, 0.05),
+            receive_near: line(12.0, 0.05),
+            receive_far: line(22.0, 0.05),
+            receive_packed: line(25.0, 0.06),
+            receive_beside: line(15.0, 0.04),
+            ..Bends::default()
+        };
+        let goals = [Goal::Throughput, Goal::TotalCpu, Goal::SenderCpu];
+        let all: Vec<Terms> = goals
+            .into_iter()
+            .flat_map(|goal| [false, true].map(|warm| Terms { goal, warm, ..Terms::default() }))
+            .collect();
+        let shapes = shapes();
+        let plans = |bends: &Bends| -> Vec<(Way, u64)> {
+            let device = planner(256, |p| Profile { bends: bends.clone(), ..p.clone() });
+            let plans = shapes.iter().flat_map(|shape| all.iter().map(|terms| device.plan(shape, terms).unwrap()));
+            plans.map(|plan| (plan.way(), plan.gather_from())).collect()
+        };
+        let right = plans(&bends);
+        let names: Vec<&str> = crate::text::curves(&bends).map(|(name, _)| name).collect();
+        assert!(names.len() <= 14, "{names:?}");
+        for (at, name) in names.iter().enumerate() {
+            let planted = |times: f64| {
+                let mut bends = bends.clone();
+                let curve = &mut crate::text::curves_mut(&mut bends)[at];
+                **curve = Curve::new(curve.points().iter().map(|(bytes, ns)| (*bytes, ns * times))).unwrap();
+                bends
+            };
+            let changed =
+                [8.0, 0.125].map(|times| plans(&planted(times)).iter().zip(&right).filter(|(a, b)| a != b).count());
+            assert!(changed.iter().sum::<usize>() > 0, "{name} decides nothing");
         }
     }
 }

@@ -97,7 +97,8 @@ impl Tables {
             }),
             beside: std::array::from_fn(|range| {
                 let len = start_of(range);
-                let send = profile.send(len, true).and(profile.pack_run(len));
+                let begin = Line { fixed_ns: profile.bends.pack_run_ns, byte_ns: 0.0 };
+                let send = profile.send(len, true).and(begin);
                 Entry { send, receive: profile.receive_beside(len) }
             }),
         }

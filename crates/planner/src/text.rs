@@ -97,7 +97,7 @@ fn prices(mut fields: BTreeMap<&str, &str>, source: &str) -> Result<Profile, Pro
         source: source.to_owned(),
         elsewhere: None,
     };
-    // What profiles of earlier builds did not have yet.
+    // 0 where it was not measured.
     for (key, place) in SINGLE.into_iter().zip(singles_mut(&mut profile.bends)) {
         *place = fields.remove(key).map_or(Ok(0.0), |value| cost(key, value))?;
     }
@@ -165,12 +165,14 @@ fn costs(profile: &Profile) -> [(&'static str, f64); 11] {
 }
 
 fn singles(bends: &Bends) -> [f64; SINGLE.len()] {
-    [bends.pack_begin_ns, bends.mixture_ns, bends.deal_value_ns, bends.copied_bytes, bends.both_busy, bends.line_ns]
+    let Bends { pack_begin_ns, pack_run_ns, mixture_ns, deal_value_ns, copied_bytes, both_busy, line_ns, .. } = *bends;
+    [pack_begin_ns, pack_run_ns, mixture_ns, deal_value_ns, copied_bytes, both_busy, line_ns]
 }
 
 fn singles_mut(bends: &mut Bends) -> [&mut f64; SINGLE.len()] {
     [
         &mut bends.pack_begin_ns,
+        &mut bends.pack_run_ns,
         &mut bends.mixture_ns,
         &mut bends.deal_value_ns,
         &mut bends.copied_bytes,
@@ -179,16 +181,13 @@ fn singles_mut(bends: &mut Bends) -> [&mut f64; SINGLE.len()] {
     ]
 }
 
-fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
+pub(crate) fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
     CURVES.into_iter().zip([
         &bends.send,
         &bends.send_near,
-        &bends.send_far,
         &bends.send_packed,
-        &bends.send_inline,
         &bends.pack,
         &bends.pack_warm,
-        &bends.pack_run,
         &bends.pack_near,
         &bends.pack_far,
         &bends.bitmap_row,
@@ -198,20 +197,16 @@ fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curve)> {
         &bends.receive_far,
         &bends.receive_packed,
         &bends.receive_beside,
-        &bends.receive_inline,
     ])
 }
 
-fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
+pub(crate) fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
     [
         &mut bends.send,
         &mut bends.send_near,
-        &mut bends.send_far,
         &mut bends.send_packed,
-        &mut bends.send_inline,
         &mut bends.pack,
         &mut bends.pack_warm,
-        &mut bends.pack_run,
         &mut bends.pack_near,
         &mut bends.pack_far,
         &mut bends.bitmap_row,
@@ -221,25 +216,22 @@ fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
         &mut bends.receive_far,
         &mut bends.receive_packed,
         &mut bends.receive_beside,
-        &mut bends.receive_inline,
     ]
 }
 
 const VERSION_KEY: &str = "overside profile";
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 /// What is no curve.
-const SINGLE: [&str; 6] = ["pack_begin_ns", "mixture_ns", "deal_value_ns", "copied_bytes", "both_busy", "line_ns"];
+const SINGLE: [&str; 7] =
+    ["pack_begin_ns", "pack_run_ns", "mixture_ns", "deal_value_ns", "copied_bytes", "both_busy", "line_ns"];
 /// Before each key of the prices where processors are otherwise apart.
 const ELSEWHERE: &str = "elsewhere.";
-const CURVES: [&str; 18] = [
+const CURVES: [&str; 14] = [
     "send_ns",
     "send_near_ns",
-    "send_far_ns",
     "send_packed_ns",
-    "send_inline_ns",
     "pack_ns",
     "pack_warm_ns",
-    "pack_run_ns",
     "pack_near_ns",
     "pack_far_ns",
     "bitmap_row_ns",
@@ -249,7 +241,6 @@ const CURVES: [&str; 18] = [
     "receive_far_ns",
     "receive_packed_ns",
     "receive_beside_ns",
-    "receive_inline_ns",
 ];
 /// Of a version that is not ours, no more is repeated.
 const SHOWN_CHARS: usize = 40;
@@ -317,7 +308,7 @@ mod tests {
         let says = |text: String| text.parse::<Profile>().unwrap_err().to_string();
         assert!(says(String::new()).contains("first line"));
         assert!(says("\u{7f}ELF nonsense".into()).contains("first line"));
-        assert!(says(good.replacen("profile = 3", "profile = 2", 1)).contains("\"2\", this build reads 3"));
+        assert!(says(good.replacen("profile = 4", "profile = 2", 1)).contains("\"2\", this build reads 4"));
         assert!(says(good.replace("row_ns = 4", "row_ns = NaN")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4", "row_ns = -4")).starts_with("row_ns is no cost"));
         assert!(says(good.replace("row_ns = 4", "row_ns = inf")).starts_with("row_ns is no cost"));
@@ -332,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(overside profile = 3\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
+        fn any_text_is_read_or_refused(text in "(overside profile = 4\n)?(([a-z_]{1,8}|pack_ns\\.[0-9]{1,20}) = [-0-9eNa.]{0,6}\n){0,5}") {
             let _ = text.parse::<Profile>();
         }
     }

@@ -81,9 +81,8 @@ impl Scatter {
     /// each destination's plan.
     ///
     /// # Errors
-    /// When there are not as many shapes as destinations, when a shape leaves the memory, two have a byte in
-    /// common or different numbers of elements (nothing is sent then), or when a connection has
-    /// ended. At the deadline as [`Channel::send`](crate::Channel::send).
+    /// Nothing is sent when there are not as many shapes as destinations, a shape leaves the memory, or two have a
+    /// byte in common or different numbers of elements. When a connection has ended. At the deadline as [`Channel::send`](crate::Channel::send).
     pub fn send(
         &mut self,
         memory: &Arc<Buffer>,

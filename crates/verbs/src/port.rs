@@ -12,8 +12,8 @@
 //! - **once**: each accepted slot is reported at most once; exactly once if it was signalled or failed. One that was lent is reported
 //!   a second time, as returned.
 //! - **silent**: an unsignalled request that succeeds is not reported, but where **room** or **close** say so.
-//! - **room**: where `post` accepted less than all without an error and only unsignalled requests were in flight, one of them is reported
-//!   that has ended, as soon as there is more room: nothing else would tell whoever waits for it.
+//! - **room**: where `post` accepted less than all without an error, only unsignalled requests may be in flight. Then one of them that has
+//!   ended is reported as soon as there is more room: nothing else would tell whoever waits for it.
 //! - **order**: send-side completions of a queue pair are reported in the order of posting.
 //! - **fifo**: messages of a queue pair meet its receives in the order in which both were posted.
 //! - **placed**: a SEND or WRITE succeeds only when its bytes are in the peer's buffer or memory, or the peer has accepted them as a
@@ -25,10 +25,10 @@
 //!   was placed. Where `Capabilities::region_bytes_max` is 0, or has no room for the description, it is refused. The receiving port was opened
 //!   with [`PortOptions::regions`](crate::PortOptions); one that was not ends the connection.
 //! - **lend**: a SEND of fragments that may be lent ([`RawRequest::lend`]) and meets a receive that takes a loan
-//!   ([`RawReceive::takes_loan`]) is lent where `Capabilities::lends` is set: both completions say [`Lending::Lent`], no byte of the
-//!   receive's buffer is changed, and [`Port::take_loan`] gives the message's bytes in list order where they lie. The provider copies
-//!   them into the buffer instead, and says nothing of a loan, where the bytes ride along or lie where no peer can map them, and where
-//!   as many loans of the connection are out as it keeps account of. **order**, **fifo**, **length** and **immediate** hold either way.
+//!   ([`RawReceive::takes_loan`]) is lent where `Capabilities::lends` is set. Both completions then say [`Lending::Lent`], and no byte of
+//!   the receive's buffer is changed. [`Port::take_loan`] gives the message's bytes in list order where they lie. The provider copies
+//!   them into the buffer instead, and says nothing of a loan, where the bytes ride along or lie where no peer can map them. It does so, too,
+//!   where as many loans of the connection are out as it keeps account of. **order**, **fifo**, **length** and **immediate** hold either way.
 //! - **return**: the end of a [`Loan`] is the end of what it shows: the sender's port then reports the slot again, once, as
 //!   [`Lending::Returned`], whatever the order in which loans end and whichever thread ends them; not before. One that has ended when its
 //!   SEND is reported is reported as [`Lending::No`], and not again.
@@ -50,8 +50,8 @@
 //! - **progress**: where `Capabilities::progress_by_itself` is set, one-sided operations complete though the target never calls in, and
 //!   what `post` accepted goes out though its poster never calls in again.
 //! - **shared**: receives of the shared receive queue serve any queue pair of the port, each once.
-//! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends; and
-//!   the last of the unsignalled requests that succeeded since the last report, so that nobody waits for what has ended.
+//! - **close**: after `close`, everything pending on the queue pair is reported (`Flushed` unless it had ended otherwise), at both ends. So is
+//!   the last of the unsignalled requests that succeeded since the last report: nobody waits for what has ended.
 //! - **death**: the peer's death is reported within a second, by an event and by the failure of everything pending.
 //! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
 //! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something. So with `wait`.
@@ -61,6 +61,10 @@
 //! - **forget**: memory whose registration has ended is let go once no request in flight names it; a port that sleeps is woken where that needs a poll.
 //! - **idle**: a port on which nothing happens costs no processor time once armed.
 //! - **nonblocking**: `post`, `poll`, `arm`, `close` and `next_event` do not wait for a peer.
+//! - **line**: [`Port::line_ns`] says a number of nanoseconds from 0 on, or none: of a queue pair that is not there, and where the
+//!   provider does not know it. None is the default; plans go by the prices of one distance then. Asking changes nothing else.
+//! - **learn**: what [`Provider::learn`](crate::Provider::learn) is told changes no byte and no report. It says each time the same,
+//!   whether there is anything to learn; by default there is not.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -294,8 +298,8 @@ pub unsafe trait Port: Send {
         Ok(armed)
     }
 
-    /// How long a cache line lately took to come from the processor of a queue pair's peer, in nanoseconds, measured while something was sent
-    /// to it; none where that is not known or there is no such thing. It is measured by the polls that follow a call of this, and no others.
+    /// How long a cache line lately took to come from the processor of a queue pair's peer, in nanoseconds (sentence **line**).
+    /// It is measured while something is sent to that peer, by the polls that follow a call of this, and no others.
     fn line_ns(&mut self, _qp: QpIndex) -> Option<f64> {
         None
     }

@@ -366,6 +366,11 @@ impl Probe {
         self.port.as_ref().expect("open until drop").fd()
     }
 
+    /// Asks how far the peer's processor is.
+    pub fn line_ns(&mut self, qp: QpIndex) -> Option<f64> {
+        self.port().line_ns(qp)
+    }
+
     /// Closes a queue pair.
     pub fn close(&mut self, qp: QpIndex) {
         self.port().close(qp);

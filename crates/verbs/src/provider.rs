@@ -24,8 +24,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What things cost before anything was measured; calibrating is for whoever has two ports to measure with.
     fn profile(&self) -> Profile;
 
-    /// Told what things were found to cost: for what a provider decides by itself below its ports. Whether there is any such thing,
-    /// hence whether it is worth measuring; ports that are open heed it too.
+    /// Told what things were found to cost: for what a provider decides by itself below its ports (sentence **learn** of
+    /// [`port`](crate::port)). Whether there is any such thing, hence whether it is worth measuring. Ports that are open heed it too.
     fn learn(&self, _prices: &Profile) -> bool {
         false
     }

@@ -6,6 +6,7 @@ mod loans;
 mod messages;
 mod one_sided;
 mod ownership;
+mod prices;
 mod regions;
 mod waiting;
 
@@ -55,6 +56,8 @@ pub const SENTENCES: &[Sentence] = &[
     Sentence { id: "forget", check: waiting::forget },
     Sentence { id: "idle", check: waiting::idle },
     Sentence { id: "nonblocking", check: waiting::nonblocking },
+    Sentence { id: "line", check: prices::line },
+    Sentence { id: "learn", check: prices::learn },
 ];
 
 /// Skips where a capability is missing.

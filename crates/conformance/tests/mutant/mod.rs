@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use overside_verbs::port::{Lending, Port, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::port::{Port, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
 use overside_verbs::{Link, Loan, Opcode, PortEvent, Status, VerbsError};
 
 /// What a mutant does wrong.
@@ -36,6 +36,8 @@ pub enum Wrong {
     Oversleeps,
     /// Is readable though nothing happens.
     Restless,
+    /// Knows how far the peer of a closed queue pair is.
+    Remembers,
 }
 
 pub struct Mutant {
@@ -120,18 +122,7 @@ unsafe impl Port for Mutant {
         if self.wrong == Wrong::Early {
             for request in batch.iter().take(accepted) {
                 if let (RawWork::Send(..), true) = (&request.work, request.signalled) {
-                    let (opcode, status) = (Opcode::Send, Status::Success);
-                    let (qp, slot) = (Some(qp), request.slot);
-                    self.early.push_back(RawCompletion {
-                        slot,
-                        qp,
-                        opcode,
-                        status,
-                        bytes: 0,
-                        immediate: None,
-                        value: 0,
-                        lending: Lending::No,
-                    });
+                    self.early.push_back(RawCompletion::new(request.slot, Some(qp), Opcode::Send, Status::Success));
                 }
             }
         }
@@ -192,6 +183,11 @@ unsafe impl Port for Mutant {
             std::thread::sleep(timeout.unwrap_or(Duration::MAX));
         }
         self.inner.wait(other, timeout)
+    }
+
+    fn line_ns(&mut self, qp: QpIndex) -> Option<f64> {
+        let known = self.inner.line_ns(qp);
+        if self.wrong == Wrong::Remembers { known.or(Some(60.0)) } else { known }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -56,5 +56,5 @@ sentences!(
     placed "placed", gather "gather", inline "inline", region "region", lend "lend", give_back "return", revoke "revoke", immediate "immediate", rnr "rnr", length "length",
     last_word "last-word", write_order "write-order", fence "fence", atomic "atomic", keys "keys", progress "progress",
     shared "shared", close "close", death "death", hostile "hostile", arm "arm", half "half", wait "wait", forget "forget", idle "idle",
-    nonblocking "nonblocking",
+    nonblocking "nonblocking", line "line", learn "learn",
 );

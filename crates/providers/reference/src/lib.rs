@@ -92,6 +92,8 @@ pub enum Fault {
     StaysValid,
     /// Does not report loans that end with their queue pair.
     KeepsRevoked,
+    /// Sends fragments by address once it was told a price.
+    SortsWhenTold,
 }
 
 /// What the network does to requests on their way, by the chance of the world's clock.
@@ -213,6 +215,14 @@ impl Provider for Reference {
             source: "none".into(),
             elsewhere: None,
         }
+    }
+
+    fn learn(&self, _prices: &Profile) -> bool {
+        let mut fabric = lock(&self.fabric);
+        if fabric.fault == Some(Fault::SortsWhenTold) {
+            fabric.fault = Some(Fault::SortsFragments);
+        }
+        false
     }
 
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {

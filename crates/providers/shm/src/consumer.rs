@@ -1,7 +1,7 @@
 //! Reading the peer's ring: nothing in it is believed before it is copied out and checked.
 
 use overside_memory::ForeignRange;
-use overside_memory::kernels::{AHEAD_BYTES, LINES_AHEAD, RANGES_AHEAD, asks_ahead, lines_of};
+use overside_memory::kernels::{AHEAD_BYTES, LINES_AHEAD, RANGES_AHEAD, lines_of};
 use smallvec::SmallVec;
 
 use crate::doorbell::PeerRing;
@@ -239,21 +239,13 @@ fn inside(words: &[u64; WORDS]) -> impl Iterator<Item = Sge> {
     words[2..].as_chunks::<2>().0.iter().take(count).map(|sge| Sge::from_words(*sge))
 }
 
-/// Asks for the bytes of a message whose gather list lies in its descriptor.
+/// Asks for the first bytes of a message whose gather list lies in its descriptor: its copy asks for the others.
 #[inline]
 fn prefetch_message(words: &[u64; WORDS], memory: &mut PeerMemory) {
-    // A copy that asks ahead needs the first lines alone.
-    let bytes_max = if asks_ahead() { 1 } else { PREFETCH_BYTES };
     for sge in inside(words) {
-        let Some(source) = memory.find(sge.segment) else { continue };
-        let end = sge.offset.saturating_add(u64::from(sge.len.min(bytes_max)));
-        let mut at = sge.offset;
-        while at < end {
-            source.prefetch(at);
-            source.prefetch(at.saturating_add(LINE_BYTES));
-            // The processor's own prefetcher follows, to the end of the page of memory.
-            at = (at | (MEMORY_PAGE_BYTES - 1)).saturating_add(1);
-        }
+        let Some(source) = memory.find(sge.segment).filter(|_| sge.len > 0) else { continue };
+        source.prefetch(sge.offset);
+        source.prefetch(sge.offset.saturating_add(LINE_BYTES));
     }
 }
 
@@ -277,12 +269,7 @@ impl From<Trouble> for Fate {
 const LONGER: Trouble = Trouble::Malformed("a message's fragments are longer than the message");
 const SHORTER: Trouble = Trouble::Malformed("a message's fragments are shorter than the message");
 const OUTSIDE: Trouble = Trouble::Malformed("a fragment lies outside of its segment");
-/// A processor's own prefetcher stops at the end of a page of memory, so the first lines of each are asked for. It is worth a
-/// few hundredths, and 1, 2 or 4 lines come to the same (docs/trials.md).
-const MEMORY_PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
-/// Of one fragment. What is asked for much earlier than it is read is gone again.
-const PREFETCH_BYTES: u32 = 64 << 10;
 const WORDS: usize = DESCRIPTOR_BYTES / 8;
 
 #[cfg(test)]

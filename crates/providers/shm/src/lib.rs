@@ -21,8 +21,8 @@
 //! sent from or granted to. Peers run under the same user; the system vouches for that.
 //!
 //! Polling many connections: a port polls the memory of its *hot* queue pairs only. A queue pair that stays
-//! idle beside others turns cold: it raises its `armed` word, and its peer sends a byte over the
-//! socket with the next thing it publishes, which the port's epoll descriptor shows. Every
+//! idle beside others turns cold: it raises its `armed` word. Its peer then sends a byte over the
+//! socket with the next thing it publishes, and the port's epoll descriptor shows that. Every
 //! 20 µs of polling one look at epoll finds those. So a thousand idle connections cost what one epoll costs.
 #![deny(unsafe_op_in_unsafe_fn)]
 

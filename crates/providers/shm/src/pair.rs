@@ -236,8 +236,12 @@ impl Pair {
         }
     }
 
-    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what was received: a peer
-    /// that falls asleep at this very moment is found by the next call ([`publish`](Self::publish)).
+    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what was received. A peer that
+    /// falls asleep at this very moment may be missed: its `armed` and our `consumed` are both in store buffers. What it
+    /// misses is the end of a SEND that this side has taken, as with a receiver that does not poll (sentence **rnr**), and not for
+    /// long: the next call of this port looks again with a fence ([`publish`](Self::publish)), and a peer that sleeps by the word
+    /// looks again itself before it sleeps longer than [`DOZE`](crate::port::DOZE). A fence here would cost every message what
+    /// one in millions needs.
     #[inline]
     fn tell(&mut self) {
         if self.publish_consumed()

@@ -531,7 +531,7 @@ const LOOK_IDLE: Duration = Duration::from_micros(20);
 /// Idle polls between two looks at the clock.
 const CLOCK_EVERY: u32 = 16;
 /// A sleep on the peer's word, which neither its death nor a message on the socket ends, is no longer than this.
-const DOZE: Duration = Duration::from_millis(5);
+pub(crate) const DOZE: Duration = Duration::from_millis(5);
 /// So few queue pairs are polled by memory however idle they are.
 const ALWAYS_HOT: usize = 8;
 /// Idle turns, shared among the hot queue pairs, before one turns cold.
