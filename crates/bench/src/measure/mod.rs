@@ -5,14 +5,11 @@
 //! rounds other than those it is compared in ([`best_of`]): picking the luckiest and comparing against its luck would
 //! flatter it. CPU time is nanoseconds of the scheduler's account ([`Cpu`]), never a sampled percentage.
 
-mod bars;
 mod cpu;
 mod host;
 mod rounds;
-mod stats;
 
-pub use bars::{Bar, Verdict};
 pub use cpu::{Cpu, CpuError, Split, elapsed_ns, now_ns};
 pub use host::HostTime;
+pub use overside_evidence::{Bar, BestOf, Ratio, Spread, Verdict, best_of, median};
 pub use rounds::{alternate, rotation};
-pub use stats::{BestOf, Ratio, Spread, best_of, median};

@@ -1,6 +1,6 @@
 //! Bars: what must be reached, and whether it was.
 
-use super::Ratio;
+use crate::Ratio;
 use serde::Serialize;
 
 /// A stated bar with what was measured against it.
