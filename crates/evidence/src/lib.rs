@@ -1,8 +1,33 @@
-//! What measurements say: medians, intervals and bars.
+//! Claims, results, and what results say of claims: pure data, which measures nothing.
+//!
+//! A figure of `overside bench` is JSON: places on curves, with what every round came to ([`Measured`]). A [`Rule`] asks
+//! such a figure each half of what a paper states and answers agrees, differs or cannot tell ([`Judgement`]). The bench asks
+//! when it has measured; `cargo xtask` asks committed results again by the same code.
 #![forbid(unsafe_code)]
 
 mod bars;
+mod measured;
+mod rules;
 mod stats;
+mod verdict;
 
 pub use bars::{Bar, Verdict};
+pub use measured::{Lack, Measured, Metric, Place, Reading};
+pub use rules::rules;
 pub use stats::{BestOf, Ratio, Spread, best_of, median};
+pub use verdict::{At, Demand, Judged, Judgement, Of, On, Part, RangeEnds, Rule, Says, Wanted};
+
+use serde_json::Value;
+
+/// The figures of `overside bench`, in the order of `all`.
+pub const FIGURES: [&str; 9] =
+    ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages", "sockets"];
+
+/// What a figure's JSON says of every claim that asks it.
+///
+/// # Errors
+/// It is no figure's JSON, or a place on it is not whole: one line says what.
+pub fn judge(figure: &Value) -> Result<Vec<Judgement>, String> {
+    let measured = Measured::of(figure)?;
+    Ok(rules().filter(|rule| rule.figure == measured.figure).map(|rule| rule.judge(&measured)).collect())
+}

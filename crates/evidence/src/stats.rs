@@ -63,6 +63,10 @@ impl Ratio {
         if ratios.is_empty() {
             return None;
         }
+        if ratios[0] == ratios[ratios.len() - 1] {
+            let all = ratios[0];
+            return Some(Ratio { median: all, low: all, high: all, rounds: ratios.len() });
+        }
         let mut random = SplitMix(0x05E4_51DE);
         let mut resampled = vec![0.0; ratios.len()];
         let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -70,7 +74,8 @@ impl Ratio {
                 for slot in &mut resampled {
                     *slot = ratios[random.below(ratios.len())];
                 }
-                median(&resampled)
+                resampled.sort_unstable_by(f64::total_cmp);
+                quantile(&resampled, 0.5)
             })
             .collect();
         medians.sort_by(f64::total_cmp);
@@ -138,10 +143,10 @@ fn quantile(sorted: &[f64], at: f64) -> f64 {
 }
 
 /// A fixed seed: the same samples always give the same interval.
-struct SplitMix(u64);
+pub(crate) struct SplitMix(pub(crate) u64);
 
 impl SplitMix {
-    fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

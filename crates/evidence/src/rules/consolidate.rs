@@ -1,0 +1,216 @@
+//! to-copy's figure 6 and §5.4 to §5.5: pages with deltas behind them, and what their consolidation costs.
+
+use super::{ANYWHERE, at, part, ratio};
+use crate::{
+    measured::{Lack, Measured, Metric, Reading, over},
+    verdict::{Of, Part, Rule, Wanted},
+};
+use Metric::{Rate, Recorded, Requests, Work, WorkEach, Working};
+use Wanted::{AtLeast, AtMost, Within};
+
+const PAGE: &str = "page and deltas 128 B";
+const PAGE_1024: &str = "page and deltas 1024 B";
+const SCATTERED: &str = "scattered 128 B";
+
+/// 5.7 over 3.4 GB/s.
+const FASTER: Part = ratio(
+    "a page with 4 deltas of 128 B over scattered records gathered: throughput",
+    Rate,
+    at(PAGE, 4),
+    at(SCATTERED, 4),
+    AtLeast(1.7),
+);
+/// 75 % less.
+const LESS_WORK: Part = ratio("… the sender's work for a byte", Work, at(PAGE, 4), at(SCATTERED, 4), AtMost(0.25));
+
+const SENT: &str = "page and deltas, 1 update a page";
+const COPIED: &str = "copy-out, 1 update a page";
+
+pub(super) const RULES: &[Rule] = &[
+    delta("TC-C01", &[FASTER]),
+    delta("TC-C02", &[LESS_WORK]),
+    delta("TH-C09", &[FASTER, LESS_WORK]),
+    delta(
+        "TC-C32",
+        &[
+            part(
+                "deltas of 128 B: throughput over that of a page without any",
+                Of::OverPlace(Rate, PAGE, at(PAGE, 0), ANYWHERE),
+                AtLeast(0.9),
+            ),
+            part("deltas of 1024 B", Of::OverPlace(Rate, PAGE_1024, at(PAGE_1024, 0), ANYWHERE), AtLeast(0.9)),
+        ],
+    ),
+    delta(
+        "TC-C33",
+        &[
+            part(
+                "share of time in which the sender works, one delta of 128 B",
+                Of::Value(Working, at(PAGE, 1)),
+                AtMost(0.01),
+            ),
+            part("… 32 deltas", Of::Value(Working, at(PAGE, 32)), AtMost(0.03)),
+        ],
+    ),
+    delta(
+        "TC-C46",
+        &[ratio(
+            "scattered records over a page with 4 deltas: throughput",
+            Rate,
+            at(SCATTERED, 4),
+            at(PAGE, 4),
+            AtMost(1.0),
+        )],
+    ),
+    rule(
+        "TC-C46",
+        &[ratio(
+            "updates a second with chains of 1 over those with chains of 4",
+            Requests,
+            at("updates", 1),
+            at("updates", 4),
+            AtMost(1.0),
+        )],
+    ),
+    rule(
+        "TC-C35",
+        &[part(
+            "share of consolidation in the sender's work for a page, d = 4, an update a page",
+            Of::Named(consolidation),
+            AtLeast(0.5),
+        )],
+    ),
+    rule(
+        "TC-C36",
+        &[ratio(
+            "copied out, 4 pages sent an update: work for a page with chains of 1 over that with chains of 8",
+            WorkEach,
+            at("copy-out, 1 update in 4 pages", 1),
+            at("copy-out, 1 update in 4 pages", 8),
+            AtMost(1.0),
+        )],
+    ),
+    rule(
+        "TC-C37",
+        &[
+            part(
+                "consolidations an update at d = 4",
+                Of::Value(Recorded, at("consolidations an update", 4)),
+                AtMost(0.25),
+            ),
+            part("consolidations an update times d, at every d", Of::Named(as_one_over_d), Within(0.45, 1.05)),
+        ],
+    ),
+    rule(
+        "TC-C38",
+        &[ratio(
+            "d = 4, an update a page: page and deltas over copy-out, throughput",
+            Rate,
+            at(SENT, 4),
+            at(COPIED, 4),
+            AtLeast(1.0),
+        )],
+    ),
+    rule(
+        "TC-C39",
+        &[ratio(
+            "d = 4, an update a page: page and deltas over copy-out, the sender's work for a page",
+            WorkEach,
+            at(SENT, 4),
+            at(COPIED, 4),
+            AtMost(0.92),
+        )],
+    ),
+    rule(
+        "TC-C41",
+        &[
+            part(
+                "updates of one page a second at d = 4",
+                Of::Value(Requests, at("updates of one page", 4)),
+                AtLeast(1.3e6),
+            ),
+            ratio(
+                "4 updates of one page, then that page, d = 4: page and deltas over copy-out, the sender's work",
+                WorkEach,
+                at("page and deltas, 4 updates of that page", 4),
+                at("copy-out, 4 updates of that page", 4),
+                AtMost(1.0),
+            ),
+        ],
+    ),
+    rule(
+        "TC-C43",
+        &[
+            part(
+                "stalled clients at the same pages: bytes held back over copy-out's transmit buffers",
+                Of::Named(held_over_buffers),
+                AtMost(1.0),
+            ),
+            part(
+                "… that ratio with 16 clients at the same pages over that with one",
+                Of::Named(compounds),
+                AtMost(0.99),
+            ),
+        ],
+    ),
+    rule(
+        "TC-C51",
+        &[
+            part("updates a second on one processor at d = 4", Of::Value(Requests, at("updates", 4)), AtLeast(1e6)),
+            ratio(
+                "an update a page, d = 4: page and deltas over copy-out, the sender's work for a page",
+                WorkEach,
+                at(SENT, 4),
+                at(COPIED, 4),
+                AtMost(1.0),
+            ),
+        ],
+    ),
+];
+
+const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "consolidate", parts }
+}
+
+const fn delta(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "delta", parts }
+}
+
+/// What an update costs at d = 4 beyond one with chains of 16, which are hardly ever consolidated, over all work for a page
+/// that is sent after an update.
+fn consolidation(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let each = |series, x| figure.place(series, x, None)?.values(figure, WorkEach);
+    let (four, sixteen, page) = (each("updates", 4)?, each("updates", 16)?, each(SENT, 4)?);
+    let shares: Vec<f64> =
+        four.iter().zip(&sixteen).zip(&page).map(|((four, sixteen), page)| (four - sixteen) / page).collect();
+    Ok(Reading::of(String::new(), &shares, false).into_iter().collect())
+}
+
+fn as_one_over_d(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let mut readings = Vec::new();
+    for place in figure.curve("consolidations an update", None)? {
+        let times: Vec<f64> = place.values(figure, Recorded)?.iter().map(|each| each * place.x as f64).collect();
+        readings.extend(Reading::of(place.x.to_string(), &times, false));
+    }
+    Ok(readings)
+}
+
+/// With 16 clients over with one.
+fn compounds(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let share = |x| {
+        let values = |series| figure.place(series, x, None)?.values(figure, Recorded);
+        Ok::<_, Lack>(over(&values("held back")?, &values("transmit buffers")?))
+    };
+    Ok(Reading::of(String::new(), &over(&share(16)?, &share(1)?), true).into_iter().collect())
+}
+
+/// At every number of clients.
+fn held_over_buffers(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let mut readings = Vec::new();
+    for place in figure.curve("held back", None)? {
+        let buffers = figure.place("transmit buffers", place.x, None)?.values(figure, Recorded)?;
+        let ratios = over(&place.values(figure, Recorded)?, &buffers);
+        readings.extend(Reading::of(place.x.to_string(), &ratios, true));
+    }
+    Ok(readings)
+}

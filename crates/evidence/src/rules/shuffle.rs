@@ -1,0 +1,122 @@
+//! d-rdma's shuffle (figure 11) and projection: gather lists, copying out, declared regions.
+
+use super::{part, ratio};
+use crate::{
+    measured::{Lack, Measured, Metric, Reading},
+    verdict::{At, Of, On, Part, Rule, Wanted, ratios},
+};
+use Metric::{Busy, Rate, Recorded, Work};
+use Wanted::{AtLeast, AtMost, Within};
+
+/// The paper's table: 64 Ki rows, two destinations.
+const fn small(series: &'static str) -> At {
+    At { series, on: On::X(2), rows: Some(64 << 10) }
+}
+
+/// Columns A, B and D: one is dropped.
+const fn pattern(series: &'static str) -> At {
+    At { series, on: On::X(0b1011), rows: None }
+}
+
+pub(super) const RULES: &[Rule] = &[
+    rule(
+        "DR-C02",
+        &[part(
+            "share of time in which copying out takes the sender's processor",
+            Of::Value(Busy, small("copy-out")),
+            AtLeast(0.9),
+        )],
+    ),
+    rule(
+        "DR-C11",
+        &[
+            part(
+                "gather entries of the lists",
+                Of::Value(Recorded, small("gather entries")),
+                Within(327_680.0, 327_680.0),
+            ),
+            part("columns under bitmaps, all destinations", Of::Value(Recorded, small("regions")), AtMost(10.0)),
+            ratio(
+                "bytes of the descriptions, bitmaps included, over 16 an entry",
+                Recorded,
+                small("bytes of regions"),
+                small("bytes of entries"),
+                AtMost(0.1),
+            ),
+        ],
+    ),
+    rule(
+        "DR-C12",
+        &[ratio(
+            "both described while time is taken: lists over declared regions, the sender's work for a byte",
+            Work,
+            small("sge-list, described"),
+            small("declared, described"),
+            AtLeast(1.0),
+        )],
+    ),
+    rule(
+        "DR-C17",
+        &[
+            // 1.5 of 18 Gb/s.
+            ratio("lists over copying out: throughput", Rate, small("sge-list"), small("copy-out"), AtMost(0.0834)),
+            part(
+                "share of time in which lists take the sender's processor",
+                Of::Value(Busy, small("sge-list")),
+                Within(0.35, 0.65),
+            ),
+        ],
+    ),
+    rule("DR-C18", &[part("lists: throughput at more rows over that at 64 Ki", Of::Named(by_rows), Within(0.8, 1.25))]),
+    rule(
+        "DR-C20",
+        &[
+            ratio("copying out over lists: throughput", Rate, small("copy-out"), small("sge-list"), AtLeast(12.0)),
+            part(
+                "share of time in which copying out takes the sender's processor",
+                Of::Value(Busy, small("copy-out")),
+                AtLeast(0.9),
+            ),
+        ],
+    ),
+    projection(
+        "DR-C10",
+        &[
+            part(
+                "gather entries a row, one column of four dropped",
+                Of::Value(Recorded, pattern("gather entries a row")),
+                Within(2.0, 2.0),
+            ),
+            part("regions for all rows", Of::Value(Recorded, pattern("regions")), Within(1.0, 1.0)),
+        ],
+    ),
+    projection(
+        "DR-C19",
+        // As in the shuffle: 18 over 1.5 Gb/s.
+        &[ratio(
+            "columns A, B and D: copying out over lists, throughput",
+            Rate,
+            pattern("copy-out"),
+            pattern("sge-list"),
+            AtLeast(12.0),
+        )],
+    ),
+];
+
+const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "shuffle", parts }
+}
+
+const fn projection(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "projection", parts }
+}
+
+fn by_rows(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let base = small("sge-list").place(figure)?;
+    let mut readings = Vec::new();
+    for place in figure.curve("sge-list", None)?.into_iter().filter(|place| place.x == 2 && place.rows != base.rows) {
+        let values = ratios(figure, Rate, place, base)?;
+        readings.extend(Reading::of(format!("{} rows", place.rows.unwrap_or(0)), &values, false));
+    }
+    if readings.is_empty() { Err(figure.lack("sge-list", Some(2), Some(1 << 20))) } else { Ok(readings) }
+}

@@ -1,0 +1,188 @@
+//! Every rule can say everything: data is made up until each half has agreed, differed and, where it is measured, not told.
+
+use super::*;
+use crate::{Judged, Lack, Measured, Place, Says, judge, stats::SplitMix};
+use serde_json::{Map, Value, json};
+
+/// Numbers from a seed.
+struct Made(SplitMix);
+
+impl Made {
+    fn below(&mut self, n: usize) -> usize {
+        self.0.below(n)
+    }
+
+    /// From a thousandth to a thousand, every size of number equally often.
+    fn scale(&mut self) -> f64 {
+        10f64.powf(self.below(6001) as f64 / 1000.0 - 3.0)
+    }
+
+    /// Rounds around one value; as often without noise as with much of it.
+    fn rounds(&mut self, quiet: bool, value: f64) -> Value {
+        let mut one = |_| if quiet { value } else { value * self.scale() };
+        (0..7).map(&mut one).collect()
+    }
+
+    fn place(&mut self, series: &str, x: u64, rows: Option<u64>) -> Place {
+        let quiet = self.below(4) != 0;
+        let mut rounds = Map::new();
+        for name in ["bytes", "requests", "wall_ns", "receiver_ns", "value"] {
+            let value = self.scale() * if name == "value" { 1.0 } else { 1e6 };
+            rounds.insert(name.into(), self.rounds(quiet, value));
+        }
+        // Shares of time are shares: no more than all of it, most often.
+        let busy = (1 + self.below(1050)) as f64 / 1000.0;
+        let wall: Vec<f64> = rounds["wall_ns"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+        let sender: Vec<f64> =
+            wall.iter().map(|wall| wall * if quiet { busy } else { (1 + self.below(1000)) as f64 / 1000.0 }).collect();
+        let idle = self.below(1000) as f64 / 1000.0;
+        rounds.insert("sender_poll_ns".into(), sender.iter().map(|ns| ns * idle).collect());
+        rounds.insert("sender_ns".into(), json!(sender));
+        rounds.insert("receiver_poll_ns".into(), json!([0, 0, 0, 0, 0, 0, 0]));
+        Place { series: series.to_owned(), x, rows, rounds, exact: None }
+    }
+
+    /// What was missing.
+    fn supply(&mut self, figure: &mut Measured, lack: &Lack) {
+        let Some(x) = lack.x else {
+            // A curve: one place or several, that begin and end somewhere.
+            for _ in 0..1 + self.below(4) {
+                let x = [1u64, 64, 1024, 2048, 4096, 6144, 16384, 65536][self.below(8)];
+                let place = self.place(&lack.series, x, lack.rows);
+                figure.places.push(place);
+            }
+            return;
+        };
+        let place = self.place(&lack.series, x, lack.rows);
+        figure.places.push(place);
+    }
+}
+
+/// A figure with everything that a rule asks for.
+fn made_up(rule: &Rule, seed: u64) -> Vec<Judged> {
+    let mut made = Made(SplitMix(seed));
+    let mut figure = Measured { figure: rule.figure.to_owned(), places: Vec::new() };
+    // What is counted takes the numbers that the paper states, or others.
+    let counts = [1.0, 2.0, 5.0, 10.0, 12.0, 64.0, 4096.0, 327_680.0, 1e6];
+    for _ in 0..200 {
+        let lack = rule.parts.iter().find_map(|part| part.of.readings(&figure).err());
+        match lack {
+            Some(lack) => made.supply(&mut figure, &lack),
+            None => break,
+        }
+        let last = figure.places.len() - 1;
+        if made.below(3) == 0 {
+            figure.places[last].exact = Some(counts[made.below(counts.len())]);
+        }
+    }
+    rule.parts.iter().map(|part| part.judge(&figure)).collect()
+}
+
+#[test]
+fn every_half_of_every_rule_can_agree_differ_and_not_tell() {
+    for rule in rules() {
+        let mut seen = vec![[false; 3]; rule.parts.len()];
+        let mut seed = 0;
+        while seen.iter().any(|says| !says.iter().all(|said| *said)) && seed < SEEDS {
+            for (says, judged) in seen.iter_mut().zip(made_up(rule, seed)) {
+                assert!(judged.lacks.is_none(), "{}: {judged}", rule.claim);
+                says[judged.verdict as usize] = true;
+            }
+            seed += 1;
+        }
+        for (part, [agrees, cannot_tell, differs]) in rule.parts.iter().zip(seen) {
+            assert!(
+                agrees && differs,
+                "{}: no data makes `{}` agree ({agrees}) and differ ({differs})",
+                rule.claim,
+                part.says
+            );
+            // A count has no interval.
+            assert!(cannot_tell || counted(part), "{}: `{}` always tells", rule.claim, part.says);
+        }
+    }
+}
+
+/// Whether a part may be asked of counts alone.
+fn counted(part: &Part) -> bool {
+    let number = matches!(part.bar, Wanted::Within(least, most) if least == most);
+    number || matches!(part.of, Of::Count(_) | Of::End(_) | Of::Named(_))
+}
+
+#[test]
+fn a_figure_without_the_series_cannot_tell_and_names_it() {
+    for rule in rules() {
+        let judgement = rule.judge(&Measured { figure: rule.figure.to_owned(), places: Vec::new() });
+        assert_eq!(judgement.verdict, Says::CannotTell, "{}", rule.claim);
+        assert!(judgement.lacks().is_some_and(|lack| lack.contains("lacks the series")), "{}", rule.claim);
+    }
+}
+
+#[test]
+fn rules_ask_figures_that_there_are_and_stand_once() {
+    let mut seen = std::collections::BTreeSet::new();
+    for rule in rules() {
+        assert!(crate::FIGURES.contains(&rule.figure), "{}: {}", rule.claim, rule.figure);
+        assert!(seen.insert((rule.claim, rule.figure)), "{} asks {} twice", rule.claim, rule.figure);
+        assert!(!rule.parts.is_empty(), "{} asks nothing", rule.claim);
+    }
+}
+
+/// Five rounds of a place.
+fn place(series: &str, x: u64, gb_per_s: f64, work: f64) -> Value {
+    let bytes = gb_per_s * 1e9;
+    json!({"series": series, "x": x, "rounds": {
+        "bytes": vec![bytes; 5], "wall_ns": [1e9, 1e9, 1e9, 1e9, 1e9], "requests": [1000, 1000, 1000, 1000, 1000],
+        "sender_ns": vec![bytes * work; 5], "sender_poll_ns": [0, 0, 0, 0, 0],
+    }})
+}
+
+fn verdict(points: &[Value], claim: &str) -> (Says, String) {
+    let figure = json!({"figure": "transmit", "points": points});
+    let all = judge(&figure).unwrap();
+    let one = all.iter().find(|judgement| judgement.claim == claim).unwrap();
+    (one.verdict, one.here())
+}
+
+/// 44 % ahead on short results, and as far ahead at 16 records: half of the claim.
+#[test]
+fn gathering_that_stays_ahead_at_16_records_differs() {
+    let mut points = vec![place("copy-out 1024 B", 4096, 5.0, 0.1), place("zero-copy 1024 B", 4096, 7.2, 0.1)];
+    points.extend([place("copy-out 1024 B", 16384, 8.0, 0.1), place("zero-copy 1024 B", 16384, 11.5, 0.1)]);
+    let (says, here) = verdict(&points, "TC-C16");
+    assert_eq!(says, Says::Differs, "{here}");
+    points.pop();
+    points.push(place("zero-copy 1024 B", 16384, 8.1, 0.1));
+    assert_eq!(verdict(&points, "TC-C16").0, Says::Agrees);
+}
+
+/// The sender waits a third of its time by gathering and never by copying out: the paper says mostly, of both.
+#[test]
+fn a_sender_that_hardly_waits_differs() {
+    let curves = ["copy-out 1024 B", "zero-copy 1024 B", "copy-out 128 B", "zero-copy 128 B"];
+    let of = |shares: [f64; 4]| -> Vec<Value> {
+        curves.iter().zip(shares).map(|(name, busy)| place(name, 65536, 1.0, busy)).collect()
+    };
+    assert_eq!(verdict(&of([0.99, 0.66, 0.99, 0.9]), "TC-C22").0, Says::Differs);
+    assert_eq!(verdict(&of([0.2, 0.1, 0.3, 0.3]), "TC-C22").0, Says::Agrees);
+    assert_eq!(verdict(&of([0.2, 0.1, 0.3, 0.6]), "TC-C22").0, Says::Differs);
+}
+
+/// Less work in nine places of ten is not less work in every case.
+#[test]
+fn one_send_with_more_work_refutes_every_case() {
+    let mut points = Vec::new();
+    for x in [1024, 4096, 16384] {
+        points.extend([place("copy-out 1024 B", x, 1.0, 0.4), place("zero-copy 1024 B", x, 1.0, 0.2)]);
+        points.extend([place("copy-out 128 B", x, 1.0, 0.4), place("zero-copy 128 B", x, 1.0, 0.3)]);
+    }
+    assert_eq!(verdict(&points, "TC-C23").0, Says::Agrees);
+    points.pop();
+    points.push(place("zero-copy 128 B", 16384, 1.0, 0.5));
+    let (says, here) = verdict(&points, "TC-C23");
+    assert_eq!(says, Says::Differs, "{here}");
+    assert!(here.contains("(at 16384)"), "{here}");
+}
+
+/// More than any rule needs.
+const SEEDS: u64 = 3000;
