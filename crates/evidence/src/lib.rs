@@ -6,13 +6,17 @@
 #![forbid(unsafe_code)]
 
 mod bars;
+mod claims;
 mod measured;
+mod results;
 mod rules;
 mod stats;
 mod verdict;
 
 pub use bars::{Bar, Verdict};
+pub use claims::{Claim, numbers, parse, states};
 pub use measured::{Lack, Measured, Metric, Place, Reading};
+pub use results::{FORMAT, Kept, verdicts};
 pub use rules::rules;
 pub use stats::{BestOf, Ratio, Spread, best_of, median};
 pub use verdict::{At, Demand, Judged, Judgement, Of, On, Part, RangeEnds, Rule, Says, Wanted};
