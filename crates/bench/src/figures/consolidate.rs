@@ -3,7 +3,8 @@
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
-    figure::{Figure, Point, shown},
+    digest::Digest,
+    figure::{Figure, Point},
     papers,
     records::{Records, Ring},
     sender::{Next, Sample, Sender, Side, Until},
@@ -15,12 +16,12 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use overside::{
     bwtree::{Direction, Exhausted, Options, PinnedPage, SegmentArena, SegmentObserver, Tree},
-    memory::{Pool, Segment, SegmentId},
+    memory::{Pool, Segment, SegmentId, View},
     verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, WorkRequest},
 };
 use serde_json::json;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     ops::Bound,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -93,6 +94,10 @@ impl Table {
     /// A page at random, whole.
     fn page(&mut self) -> Result<PinnedPage> {
         let index = self.key(self.fences.len() as u64) as usize;
+        self.page_at(index)
+    }
+
+    fn page_at(&self, index: usize) -> Result<PinnedPage> {
         let from = Bound::Included(&self.fences[index][..]);
         self.tree.pages(from, Bound::Unbounded, Direction::Forward).next().context("the tree has lost a page")
     }
@@ -153,13 +158,35 @@ impl Way {
     }
 }
 
-/// Some updates, then a page, again and again: consolidation and transmission together.
+/// Updates and pages that are sent, in a proportion.
+#[derive(Clone, Copy, Debug)]
+struct Mix {
+    /// As series are named.
+    name: &'static str,
+    updates: usize,
+    /// Pages that are sent after them.
+    pages: usize,
+    /// Whether all updates and pages are of one page (TC-C41).
+    one_page: bool,
+}
+
+const MIXES: [Mix; 4] = [
+    Mix { name: "1 update a page", updates: 1, pages: 1, one_page: false },
+    Mix { name: "4 updates a page", updates: 4, pages: 1, one_page: false },
+    Mix { name: "1 update in 4 pages", updates: 1, pages: 4, one_page: false },
+    Mix { name: "4 updates of that page", updates: 4, pages: 1, one_page: true },
+];
+
+/// Some updates, then pages, again and again: consolidation and transmission together.
 struct Mixed<'a> {
     table: &'a mut Table,
     way: Way,
-    updates: usize,
+    mix: Mix,
     pool: Pool,
+    given: usize,
     sent: u64,
+    /// What was sent, where that is compared with what arrives.
+    digest: Option<Digest>,
 }
 
 impl Side for Mixed<'_> {
@@ -171,15 +198,21 @@ impl Side for Mixed<'_> {
             },
             Way::Delta => None,
         };
-        for _ in 0..self.updates {
-            self.table.update(self.table.rows)?;
+        let rows = if self.mix.one_page { ONE_PAGE } else { self.table.rows };
+        let due = self.given.is_multiple_of(self.mix.pages);
+        for _ in 0..if due { self.mix.updates } else { 0 } {
+            self.table.update(rows)?;
         }
-        let page = self.table.page()?;
+        self.given += 1;
+        let page = if self.mix.one_page { self.table.page_at(0)? } else { self.table.page()? };
         let view = match buffer {
             None => {
-                let base = (page.offset_of(page.base()), page.base().len() as u64);
-                let deltas = page.deltas().map(|delta| (page.offset_of(delta.record()), delta.record().len() as u64));
-                page.view(std::iter::once(base).chain(deltas)).context("a page's own bytes are not its own")?
+                if let Some(digest) = &mut self.digest {
+                    digest.message(
+                        &page.deltas().fold(page.base().to_vec(), |all, delta| [&all, delta.record()].concat()),
+                    );
+                }
+                whole(&page)?
             }
             Some(mut buffer) => {
                 let mut at = 0;
@@ -188,6 +221,9 @@ impl Side for Mixed<'_> {
                         buffer[at..at + part.len()].copy_from_slice(part);
                         at += part.len();
                     }
+                }
+                if let Some(digest) = &mut self.digest {
+                    digest.message(&buffer[..at]);
                 }
                 self.pool.view(buffer, at)
             }
@@ -201,11 +237,19 @@ impl Side for Mixed<'_> {
     }
 }
 
+/// A page as it lies, its deltas behind it.
+fn whole(page: &PinnedPage) -> Result<View> {
+    let base = (page.offset_of(page.base()), page.base().len() as u64);
+    let deltas = page.deltas().map(|delta| (page.offset_of(delta.record()), delta.record().len() as u64));
+    let parts: Vec<_> = std::iter::once(base).chain(deltas).collect();
+    page.view(parts).context("a page's own bytes are not its own")
+}
+
 /// Measures the figure.
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure =
         Figure::new("consolidate", setting.over.name(), "Chains of deltas: updates, sending, and what is held back");
-    let mut sender = Sender::start(setting.over, 1)?;
+    let mut sender = Sender::start(setting.over, CLIENTS[CLIENTS.len() - 1])?;
     let rows = if setting.quick { 100_000 } else { 1_000_000 };
     let region = Records::region(&mut sender, ((rows * RECORD_BYTES) as usize).next_power_of_two())?;
     let pool = sender.pool(BUFFER_BYTES, POOL_BUFFERS)?;
@@ -220,8 +264,12 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         let mut limit = |ns| ring.limit(&mut pages, 1, ns);
         mixed(setting, &mut figure, &mut sender, &mut table, *chain, &pool, &mut limit)?;
     }
-    let held = stalled(&sender, rows)?;
+    let held = stalled(&mut sender, rows)?;
     figure.more.insert("stalled".into(), json!(held));
+    for held in &held {
+        figure.count("held back", held.clients as u64, None, held.held_bytes as f64);
+        figure.count("transmit buffers", held.clients as u64, None, held.buffer_bytes as f64);
+    }
     tell(&mut figure, rows, &held);
     Ok(figure)
 }
@@ -236,6 +284,10 @@ fn updates(setting: &Setting<'_>, figure: &mut Figure, table: &mut Table, chain:
     let samples = alternate(of.len(), setting.rounds(), |side, _| table.updates(of[side].1, setting.slice_ns()))?;
     for ((name, _), rounds) in of.into_iter().zip(samples) {
         let per_s = Spread::of(&rounds.iter().map(Updates::per_s).collect::<Vec<_>>());
+        if name == "updates" {
+            let each = rounds.iter().map(|round| round.consolidated as f64 / round.count.max(1) as f64).collect();
+            figure.record("consolidations an update", chain as u64, each);
+        }
         let (count, consolidated) = rounds.iter().fold((0, 0), |(n, c), r| (n + r.count, c + r.consolidated));
         let point = Point::of(name, chain as u64, rounds.iter().map(Updates::sample).collect(), &[]);
         figure.points.push(
@@ -258,14 +310,17 @@ fn mixed(
     pool: &Pool,
     limit: &mut dyn FnMut(u64) -> f64,
 ) -> Result<()> {
-    for updates in UPDATES_PER_PAGE {
+    for mix in MIXES {
+        for way in Way::ALL {
+            check(sender, table, way, mix, pool)?;
+        }
         let mut limits = Vec::new();
         let samples = alternate(Way::ALL.len() + 1, setting.rounds() + 1, |side, _| -> Result<Sample> {
             let Some(way) = Way::ALL.get(side) else {
                 limits.push(limit(setting.slice_ns() / 2));
                 return Ok(Sample::default());
             };
-            let mut side = Mixed { table, way: *way, updates, pool: pool.clone(), sent: 0 };
+            let mut side = Mixed { table, way: *way, mix, pool: pool.clone(), given: 0, sent: 0, digest: None };
             Ok(sender.run(&mut side, Until::Elapsed(setting.slice_ns()), false)?.0)
         })?;
         for (way, mut rounds) in Way::ALL.into_iter().zip(samples) {
@@ -273,23 +328,35 @@ fn mixed(
             rounds.remove(0);
             let pages: u64 = rounds.iter().map(|sample| sample.requests).sum();
             let work: u64 = rounds.iter().map(|sample| sample.sender_ns - sample.sender_poll_ns).sum();
-            let point = Point::of(series(way, updates), chain as u64, rounds, &limits);
+            let point = Point::of(series(way, mix), chain as u64, rounds, &limits);
             let per_page = work as f64 / pages.max(1) as f64;
+            let updates = mix.updates as f64 / mix.pages as f64;
             figure.points.push(point.with("updates_per_page_sent", updates).with("sender_work_ns_per_page", per_page));
         }
     }
     Ok(())
 }
 
-fn series(way: Way, updates: usize) -> String {
-    let plural = if updates == 1 { "" } else { "s" };
-    format!("{}, {updates} update{plural} a page", way.name())
+/// What arrives is what was sent: bytes and borders, in their order.
+fn check(sender: &mut Sender, table: &mut Table, way: Way, mix: Mix, pool: &Pool) -> Result<()> {
+    let digest = Some(Digest::default());
+    let mut side = Mixed { table, way, mix, pool: pool.clone(), given: 0, sent: 0, digest };
+    let answers = sender.run(&mut side, Until::Requests(CHECKED), true)?.1;
+    let sent = side.digest.map(|digest| (digest.messages(), digest.value()));
+    ensure!(sent == Some((answers[0].messages, answers[0].digest)), "{} delivered other bytes", series(way, mix));
+    Ok(())
 }
 
-/// What a client that takes nothing holds back while every page is replaced under it.
+fn series(way: Way, mix: Mix) -> String {
+    format!("{}, {}", way.name(), mix.name)
+}
+
+/// What clients that take nothing hold back while every page is replaced under them.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 struct Held {
-    /// Pages whose transmission does not end.
+    /// Stopped clients, each with the same pages on their way to it.
+    clients: usize,
+    /// Pages on their way to each.
     pages: usize,
     /// Bytes the tree has replaced and cannot let go.
     held_bytes: u64,
@@ -297,30 +364,39 @@ struct Held {
     buffer_bytes: u64,
 }
 
-fn stalled(sender: &Sender, rows: u64) -> Result<Vec<Held>> {
+fn stalled(sender: &mut Sender, rows: u64) -> Result<Vec<Held>> {
     let mut table = Table::new(sender, rows.min(200_000), 4)?;
     let mut held = Vec::new();
-    for pages in [1, 4, 16, 64, 256] {
-        let account = table.tree.pin_account();
-        let all = table.tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
-        let pinned: Vec<PinnedPage> = all.on_account(account.clone()).take(pages).collect();
-        ensure!(pinned.len() == pages, "the table has fewer than {pages} pages");
-        // Everything is replaced, several times over.
-        for _ in 0..table.rows {
-            table.update(table.rows)?;
-        }
+    for clients in CLIENTS {
+        sender.connect(clients, SERVER_BUFFER_BYTES, usize::MAX)?;
+        let request = |at: usize| Ok(WorkRequest::send(at as u64, whole(&table.page_at(at)?)?));
+        let each = || (0..PAGES_EACH).map(request).collect::<Result<VecDeque<_>>>();
+        let requests = (0..clients).map(|_| each()).collect::<Result<Vec<_>>>()?;
+        let held_bytes = sender.stalled(requests, || {
+            // Everything is replaced, several times over.
+            for _ in 0..table.rows {
+                table.update(table.rows)?;
+            }
+            table.tree.reclaim();
+            Ok(table.tree.stats().held_by_pins_bytes)
+        })?;
+        ensure!(held_bytes > 0, "{clients} stopped clients held nothing back");
         table.tree.reclaim();
-        let bytes = account.held_bytes();
-        held.push(Held { pages, held_bytes: bytes, buffer_bytes: (pages * BUFFER_BYTES) as u64 });
-        drop(pinned);
-        ensure!(account.held_bytes() == 0, "released pins still hold memory");
+        ensure!(table.tree.stats().held_by_pins_bytes == 0, "what was sent is still held");
+        // Two pages a buffer, as the server packs them.
+        let buffers = clients * PAGES_EACH.div_ceil(SERVER_BUFFER_BYTES / PAGE_BYTES);
+        let buffer_bytes = (buffers * SERVER_BUFFER_BYTES) as u64;
+        held.push(Held { clients, pages: PAGES_EACH, held_bytes, buffer_bytes });
     }
     Ok(held)
 }
 
 fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
     figure.text = format!(
-        "A Bw-tree of {rows} records of {RECORD_BYTES} bytes in pages of 16 KiB, with chains of 1 to 16 or more deltas before a page is          consolidated. One thread updates random records and sends random pages; its processor time is that of consolidation and          transmission together. Page and deltas are sent as they lie; copy-out packs the merged rows."
+        "A Bw-tree of {rows} records of {RECORD_BYTES} bytes in pages of 16 KiB, with chains of 1 to 16 or more deltas before a page is \
+         consolidated. One thread updates random records and sends random pages; its processor time is that of consolidation and          \
+         transmission together. Page and deltas are sent as they lie; copy-out packs the merged rows. What arrives is compared \
+         with what was sent, outside of the timing."
     );
     let mut updates = Curves::new("million updates a second", "deltas before a page is consolidated", Scale::Log);
     for (colour, name) in ["updates", "updates of one page"].into_iter().enumerate() {
@@ -334,17 +410,17 @@ fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
     updates.marks(papers::marks("consolidate", "updates"));
     let mut work =
         Curves::new("CPU of the sender (µs a page sent)", "deltas before a page is consolidated", Scale::Log);
-    let list = UPDATES_PER_PAGE.into_iter().flat_map(|n| Way::ALL.into_iter().map(move |way| (way, n)));
-    for (colour, (way, n)) in list.enumerate() {
-        let name = series(way, n);
+    let list = MIXES.into_iter().flat_map(|mix| Way::ALL.into_iter().map(move |way| (way, mix)));
+    for (colour, (way, mix)) in list.enumerate() {
+        let name = series(way, mix);
         let points = figure.curve(&name);
         let points = points.iter().map(|p| (p.x, p.label("sender_work_ns_per_page") / 1e3)).collect();
         work.add(Curve::values(&name, colour, points));
     }
-    let mut stall = Curves::new("MiB", "pages whose transmission does not end", Scale::Log).logarithmic();
+    let mut stall = Curves::new("MiB", "clients that are stopped, with pages on their way", Scale::Log).logarithmic();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let of = |figure: &dyn Fn(&Held) -> u64| held.iter().map(|h| (h.pages as u64, mib(figure(h)))).collect();
-    stall.add(Curve::values("held back by the stalled client", 0, of(&|h| h.held_bytes)));
+    let of = |figure: &dyn Fn(&Held) -> u64| held.iter().map(|h| (h.clients as u64, mib(figure(h)))).collect();
+    stall.add(Curve::values("held back by stopped clients", 0, of(&|h| h.held_bytes)));
     stall.add(Curve::values("transmit buffers that copy-out would need", 1, of(&|h| h.buffer_bytes)));
     figure.charts.push((
         curves(&updates),
@@ -354,65 +430,11 @@ fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
         curves(&work),
         "Work of the sender's processor, updates, consolidation and sending together (§5.4).".into(),
     ));
-    figure
-        .charts
-        .push((curves(&stall), "What a client that stalls holds back while every page is replaced (§5.5).".into()));
-    claims(figure, held);
-}
-
-fn claims(figure: &mut Figure, held: &[Held]) {
-    let mut told = Vec::new();
-    let rate = |x| figure.point("updates", x).map(|p| p.label("consolidations_per_update"));
-    if let (Some(one), Some(four)) = (rate(1), rate(4)) {
-        let here = format!(
-            "{one:.3} consolidations an update at d = 1, {four:.3} at d = 4: {:.0} % of updates consolidate nothing",
-            (1.0 - four) * 100.0
-        );
-        told.push(("TC-C37", here, four < one && four < 0.3));
-    }
-    for (claim, name) in [("TC-C51", "updates"), ("TC-C41", "updates of one page")] {
-        if let Some(point) = figure.point(name, 4) {
-            let per_s = point.label("updates_per_s") / 1e6;
-            told.push((claim, format!("{name}: {per_s:.2} million a second on one processor at d = 4"), per_s > 1.0));
-        }
-    }
-    let pair =
-        |n: usize, x| Some((figure.point(&series(Way::Delta, n), x)?, figure.point(&series(Way::CopyOut, n), x)?));
-    if let Some((delta, copy)) = pair(1, 4) {
-        let ratio = delta.ratio(copy, Sample::bytes_per_s);
-        told.push((
-            "TC-C38",
-            format!("d = 4, an update a page: {} of copy-out's throughput", shown(ratio)),
-            ratio.is_some_and(|r| r.high > 1.0),
-        ));
-        let saved = 1.0 - delta.label("sender_work_ns_per_page") / copy.label("sender_work_ns_per_page");
-        told.push((
-            "TC-C39",
-            format!("d = 4: {:.0} % less work of the sender for a page, updates included", saved * 100.0),
-            saved > 0.0,
-        ));
-    }
-    if let Some((delta, copy)) = pair(1, 1) {
-        let (delta, copy) = (delta.label("sender_work_ns_per_page"), copy.label("sender_work_ns_per_page"));
-        let here = format!(
-            "an update for each page sent, d = 1: {:.1} µs a page as it lies, {:.1} µs copied out",
-            delta / 1e3,
-            copy / 1e3
-        );
-        told.push(("TC-C36", here, delta < copy));
-    }
-    if let Some(last) = held.last() {
-        let here = format!(
-            "{} pages: {:.2} MiB held back, {:.2} MiB of buffers",
-            last.pages,
-            last.held_bytes as f64 / 1048576.0,
-            last.buffer_bytes as f64 / 1048576.0
-        );
-        told.push(("TC-C43", here, last.held_bytes <= last.buffer_bytes));
-    }
-    for (claim, here, agrees) in told {
-        figure.compare(claim, papers::says(claim), here, agrees);
-    }
+    figure.charts.push((
+        curves(&stall),
+        "What stopped clients, to whom the same pages are under way, hold back while every page is replaced (§5.5)."
+            .into(),
+    ));
 }
 
 /// With its key a record of 128 bytes, as the papers' small ones.
@@ -424,6 +446,11 @@ const BUFFER_BYTES: usize = 24 << 10;
 const POOL_BUFFERS: usize = 32;
 /// Rows that surely lie in one page.
 const ONE_PAGE: u64 = 32;
-const UPDATES_PER_PAGE: [usize; 2] = [1, 4];
+const CLIENTS: [usize; 3] = [1, 4, 16];
+/// No more than a receiver has receives for: it takes them when it goes on.
+const PAGES_EACH: usize = 4;
+/// As long as the table server's, which packs two pages into one.
+const SERVER_BUFFER_BYTES: usize = 36 << 10;
+const CHECKED: u64 = 40;
 const SEGMENT_BYTES: usize = 16 << 20;
 const ARENA_BYTES: usize = 1 << 30;

@@ -3,7 +3,7 @@
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
-    figure::{Figure, Point, shown},
+    figure::{Figure, Point},
     papers,
     records::{Records, Ring},
     sender::{Next, Sample, Sender, Side, Until},
@@ -177,7 +177,7 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>) {
     for size in SIZES {
         charts(figure, size);
     }
-    claims(figure);
+    bar(figure);
 }
 
 /// The charts of one size of deltas.
@@ -201,40 +201,13 @@ fn charts(figure: &mut Figure, size: usize) {
     figure.charts.push((curves(&cpu), caption));
 }
 
-fn claims(figure: &mut Figure) {
-    let at = |name: &str, x| figure.point(name, x).cloned();
-    let mut told = Vec::new();
-    if let (Some(page), Some(scattered)) = (at("page and deltas 128 B", 4), at("scattered 128 B", 4)) {
-        let rate = page.ratio(&scattered, Sample::bytes_per_s);
-        let here = format!("with 4 deltas of 128 B: {} × scattered records", shown(rate));
-        told.push(("TC-C01", here, rate.is_some_and(|r| r.median > 1.2)));
-        let saved = page.ratio(&scattered, Sample::work_per_byte);
-        let here = format!("{} of the scattered gather's work of the sender for a byte", shown(saved));
-        told.push(("TC-C02", here, saved.is_some_and(|r| r.median < 0.5)));
-    }
-    let bar = at("page and deltas 128 B", 8).zip(at("scattered, copied out 128 B", 8)).map(|(page, copied)| {
+fn bar(figure: &mut Figure) {
+    let at = |name: &str| figure.point(name, 8).cloned();
+    let bar = at("page and deltas 128 B").zip(at("scattered, copied out 128 B")).map(|(page, copied)| {
         let work = copied.ratio(&page, Sample::work_per_byte);
         Bar::at_least("sender's work: scattered rows copied out over a page with 8 deltas", 2.0, work)
     });
-    for size in SIZES {
-        let curve = figure.curve(&format!("page and deltas {size} B"));
-        let rates: Vec<f64> = curve.iter().map(|p| p.bytes_per_s / p.limit_bytes_per_s).collect();
-        let (low, high) = rates.iter().fold((f64::INFINITY, 0.0f64), |(l, h), r| (r.min(l), r.max(h)));
-        told.push((
-            "TC-C32",
-            format!("deltas of {size} B: {low:.2} to {high:.2} of the limit for copies"),
-            low > 0.6 * high,
-        ));
-    }
-    let share = |x| at("page and deltas 128 B", x).map(|p| p.sender_work_ns_per_byte * p.bytes_per_s / 1e7);
-    if let (Some(few), Some(many)) = (share(1), share(32)) {
-        let here = format!("the sender works {few:.1} % of the time with one delta of 128 B, {many:.1} % with 32");
-        told.push(("TC-C33", here, many < 15.0 && few < many));
-    }
     figure.bars.extend(bar);
-    for (claim, here, agrees) in told {
-        figure.compare(claim, papers::says(claim), here, agrees);
-    }
 }
 
 const PAGE_BYTES: usize = 16 << 10;

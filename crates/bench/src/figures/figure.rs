@@ -2,6 +2,7 @@
 
 use super::sender::Sample;
 use crate::measure::{Bar, Ratio, Spread};
+use overside_evidence::{Judgement, Says};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -14,6 +15,9 @@ pub struct Figure {
     pub provider: String,
     /// What was measured.
     pub points: Vec<Point>,
+    /// What was recorded beside points: values of each round, or counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub measured: Vec<Recorded>,
     /// What else a figure tells, by name.
     #[serde(flatten)]
     pub more: Map<String, Value>,
@@ -70,8 +74,32 @@ pub struct Point {
     /// The spread behind the medians.
     pub spread: PointSpread,
     /// The rounds, for comparing in pairs.
-    #[serde(skip)]
+    #[serde(serialize_with = "columns")]
     pub rounds: Vec<Sample>,
+}
+
+/// A place on a curve that is no transmission. Rules read it as they read points.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recorded {
+    /// Which curve.
+    pub series: String,
+    /// Where on it.
+    pub x: u64,
+    /// Rows of the table, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// What every round came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
+    /// What was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<f64>,
+}
+
+/// One value a round.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rounds {
+    value: Vec<f64>,
 }
 
 /// Spreads of a point.
@@ -85,17 +113,14 @@ pub struct PointSpread {
     pub both_work_ns_per_byte: Spread,
 }
 
-/// A claim of a paper beside what this run shows.
+/// A claim of a paper beside what this run says of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The claim's id.
-    pub claim: String,
     /// What the paper says.
-    pub paper: String,
-    /// What was measured.
-    pub here: String,
-    /// Whether they agree.
-    pub agrees: bool,
+    pub paper: &'static str,
+    /// What this run says, half by half.
+    #[serde(flatten)]
+    pub judgement: Judgement,
 }
 
 impl Figure {
@@ -105,6 +130,7 @@ impl Figure {
             figure,
             provider: provider.to_owned(),
             points: Vec::new(),
+            measured: Vec::new(),
             more: Map::new(),
             claims: Vec::new(),
             bars: Vec::new(),
@@ -132,9 +158,27 @@ impl Figure {
         self.curve(series).into_iter().max_by(|a, b| figure(a).total_cmp(&figure(b)))
     }
 
-    /// Puts a claim beside what was measured.
-    pub fn compare(&mut self, claim: &str, paper: &str, here: String, agrees: bool) {
-        self.claims.push(Comparison { claim: claim.to_owned(), paper: paper.to_owned(), here, agrees });
+    /// Records what every round came to at a place.
+    pub fn record(&mut self, series: impl Into<String>, x: u64, value: Vec<f64>) {
+        let rounds = Some(Rounds { value });
+        self.measured.push(Recorded { series: series.into(), x, rows: None, rounds, exact: None });
+    }
+
+    /// Records what was counted at a place, of a table of so many rows if there are several.
+    pub fn count(&mut self, series: &str, x: u64, rows: Option<u64>, exact: f64) {
+        self.measured.push(Recorded { series: series.to_owned(), x, rows, rounds: None, exact: Some(exact) });
+    }
+
+    /// Puts every claim that asks this figure beside what was measured.
+    ///
+    /// # Errors
+    /// A place has no round at all.
+    pub fn judge(&mut self) -> anyhow::Result<()> {
+        let judged = overside_evidence::judge(&serde_json::to_value(&*self)?).map_err(anyhow::Error::msg)?;
+        let compare =
+            |judgement: Judgement| Comparison { paper: overside_evidence::states(judgement.claim), judgement };
+        self.claims = judged.into_iter().map(compare).collect();
+        Ok(())
     }
 }
 
@@ -183,6 +227,32 @@ impl Point {
     }
 }
 
+impl Comparison {
+    /// For a page: its class.
+    pub fn class(&self) -> &'static str {
+        match self.judgement.verdict {
+            Says::Agrees => "good",
+            Says::CannotTell => "open",
+            Says::Differs => "bad",
+        }
+    }
+}
+
+/// Rounds by column, as rules read them.
+fn columns<S: serde::Serializer>(rounds: &[Sample], to: S) -> Result<S::Ok, S::Error> {
+    type Column = (&'static str, fn(&Sample) -> u64);
+    let all: [Column; 7] = [
+        ("bytes", |s| s.bytes),
+        ("requests", |s| s.requests),
+        ("wall_ns", |s| s.wall_ns),
+        ("sender_ns", |s| s.sender_ns),
+        ("sender_poll_ns", |s| s.sender_poll_ns),
+        ("receiver_ns", |s| s.receiver_ns),
+        ("receiver_poll_ns", |s| s.receiver_poll_ns),
+    ];
+    to.collect_map(all.map(|(name, of)| (name, rounds.iter().map(of).collect::<Vec<_>>())))
+}
+
 /// A ratio as people read it.
 pub fn shown(ratio: Option<Ratio>) -> String {
     ratio.map_or("–".to_owned(), |r| format!("{:.2} [{:.2}, {:.2}]", r.median, r.low, r.high))
@@ -203,5 +273,20 @@ mod tests {
         assert_eq!((ratio.low, ratio.high), (2.0, 2.0));
         let json = serde_json::to_value(slow.with("clients", 15)).unwrap();
         assert_eq!((json["clients"].as_u64(), json["x"].as_u64()), (Some(15), Some(1)));
+        assert_eq!(json["rounds"]["bytes"], serde_json::json!([10, 30, 20]));
+    }
+
+    #[test]
+    fn every_claim_of_a_figure_has_a_verdict() {
+        let mut figure = Figure::new("delta", "shm", "");
+        figure.judge().unwrap();
+        let of_delta = overside_evidence::rules().filter(|rule| rule.figure == "delta").count();
+        assert_eq!(figure.claims.len(), of_delta);
+        let json = serde_json::to_value(&figure).unwrap();
+        for claim in json["claims"].as_array().unwrap() {
+            assert_eq!(claim["verdict"], "cannot tell", "{claim}");
+            assert!(claim["parts"][0]["lacks"].as_str().is_some_and(|lacks| lacks.contains("lacks the series")));
+            assert!(claim["paper"].as_str().is_some_and(|paper| !paper.is_empty()), "{claim}");
+        }
     }
 }

@@ -24,7 +24,7 @@ mod text;
 mod transmit;
 mod verbs;
 
-pub use figure::{Comparison, Figure, Point, PointSpread};
+pub use figure::{Comparison, Figure, Point, PointSpread, Recorded};
 pub use regret::{PricesApart, prices_apart};
 pub use sender::Sample;
 
@@ -78,8 +78,7 @@ pub struct Figures {
 }
 
 /// What [`Options::figure`] may be, besides `all`.
-pub const NAMES: [&str; 9] =
-    ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages", "sockets"];
+pub use overside_evidence::FIGURES as NAMES;
 
 /// Measures, prints what was found, writes the page.
 ///
@@ -125,7 +124,7 @@ pub fn run(options: &Options) -> Result<Figures> {
         only,
         seed: options.seed,
     };
-    let figures = names.iter().map(|name| measure(name, &setting)).collect::<Result<Vec<_>>>()?;
+    let figures = names.iter().map(|name| judged(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
     let written = report::write(&report, &page::html(&figures, options));
     drop(progress);
@@ -141,6 +140,12 @@ pub fn run(options: &Options) -> Result<Figures> {
         writeln!(out, "The report is {}: open it in a browser.", report.display())?;
     }
     Ok(figures)
+}
+
+fn judged(name: &str, setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure = measure(name, setting)?;
+    figure.judge()?;
+    Ok(figure)
 }
 
 fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {

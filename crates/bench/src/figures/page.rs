@@ -109,12 +109,15 @@ fn bars(bars: &[Bar]) -> String {
 
 fn claims(claims: &[Comparison]) -> String {
     let row = |claim: &Comparison| {
-        let (class, word) = if claim.agrees { ("good", "agrees") } else { ("bad", "differs") };
+        let judgement = &claim.judgement;
+        let parts: Vec<String> = judgement.parts.iter().map(|part| escape(&part.to_string())).collect();
         format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{word}</td></tr>",
-            escape(&claim.claim),
-            escape(&claim.paper),
-            escape(&claim.here)
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}</td></tr>",
+            judgement.claim,
+            escape(claim.paper),
+            parts.join("<br>"),
+            claim.class(),
+            judgement.verdict.text()
         )
     };
     let rows: String = claims.iter().map(row).collect();

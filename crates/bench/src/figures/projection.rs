@@ -3,8 +3,7 @@
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
-    figure::{Figure, Point, shown},
-    papers,
+    figure::{Figure, Point},
     records::Copying,
     sender::{Next, Post, Sample, Sender, Side, Until},
 };
@@ -16,7 +15,7 @@ use anyhow::{Result, ensure};
 use overside::{
     memory::{Buffer, Pool, View},
     planner::{Planner, Terms},
-    shape::{Run, Shape},
+    shape::{Kind, Run, Shape},
     transfer::{DeclaredSend, Region},
     verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
@@ -67,11 +66,13 @@ struct SgeList {
     runs: Vec<Run>,
     next: usize,
     ready: VecDeque<WorkRequest>,
+    /// Gather entries of all requests that were made.
+    entries: usize,
 }
 
 impl SgeList {
     fn new(query: &Query) -> SgeList {
-        SgeList { query: query.clone(), runs: query.runs(), next: 0, ready: VecDeque::new() }
+        SgeList { query: query.clone(), runs: query.runs(), next: 0, ready: VecDeque::new(), entries: 0 }
     }
 
     fn prepare(&mut self, rows: usize) -> Result<()> {
@@ -81,6 +82,7 @@ impl SgeList {
             self.next = (self.next + 1) % self.query.rows;
             row.clear();
             row.extend(self.runs.iter().map(|run| Run::new(at + run.at, run.len)));
+            self.entries += row.len();
             let view = View::of(&self.query.memory, &Shape::list(&row)?)?;
             self.ready.push_back(WorkRequest::send(0, view).unsignalled());
         }
@@ -224,6 +226,9 @@ fn one(setting: &Setting<'_>, sender: &mut Sender, figure: &mut Figure, query: &
     let answers = [packed, listed, sender.post(&mut first, true)?.1[0]];
     let same = answers.iter().all(|answer| (answer.messages, answer.digest) == (head.rows as u64, answers[0].digest));
     ensure!(same, "pattern {}: two ways of sending delivered different rows", name(query.pattern));
+    // Counted from the list that was sent above and the region that will be (DR-C10).
+    figure.count("gather entries a row", query.pattern, None, list.entries as f64 / head.rows as f64);
+    figure.count("regions", query.pattern, None, regions(&declared.shape) as f64);
     let mut list = SgeList::new(query);
     let mut copying = Copying::new(BUNDLE_BYTES)?;
     let mut limits = Vec::new();
@@ -283,15 +288,15 @@ fn tell(figure: &mut Figure, rows: usize) {
             .into(),
     ));
     figure.charts.push((curves(&cpu), "Processor time of both ends for a byte.".into()));
-    let pattern = 0b1011;
-    let at = |series: &str| figure.point(series, pattern).cloned();
-    let (Some(list), Some(copy), Some(declared)) = (at(SERIES[0]), at(SERIES[1]), at(SERIES[2])) else { return };
-    let lists = copy.ratio(&list, Sample::bytes_per_s);
-    let here = format!("columns A, B and D: copy-out {} × the lists' throughput", shown(lists));
-    figure.compare("DR-C19", papers::says("DR-C19"), here, lists.is_some_and(|r| r.median > 4.0));
-    let less = list.ratio(&declared, Sample::both_per_byte);
-    let here = format!("columns A, B and D: {} entries against one region, and {} × the CPU", 2 * rows, shown(less));
-    figure.compare("DR-C10", papers::says("DR-C10"), here, less.is_some_and(|r| r.median > 1.0));
+}
+
+/// How many regions a description is made of.
+fn regions(shape: &Shape) -> usize {
+    match shape.kind() {
+        Kind::List(runs) => runs.len(),
+        Kind::Set { regions, .. } => regions.len(),
+        _ => 1,
+    }
 }
 
 /// `A`, `AB`, `ABD`.

@@ -9,7 +9,7 @@ use crate::{
     process::{Process, write_words},
     progress::{MEASURING, Progress},
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use overside::{
     Prices,
     calibrate::Effort,
@@ -22,6 +22,7 @@ use overside::{
         WorkCompletion, WorkRequest,
     },
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{collections::VecDeque, os::unix::net::UnixStream, sync::Arc, time::Duration};
 
 /// What comes next on a connection.
@@ -271,6 +272,38 @@ impl Sender {
         self.end(begun, sent, &mut |done| side.completed(done))
     }
 
+    /// Posts `requests`, one list a destination, to receivers that are stopped; what `meanwhile` finds; then lets them go on
+    /// until all of it has completed.
+    ///
+    /// # Errors
+    /// A request was refused, completed though its receiver was stopped, or did not when it went on.
+    pub fn stalled<T>(
+        &mut self,
+        requests: Vec<VecDeque<WorkRequest>>,
+        meanwhile: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let stopped = Stopped::all(self.receivers[..requests.len()].iter().map(|(_, process)| process.pid()))?;
+        let mut done = Vec::new();
+        for (pair, mut batch) in self.pairs.iter().zip(requests) {
+            let wanted = batch.len();
+            self.endpoint.queue().post(*pair, &mut batch)?;
+            self.endpoint.queue().poll(&mut done);
+            let under_way = self.endpoint.queue().sends_in_flight(*pair);
+            ensure!(batch.is_empty() && done.is_empty() && under_way == wanted, "a stopped receiver took a message");
+        }
+        let found = meanwhile()?;
+        self.endpoint.queue().poll(&mut done);
+        ensure!(done.is_empty(), "a stopped receiver took a message");
+        drop(stopped);
+        let end = now_ns() + PATIENCE.as_nanos() as u64;
+        while self.pairs.iter().any(|pair| self.endpoint.queue().sends_in_flight(*pair) > 0) {
+            ensure!(now_ns() < end, "a receiver that went on takes nothing");
+            self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
+            settle(&mut done, &mut drop)?;
+        }
+        Ok(found)
+    }
+
     /// One stretch of what posts by itself: all of it.
     ///
     /// # Errors
@@ -434,6 +467,43 @@ struct Begun {
 fn crowded_ns(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Processes that the kernel does not run, until this is dropped.
+struct Stopped(Vec<Pid>);
+
+impl Stopped {
+    fn all(ids: impl Iterator<Item = u32>) -> Result<Stopped> {
+        let mut stopped = Stopped(Vec::new());
+        for id in ids {
+            let pid = Pid::from_raw(id as i32).context("a process without a number")?;
+            kill_process(pid, Signal::STOP).context("a receiver cannot be stopped")?;
+            stopped.0.push(pid);
+        }
+        // The signal is taken when a process comes back from the kernel.
+        for pid in &stopped.0 {
+            let end = now_ns() + PATIENCE.as_nanos() as u64;
+            while !is_stopped(*pid) {
+                ensure!(now_ns() < end, "a receiver does not stop");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // Who has died meanwhile is missed at the next look.
+            let _ = kill_process(*pid, Signal::CONT);
+        }
+    }
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn settle(done: &mut Vec<WorkCompletion>, completed: &mut dyn FnMut(WorkCompletion)) -> Result<()> {

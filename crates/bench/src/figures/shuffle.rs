@@ -3,7 +3,7 @@
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
-    figure::{Figure, Point, shown},
+    figure::{Figure, Point},
     papers,
     records::Copying,
     sender::{Next, Post, Sample, Sender, Side, Until},
@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 use overside::{
     memory::{Buffer, Pool, View},
     planner::{Goal, Planner, Terms},
-    shape::{Bitmap, Column, Order, Run, Shape},
+    shape::{Bitmap, Column, Kind, Order, Run, Shape},
     transfer::{Balance, DeclaredSend, Destination, Region, SharedSend, SharedTerms},
     verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
@@ -60,17 +60,22 @@ impl Table {
     }
 }
 
-/// A request a row, a gather entry a column, made before any time is taken (DR-M43).
+/// A request a row, a gather entry a column, made before any time is taken (DR-M43) or while it is (DR-C12).
 struct SgeList<'a> {
     table: &'a Table,
     next: usize,
     ready: Vec<VecDeque<WorkRequest>>,
     shapes: Vec<Run>,
+    /// Rows whose requests are made when they are sent.
+    undescribed: usize,
+    /// Gather entries of all requests that were made.
+    entries: usize,
 }
 
 impl SgeList<'_> {
     fn new(table: &Table, destinations: usize) -> SgeList<'_> {
-        SgeList { table, next: 0, ready: vec_of(destinations, VecDeque::new), shapes: Vec::new() }
+        let ready = vec_of(destinations, VecDeque::new);
+        SgeList { table, next: 0, ready, shapes: Vec::new(), undescribed: 0, entries: 0 }
     }
 
     /// Makes the requests of the next `rows` rows, from the first again after the last.
@@ -82,6 +87,7 @@ impl SgeList<'_> {
             let run =
                 |column: usize| Run::new((column * self.table.pitch + row * VALUE_BYTES) as u64, VALUE_BYTES as u64);
             self.shapes.extend((0..COLUMNS).map(run));
+            self.entries += self.shapes.len();
             let view = View::of(&self.table.memory, &Shape::list(&self.shapes)?)?;
             self.ready[usize::from(self.table.to[row])].push_back(WorkRequest::send(0, view).unsignalled());
         }
@@ -91,6 +97,11 @@ impl SgeList<'_> {
 
 impl Side for SgeList<'_> {
     fn next(&mut self, to: usize) -> Result<Next> {
+        while self.ready[to].is_empty() && self.undescribed > 0 {
+            let rows = self.undescribed.min(DESCRIBED_ROWS);
+            self.undescribed -= rows;
+            self.prepare(rows)?;
+        }
         Ok(self.ready[to].pop_front().map_or(Next::Done, Next::Request))
     }
 
@@ -220,6 +231,8 @@ fn scatter(
 struct Separate<'a> {
     table: &'a Table,
     shapes: &'a [Arc<Shape>],
+    /// Bitmaps and shapes are made each time, before their sends.
+    describes: bool,
     planner: &'a Planner,
     pool: Pool,
     sends: Vec<DeclaredSend>,
@@ -228,7 +241,9 @@ struct Separate<'a> {
 impl Post for Separate<'_> {
     fn begin(&mut self, _pairs: &[QueuePair]) -> Result<()> {
         self.sends.clear();
-        for shape in self.shapes {
+        let made = (0..self.shapes.len()).filter(|_| self.describes).map(|to| self.table.shape(to));
+        let made = made.collect::<Result<Vec<_>>>()?;
+        for shape in if self.describes { &made } else { self.shapes } {
             let region = Region::new(&self.table.memory, shape)?;
             let plan = self.planner.plan(shape, &terms())?;
             let send = DeclaredSend::new(0, region, Some(&plan), self.planner.capabilities(), BUNDLE_BYTES as u64)?;
@@ -316,9 +331,18 @@ fn one(
 ) -> Result<()> {
     let shapes = (0..destinations).map(|to| table.shape(to)).collect::<Result<Vec<_>>>()?;
     let planner = Planner::new(sender.capabilities.clone(), sender.profile.clone());
-    let mut separate = Separate { table, shapes: &shapes, planner: &planner, pool: pool.clone(), sends: Vec::new() };
+    let separate = |describes| Separate {
+        table,
+        shapes: &shapes,
+        describes,
+        planner: &planner,
+        pool: pool.clone(),
+        sends: Vec::new(),
+    };
+    let (mut described, mut separate) = (separate(true), separate(false));
     let mut shared = Shared { table, shapes: &shapes, planner: &planner, pool: pool.clone(), send: None };
-    check(sender, table, destinations, pool, &mut separate, &mut shared)?;
+    check(sender, table, destinations, pool, [&mut separate, &mut described], &mut shared)?;
+    counts(figure, table, &shapes)?;
     let mut copying = Copying::new(BUNDLE_BYTES)?;
     let mut limits = Vec::new();
     // A pass over a small table is short: several in one stretch, so that beginning and ending it does not count, and as
@@ -331,15 +355,26 @@ fn one(
         }
         Ok(all)
     };
-    let samples = alternate(SERIES.len() + 1, setting.rounds(), |side, _| -> Result<Sample> {
+    // Describing is compared for the paper's two destinations alone.
+    let series = if destinations == DESTINATIONS[0] { &SERIES[..] } else { &SERIES[..SERIES.len() - 2] };
+    let samples = alternate(series.len() + 1, setting.rounds(), |side, _| -> Result<Sample> {
         match side {
-            0 => {
+            side if side == series.len() => {
+                limits.push(copying.limit(&table.memory, setting.slice_ns() / 2));
+                Ok(Sample::default())
+            }
+            0 | 4 => {
                 // Receive buffers as long as these messages, or few of them would be under way at once.
                 sender.connect(destinations, ROW_BYTES, usize::MAX)?;
                 let mut list = SgeList::new(table, destinations);
                 list.prepare(WARM_UP_ROWS)?;
                 sender.run(&mut list, Until::Done, false)?;
-                list.prepare(PREPARED_ROWS.min(table.rows))?;
+                let rows = PREPARED_ROWS.min(table.rows);
+                if side == 0 {
+                    list.prepare(rows)?
+                } else {
+                    list.undescribed = rows
+                }
                 let sample = sender.run(&mut list, Until::Done, false)?.0;
                 sender.connect(destinations, BUNDLE_BYTES, pool.capacity())?;
                 Ok(sample)
@@ -349,15 +384,12 @@ fn one(
             }),
             2 => passes(sender, &mut |sender| Ok(sender.post_times(&mut separate, times, false)?.0)),
             3 => passes(sender, &mut |sender| Ok(sender.post_times(&mut shared, times, false)?.0)),
-            _ => {
-                limits.push(copying.limit(&table.memory, setting.slice_ns() / 2));
-                Ok(Sample::default())
-            }
+            _ => passes(sender, &mut |sender| Ok(sender.post_times(&mut described, times, false)?.0)),
         }
     })?;
     let plan = planner.plan(&shapes[0], &terms())?.to_string();
     let together = shared.send.as_ref().and_then(|send| send.plans().next().flatten()).map(ToString::to_string);
-    for (series, rounds) in SERIES.into_iter().zip(samples) {
+    for (series, rounds) in series.iter().copied().zip(samples) {
         let point = Point::of(series, destinations as u64, rounds, &limits).with("rows", table.rows);
         figure.points.push(match (series, &together) {
             ("declared", _) => point.with("plan", plan.clone()),
@@ -374,7 +406,7 @@ fn check(
     table: &Table,
     destinations: usize,
     pool: &Pool,
-    separate: &mut Separate<'_>,
+    separate: [&mut Separate<'_>; 2],
     shared: &mut Shared<'_>,
 ) -> Result<()> {
     let mut parts = Vec::new();
@@ -386,7 +418,9 @@ fn check(
     }
     sender.connect(destinations, BUNDLE_BYTES, pool.capacity())?;
     let whole = sender.run(&mut CopyOut::new(table, pool, destinations, 1), Until::Done, true)?.1;
-    parts.push(("declared", sender.post(separate, true)?.1));
+    for (series, separate) in ["declared", "declared, described"].into_iter().zip(separate) {
+        parts.push((series, sender.post(separate, true)?.1));
+    }
     parts.push(("shared-send", sender.post(shared, true)?.1));
     let rows: u64 = whole.iter().map(|answer| answer.messages).sum();
     ensure!(rows == table.rows as u64, "copy-out delivered {rows} of {} rows", table.rows);
@@ -403,19 +437,40 @@ fn check(
     Ok(())
 }
 
+/// What each way describes a table by, counted from lists and regions as they are sent (DR-C11).
+fn counts(figure: &mut Figure, table: &Table, shapes: &[Arc<Shape>]) -> Result<()> {
+    let mut list = SgeList::new(table, shapes.len());
+    // Requests of a whole large table would take more memory than the table.
+    let rows = table.rows.min(CHECKED_LIST_ROWS);
+    list.prepare(rows)?;
+    let entries = list.entries as f64 * table.rows as f64 / rows as f64;
+    let columns = |shape: &Arc<Shape>| match shape.kind() {
+        Kind::Bitmapped { columns, .. } => columns.len(),
+        Kind::List(runs) => runs.len(),
+        _ => 1,
+    };
+    let (x, rows) = (shapes.len() as u64, Some(table.rows as u64));
+    figure.count("gather entries", x, rows, entries);
+    figure.count("regions", x, rows, shapes.iter().map(columns).sum::<usize>() as f64);
+    figure.count("bytes of entries", x, rows, entries * ENTRY_BYTES);
+    let described: u64 = shapes.iter().map(|shape| shape.description_bytes()).sum();
+    figure.count("bytes of regions", x, rows, described as f64);
+    Ok(())
+}
+
 fn tell(figure: &mut Figure, sizes: &[usize]) {
     figure.text = format!(
         "Five columns of 4 bytes; a hash sends each row to one of 2, 8 or 32 receivers, a process each. <i>sge-list</i> posts a \
          request a row with an entry a column, all made before time is taken; <i>copy-out</i> packs rows in one pass by a typed \
          loop without calls, {} KiB a request; <i>declared</i> posts a bitmapped region for each destination; <i>shared-send</i> \
-         all of them in one post. Every receiver got the same rows with the same borders from each, checked outside of the \
+         all of them in one post. Those that are <i>described</i> make their lists, or bitmaps and regions, while time is taken. Every receiver got the same rows with the same borders from each, checked outside of the \
          timing. The limit copies the table in pieces of a request.",
         BUNDLE_BYTES >> 10
     );
     for rows in sizes {
         let mut rate = Curves::new("throughput (GB/s)", "destinations", Scale::Log).logarithmic();
         let mut cpu = Curves::new("CPU of both ends (ns per byte)", "destinations", Scale::Log).logarithmic();
-        for (colour, series) in SERIES.into_iter().enumerate() {
+        for (colour, series) in SERIES.into_iter().enumerate().take(SERIES.len() - 2) {
             let points = || of_rows(figure, series, *rows);
             rate.add(Curve::of(series, colour, points(), |p| p.spread.bytes_per_s, 1e-9));
             cpu.add(Curve::of(series, colour, points(), |p| p.spread.both_cpu_ns_per_byte, 1.0));
@@ -435,7 +490,6 @@ fn tell(figure: &mut Figure, sizes: &[usize]) {
             .push((curves(&cpu), format!("Processor time of all processes for a byte, {} Ki rows.", rows >> 10)));
     }
     bars(figure, sizes);
-    claims(figure, sizes);
 }
 
 fn of_rows<'a>(figure: &'a Figure, series: &str, rows: usize) -> Vec<&'a Point> {
@@ -467,46 +521,6 @@ fn bars(figure: &mut Figure, sizes: &[usize]) {
     figure.bars = bars;
 }
 
-fn claims(figure: &mut Figure, sizes: &[usize]) {
-    let mut told = Vec::new();
-    let gbit = |p: &Point| p.bytes_per_s * 8e-9;
-    let busy = |p: &Point| p.sender_cpu_ns_per_byte * p.bytes_per_s * 1e-7;
-    let small = sizes[0];
-    if let (Some(list), Some(copy)) = (at(figure, "sge-list", small, 2), at(figure, "copy-out", small, 2)) {
-        let here = format!("{:.1} Gb/s with {:.0} % of the sender's processor", gbit(&list), busy(&list));
-        told.push(("DR-C17", here, gbit(&list) * 4.0 < gbit(&copy)));
-        let ratio = copy.ratio(&list, Sample::bytes_per_s);
-        let here = format!(
-            "{:.1} Gb/s with {:.0} % of the sender's processor: {} × the lists",
-            gbit(&copy),
-            busy(&copy),
-            shown(ratio)
-        );
-        told.push(("DR-C20", here, ratio.is_some_and(|r| r.median > 4.0)));
-    }
-    let here = format!("{} gather entries against {} columns under 2 bitmaps", small * COLUMNS, 2 * COLUMNS);
-    told.push(("DR-C11", here, true));
-    let ratios: Vec<_> = sizes.iter().filter_map(|rows| saved(figure, "sge-list", "declared", *rows, 2)).collect();
-    if let (Some(first), Some(last)) = (ratios.first(), ratios.last()) {
-        let here = format!(
-            "declared takes {:.1} × less CPU than lists at {} Ki rows, {:.1} × at {} Ki",
-            first.median,
-            small >> 10,
-            last.median,
-            sizes[sizes.len() - 1] >> 10
-        );
-        told.push(("DR-C18", here, last.median > first.median / 2.0));
-        told.push((
-            "DR-C12",
-            format!("lists cost {} × the CPU of declared regions", shown(Some(*first))),
-            first.median > 1.0,
-        ));
-    }
-    for (claim, here, agrees) in told {
-        figure.compare(claim, papers::says(claim), here, agrees);
-    }
-}
-
 /// Transmit buffers: so many a destination that one wake-up serves a dozen.
 fn buffers(destinations: usize) -> usize {
     (24 * destinations).clamp(32, 192)
@@ -523,7 +537,8 @@ fn mixed(row: u64) -> u128 {
     u128::from(z ^ (z >> 31))
 }
 
-const SERIES: [&str; 4] = ["sge-list", "copy-out", "declared", "shared-send"];
+const SERIES: [&str; 6] =
+    ["sge-list", "copy-out", "declared", "shared-send", "sge-list, described", "declared, described"];
 const DESTINATIONS: [usize; 3] = [2, 8, 32];
 const COLUMNS: usize = 5;
 const VALUE_BYTES: usize = 4;
@@ -538,6 +553,10 @@ const WARM_UP_ROWS: usize = 2048;
 const PREPARED_ROWS: usize = 32 << 10;
 /// Tables up to here are sent as SGE lists from end to end once, to be checked.
 const CHECKED_LIST_ROWS: usize = 64 << 10;
+/// Rows of which requests are made at once while time is taken: as many as are posted together to two destinations.
+const DESCRIBED_ROWS: usize = 32;
+/// Of a gather entry in a request: address, length, key.
+const ENTRY_BYTES: f64 = 16.0;
 
 #[cfg(test)]
 mod tests {

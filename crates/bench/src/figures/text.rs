@@ -26,8 +26,9 @@ fn write(figure: &Figure, out: &mut String) -> std::fmt::Result {
         writeln!(out, "bar: {} ≥ {}: {} {}", bar.name, bar.wanted, shown(bar.ratio), bar.verdict.text())?;
     }
     for claim in &figure.claims {
-        let verdict = if claim.agrees { "agrees" } else { "DIFFERS" };
-        writeln!(out, "{} {verdict}: the paper: {}; here: {}", claim.claim, claim.paper, claim.here)?;
+        let judgement = &claim.judgement;
+        let (id, verdict) = (judgement.claim, judgement.verdict.text());
+        writeln!(out, "{id} {verdict}: the paper: {}; here: {}", claim.paper, judgement.here())?;
     }
     for (name, value) in figure.more.iter().filter(|(_, value)| value.is_number() || value.is_string()) {
         writeln!(out, "{name}: {value}")?;

@@ -4,7 +4,6 @@ use super::{
     Setting,
     charts::{Curve, Curves, curves},
     figure::{Figure, Point},
-    papers,
     receiver::Command,
     records::{Records, Ring},
     sender::{Next, Sample, Sender, Side, Until},
@@ -170,27 +169,6 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, sizes: &[usize]) {
             .charts
             .push((curves(&chart), format!("Transmission rate of {size} B records over gather length{which}.")));
     }
-    claims(figure);
-}
-
-fn claims(figure: &mut Figure) {
-    let peak = |name: &str| figure.peak(name, |p| p.bytes_per_s).map_or(0.0, |p| p.bytes_per_s / 1e9);
-    let (send, write, read) = (peak("SEND 100 B"), peak("WRITE 100 B"), peak("READ 100 B"));
-    let one = figure.point("SEND 100 B", 1).map_or(0.0, |p| p.bytes_per_s / 1e9);
-    let here = format!(
-        "100 B: SEND {one:.2} GB/s alone and {send:.2} at its best list, WRITE {write:.2}, READ {read:.2} (one at a time)"
-    );
-    figure.compare("TH-C01", papers::says("TH-C01"), here, send > one);
-    let small = figure.curve("SEND 100 B");
-    let larger = small.iter().filter_map(|p| Some(figure.point("SEND 1000 B", p.x)?.bytes_per_s / p.bytes_per_s));
-    let ratios: Vec<f64> = larger.collect();
-    let higher = ratios.iter().filter(|ratio| **ratio > 1.0).count();
-    let here = format!("SEND of 1000 B is faster than of 100 B at {higher} of {} list lengths", ratios.len());
-    figure.compare("TH-C02", papers::says("TH-C02"), here, higher * 10 >= ratios.len() * 9);
-    let here = format!(
-        "a READ names one range by its type; 100 B at a time: {read:.2} GB/s, against {send:.2} for gathered SENDs"
-    );
-    figure.compare("TH-C03", papers::says("TH-C03"), here, read < send);
 }
 
 fn name(opcode: Opcode) -> &'static str {

@@ -10,8 +10,7 @@ mod verbs;
 
 use super::{
     Over, Setting,
-    figure::{Figure, Table, shown},
-    papers,
+    figure::{Figure, Table},
 };
 use crate::measure::{Bar, Ratio, Spread, alternate};
 use anyhow::{Context, Result, ensure};
@@ -50,9 +49,9 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     }
     let swept = |transport: &&str| setting.wants(&side_name(transport, Way::FramedInline));
     let swept: Vec<&str> = transports.iter().copied().filter(swept).collect();
-    let sizes = sweep::measure(setting, &swept, &mut figure)?;
+    sweep::measure(setting, &swept, &mut figure)?;
     bars(&mut figure, &measured);
-    claims(&mut figure, &measured, &sizes);
+    record(&mut figure, &measured);
     figure.more.insert("placements".into(), measured.iter().map(|(place, sides)| data(place, sides)).collect());
     for why in &absent {
         eprintln!("messages, not measured: {why}");
@@ -252,32 +251,11 @@ fn bars(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)]) {
     }
 }
 
-fn claims(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)], sizes: &[sweep::Gain]) {
-    let name = |way| side_name("shm", way);
-    let pairs = [
-        ("RS-C10", name(Way::Index), TCP, 4.5),
-        ("RS-C11", name(Way::Framed), &name(Way::Index)[..], 1.0),
-        ("RS-C12", name(Way::FramedInline), &name(Way::Framed)[..], 1.0),
-    ];
-    for (claim, ours, theirs, least) in pairs {
-        let Some(r) = ratio(measured, 0, &ours, theirs) else { continue };
-        let here = format!("{ours} over {theirs}: {} on two idle cores", shown(Some(r)));
-        figure.compare(claim, papers::says(claim), here, r.median >= least);
-    }
-    let gain = |from: usize, to: usize| {
-        let within = sizes.iter().filter(|gain| gain.transport == "shm" && (from..=to).contains(&gain.size));
-        Spread::of(&within.map(|gain| gain.ratio.median).collect::<Vec<_>>())
-    };
-    for (claim, from, to, agrees) in [
-        ("RS-C06", 0, 192, (|m| m >= 1.1) as fn(f64) -> bool),
-        ("RS-C07", 193, 432, |m| (1.0..1.1).contains(&m)),
-        ("RS-C08", 433, usize::MAX, |m| m < 1.05),
-    ] {
-        let spread = gain(from, to);
-        if spread.samples > 0 {
-            let here = format!("over shm, inline over not: {:.2} in the median of these sizes", spread.median);
-            figure.compare(claim, papers::says(claim), here, agrees(spread.median));
-        }
+/// What every round came to, as rules read it.
+fn record(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)]) {
+    let sides = measured.iter().flat_map(|(place, sides)| sides.iter().map(move |side| (place, side)));
+    for (place, side) in sides.filter(|(_, side)| !side.stretches.is_empty()) {
+        figure.record(format!("{}, {}", place.name, side.name), MESSAGE_BYTES as u64, side.per_s());
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     figures::{
         Setting,
         charts::{Curve, Curves, curves},
-        figure::{Figure, Table},
+        figure::{Figure, Table, shown},
     },
     measure::{Ratio, Spread, alternate},
     svg::Scale,
@@ -16,22 +16,15 @@ use crate::{
 use anyhow::Result;
 use serde_json::json;
 
-/// What riding in the request brings a message of a size.
-pub(super) struct Gain {
-    pub(super) transport: String,
-    pub(super) size: usize,
-    pub(super) ratio: Ratio,
-}
-
 /// One size: both ways, round trips a second.
 struct Place {
     size: usize,
     plain: Spread,
     inline: Spread,
+    gain: Option<Ratio>,
 }
 
-pub(super) fn measure(setting: &Setting<'_>, transports: &[&str], figure: &mut Figure) -> Result<Vec<Gain>> {
-    let mut gains = Vec::new();
+pub(super) fn measure(setting: &Setting<'_>, transports: &[&str], figure: &mut Figure) -> Result<()> {
     for transport in transports {
         let seats = PLACES[0].take()?;
         let (plain, inline_max) = provided(setting, &seats, transport, Way::Framed)?;
@@ -44,22 +37,20 @@ pub(super) fn measure(setting: &Setting<'_>, transports: &[&str], figure: &mut F
             let rounds = alternate(2, setting.rounds(), |side, _| sides[side].play(slice_ns(setting) / 2, *size))?;
             let rates: Vec<Vec<f64>> =
                 rounds.iter().map(|rounds| rounds.iter().map(|stretch| stretch.per_s()).collect()).collect();
-            places.push(Place { size: *size, plain: Spread::of(&rates[0]), inline: Spread::of(&rates[1]) });
-            if let Some(ratio) = Ratio::paired(&rates[1], &rates[0]) {
-                gains.push(Gain { transport: (*transport).to_owned(), size: *size, ratio });
+            let (plain, inline) = (Spread::of(&rates[0]), Spread::of(&rates[1]));
+            places.push(Place { size: *size, plain, inline, gain: Ratio::paired(&rates[1], &rates[0]) });
+            for (way, rates) in ["fetched", "inline"].into_iter().zip(rates) {
+                figure.record(format!("{transport}, {way}"), *size as u64, rates);
             }
         }
-        show(figure, transport, &places, &gains);
+        show(figure, transport, &places);
     }
-    Ok(gains)
+    Ok(())
 }
 
-fn show(figure: &mut Figure, transport: &str, places: &[Place], gains: &[Gain]) {
-    let gain = |size: usize| gains.iter().find(|gain| gain.size == size && gain.transport == transport);
+fn show(figure: &mut Figure, transport: &str, places: &[Place]) {
     let row = |place: &Place| {
-        let gain = gain(place.size).map_or("–".into(), |gain| {
-            format!("{:.2} [{:.2}, {:.2}]", gain.ratio.median, gain.ratio.low, gain.ratio.high)
-        });
+        let gain = shown(place.gain);
         let rate = |spread: &Spread| format!("{:.1}", spread.median / 1e3);
         vec![place.size.to_string(), rate(&place.plain), rate(&place.inline), gain]
     };
@@ -80,7 +71,7 @@ fn show(figure: &mut Figure, transport: &str, places: &[Place], gains: &[Gain]) 
     figure.charts.push((curves(&chart), caption));
     let data: Vec<_> = places
         .iter()
-        .map(|p| json!({"bytes": p.size, "fetched": p.plain.median, "inline": p.inline.median, "ratio": gain(p.size).map(|g| g.ratio)}))
+        .map(|p| json!({"bytes": p.size, "fetched": p.plain.median, "inline": p.inline.median, "ratio": p.gain}))
         .collect();
     figure.more.insert(format!("inline_{transport}"), data.into());
 }
