@@ -4,6 +4,7 @@
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
 //! - `cargo xtask lines` counts lines of code by crate, and how they differ from a revision's.
+//! - `cargo xtask papers` renders docs/papers.md and what docs/figures.md has of results; `--check` fails where they are stale.
 //! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
 //! - `cargo xtask sim` runs the systems in simulated worlds, over many seeds.
@@ -17,6 +18,7 @@
 mod fuzz;
 mod instructions;
 mod lines;
+mod papers;
 mod rules;
 mod sim;
 mod source;
@@ -31,7 +33,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree::Tree;
 
-const USAGE: &str = "usage: cargo xtask tidy | cargo xtask check | cargo xtask instructions [--record] | \
+const USAGE: &str = "usage: cargo xtask tidy | cargo xtask papers [--check] | cargo xtask check | cargo xtask instructions [--record] | \
      cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [CRATE/TARGET]... | \
      cargo xtask torture --help | cargo xtask sim --help";
 
@@ -39,6 +41,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy(),
+        ["papers"] => papers::run(&root(), false),
+        ["papers", "--check"] => papers::run(&root(), true),
         ["check"] => check(),
         ["instructions"] => instructions::run(&root(), false),
         ["instructions", "--record"] => instructions::run(&root(), true),

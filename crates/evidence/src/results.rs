@@ -1,6 +1,7 @@
 //! Results as they are kept: `results/MACHINE/DATE-COMMIT/FIGURE.json`, a figure of a full run each.
 
 use crate::{
+    Bar, Ratio,
     measured::Measured,
     rules,
     verdict::{Judgement, Says},
@@ -51,6 +52,21 @@ impl Kept {
     /// The figure's name.
     pub fn name(&self) -> &str {
         self.figure["figure"].as_str().unwrap_or_default()
+    }
+
+    /// What must be reached, judged anew.
+    ///
+    /// # Errors
+    /// A bar is not whole.
+    pub fn bars(&self, path: &str) -> Result<Vec<Bar>, String> {
+        let bars = self.figure["bars"].as_array().cloned().unwrap_or_default();
+        let bar = |value: &Value| {
+            let (name, wanted) = (value["name"].as_str()?, value["wanted"].as_f64()?);
+            let ratio: Option<Ratio> = serde_json::from_value(value["ratio"].clone()).ok()?;
+            Some(Bar::at_least(name, wanted, ratio))
+        };
+        let whole = |value: &Value| bar(value).ok_or_else(|| format!("{path}: a bar is not whole: {value}"));
+        bars.iter().map(whole).collect()
     }
 
     /// What the figure says of every claim that asks it.
@@ -149,6 +165,20 @@ mod tests {
             assert!(error.starts_with("results/p/r/delta.json: ") && error.contains(says), "{error}");
             assert!(!error.contains('\n') && error.ends_with("--results DIR`"), "{error}");
         }
+    }
+
+    #[test]
+    fn bars_are_judged_anew() {
+        let bar = |wanted: f64| json!({"name": "b", "wanted": wanted, "ratio": {"median": 2.0, "low": 1.9, "high": 2.1, "rounds": 9}, "verdict": "met"});
+        let mut figure = delta(2.0);
+        figure["bars"] = json!([bar(1.0), bar(3.0), {"name": "c", "wanted": 1.0, "ratio": null}]);
+        let verdicts = |figure: &Value| {
+            let bars = Kept::read("f.json", &file(figure.clone())).unwrap().bars("f.json");
+            bars.map(|bars| bars.iter().map(|bar| bar.verdict.text()).collect::<Vec<_>>())
+        };
+        assert_eq!(verdicts(&figure).unwrap(), ["met", "missed", "not measured"]);
+        figure["bars"] = json!([{"name": "c", "ratio": null}]);
+        assert!(verdicts(&figure).unwrap_err().starts_with("f.json: a bar is not whole"));
     }
 
     #[test]

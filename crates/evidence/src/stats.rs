@@ -1,6 +1,6 @@
 //! Medians, quartiles, and ratios of paired samples with their 95 % intervals.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Median with the quartiles around it and the extremes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -38,7 +38,7 @@ impl Spread {
 }
 
 /// How one side compares to another, round by round.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Median of the ratios of the rounds.
     pub median: f64,

@@ -1,16 +1,18 @@
-//! docs/papers.md against the tree: every claim has its row, and what a row names exists.
+//! docs/claims.toml against the tree and the committed results: each claim has its row, and what a row names is so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use overside_evidence::{Claim, FIGURES, Says, numbers, rules};
+
 use super::{Violation, violation};
+use crate::papers::{self, CLAIMS, Evidence};
+use crate::source::Source;
 use crate::syntax;
 use crate::tree::Tree;
 
 const RULE: &str = "papers";
-const PAPERS: &str = "docs/papers.md";
-/// How many claims each paper has, by the prefix of their ids; those of the first eight
-/// (to-copy-or-not-to-copy, the thesis, d-rdma and rdma-sockets) have a row each.
-const CLAIMS: [(&str, usize); 10] = [
+/// How many claims each paper has, by the prefix of their ids.
+const COUNTS: [(&str, usize); 10] = [
     ("TC-M", 42),
     ("TC-C", 53),
     ("TH-M", 31),
@@ -22,101 +24,235 @@ const CLAIMS: [(&str, usize); 10] = [
     ("VI-M", 72),
     ("VI-C", 63),
 ];
-const WITH_ROWS: usize = 8;
 const STATES: [&str; 4] = ["built", "partly", "not yet", "not applicable"];
-
-/// A row: id | what | code | test | figure | state.
-struct Row<'a> {
-    line: usize,
-    id: &'a str,
-    code: &'a str,
-    test: &'a str,
-    state: &'a str,
-}
+/// What no user of the product runs.
+const NOT_SHIPPED: [&str; 7] = [
+    "crates/bench/",
+    "crates/peers/",
+    "crates/conformance/",
+    "crates/corpus/",
+    "crates/providers/reference/",
+    "guest/",
+    "xtask/",
+];
+const CI: &str = ".ci/run";
+const JOBS: &str = "guest/src/jobs.rs";
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    let rows = rows(tree.text(PAPERS));
-    let functions = function_names(tree);
-    let mut violations = completeness(&rows);
-    for row in &rows {
-        violations.extend(check_row(tree, &functions, row));
+    let evidence = match Evidence::of(tree) {
+        Ok(evidence) => evidence,
+        Err(wrong) => {
+            return wrong.into_iter().map(|(path, line, what)| violation(RULE, &path, line, what)).collect();
+        }
+    };
+    let tests = tests(tree);
+    let mut violations = completeness(&evidence.claims);
+    for claim in &evidence.claims {
+        let complaints = [
+            what_it_names(tree, &tests, claim),
+            what_it_states(claim),
+            what_backs_it(claim),
+            what_calls_it(tree, claim),
+            what_it_says(&evidence, claim),
+        ];
+        let complaints = complaints.into_iter().flatten();
+        violations.extend(complaints.map(|what| violation(RULE, CLAIMS, claim.line, format!("{}: {what}", claim.id))));
     }
-    violations.extend(citations(tree, &rows));
+    violations.extend(citations(tree, &evidence.claims));
+    // Where rows are wrong their pages are no news.
+    if violations.is_empty() {
+        match papers::pages(tree, &evidence) {
+            Ok(pages) => violations.extend(
+                pages
+                    .iter()
+                    .filter(|(path, text)| tree.text(path) != text)
+                    .map(|(path, _)| violation(RULE, path, 0, "is stale: run `cargo xtask papers`")),
+            ),
+            Err(error) => violations.push(violation(RULE, papers::FIGURES, 0, error.to_string())),
+        }
+    }
     violations
 }
 
-fn rows(text: &str) -> Vec<Row<'_>> {
-    let lines = text.lines().enumerate();
-    lines
-        .filter_map(|(index, line)| {
-            let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-            let cells: Vec<&str> = inner.split('|').map(str::trim).collect();
-            let [id, _, code, test, _, state] = cells[..] else {
-                return None;
-            };
-            let is_row = id != "id" && !id.starts_with('-');
-            is_row.then_some(Row { line: index + 1, id, code, test, state })
-        })
-        .collect()
-}
-
-fn completeness(rows: &[Row<'_>]) -> Vec<Violation> {
+fn completeness(claims: &[Claim]) -> Vec<Violation> {
     let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
     let mut violations = Vec::new();
-    for row in rows {
-        if !is_claim(row.id, &CLAIMS[..WITH_ROWS]) {
-            let message = format!("`{}` is no claim of TC, TH, DR or RS", row.id);
-            violations.push(violation(RULE, PAPERS, row.line, message));
-        } else if let Some(first) = lines.insert(row.id, row.line) {
-            let message = format!("`{}` has a row already, on line {first}", row.id);
-            violations.push(violation(RULE, PAPERS, row.line, message));
+    for claim in claims {
+        let line = claim.line;
+        if !is_claim(&claim.id) {
+            violations.push(violation(RULE, CLAIMS, line, format!("`{}` is no claim of the papers", claim.id)));
+        } else if let Some(first) = lines.insert(&claim.id, line) {
+            let message = format!("`{}` stands on line {first} already", claim.id);
+            violations.push(violation(RULE, CLAIMS, line, message));
         }
     }
-    for (prefix, count) in &CLAIMS[..WITH_ROWS] {
-        for number in 1..=*count {
-            let id = format!("{prefix}{number:02}");
-            if !lines.contains_key(id.as_str()) {
-                violations.push(violation(RULE, PAPERS, 0, format!("`{id}` has no row")));
-            }
+    for (prefix, count) in COUNTS {
+        let all = (1..=count).map(|number| format!("{prefix}{number:02}"));
+        for id in all.filter(|id| !lines.contains_key(id.as_str())) {
+            violations.push(violation(RULE, CLAIMS, 0, format!("lacks `{id}`")));
         }
+    }
+    let known: BTreeSet<&str> = claims.iter().map(|claim| claim.id.as_str()).collect();
+    for rule in rules().filter(|rule| !known.contains(rule.claim)) {
+        violations.push(violation(
+            RULE,
+            CLAIMS,
+            0,
+            format!("lacks `{}`, of which a rule judges {}", rule.claim, rule.figure),
+        ));
     }
     violations
 }
 
-fn check_row(tree: &Tree, functions: &BTreeSet<&str>, row: &Row<'_>) -> Vec<Violation> {
+/// Files, tests and figures.
+fn what_it_names(tree: &Tree, tests: &BTreeSet<&str>, claim: &Claim) -> Vec<String> {
     let mut complaints = Vec::new();
-    for path in quoted(row.code) {
+    for path in &claim.code {
         let is_folder = || tree.files.keys().any(|file| file.starts_with(&format!("{path}/")));
         if !tree.files.contains_key(path) && !is_folder() {
             complaints.push(format!("`{path}` does not exist"));
         }
     }
-    for test in quoted(row.test) {
-        let name = test.rsplit("::").next().unwrap_or(test);
-        if !functions.contains(name) && !tree.files.contains_key(test) {
-            complaints.push(format!("there is no test `{name}` and no file of that name"));
+    for test in claim.tests.iter().filter(|test| !runs(tree, tests, test)) {
+        complaints.push(format!(
+            "no test `{test}` runs: name a test function, a file of a test target, a script that {CI} runs, or `guest: JOB`"
+        ));
+    }
+    for figure in &claim.figures {
+        let name = figure.split(':').next().unwrap_or_default();
+        let runs = match name.strip_prefix("bench ") {
+            Some(name) => FIGURES.contains(&name) && tree.text(".ci/figures").contains(&format!("\"{name}\"")),
+            None => name == "demo" && tree.text(CI).contains(".ci/demo"),
+        };
+        if !runs {
+            complaints
+                .push(format!("no figure `{name}` runs: one is `demo` or `bench` with one of {}", FIGURES.join(", ")));
         }
     }
-    let state = STATES.into_iter().find(|state| row.state.starts_with(*state)).unwrap_or("");
-    if state.is_empty() {
-        let states = STATES.join(", ");
-        complaints.push(format!("the state is one of {states}: not `{}`", row.state));
+    complaints
+}
+
+/// Functions that the test command runs.
+fn tests(tree: &Tree) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    for source in &tree.sources {
+        for at in syntax::words(&source.code, "fn") {
+            let name = syntax::identifier(&source.code[at + 2..]);
+            let attributes = attributes(&source.code[..at]);
+            let is_test = attributes.contains("#[test]") && !attributes.contains("#[ignore");
+            if is_test || named_by_a_macro(source, at) {
+                found.insert(name);
+            }
+        }
     }
-    if matches!(state, "built" | "partly") && quoted(row.code).next().is_none() {
-        complaints.push(format!("`{}` is {state} but names no file", row.id));
+    found
+}
+
+/// What stands between an item and the end of the one before it.
+fn attributes(before: &str) -> &str {
+    before.rfind(['}', ';', '{']).map_or(before, |end| &before[end + 1..])
+}
+
+/// A function of a test target that makes its tests by a macro, or has no harness: it is called by its name elsewhere in tests.
+fn named_by_a_macro(source: &Source, at: usize) -> bool {
+    source.is_test(source.line_of(at)) && source.path.contains("/tests/")
+}
+
+fn runs(tree: &Tree, tests: &BTreeSet<&str>, test: &str) -> bool {
+    if let Some(job) = test.strip_prefix("guest: ") {
+        let ours = format!("name: \"{job}\"");
+        return tree.text(JOBS).contains(&ours) && tree.text(CI).contains("cargo xtask guest");
     }
-    if state == "built" && row.id.contains("-M") && quoted(row.test).next().is_none() {
-        complaints.push(format!("`{}` is built but names no test", row.id));
+    if test.starts_with(".ci/") {
+        return tree.files.contains_key(test) && tree.text(CI).contains(test);
     }
-    if state == "not applicable" && row.state.len() < state.len() + 3 {
-        complaints.push(format!("`{}` is not applicable: say why", row.id));
+    if test.ends_with(".rs") {
+        let is_target = tree.packages.iter().flat_map(|p| &p.targets).any(|t| t.kind == "test" && t.root == test);
+        // Doctests.
+        return is_target || tree.text(test).contains("```compile_fail");
     }
-    let complaints = complaints.into_iter();
-    complaints.map(|message| violation(RULE, PAPERS, row.line, message)).collect()
+    tests.contains(test)
+}
+
+/// No number that the paper states has been dropped from the text, nor made up.
+fn what_it_states(claim: &Claim) -> Vec<String> {
+    let stated = numbers(&claim.states);
+    let complaint = |what: &str, number: &String| format!("`states` {what} the number {number}");
+    let dropped = claim.numbers.iter().filter(|number| !stated.contains(number));
+    let added = stated.iter().filter(|number| !claim.numbers.contains(number));
+    let dropped = dropped.map(|number| complaint("drops", number));
+    dropped.chain(added.map(|number| complaint("has, and `numbers` has not,", number))).collect()
+}
+
+/// A state that is known, and what it needs.
+fn what_backs_it(claim: &Claim) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let ruled = rules().any(|rule| rule.claim == claim.id);
+    let state = claim.state.as_str();
+    if !STATES.contains(&state) {
+        complaints.push(format!("the state is one of {}: not `{state}`", STATES.join(", ")));
+    }
+    if matches!(state, "built" | "partly") && claim.code.is_empty() {
+        complaints.push(format!("is {state} but names no file"));
+    }
+    if state == "built" && !claim.asserts() && claim.tests.is_empty() {
+        complaints.push("is built but names no test".into());
+    }
+    let by_tests = claim.tests.iter().any(|test| !test.starts_with(".ci/"));
+    if state == "built" && claim.asserts() && !ruled && !by_tests {
+        complaints.push("is built but no rule judges it and no test shows it: add a rule, or say partly".into());
+    }
+    if state != "built" && claim.note.is_empty() {
+        complaints.push(format!("is {state}: say in `note` what is missing"));
+    }
+    if claim.verdict.is_some() && !ruled {
+        complaints.push("has a verdict and no rule: crates/evidence/src/rules judges it, or nobody does".into());
+    }
+    let figure =
+        |name: &str| claim.figures.iter().any(|figure| figure.split(':').next() == Some(&format!("bench {name}")));
+    for rule in rules().filter(|rule| rule.claim == claim.id && !figure(rule.figure)) {
+        complaints.push(format!("a rule asks the figure {0}: name `bench {0}`", rule.figure));
+    }
+    complaints
+}
+
+/// Shipped code uses a mechanism that is built.
+fn what_calls_it(tree: &Tree, claim: &Claim) -> Vec<String> {
+    if claim.measurement || claim.asserts() || claim.state != "built" {
+        let figure = claim.measurement && claim.figures.is_empty();
+        return figure.then(|| "is a measurement that no figure carries out".to_owned()).into_iter().collect();
+    }
+    let Some((path, symbol)) = claim.caller.as_deref().and_then(|caller| caller.split_once(':')) else {
+        return vec!["is built: name in `caller` the `path:symbol` where shipped code uses it, or say partly".into()];
+    };
+    let source = tree.sources.iter().find(|source| source.path == path);
+    let shipped = source.filter(|source| !NOT_SHIPPED.iter().any(|folder| source.path.starts_with(folder)));
+    if shipped.is_some_and(|source| uses(source, symbol)) {
+        return Vec::new();
+    }
+    vec![format!("`{path}` is no shipped code that uses `{symbol}`: name another caller, or say partly")]
+}
+
+/// Whether shipped code of a file names a symbol, other than to define it.
+fn uses(source: &Source, symbol: &str) -> bool {
+    const DEFINES: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "union"];
+    syntax::words(&source.code, symbol).any(|at| {
+        let before = source.code[..at].split_whitespace().next_back().unwrap_or_default();
+        source.is_shipped(source.line_of(at)) && !DEFINES.contains(&before)
+    })
+}
+
+/// The verdict is the one that its rule gives of the committed results.
+fn what_it_says(evidence: &Evidence, claim: &Claim) -> Vec<String> {
+    let Some(says) = evidence.verdicts.get(claim.id.as_str()).copied() else { return Vec::new() };
+    let held = claim.verdict.map_or("nothing", Says::text);
+    let differs = claim.verdict != Some(says);
+    let complaint = || format!("the committed results say `{}`, and `verdict` says {held}", says.text());
+    differs.then(complaint).into_iter().collect()
 }
 
 /// Every claim that code cites exists, and its row does not say that nothing is built.
-fn citations(tree: &Tree, rows: &[Row<'_>]) -> Vec<Violation> {
+fn citations(tree: &Tree, claims: &[Claim]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in &tree.sources {
         // tidy's own tests spell out ids that do not exist.
@@ -126,16 +262,15 @@ fn citations(tree: &Tree, rows: &[Row<'_>]) -> Vec<Violation> {
         let not_id = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
         let cited = source.comments.iter().flat_map(|c| c.text.split(not_id).map(|id| (c.line, id)));
         for (line, id) in cited {
-            if !CLAIMS.iter().any(|(prefix, _)| id.starts_with(prefix)) {
+            if !COUNTS.iter().any(|(prefix, _)| id.starts_with(prefix)) {
                 continue;
             }
-            if !is_claim(id, &CLAIMS) {
+            if !is_claim(id) {
                 let message = format!("`{id}` is no claim of the papers");
                 violations.push(violation(RULE, &source.path, line, message));
             }
-            let row = rows.iter().find(|row| row.id == id);
-            if row.is_some_and(|row| row.state.starts_with("not yet")) {
-                let message = format!("cites `{id}`, which {PAPERS} calls not yet built");
+            if claims.iter().any(|claim| claim.id == id && claim.state == "not yet") {
+                let message = format!("cites `{id}`, which {CLAIMS} calls not yet built");
                 violations.push(violation(RULE, &source.path, line, message));
             }
         }
@@ -143,78 +278,12 @@ fn citations(tree: &Tree, rows: &[Row<'_>]) -> Vec<Violation> {
     violations
 }
 
-fn is_claim(id: &str, claims: &[(&str, usize)]) -> bool {
-    claims.iter().any(|(prefix, count)| {
+fn is_claim(id: &str) -> bool {
+    COUNTS.iter().any(|(prefix, count)| {
         let number = id.strip_prefix(prefix).filter(|digits| digits.len() == 2);
         number.and_then(|digits| digits.parse().ok()).is_some_and(|n| (1..=*count).contains(&n))
     })
 }
 
-fn function_names(tree: &Tree) -> BTreeSet<&str> {
-    let sources = tree.sources.iter().map(|source| source.code.as_str());
-    sources.flat_map(|code| syntax::words(code, "fn").map(|at| syntax::identifier(&code[at + 2..]))).collect()
-}
-
-/// Pieces between back-ticks.
-fn quoted(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split('`').skip(1).step_by(2)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::planted;
-    use super::*;
-
-    const LIB: &str = "crates/table/src/lib.rs";
-
-    /// All rows, `row` in the place of its own.
-    fn papers(row: &str) -> String {
-        let id = row.split('|').nth(1).unwrap_or("").trim();
-        let mut text = format!("{row}\n");
-        for (prefix, count) in &CLAIMS[..WITH_ROWS] {
-            let others = (1..=*count).map(|number| format!("{prefix}{number:02}"));
-            for other in others.filter(|other| other != id) {
-                text += &format!("| {other} | w | | | | not yet |\n");
-            }
-        }
-        text
-    }
-
-    fn found(row: &str, code: &str) -> Vec<String> {
-        let tree = planted::tree(&[(PAPERS, &papers(row)), (LIB, code)]);
-        check(&tree).into_iter().map(|violation| violation.message).collect()
-    }
-
-    #[test]
-    fn rows_name_what_exists() {
-        let row = "| TC-M01 | w | `crates/table/src/lib.rs` | `send_works` | | built |";
-        assert_eq!(found(row, "fn send_works() {}"), [""; 0]);
-        assert!(found(row, "")[0].contains("no test `send_works`"));
-        let row = "| TC-M01 | w | `crates/table/src/gone.rs` | | | partly |";
-        assert!(found(row, "")[0].contains("does not exist"));
-    }
-
-    #[test]
-    fn states_are_known_and_backed() {
-        assert!(found("| TC-M01 | w | | | | done |", "")[0].contains("the state is one of"));
-        assert!(found("| TC-M01 | w | | | | built |", "")[0].contains("names no file"));
-        assert!(found("| TC-M01 | w | `crates/table` | | | built |", "")[0].contains("no test"));
-        assert!(found("| TC-M01 | w | | | | not applicable |", "")[0].contains("say why"));
-    }
-
-    #[test]
-    fn every_claim_has_one_row() {
-        let text = "| TC-M01 | w | | | | not yet |\n| TC-M99 | w | | | | not yet |\n";
-        let found = check(&planted::tree(&[(PAPERS, text)]));
-        assert_eq!(found.iter().filter(|v| v.message.contains("has no row")).count(), 300);
-        assert!(found.iter().any(|v| v.message.contains("`TC-M99` is no claim")));
-    }
-
-    #[test]
-    fn citations_are_of_claims_that_are_built() {
-        let row = "| TC-M28 | w | | | | not yet |";
-        assert!(found(row, "//= to-copy §5.3 TC-M28")[0].contains("not yet built"));
-        assert!(found(row, "//= d-rdma §4.1 DR-M99")[0].contains("no claim"));
-        assert_eq!(found(row, "//= vi-attached-storage VI-M01"), [""; 0]);
-    }
-}
+mod tests;

@@ -1,0 +1,318 @@
+//! `cargo xtask papers`: docs/papers.md out of docs/claims.toml and the committed results, and what docs/figures.md has of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use overside_evidence::{Claim, Judged, Kept, Rule, Says, rules};
+
+use crate::tree::Tree;
+
+pub const CLAIMS: &str = "docs/claims.toml";
+pub const PAPERS: &str = "docs/papers.md";
+pub const FIGURES: &str = "docs/figures.md";
+/// Where committed results lie.
+pub const RESULTS: &str = "results/";
+const BEGIN: &str = "<!-- results: made by `cargo xtask papers` -->";
+const END: &str = "<!-- end of results -->";
+/// The papers, by the prefix of their ids.
+const TITLES: [(&str, &str); 5] = [
+    ("TC", "Kesavan, Ricci, Stutsman: *To Copy or Not to Copy: Making In-Memory Databases Fast on Modern NICs*"),
+    ("TH", "Kesavan: *Large Transfers of In-Memory Data Made Fast and Discreet* (only what TC lacks)"),
+    ("DR", "Ryser, Lerner, Forencich, Cudré-Mauroux: *D-RDMA: Bringing Zero-Copy RDMA to Database Systems*"),
+    ("RS", "*rdma-sockets* (a writeup on sockets over RDMA by a preloaded library)"),
+    ("VI", "*vi-attached-storage* (block storage behind a user-level interconnect); nothing of it is built yet"),
+];
+
+/// What the papers say, and what results say of it.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    pub claims: Vec<Claim>,
+    /// By path.
+    pub results: BTreeMap<String, Kept>,
+    /// What the results say of each claim that asked one of them.
+    pub verdicts: BTreeMap<&'static str, Says>,
+}
+
+impl Evidence {
+    /// Of a tree; else a line for each file that cannot be read: path, line, what.
+    pub fn of(tree: &Tree) -> Result<Evidence, Vec<(String, usize, String)>> {
+        let mut wrong = Vec::new();
+        let claims = overside_evidence::parse(tree.text(CLAIMS)).unwrap_or_else(|error| {
+            let (line, what) = error.split_once(": ").unwrap_or(("0", &error));
+            wrong.push((CLAIMS.to_owned(), line.parse().unwrap_or(0), what.to_owned()));
+            Vec::new()
+        });
+        let mut results = BTreeMap::new();
+        let files = tree.files.iter().filter(|(path, _)| path.starts_with(RESULTS) && path.ends_with(".json"));
+        for (path, text) in files {
+            let whole = Kept::read(path, text).and_then(|kept| {
+                let run = path.split('/').count() == 4;
+                match () {
+                    () if !run => Err(format!("{path}: results lie in `{RESULTS}MACHINE/DATE-COMMIT/FIGURE.json`")),
+                    () if kept.quick => Err(format!("{path}: a quick run shows shapes alone; commit a full one")),
+                    () => kept.judge(path).and_then(|_| kept.bars(path)).map(|_| kept),
+                }
+            });
+            match whole {
+                Ok(kept) => drop(results.insert(path.clone(), kept)),
+                Err(error) => {
+                    let what = error.strip_prefix(&format!("{path}: ")).unwrap_or(&error);
+                    wrong.push((path.clone(), 0, what.to_owned()));
+                }
+            }
+        }
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let verdicts = overside_evidence::verdicts(&results).map_err(|error| vec![(RESULTS.to_owned(), 0, error)])?;
+        Ok(Evidence { claims, results, verdicts })
+    }
+}
+
+/// Writes both pages, or checks that they are as they would be written.
+pub fn run(root: &Path, check: bool) -> Result<()> {
+    let tree = Tree::load(root)?;
+    let evidence = match Evidence::of(&tree) {
+        Ok(evidence) => evidence,
+        Err(wrong) => {
+            for (path, line, what) in &wrong {
+                eprintln!("{path}:{line}: {what}");
+            }
+            bail!("{} files cannot be read", wrong.len());
+        }
+    };
+    for (path, text) in pages(&tree, &evidence)? {
+        let stale = tree.text(path) != text;
+        if stale && check {
+            bail!("{path} is stale: run `cargo xtask papers`");
+        }
+        if stale {
+            std::fs::write(root.join(path), text)?;
+            println!("{path} written");
+        }
+    }
+    Ok(())
+}
+
+/// The pages as they should read.
+pub fn pages(tree: &Tree, evidence: &Evidence) -> Result<[(&'static str, String); 2]> {
+    let figures = tree.text(FIGURES);
+    let Some((before, rest)) = figures.split_once(BEGIN) else { bail!("{FIGURES} lacks the line `{BEGIN}`") };
+    let Some((_, after)) = rest.split_once(END) else { bail!("{FIGURES} lacks the line `{END}`") };
+    let figures = format!("{before}{BEGIN}\n\n{}\n{END}{after}", bars(evidence));
+    Ok([(PAPERS, papers(evidence)), (FIGURES, figures)])
+}
+
+fn papers(evidence: &Evidence) -> String {
+    let mut out = String::from(INTRODUCTION);
+    for (prefix, title) in TITLES {
+        let _ = writeln!(out, "- {prefix}: {title}.");
+    }
+    out.push('\n');
+    out.push_str(&counts(evidence));
+    for (prefix, _) in TITLES {
+        for (kind, name) in [("M", "mechanisms"), ("C", "claims")] {
+            let own = evidence.claims.iter().filter(|claim| claim.id.starts_with(&format!("{prefix}-{kind}")));
+            let rows: String = own.map(|claim| row(evidence, claim)).collect();
+            let _ = write!(
+                out,
+                "\n## {prefix}: {name}\n\n| id | what the paper says | code | test | figure | state |\n|---|---|---|---|---|---|\n{rows}"
+            );
+        }
+    }
+    out.push_str(&asked(evidence));
+    out
+}
+
+/// How many are in which state.
+fn counts(evidence: &Evidence) -> String {
+    let mut out = String::from("| | built | partly | not yet | not applicable |\n|---|---|---|---|---|\n");
+    for (prefix, _) in TITLES {
+        for (kind, name) in [("M", "mechanisms"), ("C", "claims")] {
+            let own = format!("{prefix}-{kind}");
+            let count = |state: &str| {
+                evidence.claims.iter().filter(|claim| claim.id.starts_with(&own) && claim.state == state).count()
+            };
+            let [built, partly, not_yet, not] = ["built", "partly", "not yet", "not applicable"].map(count);
+            let _ = writeln!(out, "| {prefix}: {name} | {built} | {partly} | {not_yet} | {not} |");
+        }
+    }
+    out
+}
+
+fn row(evidence: &Evidence, claim: &Claim) -> String {
+    let quoted = |all: &[String]| all.iter().map(|one| format!("`{one}`")).collect::<Vec<_>>().join(" ");
+    let mut code = quoted(&claim.code);
+    if let Some(caller) = &claim.caller {
+        let _ = write!(code, "; used by `{caller}`");
+    }
+    let mut state = claim.state.clone();
+    let judged = evidence.verdicts.get(claim.id.as_str()).map(|says| (says, ""));
+    match judged.or(claim.verdict.as_ref().map(|says| (says, " (quick runs)"))) {
+        Some((says, of)) => drop(write!(state, ": **{}**{of}", says.text())),
+        None if rules().any(|rule| rule.claim == claim.id) => state.push_str(": not judged yet"),
+        None => {}
+    }
+    if !claim.note.is_empty() {
+        state.push_str(if state == claim.state { ": " } else { "; " });
+        state.push_str(&claim.note);
+    }
+    let (id, says, tests, figures) = (&claim.id, &claim.states, quoted(&claim.tests), claim.figures.join("; "));
+    format!("| {id} | {says} ({}) | {code} | {tests} | {figures} | {state} |\n", claim.place)
+}
+
+/// Each half of each rule, and what every run came to.
+fn asked(evidence: &Evidence) -> String {
+    let mut out = String::from(
+        "\n## What each verdict asks\n\nEvery half of a claim must hold. It is measured with its 95 % interval: *agrees* if the interval lies \
+         within what is wanted,\n*differs* if it lies outside, else *cannot tell*.\n\n\
+         | claim | figure | what is read | wanted | measured, in each committed full run |\n|---|---|---|---|---|\n",
+    );
+    for rule in rules() {
+        let runs: Vec<(String, Vec<Judged>)> =
+            evidence.results.iter().filter_map(|(path, kept)| read(rule, path, kept)).collect();
+        for (at, part) in rule.parts.iter().enumerate() {
+            let measured = runs.iter().map(|(run, parts)| format!("{} ({run})", reading(&parts[at])));
+            let measured = measured.collect::<Vec<_>>().join("; ");
+            let Rule { claim, figure, .. } = rule;
+            let _ = writeln!(out, "| {claim} | {figure} | {} | {} | {measured} |", part.says, part.bar);
+        }
+    }
+    out
+}
+
+fn read(rule: &Rule, path: &str, kept: &Kept) -> Option<(String, Vec<Judged>)> {
+    if kept.name() != rule.figure {
+        return None;
+    }
+    let measured = overside_evidence::Measured::of(&kept.figure).ok()?;
+    Some((run_of(path), rule.judge(&measured).parts))
+}
+
+/// `MACHINE, DATE-COMMIT`.
+fn run_of(path: &str) -> String {
+    let folder = path.trim_start_matches(RESULTS).rsplit_once('/').map_or("", |(folder, _)| folder);
+    folder.replace('/', ", ")
+}
+
+fn reading(part: &Judged) -> String {
+    let at = if part.at.is_empty() { String::new() } else { format!(" at {}", part.at) };
+    part.measured.map_or("not measured".into(), |r| {
+        format!("{:.2} [{:.2}, {:.2}]{at}: {}", r.median, r.low, r.high, part.verdict.text())
+    })
+}
+
+/// What must be reached, and whether it was.
+fn bars(evidence: &Evidence) -> String {
+    let mut rows = String::new();
+    for (path, kept) in &evidence.results {
+        for bar in kept.bars(path).unwrap_or_default() {
+            let measured = bar.ratio.map_or("–".into(), |r| format!("{:.2} [{:.2}, {:.2}]", r.median, r.low, r.high));
+            let (figure, verdict) = (kept.name(), bar.verdict.text());
+            let _ = writeln!(
+                rows,
+                "| {figure} | {} | {} | {measured} | {} | {verdict} |",
+                bar.name,
+                bar.wanted,
+                run_of(path)
+            );
+        }
+    }
+    if rows.is_empty() {
+        return "No full run is committed yet: `overside bench all --results results` keeps one.\n".to_owned();
+    }
+    format!("| figure | bar | at least | measured | machine, day and commit | |\n|---|---|---|---|---|---|\n{rows}")
+}
+
+const INTRODUCTION: &str = "<!-- made by `cargo xtask papers` from docs/claims.toml and results/: edit those -->
+# Papers: what is where, and in which state
+
+Five papers stand behind what is built or planned here. Each mechanism (`-M`) and claim (`-C`) has
+a row: what the paper says and where, the code, what fails when it breaks, the figure that shows
+it, and its state. Code that rests on a row cites it: `//= to-copy §5.3 TC-M28`.
+
+States: **built** (code and test stand; shipped code uses a mechanism; a rule judges a claim),
+**partly** (what is missing is named), **not yet**, **not applicable** (with the reason). A verdict
+is computed from a figure's JSON by the rules below. Where no full run is committed, it is the one
+of quick runs, which show shapes alone. A claim without a verdict has not been judged.
+
+Absolute figures belong to the papers' machines. What is checked here is checked as a ratio within
+one run, over a provider of this host.
+
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str =
+        "[[claim]]\nid = \"TC-C02\"\nwhere = \"§1\"\nstates = \"75 % less\"\nnumbers = [\"75\"]\nstate = \"built\"\n";
+
+    fn tree(files: &[(&str, &str)]) -> Tree {
+        let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+        Tree::new(files, Vec::new(), Default::default())
+    }
+
+    /// A run of a figure that has all that rules ask of it, each of it once.
+    fn delta(work: u64) -> String {
+        let place = |series: &str, x: u64, work: u64| {
+            serde_json::json!({"series": series, "x": x, "rounds": {"bytes": [1000, 1000, 1000], "wall_ns": [1000, 1000, 1000],
+                "requests": [1, 1, 1], "sender_ns": [work, work, work], "sender_poll_ns": [0, 0, 0]}})
+        };
+        let mut points: Vec<_> = [0, 1, 4, 32].map(|x| place("page and deltas 128 B", x, work)).into();
+        points.extend([0, 32].map(|x| place("page and deltas 1024 B", x, work)));
+        points.push(place("scattered 128 B", 4, 100));
+        let bars = serde_json::json!([{"name": "work", "wanted": 2.0, "ratio": {"median": 3.0, "low": 2.5, "high": 3.5, "rounds": 9}}]);
+        let figure = serde_json::json!({"figure": "delta", "points": points, "bars": bars});
+        serde_json::json!({"format": 1, "commit": "0a1b2c3d", "date": "2026-11-25", "quick": false, "machine": {}, "figure": figure})
+            .to_string()
+    }
+
+    #[test]
+    fn results_are_joined_with_their_intervals_and_runs() {
+        let page = format!("# Figures\n{BEGIN}\nold\n{END}\nmore\n");
+        let files = [(CLAIMS, ONE), (FIGURES, &page), ("results/p/2026-11-25-0a1b2c3d/delta.json", &delta(10))];
+        let tree = tree(&files);
+        let evidence = Evidence::of(&tree).unwrap();
+        assert_eq!(evidence.verdicts["TC-C02"], Says::Agrees);
+        let [(_, papers), (_, figures)] = pages(&tree, &evidence).unwrap();
+        assert!(papers.contains("| TC-C02 | 75 % less (§1) |  |  |  | built: **agrees** |"), "{papers}");
+        assert!(papers.contains("| ≤ 0.25 | 0.10 [0.10, 0.10]: agrees (p, 2026-11-25-0a1b2c3d) |"), "{papers}");
+        let row = "| delta | work | 2 | 3.00 [2.50, 3.50] | p, 2026-11-25-0a1b2c3d | met |";
+        assert!(figures.contains(row) && figures.ends_with("more\n") && !figures.contains("old"), "{figures}");
+    }
+
+    #[test]
+    fn without_results_quick_verdicts_are_called_so() {
+        let claims = format!("{ONE}verdict = \"agrees\"\nnote = \"why\"\n");
+        let page = format!("{BEGIN}\n{END}\n");
+        let tree = tree(&[(CLAIMS, &claims), (FIGURES, &page)]);
+        let [(_, papers), (_, figures)] = pages(&tree, &Evidence::of(&tree).unwrap()).unwrap();
+        assert!(papers.contains("built: **agrees** (quick runs); why |"), "{papers}");
+        assert!(figures.contains("No full run is committed yet"));
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_named_in_one_line() {
+        let path = "results/p/2026-11-25-0a1b2c3d/delta.json";
+        let whole = delta(10);
+        let cases = [
+            (&whole[..200], "cut short"),
+            (&whole.replace("\"format\":1", "\"format\":2"), "of version 2"),
+            (&whole.replace("scattered", "strewn"), "lacks the series `scattered 128 B` at 4"),
+            (&whole.replace("\"quick\":false", "\"quick\":true"), "a quick run"),
+            (&whole.replace("\"wanted\"", "\"asked\""), "a bar is not whole"),
+        ];
+        for (text, says) in cases {
+            let wrong = Evidence::of(&tree(&[(CLAIMS, ONE), (path, text)])).unwrap_err();
+            assert_eq!(wrong.len(), 1);
+            assert!(wrong[0].0 == path && wrong[0].2.contains(says), "{wrong:?}");
+        }
+        let wrong = Evidence::of(&tree(&[(CLAIMS, ONE), ("results/delta.json", &whole)])).unwrap_err();
+        assert!(wrong[0].2.contains("MACHINE/DATE-COMMIT"), "{wrong:?}");
+        let wrong = Evidence::of(&tree(&[(CLAIMS, "[[claim]]\nid = 3\n")])).unwrap_err();
+        assert_eq!((wrong[0].0.as_str(), wrong[0].1), (CLAIMS, 2));
+    }
+}
