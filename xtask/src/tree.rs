@@ -110,17 +110,19 @@ impl Tree {
     /// Marks files whose `mod` stands under `#[cfg(test)]`, and the files below those.
     fn mark_test_modules(&mut self) {
         loop {
-            let mut found = BTreeSet::new();
+            // A module may stand twice, for tests and fuzzing with more of it to be seen: then its file is shipped.
+            let (mut found, mut shipped) = (BTreeSet::new(), BTreeSet::new());
             for source in &self.sources {
                 for module in &source.modules {
-                    if module.test || source.is_test(source.line_of(module.at)) {
-                        found.extend(self.module_candidates(source, module));
-                    }
+                    let for_tests = module.test || source.is_test(source.line_of(module.at));
+                    let set = if for_tests { &mut found } else { &mut shipped };
+                    set.extend(self.module_candidates(source, module));
                 }
             }
             let mut changed = false;
             for source in &mut self.sources {
-                if found.contains(&source.path) && !source.is_test(1) {
+                let only_for_tests = found.contains(&source.path) && !shipped.contains(&source.path);
+                if only_for_tests && !source.is_test(1) {
                     source.mark_test();
                     changed = true;
                 }

@@ -49,7 +49,12 @@ fn a_figure_has_its_points_and_its_page() {
         }
         assert!(point["series"].is_string() && point["x"].is_u64(), "{point}");
     }
-    assert!(json["claims"].as_array().is_some_and(|claims| claims.len() >= 4));
+    let claims = json["claims"].as_array().expect("a list");
+    assert!(claims.len() >= 5);
+    for claim in claims {
+        let parts = claim["parts"].as_array().expect("a list");
+        assert!(!parts.is_empty() && parts.iter().all(|part| part["measured"]["rounds"] == 5), "{claim}");
+    }
     let page = fs::read_to_string(report("delta")).expect("the report is written");
     assert!(page.contains("</html>") && page.contains("the paper&#39;s") && page.contains("TC-C32"));
     for loader in ["<script", "<link", "@import", "url(", "src="] {
@@ -77,6 +82,9 @@ fn what_there_is_not_is_said() {
     assert!(format!("{error:#}").contains("shm: SEND"), "{error:#}");
     let error = figures::run(&Options { seed: 1, ..options("delta") }).expect_err("no such choice");
     assert!(format!("{error:#}").contains("--seed"), "{error:#}");
+    let error =
+        figures::run(&Options { results: Some("results".into()), ..options("delta") }).expect_err("a quick run");
+    assert!(format!("{error:#}").contains("--results keeps full runs"), "{error:#}");
     let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");
     assert!(format!("{error:#}").contains("sockets library is not beside"), "{error:#}");
 }
@@ -177,6 +185,7 @@ fn options(figure: &str) -> Options {
         rdma_device: None,
         library: None,
         only: None,
+        results: None,
         seed: 0,
     }
 }

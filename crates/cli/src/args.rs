@@ -127,6 +127,9 @@ pub struct Bench {
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Keep a full run in DIR/MACHINE/DATE-COMMIT, a file a figure; run it in the checkout that was built.
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
     /// What to go over.
     #[command(flatten)]
     pub over: Over,

@@ -175,9 +175,11 @@ impl Part {
         let Some(verdict) = self.demand.of(readings.iter().map(|reading| self.bar.says(reading)).collect()) else {
             return judged(None, String::new(), Says::CannotTell, Some(format!("{} has no round", figure.figure)));
         };
-        // Shown is the reading that came closest to deciding otherwise, or that decided.
-        let shortfall = |reading: &&Reading| self.bar.shortfall(reading.ratio.median);
-        let by = |a: &&Reading, b: &&Reading| shortfall(a).total_cmp(&shortfall(b));
+        // Shown is the reading that decided, or that came closest to deciding otherwise.
+        let by = |a: &&Reading, b: &&Reading| {
+            let shortfall = |reading: &Reading| self.bar.shortfall(reading.ratio.median);
+            self.bar.says(a).cmp(&self.bar.says(b)).then(shortfall(a).total_cmp(&shortfall(b)))
+        };
         let shown = match self.demand {
             Demand::Some => readings.iter().min_by(by),
             Demand::Every | Demand::Nearly => readings.iter().max_by(by),

@@ -17,6 +17,7 @@ mod projection;
 mod receiver;
 mod records;
 mod regret;
+mod results;
 mod sender;
 mod shuffle;
 mod sockets;
@@ -62,6 +63,8 @@ pub struct Options {
     pub library: Option<PathBuf>,
     /// Of `sockets` and `messages`: only what has this in its name.
     pub only: Option<String>,
+    /// A folder in which a full run is kept, to be committed and judged again.
+    pub results: Option<PathBuf>,
     /// Of `regret`: which grid of shapes; 0 is the usual one.
     pub seed: u64,
 }
@@ -108,6 +111,11 @@ pub fn run(options: &Options) -> Result<Figures> {
     );
     let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
     report::writable(&report)?;
+    ensure!(
+        options.results.is_none() || (!options.quick && options.only.is_none()),
+        "--results keeps full runs: leave away --quick and --only, which show a part"
+    );
+    let keep = options.results.as_deref().map(results::Keep::here).transpose()?;
     let progress = Progress::new();
     let library = options.library.as_deref();
     if names.contains(&"sockets") && library.is_none() {
@@ -126,6 +134,7 @@ pub fn run(options: &Options) -> Result<Figures> {
     };
     let figures = names.iter().map(|name| judged(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
+    let kept = keep.map(|keep| keep.keep(&figures.figures, &figures.machine, &results::today()));
     let written = report::write(&report, &page::html(&figures, options));
     drop(progress);
     // A page that could not be written takes nothing else with it.
@@ -136,6 +145,9 @@ pub fn run(options: &Options) -> Result<Figures> {
         (false, _) => write!(out, "{}", text::text(&figures))?,
     }
     written?;
+    if let Some(folder) = kept.transpose()?.filter(|_| !options.json) {
+        writeln!(out, "The results are in {}: commit them, then `cargo xtask papers` joins them.", folder.display())?;
+    }
     if !options.json {
         writeln!(out, "The report is {}: open it in a browser.", report.display())?;
     }

@@ -320,6 +320,15 @@ mod tests {
     use super::*;
     use overside::memory::Segment;
 
+    /// What a query leaves out of a row it leaves out of each (DR-C09).
+    #[test]
+    fn gaps_of_a_projection_are_of_one_length() {
+        let memory = Arc::new(Segment::private(4096).unwrap().carve(4096).pop().unwrap());
+        let query = Query { memory, rows: 50, pattern: 0b1011 };
+        let classes = query.shape().unwrap().gap_classes();
+        assert_eq!(classes.iter().map(|class| (class.len, class.count)).collect::<Vec<_>>(), [(4, 50)]);
+    }
+
     #[test]
     fn every_pattern_packs_its_columns_and_is_one_region() {
         let mut buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();

@@ -238,6 +238,18 @@ struct Separate<'a> {
     sends: Vec<DeclaredSend>,
 }
 
+impl<'a> Separate<'a> {
+    fn new(
+        table: &'a Table,
+        shapes: &'a [Arc<Shape>],
+        describes: bool,
+        planner: &'a Planner,
+        pool: &Pool,
+    ) -> Separate<'a> {
+        Separate { table, shapes, describes, planner, pool: pool.clone(), sends: Vec::new() }
+    }
+}
+
 impl Post for Separate<'_> {
     fn begin(&mut self, _pairs: &[QueuePair]) -> Result<()> {
         self.sends.clear();
@@ -331,14 +343,7 @@ fn one(
 ) -> Result<()> {
     let shapes = (0..destinations).map(|to| table.shape(to)).collect::<Result<Vec<_>>>()?;
     let planner = Planner::new(sender.capabilities.clone(), sender.profile.clone());
-    let separate = |describes| Separate {
-        table,
-        shapes: &shapes,
-        describes,
-        planner: &planner,
-        pool: pool.clone(),
-        sends: Vec::new(),
-    };
+    let separate = |describes| Separate::new(table, &shapes, describes, &planner, pool);
     let (mut described, mut separate) = (separate(true), separate(false));
     let mut shared = Shared { table, shapes: &shapes, planner: &planner, pool: pool.clone(), send: None };
     check(sender, table, destinations, pool, [&mut separate, &mut described], &mut shared)?;
@@ -366,16 +371,7 @@ fn one(
             0 | 4 => {
                 // Receive buffers as long as these messages, or few of them would be under way at once.
                 sender.connect(destinations, ROW_BYTES, usize::MAX)?;
-                let mut list = SgeList::new(table, destinations);
-                list.prepare(WARM_UP_ROWS)?;
-                sender.run(&mut list, Until::Done, false)?;
-                let rows = PREPARED_ROWS.min(table.rows);
-                if side == 0 {
-                    list.prepare(rows)?
-                } else {
-                    list.undescribed = rows
-                }
-                let sample = sender.run(&mut list, Until::Done, false)?.0;
+                let sample = listed(sender, table, destinations, side == 4)?;
                 sender.connect(destinations, BUNDLE_BYTES, pool.capacity())?;
                 Ok(sample)
             }
@@ -398,6 +394,19 @@ fn one(
         });
     }
     Ok(())
+}
+
+/// Some rows as gather lists, which are made before time is taken or while it is.
+fn listed(sender: &mut Sender, table: &Table, destinations: usize, described: bool) -> Result<Sample> {
+    let mut list = SgeList::new(table, destinations);
+    list.prepare(WARM_UP_ROWS)?;
+    sender.run(&mut list, Until::Done, false)?;
+    let rows = PREPARED_ROWS.min(table.rows);
+    match described {
+        true => list.undescribed = rows,
+        false => list.prepare(rows)?,
+    }
+    Ok(sender.run(&mut list, Until::Done, false)?.0)
 }
 
 /// Every series delivers the same rows to the same receivers, in the same order and with the same borders.
@@ -570,6 +579,15 @@ mod tests {
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + at / 256) as u8);
         let to = (0..rows).map(|row| [0, 2, 2][row % 3]).collect();
         Table { memory: Arc::new(memory), rows, pitch, to }
+    }
+
+    /// Where rows go is no rule: what lies between those of one destination is of many lengths (DR-C09).
+    #[test]
+    fn gaps_of_a_shuffle_are_of_many_lengths() {
+        let mut table = table(1000);
+        table.to = (0..1000).map(|row| ((mixed(row) * 2) >> 64) as u8).collect();
+        let lengths: Vec<u64> = table.shape(0).unwrap().gap_classes().iter().map(|class| class.len).collect();
+        assert!(lengths.len() > 4 && lengths.iter().all(|len| len % VALUE_BYTES as u64 == 0), "{lengths:?}");
     }
 
     #[test]

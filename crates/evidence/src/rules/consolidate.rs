@@ -98,7 +98,7 @@ pub(super) const RULES: &[Rule] = &[
                 Of::Value(Recorded, at("consolidations an update", 4)),
                 AtMost(0.25),
             ),
-            part("consolidations an update times d, at every d", Of::Named(as_one_over_d), Within(0.45, 1.05)),
+            part("consolidations an update times d, at every d", Of::Named(as_one_over_d), Within(0.45, 1.2)),
         ],
     ),
     rule(
