@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 use crate::count::Counts;
 use crate::diagnosis::Reason;
-use crate::eventfd;
 use crate::layout::Shared;
 use crate::lock::{Guard, Lock};
+use crate::policy;
 use crate::ring::{Receiver, Sender};
 use crate::slab::Place;
 use crate::sleepers::{Patience, Sleepers};
@@ -192,7 +192,7 @@ impl Place for Connection {
             pollers: Sleepers::new(),
             signalled: Word::new(0),
             early: Sleepers::new(),
-            eventfd: AtomicI32::new(eventfd::NONE),
+            eventfd: AtomicI32::new(NO_EVENTFD),
             polls: AtomicU8::new(0),
             spin: SpinBudget::new(),
             next_free: AtomicPtr::new(null_mut()),
@@ -247,7 +247,7 @@ impl Connection {
         self.tainted.store(false, Ordering::Relaxed);
         self.tagged.store(0, Ordering::Relaxed);
         self.fulls.store(1, Ordering::Relaxed);
-        self.eventfd.store(eventfd::NONE, Ordering::Relaxed);
+        self.eventfd.store(NO_EVENTFD, Ordering::Relaxed);
         self.spin.forget();
     }
 
@@ -295,7 +295,7 @@ impl Inner {
             sending: 0,
             receiving: 0,
             operations: 0,
-            next_try: if crate::rendezvous::is_soon() { 0 } else { FIRST_TRY },
+            next_try: if policy::is_soon() { 0 } else { FIRST_TRY },
             life: Life::Unattached,
             host: Host::This,
             search: Search::Idle,
@@ -469,6 +469,8 @@ impl Inner {
     }
 }
 
+/// It has no eventfd.
+pub(crate) const NO_EVENTFD: c_int = -1;
 /// The ends look for each other after so many calls: a connection of one exchange never pays for it.
 const FIRST_TRY: u32 = 4;
 

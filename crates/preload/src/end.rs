@@ -3,12 +3,14 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use crate::connection::{Connection, Held};
+use crate::diagnosis::Reason;
 use crate::layout::Shared;
 use crate::step::{Action, Event};
-use crate::{errno, fallback, fork, futex, kernel, receive, report, table, wake};
+use crate::{drain, errno, eventfd, fallback, fork, futex, kernel, own, report, sets, table, wake};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
 pub(crate) fn close(fd: c_int, connection: &'static Connection) {
@@ -18,7 +20,7 @@ pub(crate) fn close(fd: c_int, connection: &'static Connection) {
         {
             finish(&mut held, fd);
         }
-        table::announce_socket_elsewhere(fd, connection);
+        fallback::announce_socket_elsewhere(fd, connection);
         if table::remove(fd, connection) {
             table::give_back(connection);
         }
@@ -68,12 +70,39 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     let issued = wake::issued(shared.wake_word(held.end));
     let wake_bytes = held.incoming.wake_bytes().map_or(issued, |wake_bytes| wake_bytes.min(issued));
     let _ = kernel::soon(WAKE_BYTE_YIELDS, WAKE_BYTE_NAPS, || {
-        (!matches!(receive::drain_last(held, fd, wake_bytes), Some(receive::Step::Nothing))).then_some(0)
+        (drain::last(held, fd, wake_bytes) != Some(Err(Errno::AGAIN))).then_some(0)
     });
     // Whoever sleeps learns from the kernel's end of the stream, and must sleep there.
     shared.gone(held.end).store(1, Ordering::SeqCst);
     futex::wake(shared.wake_word(peer));
     let _ = wake::disarm(shared.wake_word(held.end));
+}
+
+/// The program closes these, of which some may be ours: whoever holds them lets them go first.
+pub(crate) fn closing_own(first: u32, last: u32) {
+    if !own::is_any_in(first, last) || !table::is_ours() {
+        return;
+    }
+    let is_among = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
+    for (fd, connection) in table::all() {
+        let Some(mut held) = table::hold(fd, connection) else { continue };
+        if held.search.socket().is_some_and(is_among) {
+            fallback::withdraw_offer(&mut held);
+        }
+        if held.eventfds.is_some_and(|eventfds| eventfds.into_iter().any(is_among)) {
+            lose_eventfds(&mut held, fd, Reason::Call("closing a descriptor of this library's"));
+        }
+    }
+}
+
+/// The connection goes back to the kernel: the program closes an eventfd of it.
+fn lose_eventfds(held: &mut Held<'_>, fd: c_int, reason: Reason) {
+    fallback::leave(held, fd, reason);
+    sets::mute(fd, held.connection);
+    if let Some(shared) = held.shared() {
+        shared.eventfds(held.end).store(0, Ordering::SeqCst);
+    }
+    eventfd::drop_of(held);
 }
 
 /// As long as a peer may be without a processor in the midst of that.

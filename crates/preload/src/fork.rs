@@ -11,7 +11,7 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -21,12 +21,12 @@ use crate::diagnosis::Reason;
 use crate::fallback::Asked;
 use crate::settle::Reader;
 use crate::step::{Action, Event};
-use crate::{epoll, errno, eventfd, fallback, kernel, own, reattach, rendezvous, report, settle, table};
+use crate::{errno, fallback, kernel, own, policy, reattach, report, sets, settle, table};
 
 /// Before a fork.
 pub(crate) extern "C" fn prepare() {
     errno::kept(|| {
-        UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+        policy::fork_begins();
         // First all of those to other hosts, which answer meanwhile.
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
@@ -44,15 +44,10 @@ pub(crate) extern "C" fn prepare() {
         PARENT.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
         // In the order in which locks are taken.
         if table::keep(put_in_order) {
-            epoll::prepare();
+            sets::prepare();
             own::prepare();
         }
     });
-}
-
-/// No connection comes into the rings now.
-pub(crate) fn is_under_way() -> bool {
-    UNDER_WAY.load(Ordering::SeqCst) > 0
 }
 
 /// The last thing before the fork: the connection is not in the rings any more, or not all of it.
@@ -78,10 +73,10 @@ pub(crate) fn put_in_order(fd: c_int, held: &mut Held<'_>) {
 pub(crate) extern "C" fn parent() {
     if !table::was_nested() {
         own::adopt();
-        epoll::adopt();
+        sets::adopt();
         table::let_go();
     }
-    let _ = UNDER_WAY.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+    policy::fork_ends();
 }
 
 /// After the C library's `fork`, in the parent: which child it has made, if any.
@@ -102,11 +97,11 @@ pub(crate) extern "C" fn child() {
         connection.forget_other_threads();
         if let Some(mut held) = table::hold(fd, connection) {
             held.forsake();
-            connection.eventfd.store(eventfd::NONE, Ordering::Relaxed);
+            connection.eventfd.store(crate::connection::NO_EVENTFD, Ordering::Relaxed);
             connection.set_state(State::Plain);
         }
     }
-    UNDER_WAY.store(0, Ordering::Relaxed);
+    policy::in_child();
     table::adopt();
     own::in_child();
     // Who cannot see the parent (it has ended, or has another view of processes) cannot tell whether it still lives.
@@ -128,7 +123,7 @@ pub(crate) extern "C" fn child() {
             }
         }
     }
-    epoll::in_child();
+    sets::in_child();
 }
 
 /// The counts move to where the child sees them too.
@@ -209,7 +204,7 @@ fn give_up_inherited(reason: &'static str, reader: Reader, mut then: impl FnMut(
 /// What there is to tell of them is told now: later even that may be forbidden.
 pub(crate) fn before_sandbox(reason: &'static str) {
     errno::kept(|| {
-        rendezvous::bar();
+        policy::bar();
         for (fd, connection) in table::all() {
             if matches!(connection.state(), State::Counting | State::Ring) {
                 settle::settle(fd, connection, Reason::Call(reason), Reader::Kernel);
@@ -228,5 +223,3 @@ const HIDDEN_MAX: usize = 64;
 
 /// Who is forking.
 static PARENT: AtomicI32 = AtomicI32::new(0);
-/// Forks that have begun and not ended.
-static UNDER_WAY: AtomicU32 = AtomicU32::new(0);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::rendezvous;
+use crate::policy;
 
 /// What is known of it.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub(crate) fn find_processors() {
 /// Whether more threads run, or could, than there are processors. None when that cannot be known.
 fn count() -> Option<bool> {
     let processors = PROCESSORS.load(Ordering::Relaxed);
-    if processors == 0 || rendezvous::is_barred() {
+    if processors == 0 || policy::is_barred() {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;

@@ -1,7 +1,7 @@
 //! Descriptors of this library's own, in a program that knows nothing of them.
 //!
 //! A program closes what it does not know: a daemon all numbers, another a range. If a hook sees it, the connection lets
-//! go of the descriptor first ([`closing`]). If none does (a system call in the program's own code), the number is the
+//! go of the descriptor first (`end::closing`). If none does (a system call in the program's own code), the number is the
 //! program's at the next `open`; so each descriptor is known by what it is, and one that is not that any more is
 //! neither used for a rendezvous nor closed. On the way of messages that is not asked: there the numbers lie where a program's
 //! do not.
@@ -14,12 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
+use crate::line::Line;
 use crate::lock::Lock;
-use crate::report::Line;
-use crate::table::{self, DESCRIPTORS};
-use crate::{eventfd, fallback};
+use crate::policy::DESCRIPTORS;
 
 /// It is this library's from now on, under its number; none for one that cannot be known again.
 pub(crate) fn keep(fd: OwnedFd) -> Option<c_int> {
@@ -41,7 +39,7 @@ pub(crate) fn aside(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     if most > PLENTY {
         return above(OUT_OF_THE_WAY);
     }
-    let raised = most + 2 * u64::from(eventfd::MOST) + OFFERS;
+    let raised = most + 2 * u64::from(EVENTFD_CONNECTIONS) + OFFERS;
     if limit.maximum.is_some_and(|maximum| maximum < raised) {
         return None;
     }
@@ -49,6 +47,12 @@ pub(crate) fn aside(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let double = above(most as c_int);
     let _ = setrlimit(Resource::Nofile, limit);
     double
+}
+
+/// Whether some of these may be.
+pub(crate) fn is_any_in(first: u32, last: u32) -> bool {
+    let is_known = |fd: u32| KNOWN.get(fd as usize).is_some_and(|known| known.load(Ordering::Relaxed) != 0);
+    COUNT.load(Ordering::Relaxed) > 0 && (first != last || is_known(first))
 }
 
 /// Before a fork: nobody is in the midst of raising the limit.
@@ -89,24 +93,6 @@ fn forget(fd: c_int) {
     }
 }
 
-/// The program closes these, of which some may be ours: whoever holds them lets them go first.
-pub(crate) fn closing(first: u32, last: u32) {
-    let is_known = |fd: u32| KNOWN.get(fd as usize).is_some_and(|known| known.load(Ordering::Relaxed) != 0);
-    if COUNT.load(Ordering::Relaxed) == 0 || first == last && !is_known(first) || !table::is_ours() {
-        return;
-    }
-    let is_among = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
-    for (fd, connection) in table::all() {
-        let Some(mut held) = table::hold(fd, connection) else { continue };
-        if held.search.socket().is_some_and(is_among) {
-            fallback::withdraw_offer(&mut held);
-        }
-        if held.eventfds.is_some_and(|eventfds| eventfds.into_iter().any(is_among)) {
-            eventfd::lose(&mut held, fd, Reason::Call("closing a descriptor of this library's"));
-        }
-    }
-}
-
 /// What tells it from others: the inode, or of an eventfd, whose inode all have, the number that the kernel gave it.
 fn identity(fd: BorrowedFd<'_>) -> Option<u64> {
     let stat = rustix::fs::fstat(fd).ok()?;
@@ -144,6 +130,8 @@ static LIMIT: Lock = Lock::new();
 /// So many descriptors may a program have that a few of ours among them do not matter.
 const PLENTY: u64 = 16_384;
 const OUT_OF_THE_WAY: c_int = 1024;
+/// Connections of one process that have eventfds.
+pub(crate) const EVENTFD_CONNECTIONS: u32 = 256;
 /// Rendezvous that one process has on their way at a time, as a rule.
 const OFFERS: u64 = 64;
 /// What each of ours is, by its number; 0 for all others. And how many there are.

@@ -11,8 +11,8 @@ use std::fmt::Write;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
+use crate::line::Line;
 use crate::real;
-use crate::report::Line;
 
 /// This process' user, if it has one alone.
 pub(crate) fn own_user() -> Option<u32> {

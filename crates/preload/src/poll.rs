@@ -10,7 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::connection::{Connection, State};
-use crate::ready::{Look, Others, Seat, WRITES, Watch, look, translate};
+use crate::ready::{Look, Others, Seat, Watch, look, translate};
+use crate::sets::WRITES;
 use crate::{errno, eventfd, real, spin, table, wait};
 
 /// Whether any of them is in a ring, or may come into one: only then is there anything to do here.

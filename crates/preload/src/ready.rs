@@ -5,24 +5,16 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::PollFlags;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLPRI, POLLRDHUP};
 
 use crate::connection::{Connection, Held, State};
 use crate::fault::Fault;
 use crate::layout::{SWITCHED, Shared};
 use crate::ring::Receiver;
+use crate::sets::{READS, Reported, WRITES};
 use crate::sleepers::{Counted, Present};
 use crate::state::Source;
-use crate::{eventfd, fallback, fault, kernel, receive, resend, send, table, wait, wake};
-
-/// How far a connection's news have been told to one who wants to hear of changes only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Reported {
-    /// Bytes that had arrived by the ring.
-    pub(crate) head: u64,
-    /// How often our own ring had been full.
-    pub(crate) fulls: u32,
-}
+use crate::{drain, eventfd, fallback, fault, incoming, kernel, outgoing, table, wake};
 
 /// How one connection is to be waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -125,7 +117,7 @@ pub(crate) fn look(
         return Look { ask: wanted, plain: true, ..Look::default() };
     };
     let Some(seat) = seat else { return look_held(&mut held, fd, wanted, false, None) };
-    let others = eventfd::drain_own(&mut held, fd).map(Others::OfEventfd);
+    let others = drain::eventfd(&mut held, fd).map(Others::OfEventfd);
     let mut look = look_held(&mut held, fd, wanted, others.is_none(), None);
     look.others = look.others.or(others);
     if by_wake_bytes
@@ -156,19 +148,19 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
     let Some(shared) = held.ring() else { return plain };
     fallback::respond(held, fd);
     if held.incoming.has_left() {
-        receive::progress(held, fd);
+        incoming::progress(held, fd);
         if held.connection.state() != State::Ring {
             return plain;
         }
-        if resend::due(held, &shared) > 0 && !kernel::something(fd) {
-            resend::take_along(held, &shared);
+        if fallback::resend::due(held, &shared) > 0 && !kernel::something(fd) {
+            fallback::resend::take_along(held, &shared);
         }
     }
     let mut look = standing(held, fd, &shared, wanted).since(reported);
     if sleep && look.ready == 0 {
         let request = request_of(wanted);
         if !look.brief && !held.incoming.has_left() {
-            look.others = wait::drain_wake_bytes(held, fd, &shared).map(Others::OfWakeByte);
+            look.others = drain::wake_bytes(held, fd, &shared).map(Others::OfWakeByte);
             look.brief = look.others.is_some();
             eventfd::arm(held, &shared, request);
             look.armed = true;
@@ -233,7 +225,7 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         look.brief |= held.outgoing.has_backlog();
     } else if wanted & WRITES != 0 {
         let end = held.end;
-        if held.out.taken(shared, end).is_err() || held.out.has_room() || send::deepen(held, fd, shared) {
+        if held.out.taken(shared, end).is_err() || held.out.has_room() || outgoing::deepen(held, fd, shared) {
             look.ready |= wanted & WRITES;
         } else {
             look.brief |= held.out.may_deepen();
@@ -289,11 +281,11 @@ pub(crate) fn translate_held(
     if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 {
         if look.ready & READS == 0 {
             // A wake byte, or the end, or what the kernel had before.
-            held.dry |= receive::DRY_MASK;
+            held.dry |= incoming::DRY_MASK;
             if held.incoming.has_left() {
-                receive::progress(held, fd);
+                incoming::progress(held, fd);
             } else {
-                wait::drain_wake_bytes(held, fd, &shared);
+                drain::wake_bytes(held, fd, &shared);
             }
             if held.connection.state() != State::Ring {
                 return Look { ready: events, plain: true, ..Look::default() };
@@ -374,6 +366,3 @@ impl Watch {
         self.connection.watchers.fetch_sub(1, Ordering::SeqCst);
     }
 }
-
-pub(crate) const READS: i16 = POLLIN | POLLRDNORM;
-pub(crate) const WRITES: i16 = POLLOUT | POLLWRNORM;

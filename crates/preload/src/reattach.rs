@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::layout::{NEVER_AGAIN, SWITCHED, Shared};
-use crate::rendezvous;
+use crate::policy;
 use crate::sleepers::Patience;
 use crate::step::Agreement;
 
@@ -148,7 +148,7 @@ fn resume(held: &mut Inner, shared: &Shared) {
 
 /// Whether this end may say that it is done.
 pub(crate) fn may(held: &Inner) -> bool {
-    !rendezvous::is_barred() && held.is_ours_alone()
+    !policy::is_barred() && held.is_ours_alone()
 }
 
 /// The agreement: nothing promised; a fork has switched; which ends are done; one of them puts the words in order; live; over.

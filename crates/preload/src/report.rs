@@ -10,6 +10,7 @@ use rustix::net::SocketAddrAny;
 use crate::connection::Held;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
+use crate::line::Line;
 use crate::state::Host;
 
 /// The file's name in the environment; it stays where it is as long as the program leaves its environment alone, so a copy is kept.
@@ -95,31 +96,6 @@ impl std::fmt::Display for Shown {
         } else {
             f.write_str("unix")
         }
-    }
-}
-
-/// Text in place: no allocation in a hook.
-pub(crate) struct Line<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
-}
-
-impl<const N: usize> Line<N> {
-    pub(crate) fn new() -> Self {
-        Self { bytes: [0; N], len: 0 }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
-    }
-}
-
-impl<const N: usize> Write for Line<N> {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(std::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.len += text.len();
-        Ok(())
     }
 }
 

@@ -1,33 +1,17 @@
-//! Sending: through the kernel until this direction starts, into the ring, and through the kernel again.
+//! A send of the program's: by the rings, or by the C library's function, counted where that may still matter.
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use rustix::io::Errno;
-
-use crate::connection::{Connection, Held, Inner, State};
-use crate::diagnosis::Reason;
-use crate::fault::{self, Fault};
-use crate::iovecs::{self, Cursor};
-use crate::layout::{DEEP, LARGE, SWITCHED, Shared};
-use crate::receive::Way;
-use crate::settle::{Reader, settle};
-use crate::{errno, eventfd, fallback, kernel, real, rendezvous, spin, table, wait, wake};
 use libc::iovec;
 
-/// What one attempt came to.
-pub(crate) enum Step {
-    Bytes(usize),
-    /// The ring is full.
-    Full,
-    /// The kernel's buffer is.
-    KernelFull,
-    /// The direction has not started.
-    NotStarted,
-    /// The connection is the kernel's, or the kernel is to say what is wrong with it.
-    Plain,
-    Error(Errno),
-}
+use crate::connection::{Connection, State};
+use crate::diagnosis::Reason;
+use crate::iovecs::{self, Cursor};
+use crate::outgoing::{Step, once};
+use crate::receive::Way;
+use crate::settle::{Reader, settle};
+use crate::{errno, fallback, policy, real, rendezvous, table, wait};
 
 /// A send of the program's buffers: by the ring, or by `real`, counted where that may still matter.
 #[inline]
@@ -63,7 +47,7 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
                 connection.tainted.store(true, Ordering::Relaxed);
                 return Way::Kernel;
             };
-            if rendezvous::is_soon() {
+            if policy::is_soon() {
                 errno::kept(|| rendezvous::advance(&mut held, fd));
             }
             if connection.state() == State::Counting {
@@ -87,7 +71,7 @@ pub(crate) fn by_kernel(fd: c_int, connection: &'static Connection, real: impl F
     if connection.state() == State::Counting
         && let Some(mut held) = table::hold(fd, connection)
     {
-        if rendezvous::is_soon() {
+        if policy::is_soon() {
             errno::kept(|| rendezvous::advance(&mut held, fd));
         }
         if connection.state() == State::Counting {
@@ -192,163 +176,5 @@ fn back(
     Way::Done(sent as isize)
 }
 
-pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
-    let Some(shared) = held.ring() else { return Step::Plain };
-    let direction = held.end;
-    if !held.outgoing.has_left() && shared.has_failed() {
-        if let Some(error) = fallback::lose(held, fd, &shared) {
-            return Step::Error(error);
-        }
-        return Step::Plain;
-    }
-    if !held.outgoing.has_begun() && !begin_direction(held, &shared) {
-        if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
-            fallback::leave(held, fd, Reason::Peer);
-            if held.connection.state() == State::Plain {
-                return Step::Plain;
-            }
-        }
-        return Step::NotStarted;
-    }
-    if !held.outgoing.has_left() && is_to_look(held, &shared, from.left()) {
-        match held.out.taken(&shared, direction) {
-            Err(_) => {
-                held.reason = Reason::Corrupt;
-                return Step::Error(Errno::CONNRESET);
-            }
-            Ok(taken) if taken.switched => fallback::note_out(held, &shared, taken.tail | SWITCHED),
-            Ok(taken) if taken.tail != held.out.head => look_after_peer(held, fd, &shared),
-            Ok(_) => held.unread = 0,
-        }
-    }
-    if held.outgoing.has_left() {
-        return to_kernel(held, fd, &shared, from);
-    }
-    if held.outgoing.owed() > 0 {
-        let _ = fallback::pay(held, fd);
-    }
-    if held.out.room() < from.left() as u64 {
-        held.out.grow(&shared, direction);
-    }
-    let before = *from;
-    let mut bytes = write(held, &shared, from);
-    if bytes == 0 {
-        if !deepen(held, fd, &shared) {
-            return Step::Full;
-        }
-        bytes = write(held, &shared, from);
-        if bytes == 0 {
-            return Step::Full;
-        }
-    }
-    held.answered = false;
-    held.tally.bytes_out += bytes;
-    held.tally.messages_out += 1;
-    // The head alone was stored so that it goes out together with the bytes.
-    fence(Ordering::SeqCst);
-    fallback::notify(held, fd, &shared, wake::DATA);
-    if shared.left(held.peer()).load(Ordering::SeqCst) != 0 && !fault::is_planted(Fault::NoLookForLeft) {
-        let unsent = fallback::unsend(held, fd, &shared, bytes);
-        if unsent > 0 {
-            bytes -= unsent;
-            *from = before;
-            from.skip(bytes as usize);
-            if bytes == 0 {
-                return Step::KernelFull;
-            }
-        }
-    }
-    Step::Bytes(bytes as usize)
-}
-
-/// The ring is full. When the receiver has not taken anything for some milliseconds, the sender goes on in a ring that holds what
-/// the kernel's buffers would. True when there is room now.
-#[cold]
-pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
-    let (direction, unix) = (held.end, held.family.is_unix());
-    held.out.deepen(shared, direction, spin::now_ns(), || kernel_room(fd, unix))
-}
-
-/// Bytes that the kernel would have buffered: over TCP its buffers grow by themselves, unless the program has set their size.
-fn kernel_room(fd: c_int, unix: bool) -> u64 {
-    #[cfg(test)]
-    if crate::explore::is_on() {
-        return DEEP;
-    }
-    let size = rustix::net::sockopt::socket_send_buffer_size(kernel::borrowed(fd)).unwrap_or(0) as u64;
-    let locked = kernel::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
-    if unix || locked { size.max(LARGE) } else { DEEP }
-}
-
-/// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, asks to be woken.
-#[inline]
-fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
-    let direction = held.end;
-    let mut bytes = held.out.write(shared, direction, from);
-    while held.connection.is_tagged() && !from.is_done() {
-        held.connection.fulls.fetch_add(1, Ordering::SeqCst);
-        eventfd::arm(held, shared, wake::ROOM);
-        if !held.out.taken(shared, direction).is_ok_and(|taken| !taken.switched && held.out.room() > 0) {
-            break;
-        }
-        bytes += held.out.write(shared, direction, from);
-    }
-    bytes
-}
-
-/// Whether to look how far the receiver has come. Its word is just being written by it, so a look takes both of them as long as a message
-/// does to get there: not while it answers, and there is room.
-#[inline]
-fn is_to_look(held: &Held<'_>, shared: &Shared, bytes: usize) -> bool {
-    let peer = held.peer();
-    !held.answered
-        || shared.is_cheap_to_look()
-        || held.out.room() < bytes as u64
-        || shared.left(peer).load(Ordering::SeqCst) | shared.gone(peer).load(Ordering::Relaxed) != 0
-}
-
-/// Starts the ring in our direction, once the peer expects it.
-fn begin_direction(held: &mut Held<'_>, shared: &Shared) -> bool {
-    shared.present(held.peer()).load(Ordering::Acquire) == 1 && fallback::start_now(held, shared)
-}
-
-/// Bytes lie unread: is anybody there? Asked at the first such send and then now and then.
-fn look_after_peer(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
-    held.unread += 1;
-    if held.unread % UNREAD_TURN == 1 && kernel::is_over(fd) {
-        fallback::switch_out(held, shared);
-    }
-}
-
-fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<'_>) -> Step {
-    match fallback::push(held, fd, shared) {
-        Ok(()) => {}
-        Err(Errno::AGAIN) => return Step::KernelFull,
-        Err(_) if held.error.is_some() => {}
-        // The kernel says it again to the call itself, with the signal that belongs to it.
-        Err(_) => return Step::Plain,
-    }
-    if let Some(error) = held.error.take() {
-        return Step::Error(error);
-    }
-    if fallback::finish(held, fd) {
-        return Step::Plain;
-    }
-    let Some((at, len)) = from.peek(usize::MAX) else { return Step::Bytes(0) };
-    match kernel::give(fd, at, len) {
-        Ok(bytes) => {
-            from.advance(bytes);
-            held.counts().sent.fetch_add(bytes as u64, Ordering::Relaxed);
-            Step::Bytes(bytes)
-        }
-        Err(Errno::AGAIN) => Step::KernelFull,
-        Err(Errno::PIPE) => Step::Plain,
-        Err(error) => Step::Error(error),
-    }
-}
-
 /// Flags that mean the same in a ring, or nothing there.
 const UNDERSTOOD: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
-const UNREAD_TURN: u32 = 16;
-/// SOCK_SNDBUF_LOCK.
-const SNDBUF_LOCKED: c_int = 1;

@@ -5,9 +5,9 @@ use std::ffi::c_int;
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::fallback::Asked;
+use crate::incoming::{AGAIN_TRIES, Step, progress};
 use crate::leaving::Unread;
-use crate::receive::{AGAIN_TRIES, Step, progress};
-use crate::{errno, fallback, kernel, resend, table};
+use crate::{errno, fallback, kernel, table};
 
 /// Who reads the socket once a connection has gone back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ pub(crate) enum Settled {
 /// One attempt, by one who has the connection's lock; when patience `is_over`, what is not there yet stays where it is.
 pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader: Reader, is_over: bool) -> Settled {
     if let Some(shared) = held.ring().filter(|_| !reader.is_covered()) {
-        resend::take_wake_bytes_out(held, fd, &shared);
+        fallback::resend::take_wake_bytes_out(held, fd, &shared);
     }
     fallback::leave_with(held, fd, reason, Unread::SentAgain);
     if held.ring().is_none() {
@@ -88,14 +88,14 @@ pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader:
     }
     let wake_bytes_are_gone =
         matches!(step, Step::Plain | Step::End | Step::Bytes(_)) && !fallback::is_unnotified(held, &shared);
-    let there = resend::in_place_of_sender(held, fd, &shared, !reader.is_covered());
+    let there = fallback::resend::in_place_of_sender(held, fd, &shared, !reader.is_covered());
     if there && fallback::finish(held, fd) {
         return Settled::Done;
     }
     if (wake_bytes_are_gone && there || is_over) && !held.outgoing.has_backlog() {
         match reader {
-            Reader::Stranger if resend::is_lost(held, fd, &shared) => resend::break_off(fd),
-            Reader::Beside if resend::is_lost(held, fd, &shared) => kernel::set_inherited(fd, false),
+            Reader::Stranger if fallback::resend::is_lost(held, fd, &shared) => fallback::resend::break_off(fd),
+            Reader::Beside if fallback::resend::is_lost(held, fd, &shared) => kernel::set_inherited(fd, false),
             _ => {}
         }
         return Settled::Done;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::lock::Lock;
-use crate::resend;
+use crate::policy::DESCRIPTORS;
 use crate::slab::Slab;
 use crate::state::Host;
 
@@ -167,18 +167,6 @@ pub(crate) fn remove(fd: c_int, connection: &'static Connection) -> bool {
         && connection.descriptors.fetch_sub(1, Ordering::AcqRel) == 1
 }
 
-/// A descriptor is about to be closed, which the peer may know as the one of this end's socket: it is told of another.
-pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connection) {
-    if connection.state() == State::Ring
-        && connection.descriptors.load(Ordering::Acquire) > 1
-        && let Some(held) = hold(fd, connection)
-        && let Some(shared) = held.shared()
-        && let Some((other, _)) = all().find(|(other, it)| *other != fd && std::ptr::eq(*it, connection))
-    {
-        resend::announce_socket(&held, other, &shared);
-    }
-}
-
 /// All descriptors that may be in the table from `first` to `last`.
 pub(crate) fn range(first: u32, last: u32) -> impl Iterator<Item = (c_int, &'static Connection)> {
     let end = TOP.load(Ordering::Acquire).min((last as usize).saturating_add(1));
@@ -206,9 +194,6 @@ fn take_free() -> Option<&'static Connection> {
 fn raise_top(fd: c_int) {
     TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
 }
-
-/// Descriptors above are the kernel's alone.
-pub(crate) const DESCRIPTORS: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ use crate::sleepers::{Counted, Present};
 use crate::spin::{self, SpinBudget};
 use crate::state::Source;
 use crate::wake;
-use crate::{epoll, errno, fallback, futex, kernel, real, receive, table};
+use crate::{drain, errno, fallback, futex, incoming, kernel, real, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
@@ -159,7 +159,7 @@ fn nap_for_room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -
     }
 }
 
-/// Until there is something to receive, in a look at it: interrupted and restarted as the program's own call would be.
+/// Until there is something to incoming, in a look at it: interrupted and restarted as the program's own call would be.
 fn sleep(fd: c_int) -> Result<(), c_int> {
     let mut byte = 0u8;
     // SAFETY: [preload-real] one byte of ours.
@@ -190,7 +190,7 @@ fn sleep_for_room(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
         return Ok(());
     }
     if timeout < 0 {
-        // The time of a receive, if there is one, is not this call's.
+        // The time of a incoming, if there is one, is not this call's.
         return sleep(fd).or_else(|error| if error == libc::EAGAIN { Ok(()) } else { Err(error) });
     }
     poll(fd, libc::POLLIN, timeout)
@@ -344,7 +344,7 @@ pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, request: u64) -> Befo
     if !has_begun && request == wake::ROOM {
         return BeforeSleep::Soon;
     }
-    if let Some(others) = drain_wake_bytes(held, fd, &shared) {
+    if let Some(others) = drain::wake_bytes(held, fd, &shared) {
         return BeforeSleep::Others(others);
     }
     shared.arm(held.end, request);
@@ -355,48 +355,14 @@ pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, request: u64) -> Befo
     BeforeSleep::Kernel(Some(held.connection.sleepers.join()))
 }
 
-/// Takes wake bytes of before out of the kernel's stream, so that the next one wakes. Others whom the
-/// unread wake byte is just waking must have run before: it returns who they are.
-pub(crate) fn drain_wake_bytes(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Present> {
-    let issued = wake::issued(shared.wake_word(held.end));
-    if held.drained() >= issued || held.source(shared).is_before_ring() {
-        return None;
-    }
-    let connection = held.connection;
-    if let Some(others) = connection.sleepers.present(&mut held.patience)
-        && !fault::is_planted(Fault::DrainsAtOnce)
-    {
-        return Some(others);
-    }
-    if epoll::is_unwakeable(held, fd, shared) {
-        // The wake byte, as long as it is unread, wakes those who sleep in the set.
-        return Some(connection.sleepers.now());
-    }
-    let before = held.drained();
-    while held.drained() < issued {
-        let mut wake_bytes = [0; 16];
-        let len = (issued - held.drained()).min(wake_bytes.len() as u64) as usize;
-        match kernel::take(fd, wake_bytes.as_mut_ptr(), len, false) {
-            Ok(n) if n > 0 => held.count_drained(n),
-            // On its way, or the stream has ended: the next look tells.
-            Ok(_) | Err(Errno::AGAIN) => break,
-            Err(_) => break,
-        }
-    }
-    if held.drained() > before {
-        epoll::drained(held, fd, shared);
-    }
-    None
-}
-
 /// A look may have found what is no wake byte: the end, or bytes that somebody wrote past the library. The next receive tells.
 pub(crate) fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.ring() else { return };
     // Let the next receive look at the kernel. The wake byte that has woken this thread has done all that it is for.
-    held.dry |= receive::DRY_MASK;
+    held.dry |= incoming::DRY_MASK;
     if !reset && !connection.sleepers.any() {
-        drain_wake_bytes(&mut held, fd, &shared);
+        drain::wake_bytes(&mut held, fd, &shared);
     }
     if reset && fallback::is_reset(&mut held, &shared) {
         // The look has consumed it; bytes that came before are to be had first.

@@ -10,6 +10,7 @@ use crate::tree::Tree;
 mod dead_files;
 mod default_build;
 mod dependencies;
+mod layers;
 mod lengths;
 mod names;
 mod papers;
@@ -41,7 +42,7 @@ impl fmt::Display for Violation {
 
 /// All violations in `tree`, by path and line.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    const RULES: [fn(&Tree) -> Vec<Violation>; 12] = [
+    const RULES: [fn(&Tree) -> Vec<Violation>; 13] = [
         dependencies::check,
         default_build::check,
         names::check,
@@ -49,6 +50,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         preload_safe::check,
         providers::check,
         sim_safe::check,
+        layers::check,
         lengths::check,
         words::check,
         dead_files::check,

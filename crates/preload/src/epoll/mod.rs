@@ -8,7 +8,7 @@
 //! idle connections cost a wait nothing.
 //!
 //! What holds at any time: while a thread sleeps in a set, each tagged member whose events somebody wants has its wake request left, or
-//! something unread in the kernel that wakes. Whoever takes wake bytes out of the kernel sees to it (`control::drained`).
+//! something unread in the kernel that wakes. Whoever takes wake bytes out of the kernel sees to it (`sets::drained`).
 //!
 //! A connection that has an eventfd has it in the set as well, edge-triggered and never read: it is the wake byte then, and the socket tells the end
 //! and what else the kernel knows.
@@ -16,17 +16,14 @@
 //! A set that is not known whole (inherited, nested in another, polled itself, with data that look like a tag) is *foreign*:
 //! its connections are the kernel's.
 //!
-//! Locks, in the order in which they are taken: a set's `scan`, a connection's, `member::LISTS`, a set's own.
+//! Locks, in the order in which they are taken: a set's `scan`, a connection's, `sets::member::LISTS`, a set's own.
 
 mod control;
-mod member;
+mod foreign;
 #[cfg(test)]
 mod race;
-mod set;
 mod wait;
 
-pub(crate) use control::{
-    apply, closing, closing_range, drained, enter, is_unwakeable, is_watched, may_enter, mute, restore,
-};
-pub(crate) use set::{adopt, alias, create, disown, find, has_any, in_child, make_foreign, prepare};
+pub(crate) use control::{apply, closing, closing_range};
+pub(crate) use foreign::{alias, make_foreign};
 pub(crate) use wait::{Limit, wait};

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use libc::{EPOLL_CTL_MOD, epoll_event, sigset_t, timespec};
 
-use super::control::{NOTHING, give_back, given, reported, wanted};
-use super::member::{self, Member};
-use super::set::{self, Set, SetHeld};
 use crate::connection::{Connection, State};
-use crate::ready::{self, Look, Reported, Watch};
+use crate::ready::{self, Look, Watch};
+use crate::sets::member::{self, Member};
+use crate::sets::set::{self, SetHeld};
+use crate::sets::{NOTHING, Reported, Set, give_back, given, reported, wanted};
 use crate::{errno, eventfd, kernel, real, spin, table, wait, wake};
 
 /// How long to wait, as the program said it.

@@ -18,16 +18,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::EventfdFlags;
 
-use crate::connection::{Connection, Held, Inner, State};
-use crate::diagnosis::Reason;
-use crate::fault::Fault;
+use crate::connection::{Connection, Held, Inner, NO_EVENTFD, State};
 use crate::layout::Shared;
-use crate::sleepers::Present;
-use crate::{epoll, fallback, fault, kernel, own, wake};
+use crate::{kernel, own, wake};
 
 /// A new pair, for end 0 and for end 1; none when this process has enough of them.
 pub(crate) fn make() -> Option<[OwnedFd; 2]> {
-    if COUNT.load(Ordering::Relaxed) >= MOST {
+    if COUNT.load(Ordering::Relaxed) >= own::EVENTFD_CONNECTIONS {
         return None;
     }
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -37,7 +34,7 @@ pub(crate) fn make() -> Option<[OwnedFd; 2]> {
 
 /// These are the connection's from now on, if there is room for them and they are what they should be.
 pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
-    if COUNT.fetch_add(1, Ordering::Relaxed) < MOST
+    if COUNT.fetch_add(1, Ordering::Relaxed) < own::EVENTFD_CONNECTIONS
         && pair.iter().all(|fd| own::is_eventfd(fd.as_fd()))
         && let [Some(first), Some(second)] = pair.each_ref().map(|fd| own::aside(fd.as_fd()))
         && let Some(first) = own::keep(first)
@@ -56,7 +53,7 @@ pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
 
 /// The connection has none any more. Whoever waits for one in a set has let it go already.
 pub(crate) fn drop_of(held: &mut Held<'_>) {
-    held.connection.eventfd.store(NONE, Ordering::Relaxed);
+    held.connection.eventfd.store(NO_EVENTFD, Ordering::Relaxed);
     let Some(pair) = held.eventfds.take() else { return };
     COUNT.fetch_sub(1, Ordering::Relaxed);
     if held.connection.state() == State::Plain {
@@ -81,7 +78,7 @@ fn await_pollers(connection: &Connection, own: Option<c_int>) {
 /// The descriptor that this end is to wait for beside its socket, when the other end knows how to signal it.
 pub(crate) fn to_wait_for(held: &Held<'_>, shared: &Shared) -> Option<c_int> {
     let own = held.connection.eventfd.load(Ordering::Relaxed);
-    (own != NONE && shared.eventfds(held.peer()).load(Ordering::Relaxed) == 1).then_some(own)
+    (own != NO_EVENTFD && shared.eventfds(held.peer()).load(Ordering::Relaxed) == 1).then_some(own)
 }
 
 /// Asks to be woken where sets and lists are: by the eventfd if there is one, else by a wake byte.
@@ -100,35 +97,9 @@ pub(crate) fn signal_peer(held: &Inner) {
 /// The next of those who sleep for this end's is woken too: what one was told of is still there, and an edge was his alone.
 pub(crate) fn pass_on(connection: &Connection) {
     let own = connection.eventfd.load(Ordering::Relaxed);
-    if own != NONE {
+    if own != NO_EVENTFD {
         kernel::signal(own);
     }
-}
-
-/// This end's, if poll has found it readable, is drained for one who is about to sleep. Those who sleep
-/// in sets are told of what stands. Others in poll must have run before: it returns who they are.
-pub(crate) fn drain_own(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
-    let connection = held.connection;
-    if connection.signalled.load(Ordering::SeqCst) == 0 {
-        return None;
-    }
-    let shared = held.ring()?;
-    if let Some(present) = connection.pollers.present(&mut held.patience_of_pollers)
-        && !fault::is_planted(Fault::DrainsEventfdAtOnce)
-    {
-        return Some(present);
-    }
-    connection.signalled.store(0, Ordering::SeqCst);
-    let own = connection.eventfd.load(Ordering::Relaxed);
-    if own != NONE {
-        kernel::drain(own);
-        if epoll::drained(held, fd, &shared) {
-            // It was signalled again for a set, whose thread runs soon.
-            connection.signalled.store(1, Ordering::SeqCst);
-            return Some(connection.pollers.now());
-        }
-    }
-    None
 }
 
 /// This end's wake requests for its eventfd are taken back, unless somebody still sleeps for it, or is about to: in poll, or in a set.
@@ -139,24 +110,10 @@ pub(crate) fn disarm_eventfd(held: &Held<'_>) {
     }
 }
 
-/// The connection goes back to the kernel: the program closes an eventfd of it.
-pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, reason: Reason) {
-    fallback::leave(held, fd, reason);
-    epoll::mute(fd, held.connection);
-    if let Some(shared) = held.shared() {
-        shared.eventfds(held.end).store(0, Ordering::SeqCst);
-    }
-    drop_of(held);
-}
-
 #[cfg(test)]
 mod race;
 
-/// No descriptor.
-pub(crate) const NONE: c_int = -1;
 /// Milliseconds that a thread which was woken is waited for; one that has jumped away never comes.
 const POLLER_TRIES: u32 = 20;
 /// How many connections have eventfds.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Connections with eventfds in one process.
-pub(crate) const MOST: u32 = 256;

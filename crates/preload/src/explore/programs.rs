@@ -11,17 +11,17 @@ use super::world::{Ended, Rig, World, socket};
 use super::{PROCESSES, Packed};
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
+use crate::incoming::{self, How};
 use crate::iovecs::Cursor;
 use crate::ready::{self, Look, Others, Seat};
 use crate::reattach::{self, Progress};
-use crate::receive::{self, How};
 use crate::rendezvous;
 use crate::settle::{self, Reader, Settled};
 use crate::sleepers::{Counted, Present};
 use crate::state::{Life, Outgoing, State};
 use crate::step::{Action, Event};
 use crate::wait::{self, BeforeNap, BeforeSleep};
-use crate::{end, eventfd, fallback, fork, send, table, wake};
+use crate::{end, eventfd, fallback, fork, outgoing, send, table, wake};
 
 /// A call of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ pub(super) enum Phase {
         asleep: bool,
     },
     Woken,
-    /// In the kernel's receive, that only looks.
+    /// In the kernel's incoming, that only looks.
     InKernel(Option<Counted>),
     /// Until the stream has room.
     ForRoom,
@@ -507,19 +507,19 @@ impl World {
                 let step = run!(|connection| {
                     let mut held = hold(connection);
                     if held.ring().is_none() {
-                        return receive::Step::Plain;
+                        return incoming::Step::Plain;
                     }
-                    receive::once(&mut held, fd, &mut Cursor::new(&list), false, How::Bytes)
+                    incoming::once(&mut held, fd, &mut Cursor::new(&list), false, How::Bytes)
                 });
                 match step {
-                    receive::Step::Bytes(got) => {
+                    incoming::Step::Bytes(got) => {
                         self.deliver(end, &bytes[..got])?;
                         self.progress(who, got as u32);
                     }
-                    receive::Step::Nothing => self.threads[who].phase = Phase::In(Section::Nap(wake::DATA)),
-                    receive::Step::End => self.ended(who)?,
-                    receive::Step::Error(error) => self.failed(who, error)?,
-                    receive::Step::Plain | receive::Step::Again => self.again(who),
+                    incoming::Step::Nothing => self.threads[who].phase = Phase::In(Section::Nap(wake::DATA)),
+                    incoming::Step::End => self.ended(who)?,
+                    incoming::Step::Error(error) => self.failed(who, error)?,
+                    incoming::Step::Plain | incoming::Step::Again => self.again(who),
                 }
             }
             Section::Send => {
@@ -530,26 +530,28 @@ impl World {
                 let step = run!(|connection| {
                     let mut held = hold(connection);
                     if held.ring().is_none() {
-                        return send::Step::Plain;
+                        return outgoing::Step::Plain;
                     }
-                    let step = send::once(&mut held, fd, &mut Cursor::new(&list));
-                    if matches!(step, send::Step::NotStarted) {
+                    let step = outgoing::once(&mut held, fd, &mut Cursor::new(&list));
+                    if matches!(step, outgoing::Step::NotStarted) {
                         held.sending += 1;
                     }
                     step
                 });
                 match step {
-                    send::Step::Bytes(sent) => {
+                    outgoing::Step::Bytes(sent) => {
                         self.sent[end] += sent as u32;
                         self.progress(who, sent as u32);
                     }
-                    send::Step::Full => self.threads[who].phase = Phase::In(Section::Nap(wake::ROOM)),
-                    send::Step::KernelFull => self.threads[who].phase = Phase::ForRoom,
-                    send::Step::NotStarted => self.threads[who].phase = Phase::Plainly { sends: true, counted: true },
+                    outgoing::Step::Full => self.threads[who].phase = Phase::In(Section::Nap(wake::ROOM)),
+                    outgoing::Step::KernelFull => self.threads[who].phase = Phase::ForRoom,
+                    outgoing::Step::NotStarted => {
+                        self.threads[who].phase = Phase::Plainly { sends: true, counted: true }
+                    }
                     // Of a connection in the rings it is the kernel that says what is wrong.
-                    send::Step::Plain if self.processes[process].inner.ring().is_some() => self.threads[who].stop(),
-                    send::Step::Plain => self.again(who),
-                    send::Step::Error(error) => self.failed(who, error)?,
+                    outgoing::Step::Plain if self.processes[process].inner.ring().is_some() => self.threads[who].stop(),
+                    outgoing::Step::Plain => self.again(who),
+                    outgoing::Step::Error(error) => self.failed(who, error)?,
                 }
             }
             Section::Nap(request) => {

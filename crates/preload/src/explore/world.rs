@@ -224,7 +224,7 @@ impl Rig {
         let mut held = connection.hold().unwrap();
         *held = own.inner.clone();
         connection.set_state(own.inner.life().state());
-        let own = own.inner.eventfds.map_or(crate::eventfd::NONE, |eventfds| eventfds[own.inner.end]);
+        let own = own.inner.eventfds.map_or(crate::connection::NO_EVENTFD, |eventfds| eventfds[own.inner.end]);
         connection.eventfd.store(own, Ordering::Relaxed);
     }
 

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{Asked, Rim, act, go_out, push_all, switch_out};
+use super::{Asked, Rim, act, go_out, push_all, resend, switch_out};
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::fault::{self, Fault};
+use crate::futex;
 use crate::layout::{Shared, UNREAD_MAX};
 use crate::leaving::{self, Find, Leave, Unread};
 use crate::state::Begun;
 use crate::step::Event;
-use crate::{futex, resend};
 
 pub(super) struct Local;
 

@@ -16,6 +16,7 @@
 
 mod local;
 mod remote;
+pub(crate) mod resend;
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
@@ -26,7 +27,6 @@ use rustix::net::{Shutdown, sockopt};
 
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
-use crate::epoll;
 use crate::eventfd;
 use crate::fault::{self, Fault};
 use crate::futex;
@@ -35,13 +35,14 @@ use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, Find, Push, Pushed, Unread};
 use crate::own;
 use crate::reattach;
-use crate::resend;
+use crate::sets;
 use crate::state::{Family, Incoming, Outgoing, Search, Source};
 use crate::step::{self, Agreement};
 use crate::table;
 use crate::wake;
 
 pub(crate) use remote::lose;
+pub(crate) use resend::announce_socket_elsewhere;
 
 /// Ends acceleration of this connection; what is unread is taken along.
 pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
@@ -524,7 +525,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     }
     take_reset_of_a_wake_byte(held, fd, &shared);
     restore(held, fd);
-    epoll::restore(fd, held.connection);
+    sets::restore(fd, held.connection);
     let may_reattach = reattach::is_open(&shared) && !held.connection.tainted.load(Ordering::Relaxed);
     match held.step(step::Event::Returns { may_reattach }) {
         step::Action::Rest => reattach::rest(held),

@@ -13,7 +13,7 @@ use crate::leaving::{self, Leave, Unread};
 use crate::remote::{AGAIN, END, Fate, RING};
 use crate::rim::remote;
 use crate::step::Event;
-use crate::{epoll, kernel, wait, wake};
+use crate::{drain, kernel, sets, wake};
 
 pub(super) struct Remote;
 
@@ -69,7 +69,7 @@ impl Rim for Remote {
     }
 
     fn is_settled(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
-        wait::drain_wake_bytes(held, fd, shared);
+        drain::wake_bytes(held, fd, shared);
         let Some((fate, wake_bytes)) = remote(shared, |remote| remote.fate()) else { return true };
         let reads_on = match fate {
             Fate::Again => false,
@@ -132,7 +132,7 @@ pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Er
     if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
         held.reason = Reason::Peer;
         restore(held, fd);
-        epoll::restore(fd, held.connection);
+        sets::restore(fd, held.connection);
         // The caller still has the memory.
         held.step(Event::Returns { may_reattach: false });
         return None;

@@ -12,7 +12,7 @@ use crate::kernel::borrowed;
 use crate::layout::SWITCHED;
 use crate::settle::Reader;
 use crate::state::Host;
-use crate::{end, epoll, errno, own, real, remote, rendezvous, table};
+use crate::{end, epoll, errno, real, remote, rendezvous, sets, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -123,11 +123,11 @@ unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 
 /// Before a descriptor is closed.
 pub(super) fn forget(fd: c_int) {
-    errno::kept(|| own::closing(fd as u32, fd as u32));
+    errno::kept(|| end::closing_own(fd as u32, fd as u32));
     table::note_in_set(fd, false);
     epoll::closing(fd);
-    if epoll::find(fd).is_some() && errno::kept(table::is_ours) {
-        epoll::disown(fd);
+    if sets::find(fd).is_some() && errno::kept(table::is_ours) {
+        sets::disown(fd);
     }
     if let Some(connection) = table::find(fd)
         && errno::kept(table::is_ours)
@@ -138,7 +138,7 @@ pub(super) fn forget(fd: c_int) {
 
 /// Before all these are closed.
 fn forget_range(first: c_uint, last: c_uint) {
-    own::closing(first, last);
+    end::closing_own(first, last);
     epoll::closing_range(first, last);
     for (fd, connection) in table::range(first, last) {
         end::close(fd, connection);

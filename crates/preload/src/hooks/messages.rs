@@ -7,7 +7,7 @@ use libc::{cmsghdr, iovec, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::{give_up, give_up_to, receive_as, send_by};
 use crate::connection::State;
-use crate::receive::How;
+use crate::incoming::How;
 use crate::settle::Reader;
 use crate::{epoll, iovecs, real, table};
 

@@ -21,11 +21,9 @@ use libc::iovec;
 
 use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
-use crate::receive::How;
+use crate::incoming::How;
 use crate::settle::{Reader, settle};
-use crate::{
-    end, errno, fork, iovecs, kernel, oversubscription, receive, remote, rendezvous, report, send, table, wait,
-};
+use crate::{end, errno, fork, iovecs, kernel, oversubscription, policy, receive, remote, report, send, table, wait};
 
 /// Runs when the library is loaded, maybe after other libraries' constructors have called hooks.
 #[used]
@@ -40,7 +38,7 @@ static FINI: extern "C" fn() = fini;
 extern "C" fn init() {
     table::adopt();
     report::find_file();
-    rendezvous::find_soon();
+    policy::find_soon();
     oversubscription::find_processors();
     remote::find();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.

@@ -7,7 +7,7 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::give_up;
 use crate::epoll::{self, Limit};
-use crate::{errno, real, table};
+use crate::{errno, real, sets, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
@@ -23,14 +23,14 @@ unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 
 fn created(set: c_int) -> c_int {
     if set >= 0 {
-        errno::kept(|| epoll::create(set));
+        errno::kept(|| sets::create(set));
     }
     set
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    if let Some(known) = epoll::find(set) {
+    if let Some(known) = sets::find(set) {
         return epoll::apply(known, set, op, fd, event);
     }
     // Nobody knows who waits for it.
@@ -57,7 +57,7 @@ fn coarse(timeout: c_int) -> Limit {
 unsafe extern "C-unwind" fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's arguments.
     unsafe {
-        match (epoll::find(set), places(events, count)) {
+        match (sets::find(set), places(events, count)) {
             (Some(known), Some(places)) => epoll::wait(known, set, places, coarse(timeout), std::ptr::null()),
             _ => real::epoll_wait(set, events, count, timeout),
         }
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
 ) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's arguments.
     unsafe {
-        match (epoll::find(set), places(events, count)) {
+        match (sets::find(set), places(events, count)) {
             (Some(known), Some(places)) => epoll::wait(known, set, places, coarse(timeout), mask),
             _ => real::epoll_pwait(set, events, count, timeout, mask),
         }
@@ -99,7 +99,7 @@ unsafe extern "C-unwind" fn epoll_pwait2(
                 _ => None,
             },
         };
-        match (epoll::find(set), places(events, count), limit) {
+        match (sets::find(set), places(events, count), limit) {
             (Some(known), Some(places), Some(limit)) => epoll::wait(known, set, places, limit, mask),
             _ => real::epoll_pwait2(set, events, count, timeout, mask),
         }

@@ -7,7 +7,7 @@ use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::give_up;
 use crate::connection::Connection;
-use crate::{epoll, errno, poll as rings, real, table};
+use crate::{epoll, errno, poll as rings, real, sets, table};
 
 /// The program's own array, when some of it concerns us.
 unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
@@ -16,7 +16,7 @@ unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]
     }
     // SAFETY: [preload-program] the program's array.
     let list = unsafe { std::slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
-    if epoll::has_any() {
+    if sets::has_any() {
         list.iter().for_each(|poll| epoll::make_foreign(poll.fd, "poll of a set of epoll"));
     }
     rings::concerns(list).then_some(list)
@@ -176,7 +176,7 @@ unsafe fn selected(
         // SAFETY: [preload-program] the program's sets of `count` descriptors.
         !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
     };
-    if epoll::has_any() {
+    if sets::has_any() {
         let within = |fd: &c_int| sets.iter().any(|set| has(*fd, *set));
         (0..count).filter(within).for_each(|fd| epoll::make_foreign(fd, "select of a set of epoll"));
     }

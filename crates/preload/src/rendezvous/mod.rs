@@ -22,19 +22,18 @@ use rustix::net::{
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::diagnosis::Reason;
-use crate::epoll;
 use crate::eventfd;
 use crate::fallback;
 use crate::fault::{self, Fault};
-use crate::fork;
 use crate::kernel::{self, borrowed, option};
 use crate::layout::{SWITCHED, Shared};
 use crate::name::Name;
 use crate::own;
 use crate::peer;
+use crate::policy;
 use crate::real;
 use crate::reattach::{self, Progress};
-use crate::resend;
+use crate::sets;
 use crate::state::{Family, Host, Life, Search};
 use crate::step::{Action, Event, Sight};
 use crate::table;
@@ -42,7 +41,7 @@ use crate::wake;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
 pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
-    if held.connection.state() != State::Counting || held.operations < held.next_try || fork::is_under_way() {
+    if held.connection.state() != State::Counting || held.operations < held.next_try || policy::is_fork_under_way() {
         return;
     }
     if matches!(held.life(), Life::Resting(_)) && !reattach(held) {
@@ -54,12 +53,12 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     if held.operations > GIVE_UP {
         return refuse(held, Reason::Alone);
     }
-    held.next_try = if is_soon() { 0 } else { held.operations + (held.operations / 2).max(1) };
+    held.next_try = if policy::is_soon() { 0 } else { held.operations + (held.operations / 2).max(1) };
     if held.search.socket().is_some_and(|socket| !own::is(socket)) {
         // The program has closed it, and may have another there.
         fallback::withdraw_offer(held);
     }
-    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) || is_barred() {
+    if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) || policy::is_barred() {
         held.reason = Reason::Shared;
         return;
     }
@@ -89,7 +88,7 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
     if held.shared().is_some() {
         held.next_try = 0;
         enter(held, fd);
-    } else if held.search != Search::Idle && !is_soon() && !refused {
+    } else if held.search != Search::Idle && !policy::is_soon() && !refused {
         held.next_try = held.operations + (held.operations / 16).max(1);
     }
 }
@@ -218,17 +217,17 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
     if let Err(reason) = fits(held, fd) {
         return refuse(held, reason);
     }
-    if !epoll::may_enter(fd, held.connection) {
+    if !sets::may_enter(fd, held.connection) {
         return refuse(held, Reason::Call("epoll"));
     }
     held.reason = Reason::None;
-    resend::announce_socket(held, fd, &shared);
+    fallback::resend::announce_socket(held, fd, &shared);
     // No call is in the kernel for it alone; but a thread may sleep in a set, and is woken by the first byte.
-    if epoll::is_watched(fd, held.connection) {
+    if sets::is_watched(fd, held.connection) {
         eventfd::arm(held, &shared, wake::DATA | wake::ROOM);
     }
     come_in(held, &shared);
-    epoll::enter(fd, held.connection);
+    sets::enter(fd, held.connection);
 }
 
 /// Whether an end that has the memory may expect the ring.
@@ -342,26 +341,9 @@ pub(crate) fn out_of_the_way(socket: OwnedFd) -> Result<c_int, Errno> {
     own::keep(socket).ok_or(Errno::MFILE)
 }
 
-/// After the program has shut itself off from system calls that this library may need.
-pub(crate) fn is_barred() -> bool {
-    BARRED.load(Ordering::Relaxed)
-}
-
-/// From now on the ends do not meet any more.
-pub(crate) fn bar() {
-    BARRED.store(true, Ordering::Relaxed);
-}
-
-/// Whether the ends look for each other at each call from the first, before it and after it: so that the short connections of test
-/// suites reach the rings too.
-#[inline]
-pub(crate) fn is_soon() -> bool {
-    SOON.load(Ordering::Relaxed)
-}
-
 /// Where ends are to meet at once: the first step towards the ring, for a new connection, and a little time for the other end to come by.
 pub(crate) fn at_once(fd: c_int, connection: Option<&'static Connection>, wait: bool) {
-    let Some(connection) = connection.filter(|_| is_soon()) else { return };
+    let Some(connection) = connection.filter(|_| policy::is_soon()) else { return };
     let until = Instant::now() + SOON_WAIT;
     loop {
         let Some(mut held) = table::hold(fd, connection) else { return };
@@ -373,15 +355,6 @@ pub(crate) fn at_once(fd: c_int, connection: Option<&'static Connection>, wait: 
         kernel::nap();
     }
 }
-
-/// Looks whether the environment asks for it. At start-up.
-pub(crate) fn find_soon() {
-    // SAFETY: [preload-real] at start-up, before the program can change its environment.
-    SOON.store(unsafe { !libc::getenv(SOON_VARIABLE.as_ptr()).is_null() }, Ordering::Relaxed);
-}
-
-static SOON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-static BARRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Kind, version and size of what is left at the other end.
 const GREETING: [u8; 16] = *b"overside-sock-05";
@@ -398,5 +371,3 @@ const TCPI_BYTES_SENT: usize = 200;
 const TCPI_BYTES_RETRANS: usize = 208;
 /// How long a new connection waits where ends are to meet at once.
 const SOON_WAIT: Duration = Duration::from_millis(10);
-/// Asks for rendezvous at once.
-const SOON_VARIABLE: &std::ffi::CStr = c"OVERSIDE_SOCKETS_SOON";

@@ -8,20 +8,19 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN};
 
 use super::member::{self, Entry, LISTS, Member};
-use crate::connection::{Connection, State};
-use crate::diagnosis::Reason;
-use crate::eventfd;
+use crate::connection::{Connection, NO_EVENTFD};
 use crate::lock::{Guard, Lock};
+use crate::policy::DESCRIPTORS;
 use crate::slab::{Place, Slab};
-use crate::table::{self, DESCRIPTORS};
-use crate::{own, real, settle};
+use crate::table;
+use crate::{own, real};
 
 /// A set. Never unmapped.
 #[derive(Debug)]
 pub(crate) struct Set {
     lock: Lock,
     /// Held while the queue is gone through: each pass sees all of it.
-    pub(super) scan: Lock,
+    pub(crate) scan: Lock,
     /// A descriptor of it, and how many there are.
     fd: AtomicI32,
     descriptors: AtomicU32,
@@ -29,7 +28,7 @@ pub(crate) struct Set {
     foreign: AtomicBool,
     collides: AtomicBool,
     /// Threads that sleep in it, or are about to.
-    pub(super) sleepers: AtomicU32,
+    pub(crate) sleepers: AtomicU32,
     next_free: AtomicPtr<Set>,
     queue: UnsafeCell<Queue>,
 }
@@ -39,14 +38,14 @@ unsafe impl Sync for Set {}
 
 /// What the lock guards, beside its members' entries.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     front: Option<&'static Member>,
     back: Option<&'static Member>,
     hot: usize,
     /// Numbers the waits.
-    pub(super) calls: u64,
+    pub(crate) calls: u64,
     /// Waits in a row that did not ask the kernel.
-    pub(super) without_kernel: u8,
+    pub(crate) without_kernel: u8,
 }
 
 impl Queue {
@@ -54,7 +53,7 @@ impl Queue {
 }
 
 /// A signal handler that came in between could not say which members are to be looked at.
-pub(super) static MISSED: AtomicBool = AtomicBool::new(false);
+pub(crate) static MISSED: AtomicBool = AtomicBool::new(false);
 static SETS: [AtomicPtr<Set>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that ever was a set.
 static TOP: AtomicUsize = AtomicUsize::new(0);
@@ -93,17 +92,13 @@ pub(crate) fn create(fd: c_int) {
     place.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
 }
 
-/// Another descriptor of the same set.
-pub(crate) fn alias(fd: c_int, new: c_int) {
-    let Some(set) = find(fd) else { return };
-    match SETS.get(new as usize) {
-        Some(place) if table::is_ours() => {
-            set.descriptors.fetch_add(1, Ordering::Relaxed);
-            TOP.fetch_max(new as usize + 1, Ordering::AcqRel);
-            place.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
-        }
-        _ => make_foreign(fd, "a set of epoll that others have"),
-    }
+/// Another descriptor of the same set; false where it cannot be noted.
+pub(crate) fn add_descriptor(set: &'static Set, new: c_int) -> bool {
+    let Some(place) = SETS.get(new as usize).filter(|_| table::is_ours()) else { return false };
+    set.descriptors.fetch_add(1, Ordering::Relaxed);
+    TOP.fetch_max(new as usize + 1, Ordering::AcqRel);
+    place.store(std::ptr::from_ref(set).cast_mut(), Ordering::Release);
+    true
 }
 
 /// A descriptor is closed; with the last one of a set its members are gone.
@@ -131,44 +126,12 @@ fn all() -> impl Iterator<Item = (c_int, &'static Set)> {
     (0..TOP.load(Ordering::Acquire)).filter_map(|fd| find(fd as c_int).map(|set| (fd as c_int, set)))
 }
 
-/// Somebody who knows nothing of tags may wait for this set, or get its events: what it has goes back to the kernel.
-pub(crate) fn make_foreign(fd: c_int, reason: &'static str) {
-    let Some(set) = find(fd) else { return };
-    if set.foreign.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    for member in member::all().filter(|member| member.is_of(set)) {
-        give_up(member.fd(), reason);
-        if let Some(mut members) = set.hold()
-            && members.entry(member).is_some_and(|entry| entry.tagged && !entry.ring)
-        {
-            super::control::give_back(&mut members, member);
-        }
-    }
-}
-
-/// The program's own data could be taken for tags.
-pub(super) fn collide(fd: c_int) {
-    if let Some(set) = find(fd) {
-        set.collides.store(true, Ordering::SeqCst);
-    }
-    make_foreign(fd, "data that look like this library's in a set of epoll");
-}
-
 /// All members of a set are to be looked at.
-pub(super) fn look_everywhere() {
+pub(crate) fn look_everywhere() {
     for member in member::all() {
         if let Some(mut members) = member.set().and_then(Set::hold) {
             members.heat(member);
         }
-    }
-}
-
-pub(super) fn give_up(fd: c_int, reason: &'static str) {
-    if let Some(connection) = table::find(fd)
-        && matches!(connection.state(), State::Counting | State::Ring)
-    {
-        settle::settle(fd, connection, Reason::Call(reason), settle::Reader::Kernel);
     }
 }
 
@@ -194,8 +157,8 @@ pub(crate) fn in_child() {
 }
 
 /// The set's lock is held.
-pub(super) struct SetHeld {
-    pub(super) set: &'static Set,
+pub(crate) struct SetHeld {
+    pub(crate) set: &'static Set,
     _guard: Guard<'static>,
 }
 
@@ -220,34 +183,44 @@ impl Place for Set {
 }
 
 impl Set {
-    pub(super) fn collides(&self) -> bool {
+    /// It is not to be translated from now on. False if that was so before.
+    pub(crate) fn become_foreign(&self) -> bool {
+        !self.foreign.swap(true, Ordering::SeqCst)
+    }
+
+    /// The program's own data could be taken for tags.
+    pub(crate) fn collide(&self) {
+        self.collides.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn collides(&self) -> bool {
         self.collides.load(Ordering::SeqCst)
     }
 
-    pub(super) fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         self.foreign.load(Ordering::SeqCst)
     }
 
     /// None when this thread has it already (a signal handler).
-    pub(super) fn hold(&'static self) -> Option<SetHeld> {
+    pub(crate) fn hold(&'static self) -> Option<SetHeld> {
         self.lock.lock().map(|guard| SetHeld { set: self, _guard: guard })
     }
 }
 
 impl SetHeld {
-    pub(super) fn queue(&mut self) -> &mut Queue {
+    pub(crate) fn queue(&mut self) -> &mut Queue {
         // SAFETY: [preload-members] the lock is held, and `self` is borrowed alone.
         unsafe { &mut *self.set.queue.get() }
     }
 
     /// A member's entry, while it is one of this set.
-    pub(super) fn entry(&mut self, member: &'static Member) -> Option<&mut Entry> {
+    pub(crate) fn entry(&mut self, member: &'static Member) -> Option<&mut Entry> {
         // SAFETY: [preload-members] the lock of the member's set is held, and `self` is borrowed alone.
         member.is_of(self.set).then(|| unsafe { &mut *member.entry.get() })
     }
 
     /// To be looked at from now on.
-    pub(super) fn heat(&mut self, member: &'static Member) {
+    pub(crate) fn heat(&mut self, member: &'static Member) {
         let back = self.queue().back;
         let Some(entry) = self.entry(member) else { return };
         entry.fruitless = 0;
@@ -264,7 +237,7 @@ impl SetHeld {
     }
 
     /// No longer: a wake byte will announce it.
-    pub(super) fn cool(&mut self, member: &'static Member) {
+    pub(crate) fn cool(&mut self, member: &'static Member) {
         let Some(entry) = self.entry(member) else { return };
         if !entry.hot {
             return;
@@ -283,12 +256,12 @@ impl SetHeld {
     }
 
     /// How many are to be looked at.
-    pub(super) fn hot(&mut self) -> usize {
+    pub(crate) fn hot(&mut self) -> usize {
         self.queue().hot
     }
 
     /// The next to look at, which goes to the end of the queue.
-    pub(super) fn turn(&mut self) -> Option<&'static Member> {
+    pub(crate) fn turn(&mut self) -> Option<&'static Member> {
         let member = self.queue().front?;
         if self.queue().hot > 1 {
             let fruitless = self.entry(member)?.fruitless;
@@ -300,7 +273,7 @@ impl SetHeld {
     }
 
     /// Those in the queue, from the front.
-    pub(super) fn queued(&mut self, mut each: impl FnMut(&'static Member, &Entry) -> bool) {
+    pub(crate) fn queued(&mut self, mut each: impl FnMut(&'static Member, &Entry) -> bool) {
         let mut next = self.queue().front;
         while let Some(member) = next {
             let Some(entry) = self.entry(member) else { return };
@@ -312,16 +285,16 @@ impl SetHeld {
     }
 
     /// Has the kernel's entry of a member be this. False when it is not there any more.
-    pub(super) fn give(&mut self, op: c_int, fd: c_int, events: u32, data: u64) -> bool {
+    pub(crate) fn give(&mut self, op: c_int, fd: c_int, events: u32, data: u64) -> bool {
         let mut event = libc::epoll_event { events, u64: data };
         // SAFETY: [preload-real] an event of ours.
         unsafe { real::epoll_ctl(self.set.fd.load(Ordering::Relaxed), op, fd, &mut event) == 0 }
     }
 
     /// Has the kernel's set wait for the eventfd of a member's connection, if it has one that works.
-    pub(super) fn listen(&mut self, member: &'static Member, connection: &Connection) {
+    pub(crate) fn listen(&mut self, member: &'static Member, connection: &Connection) {
         let eventfd = connection.eventfd.load(Ordering::Relaxed);
-        if eventfd == eventfd::NONE || self.entry(member).is_none_or(|entry| entry.eventfd.is_some()) {
+        if eventfd == NO_EVENTFD || self.entry(member).is_none_or(|entry| entry.eventfd.is_some()) {
             return;
         }
         if self.give(EPOLL_CTL_ADD, eventfd, (EPOLLIN | EPOLLET) as u32, member.eventfd_tag()) {
@@ -330,12 +303,12 @@ impl SetHeld {
             }
         } else {
             // Who cannot hear it must not ask for it.
-            connection.eventfd.store(eventfd::NONE, Ordering::Relaxed);
+            connection.eventfd.store(NO_EVENTFD, Ordering::Relaxed);
         }
     }
 
     /// The kernel's set has a member's eventfd no more. The peer has it open too, so closing it would not do.
-    pub(super) fn mute(&mut self, member: &'static Member) {
+    pub(crate) fn mute(&mut self, member: &'static Member) {
         if let Some(eventfd) = self.entry(member).and_then(|entry| entry.eventfd.take())
             && own::is(eventfd)
         {
@@ -344,7 +317,7 @@ impl SetHeld {
     }
 
     /// Takes a member's record apart; it can be removed then.
-    pub(super) fn forget(&mut self, member: &'static Member) {
+    pub(crate) fn forget(&mut self, member: &'static Member) {
         self.cool(member);
         self.mute(member);
         let Some(entry) = self.entry(member) else { return };

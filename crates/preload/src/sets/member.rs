@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::Reported;
 use super::set::Set;
 use crate::lock::Lock;
-use crate::ready::Reported;
-use crate::table::DESCRIPTORS;
+use crate::policy::DESCRIPTORS;
 
 /// Never unmapped; `set` is null while it is free.
 #[derive(Debug)]
 pub(crate) struct Member {
     index: u32,
-    pub(super) fd: AtomicI32,
+    pub(crate) fd: AtomicI32,
     set: AtomicPtr<Set>,
     /// The next of the same descriptor, or of the free ones.
     next: AtomicPtr<Member>,
     /// Reached under the set's lock.
-    pub(super) entry: UnsafeCell<Entry>,
+    pub(crate) entry: UnsafeCell<Entry>,
 }
 
 // SAFETY: [preload-members] `entry` is reached under the lock of the member's set alone.
@@ -29,36 +29,36 @@ unsafe impl Sync for Member {}
 
 /// What the lock of the set guards.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// What the program gave.
-    pub(super) events: u32,
-    pub(super) data: u64,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
     /// What the kernel has.
-    pub(super) given: u32,
+    pub(crate) given: u32,
     /// The kernel has a tag: it is in the rings, or to be noticed for another reason.
-    pub(super) tagged: bool,
+    pub(crate) tagged: bool,
     /// The rings have its connection.
-    pub(super) ring: bool,
+    pub(crate) ring: bool,
     /// ONESHOT has had its shot.
-    pub(super) spent: bool,
+    pub(crate) spent: bool,
     /// Not in the kernel's set at all, though the program has it there: a spent one of a connection that went back.
-    pub(super) parked: bool,
+    pub(crate) parked: bool,
     /// The eventfd that the kernel's set has beside it.
-    pub(super) eventfd: Option<c_int>,
+    pub(crate) eventfd: Option<c_int>,
     /// In the queue of those that are looked at.
-    pub(super) hot: bool,
-    pub(super) before: Option<&'static Member>,
-    pub(super) after: Option<&'static Member>,
+    pub(crate) hot: bool,
+    pub(crate) before: Option<&'static Member>,
+    pub(crate) after: Option<&'static Member>,
     /// Looks in a row that found nothing.
-    pub(super) fruitless: u8,
-    pub(super) reported: Reported,
+    pub(crate) fruitless: u8,
+    pub(crate) reported: Reported,
     /// The wait that reported it last, and where.
-    pub(super) call: u64,
-    pub(super) place: usize,
+    pub(crate) call: u64,
+    pub(crate) place: usize,
 }
 
 /// Guards the lists of each descriptor and the free list.
-pub(super) static LISTS: Lock = Lock::new();
+pub(crate) static LISTS: Lock = Lock::new();
 static OF: [AtomicPtr<Member>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 static FREE: AtomicPtr<Member> = AtomicPtr::new(null_mut());
 static CHUNKS: [AtomicPtr<Member>; CHUNKS_AT_MOST] = [const { AtomicPtr::new(null_mut()) }; CHUNKS_AT_MOST];
@@ -66,41 +66,41 @@ static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 impl Member {
     /// What stands for it in the kernel's set.
-    pub(super) fn tag(&self) -> u64 {
+    pub(crate) fn tag(&self) -> u64 {
         TAG << 32 | u64::from(self.index)
     }
 
     /// What stands there for its eventfd.
-    pub(super) fn eventfd_tag(&self) -> u64 {
+    pub(crate) fn eventfd_tag(&self) -> u64 {
         EVENTFD_TAG << 32 | u64::from(self.index)
     }
 
-    pub(super) fn fd(&self) -> c_int {
+    pub(crate) fn fd(&self) -> c_int {
         self.fd.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(&self) -> Option<&'static Set> {
+    pub(crate) fn set(&self) -> Option<&'static Set> {
         // SAFETY: [preload-members] sets are never unmapped.
         unsafe { self.set.load(Ordering::Acquire).as_ref() }
     }
 
-    pub(super) fn is_of(&self, set: &Set) -> bool {
+    pub(crate) fn is_of(&self, set: &Set) -> bool {
         std::ptr::eq(self.set.load(Ordering::Acquire), set)
     }
 }
 
 /// Whether these data could be taken for a tag.
-pub(super) fn looks_like_a_tag(data: u64) -> bool {
+pub(crate) fn looks_like_a_tag(data: u64) -> bool {
     data >> 32 == TAG || data >> 32 == EVENTFD_TAG
 }
 
 /// Whether a tag stands for an eventfd.
-pub(super) fn is_of_an_eventfd(data: u64) -> bool {
+pub(crate) fn is_of_an_eventfd(data: u64) -> bool {
     data >> 32 == EVENTFD_TAG
 }
 
 /// The member that a tag stands for.
-pub(super) fn of_tag(data: u64) -> Option<&'static Member> {
+pub(crate) fn of_tag(data: u64) -> Option<&'static Member> {
     let index = if looks_like_a_tag(data) { data as u32 as usize } else { return None };
     at(index)
 }
@@ -112,7 +112,7 @@ fn at(index: usize) -> Option<&'static Member> {
 }
 
 /// The members of a descriptor. The caller holds `LISTS`.
-pub(super) fn of(fd: c_int) -> impl Iterator<Item = &'static Member> {
+pub(crate) fn of(fd: c_int) -> impl Iterator<Item = &'static Member> {
     let mut next =
         usize::try_from(fd).ok().and_then(|fd| OF.get(fd)).map_or(null_mut(), |first| first.load(Ordering::Acquire));
     std::iter::from_fn(move || {
@@ -124,17 +124,17 @@ pub(super) fn of(fd: c_int) -> impl Iterator<Item = &'static Member> {
 }
 
 /// Whether any set has this descriptor.
-pub(super) fn has_any(fd: c_int) -> bool {
+pub(crate) fn has_any(fd: c_int) -> bool {
     usize::try_from(fd).ok().and_then(|fd| OF.get(fd)).is_some_and(|first| !first.load(Ordering::Acquire).is_null())
 }
 
 /// All that are in use, in no order.
-pub(super) fn all() -> impl Iterator<Item = &'static Member> {
+pub(crate) fn all() -> impl Iterator<Item = &'static Member> {
     (0..MAPPED.load(Ordering::Acquire)).filter_map(at).filter(|member| member.set().is_some())
 }
 
 /// A new one. The caller holds `LISTS`.
-pub(super) fn add(set: &'static Set, fd: c_int) -> Option<&'static Member> {
+pub(crate) fn add(set: &'static Set, fd: c_int) -> Option<&'static Member> {
     let first = OF.get(usize::try_from(fd).ok()?)?;
     if FREE.load(Ordering::Relaxed).is_null() {
         refill();
@@ -150,7 +150,7 @@ pub(super) fn add(set: &'static Set, fd: c_int) -> Option<&'static Member> {
 }
 
 /// It is a member no more. The caller holds `LISTS`, and has taken it out of the set's queue.
-pub(super) fn remove(member: &'static Member) {
+pub(crate) fn remove(member: &'static Member) {
     let Some(mut link) = usize::try_from(member.fd()).ok().and_then(|fd| OF.get(fd)) else { return };
     let this = std::ptr::from_ref(member).cast_mut();
     loop {

@@ -15,11 +15,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use crate::connection::{Held, Inner};
+use crate::connection::{Connection, Held, Inner, State};
 use crate::fault::Fault;
 use crate::layout::{SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
-use crate::{fallback, fault, futex, kernel, receive, wake};
+use crate::{drain, fallback, fault, futex, kernel, table, wake};
 
 /// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
 pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
@@ -214,7 +214,7 @@ pub(crate) fn take_wake_bytes_out(held: &mut Inner, fd: c_int, shared: &Shared) 
             return break_off(fd);
         }
     }
-    let drained = receive::drain_last(held, fd, issued).is_none();
+    let drained = drain::last(held, fd, issued).is_none();
     if left > 0 || !drained || !stays() {
         // It has left in this very moment: what it sent may have come in between.
         break_off(fd);
@@ -312,6 +312,18 @@ pub(crate) fn announce_socket(held: &Inner, fd: c_int, shared: &Shared) {
     shared.cookie(end).store(cookie, Ordering::Relaxed);
     shared.process(end).store(rustix::process::getpid().as_raw_nonzero().get() as u64, Ordering::Relaxed);
     shared.descriptor(end).store(fd as u64 + 1, Ordering::Release);
+}
+
+/// A descriptor is about to be closed, which the peer may know as the one of this end's socket: it is told of another.
+pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connection) {
+    if connection.state() == State::Ring
+        && connection.descriptors.load(Ordering::Acquire) > 1
+        && let Some(held) = table::hold(fd, connection)
+        && let Some(shared) = held.shared()
+        && let Some((other, _)) = table::all().find(|(other, it)| *other != fd && std::ptr::eq(*it, connection))
+    {
+        announce_socket(&held, other, &shared);
+    }
 }
 
 /// A program that knows nothing of the ring is about to read the socket, and what lies in the ring cannot be had any more in any
