@@ -275,8 +275,10 @@ fn make(disk: &mut dyn Disk, id: DirectoryId, options: &Options) -> Result<Direc
         let write = Request::Write { file, at: 0, buffer, length: BLOCK_BYTES, sync: true };
         overside_disk::complete(disk, write, options.deadline)?;
         disk.close(file);
-        disk.rename(layout::IDENTITY_PART, layout::IDENTITY)?;
+        // The folders have their names before the one that says that they are there.
         let root = disk.open("", Open::Folder)?;
+        overside_disk::complete(disk, Request::Sync { file: root }, options.deadline)?;
+        disk.rename(layout::IDENTITY_PART, layout::IDENTITY)?;
         overside_disk::complete(disk, Request::Sync { file: root }, options.deadline)?;
         disk.close(root);
         Ok(id)

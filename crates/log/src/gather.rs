@@ -354,7 +354,7 @@ impl Gather {
 
     /// A group without records, if nothing waits and no claim needs its bytes.
     pub fn take_empty(&mut self) -> Option<Gathered> {
-        if self.open.is_some() || !self.sealed.is_empty() || self.room.left() < BLOCK_BYTES as u64 {
+        if self.open.is_some() || !self.sealed.is_empty() || !self.room.has_left(BLOCK_BYTES as u64) {
             return None;
         }
         let mut buffer = self.pool.pop().or_else(|| AlignedBuffer::zeroed(BLOCK_BYTES).ok())?;
@@ -401,14 +401,16 @@ impl Accounts {
         }
     }
 
-    /// Bytes that nobody has claimed, whatever the order in which claims are used.
-    pub fn left(&self) -> u64 {
-        self.left_with(self.claim_max)
+    /// Whether a group without records has its bytes, whatever the order in which claims are used.
+    pub fn has_left(&self, bytes: u64) -> bool {
+        let wasted = self.spares * self.limits.group.max(self.claim_max);
+        self.granted >= self.gathered + self.claimed + wasted + bytes
     }
 
+    /// Bytes that can be claimed: all but those, and a block for such a group.
     fn left_with(&self, claim_max: u64) -> u64 {
         // Before each spare, less than the group that did not fit is left over.
-        let wasted = self.spares * self.limits.group.max(claim_max);
+        let wasted = self.spares * self.limits.group.max(claim_max) + BLOCK_BYTES as u64;
         self.granted.saturating_sub(self.gathered + self.claimed + wasted)
     }
 }

@@ -33,11 +33,12 @@ pub use refusal::{Damage, Refusal};
 
 /// The formats, for tests, fuzz targets and whoever looks into a directory.
 pub mod format {
-    pub use crate::checkpoint::{Footer, parse_part};
+    pub use crate::checkpoint::{Footer, parse_part, write_page};
     pub use crate::group::{
         GROUP_HEADER_BYTES, Group, GroupHeader, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
         SegmentHeader,
     };
+    pub use crate::record::records;
 }
 
 use std::time::Duration;

@@ -54,6 +54,8 @@ pub struct Log<D: Disk> {
     unsynced_floors: VecDeque<(u64, u64)>,
     done: Vec<Completion>,
     closing: bool,
+    /// A statement was due and had no place: the disk is full.
+    unstated: bool,
     facts: Facts,
     checkpoint: Option<Manifest>,
 }
@@ -75,6 +77,7 @@ struct Current {
 #[derive(Debug)]
 struct Flight {
     token: u64,
+    file: FileId,
     end: u64,
     written: bool,
 }
@@ -162,6 +165,7 @@ impl<D: Disk> Log<D> {
             unsynced_floors: VecDeque::new(),
             done: Vec::new(),
             closing: false,
+            unstated: false,
             facts,
             checkpoint: beginning.checkpoint,
             options,
@@ -243,7 +247,7 @@ impl<D: Disk> Log<D> {
     /// Whether nothing is left to write after [`close`](Self::close).
     pub fn is_closed(&self) -> bool {
         let idle = self.flights.is_empty() && self.syncing.0 == 0 && self.shared.lock().waiting() == 0;
-        self.options.durability == Durability::None || (self.closing && idle && self.is_stated())
+        self.options.durability == Durability::None || (self.closing && idle && (self.is_stated() || self.unstated))
     }
 
     /// Gives up segments in which every record's stamp is below `stamp`: a checkpoint that replays from there counts. They are used again.
@@ -318,15 +322,20 @@ impl<D: Disk> Log<D> {
         }
         self.write_groups(floor, now)?;
         self.sync(now);
-        let dirty = &self.dirty;
-        let disk = &mut self.disk;
-        self.full.retain(|file| {
-            dirty.contains(file) || {
-                disk.close(*file);
-                false
-            }
-        });
+        self.close_full();
         Ok(self.token != before)
+    }
+
+    /// Closes full segments of which nothing is under way or to be synced.
+    fn close_full(&mut self) {
+        let (dirty, flights, disk) = (&self.dirty, &self.flights, &mut self.disk);
+        self.full.retain(|file| {
+            let busy = dirty.contains(file) || flights.iter().any(|flight| flight.file == *file && !flight.written);
+            if !busy {
+                disk.close(*file);
+            }
+            busy
+        });
     }
 
     fn write_groups(&mut self, floor: u64, now: Duration) -> io::Result<()> {
@@ -334,6 +343,7 @@ impl<D: Disk> Log<D> {
             let Some(group) = self.shared.lock().take() else { break };
             self.put(group, floor)?;
             self.quiet_since = None;
+            self.unstated = false;
         }
         let idle = self.flights.is_empty() && self.dirty.is_empty() && self.syncing.0 == 0 && !self.is_stated();
         if !idle {
@@ -341,9 +351,11 @@ impl<D: Disk> Log<D> {
         }
         let since = *self.quiet_since.get_or_insert(now);
         let due = self.closing || now.saturating_sub(since) >= self.options.quiet;
+        self.unstated |= due;
         if due && self.has_place(BLOCK_BYTES as u64) {
             let group = self.shared.lock().take_empty();
             if let Some(group) = group {
+                self.unstated = false;
                 self.stated = group.position + BLOCK_BYTES as u64;
                 self.put(group, floor)?;
             }
@@ -405,10 +417,10 @@ impl<D: Disk> Log<D> {
         let end = group.position + whole as u64;
         if waits {
             self.queue.push_back((file, at, group.buffer, whole));
-            self.flights.push_back(Flight { token: 0, end, written: false });
+            self.flights.push_back(Flight { token: 0, file, end, written: false });
         } else {
             let token = self.write(file, at, group.buffer, whole, Job::Group);
-            self.flights.push_back(Flight { token, end, written: false });
+            self.flights.push_back(Flight { token, file, end, written: false });
         }
         Ok(())
     }
@@ -619,7 +631,8 @@ impl<D: Disk> Log<D> {
             Durability::Group { every } if !self.dirty.is_empty() => Some(self.synced_at + every),
             _ => None,
         };
-        let quiet = self.quiet_since.filter(|_| !self.is_stated()).map(|since| since + self.options.quiet);
+        let quiet =
+            self.quiet_since.filter(|_| !self.is_stated() && !self.unstated).map(|since| since + self.options.quiet);
         let spares = self.spares.wake(now, &self.options);
         let earliest = [sync, quiet, spares].into_iter().flatten().min();
         earliest.map(|at| at.max(now))

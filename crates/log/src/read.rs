@@ -7,7 +7,7 @@ use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, Open, Request};
 
 use crate::gather::Segment;
 use crate::group::{DirectoryId, Group, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SegmentHeader};
-use crate::record::parse;
+use crate::record;
 use crate::replay::Held;
 use crate::{Record, Refusal, layout};
 
@@ -90,7 +90,8 @@ impl<D: Disk> Reader<'_, D> {
         }
         let mut end = End { floor: needed.stamp, ..End::default() };
         end.replayed.position = needed.position;
-        (end.replayed.next_stamp, end.replayed.next_table) = (needed.next_stamp, needed.next_table);
+        // Stamp 0 is that of no change.
+        (end.replayed.next_stamp, end.replayed.next_table) = (needed.next_stamp.max(1), needed.next_table);
         let headers = found.iter().filter_map(|found| found.header);
         end.incarnation = headers.map(|header| header.incarnation).max().unwrap_or(0).max(needed.incarnation) + 1;
         let mut held = Held::default();
@@ -151,6 +152,11 @@ impl<D: Disk> Reader<'_, D> {
         each: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
     ) -> Result<Option<SegmentHeader>, Refusal> {
         let bytes = self.content(header.number)?;
+        if (bytes.len() as u64) < header.bytes {
+            let what =
+                format!("the file ends here, {} bytes before its header says", header.bytes - bytes.len() as u64);
+            self.lost(&layout::segment(header.number), bytes.len() as u64, &what)?;
+        }
         let mut segment = Segment { number: header.number, newest: 0, begun: true };
         let mut at = BLOCK_BYTES;
         let mut continued = false;
@@ -166,7 +172,7 @@ impl<D: Disk> Reader<'_, D> {
                 continued = true;
                 break;
             }
-            let parsed: Result<Vec<Record<'_>>, usize> = parse(group.body).collect();
+            let parsed: Result<Vec<Record<'_>>, usize> = record::records(group.body).collect();
             let records = parsed.ok().filter(|records| records.len() == group.header.records as usize);
             let Some(records) = records else {
                 let what = "a group's records cannot be read, though its checksums are right";

@@ -105,7 +105,7 @@ impl Records {
 }
 
 /// The records in a group's body, in order; an error at the first that is none. `Err` is where it begins.
-pub(crate) fn parse(body: &[u8]) -> impl Iterator<Item = Result<Record<'_>, usize>> {
+pub fn records(body: &[u8]) -> impl Iterator<Item = Result<Record<'_>, usize>> {
     let mut at = 0;
     let mut broken = false;
     std::iter::from_fn(move || {
@@ -169,7 +169,7 @@ mod tests {
             records.push(Record { stamp: 10 - at as u64, table: at as u32, change });
         }
         assert_eq!((records.count(), records.newest()), (4, 10));
-        let back: Vec<_> = parse(records.bytes()).map(Result::unwrap).collect();
+        let back: Vec<_> = super::records(records.bytes()).map(Result::unwrap).collect();
         assert_eq!(back.iter().map(|record| record.change).collect::<Vec<_>>(), changes);
         assert_eq!(
             back.iter().map(|record| (record.stamp, record.table)).collect::<Vec<_>>(),
@@ -178,7 +178,7 @@ mod tests {
         // Cut anywhere, all before the cut are there, and then an error unless a record ends there.
         let mut whole = 0;
         for cut in 0..records.bytes().len() {
-            let parsed: Vec<_> = parse(&records.bytes()[..cut]).collect();
+            let parsed: Vec<_> = super::records(&records.bytes()[..cut]).collect();
             let sound = parsed.iter().take_while(|record| record.is_ok()).count();
             assert_eq!(parsed.len() - sound, usize::from(parsed.last().is_some_and(Result::is_err)));
             whole += usize::from(parsed.len() == sound);
@@ -186,6 +186,6 @@ mod tests {
         assert_eq!(whole, 4);
         let mut strange = records.bytes().to_vec();
         strange[8] = 9;
-        assert_eq!(parse(&strange).next(), Some(Err(0)));
+        assert_eq!(super::records(&strange).next(), Some(Err(0)));
     }
 }

@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::record::parse;
-use crate::{Record, Records};
+use crate::{Record, Records, record};
 
 /// Holds records back until a floor passes them.
 #[derive(Debug, Default)]
@@ -57,7 +56,7 @@ impl Held {
     fn pass<E>(&mut self, floor: u64, mut each: impl FnMut(Record<'_>) -> Result<(), E>) -> Result<(), E> {
         while self.records.peek().is_some_and(|one| one.stamp < floor) {
             let Some(one) = self.records.pop() else { break };
-            for record in parse(&one.bytes).flatten() {
+            for record in record::records(&one.bytes).flatten() {
                 each(record)?;
             }
         }
@@ -69,7 +68,7 @@ impl Held {
         self.pass(u64::MAX, &mut each)?;
         // The greatest stamp there is has none above it.
         while let Some(one) = self.records.pop() {
-            for record in parse(&one.bytes).flatten() {
+            for record in record::records(&one.bytes).flatten() {
                 each(record)?;
             }
         }

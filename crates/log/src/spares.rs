@@ -30,6 +30,8 @@ struct Spare {
     file: FileId,
     /// Written through so far, in bytes.
     through: u64,
+    /// It has its blocks and its length.
+    allocated: bool,
     /// A request for it is under way.
     busy: bool,
 }
@@ -55,7 +57,10 @@ impl Spares {
             let file = disk.open(&name, Open::Write { direct: options.is_direct() })?;
             let whole = disk.length(file)? == options.segment_bytes && self.ready.len() < options.spares_max;
             match number {
-                Some(number) if whole && disk.lock(file, options.deadline)? => self.add(number, file, options),
+                Some(number) if whole && disk.lock(file, options.deadline)? => {
+                    overside_disk::complete(disk, Request::Sync { file }, options.deadline)?;
+                    self.add(number, file, options);
+                }
                 _ => {
                     disk.close(file);
                     disk.unlink(&name)?;
@@ -67,7 +72,7 @@ impl Spares {
 
     fn add(&mut self, number: u64, file: FileId, options: &Options) {
         self.granted += options.capacity();
-        self.ready.push(Spare { number, file, through: options.segment_bytes, busy: false });
+        self.ready.push(Spare { number, file, through: options.segment_bytes, allocated: true, busy: false });
     }
 
     /// The segment that a server begins with: a spare, or a new file. This waits.
@@ -97,6 +102,7 @@ impl Spares {
                 return Err(error);
             }
         }
+        overside_disk::complete(disk, Request::Sync { file }, options.deadline)?;
         disk.rename(&name, &layout::segment(number))?;
         Ok(file)
     }
@@ -120,7 +126,13 @@ impl Spares {
 
     /// Begins to make a spare where there are too few; what the disk must do for it.
     pub fn maintain(&mut self, disk: &mut dyn Disk, options: &Options, now: Duration, wanted: bool) -> Option<Request> {
-        if self.making.is_some() || self.ready.len() >= options.spares {
+        if let Some(spare) = &mut self.making {
+            let sync = spare.allocated && !spare.busy;
+            spare.busy |= sync;
+            // A segment that is shorter than its header says has lost something, so its length is on the disk before.
+            return sync.then_some(Request::Sync { file: spare.file });
+        }
+        if self.ready.len() >= options.spares {
             return None;
         }
         let pause = if wanted { options.retry / 20 } else { options.retry };
@@ -133,7 +145,7 @@ impl Spares {
         match disk.open(&name, Open::Create { direct: options.is_direct() }) {
             Ok(file) if disk.lock(file, Duration::ZERO).unwrap_or(false) => {
                 self.next += 1;
-                self.making = Some(Spare { number, file, through: 0, busy: true });
+                self.making = Some(Spare { number, file, through: 0, allocated: false, busy: true });
                 Some(Request::Allocate { file, length: options.segment_bytes })
             }
             Ok(file) => {
@@ -157,7 +169,9 @@ impl Spares {
     pub fn write_through(&mut self, options: &Options) -> io::Result<Option<Request>> {
         let bytes = options.segment_bytes;
         let some = |spare: &&mut Spare| spare.through < bytes && !spare.busy;
-        let Some(spare) = self.making.iter_mut().chain(&mut self.ready).find(some) else { return Ok(None) };
+        // One that is being made has blocks to come, or its length to be synced.
+        let making = self.making.iter_mut().filter(|spare| !spare.allocated);
+        let Some(spare) = making.chain(&mut self.ready).find(some) else { return Ok(None) };
         let piece = (bytes - spare.through).min(PIECE_BYTES as u64) as usize;
         let buffer = match self.zeros.take() {
             Some(zeros) => zeros,
@@ -190,18 +204,24 @@ impl Spares {
         let Some(mut spare) = self.making.take() else { return Ok(()) };
         spare.busy = false;
         match (completion.result, length) {
-            (Ok(_), Some(piece)) if spare.through + piece < options.segment_bytes => {
+            (Ok(_), Some(piece)) => {
                 spare.through += piece;
+                spare.allocated = spare.through == options.segment_bytes;
                 self.making = Some(spare);
             }
-            (Ok(_), piece) => {
-                spare.through = if piece.is_some() { options.segment_bytes } else { 0 };
+            (Ok(_), None) if !spare.allocated => {
+                spare.allocated = true;
+                self.making = Some(spare);
+            }
+            (Ok(_), None) => {
                 self.granted += options.capacity();
                 self.full = false;
                 self.ready.push(spare);
             }
             // Without the call, writing it through shows whether there are blocks.
-            (Err(error), None) if error.kind() == io::ErrorKind::Unsupported => self.making = Some(spare),
+            (Err(error), None) if !spare.allocated && error.kind() == io::ErrorKind::Unsupported => {
+                self.making = Some(spare)
+            }
             (Err(_), _) => {
                 disk.close(spare.file);
                 disk.unlink(&layout::spare(spare.number))?;

@@ -11,7 +11,7 @@ mod write;
 
 pub use footer::{Footer, Part};
 pub use manifest::{Manifest, Table};
-pub use page::{Page, PageRef, parse_part};
+pub use page::{Page, PageRef, parse_part, write_page};
 pub use read::PagesReader;
 pub(crate) use write::Facts;
 pub use write::{Checkpoint, Checkpoints};

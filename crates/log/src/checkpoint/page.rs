@@ -92,6 +92,16 @@ impl Page<'_> {
     }
 }
 
+/// Appends a page to a part; gives its checksum.
+///
+/// # Panics
+/// When a part of it has 2³² bytes or more.
+pub fn write_page(page: &Page<'_>, part: &mut Vec<u8>) -> u32 {
+    let at = part.len();
+    part.resize(at + page.bytes(), 0);
+    page.write(&mut part[at..])
+}
+
 /// The pages of a part, in order: each with its checksum. `Err` is where something is wrong, and what.
 pub fn parse_part(bytes: &[u8]) -> impl Iterator<Item = Result<(PageRef<'_>, u32), (usize, &'static str)>> {
     let mut at = 0;

@@ -102,10 +102,14 @@ pub fn recover(files: &Arc<Mutex<Files>>, options: Options) -> Result<Recovered,
     let checkpoints =
         log.checkpoints().map_err(|source| Refusal::Io { what: "listing checkpoints".to_owned(), source })?;
     let next = replayed.next_stamp;
-    Ok(Recovered { life: Life { log, appender, checkpoints, state, next, now: Duration::ZERO }, replayed })
+    Ok(Recovered { life: Life::new(log, appender, checkpoints, state, next), replayed })
 }
 
 impl Life {
+    pub fn new(log: Log<MemoryDisk>, appender: Appender, checkpoints: Checkpoints, state: State, next: u64) -> Life {
+        Life { log, appender, checkpoints, state, next, now: Duration::ZERO }
+    }
+
     pub fn step(&mut self, floor: u64) -> bool {
         self.now += Duration::from_millis(1);
         self.log.step(floor, self.now).is_ok()

@@ -57,8 +57,16 @@ pub struct MemoryDisk {
     files: Arc<Mutex<Files>>,
     open: Vec<Option<(String, Node)>>,
     locked: Vec<usize>,
-    pushed: Vec<(u64, Request)>,
-    under_way: Vec<(u64, Request)>,
+    pushed: Vec<UnderWay>,
+    under_way: Vec<UnderWay>,
+}
+
+/// A request keeps its file, whatever becomes of the number that it had.
+#[derive(Debug)]
+struct UnderWay {
+    token: u64,
+    request: Request,
+    file: io::Result<(String, Node)>,
 }
 
 const SECTOR: usize = 512;
@@ -151,7 +159,7 @@ impl Files {
 
     fn grow(&mut self, at: usize, length: usize) -> io::Result<()> {
         let more = (length as u64).saturating_sub(self.nodes[at].seen.len() as u64);
-        if self.room.is_some_and(|room| self.used() + more > room) {
+        if more > 0 && self.room.is_some_and(|room| self.used() + more > room) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if more > 0 {
@@ -173,6 +181,16 @@ impl Files {
         let Some(Node::File(at)) = self.names.get(name).copied() else { panic!("no file {name}") };
         change(&mut self.nodes[at].seen);
         self.nodes[at].synced = self.nodes[at].seen.clone();
+    }
+
+    /// A file, and the folder that it lies in.
+    pub fn add(&mut self, name: &str, bytes: Vec<u8>) {
+        if let Some((folder, _)) = name.rsplit_once('/') {
+            self.names.insert(folder.to_owned(), Node::Folder);
+        }
+        self.nodes.push(Content { seen: bytes.clone(), synced: bytes });
+        self.names.insert(name.to_owned(), Node::File(self.nodes.len() - 1));
+        self.synced = self.names.clone();
     }
 
     pub fn remove(&mut self, name: &str) {
@@ -378,7 +396,8 @@ impl Disk for MemoryDisk {
     }
 
     fn push(&mut self, token: u64, request: Request) {
-        self.pushed.push((token, request));
+        let file = self.node(request.file());
+        self.pushed.push(UnderWay { token, request, file });
     }
 
     fn submit(&mut self) -> io::Result<()> {
@@ -390,11 +409,8 @@ impl Disk for MemoryDisk {
     fn poll(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         while !self.under_way.is_empty() && self.files().draw(4) > 0 {
             let at = self.files().draw(self.under_way.len() as u64) as usize;
-            let (token, mut request) = self.under_way.swap_remove(at);
-            // A file may be closed while a request of it is under way; no test's file is, before it is carried out.
-            let result = self
-                .node(request.file())
-                .and_then(|(name, node)| carry_out(&mut self.files(), &name, node, &mut request));
+            let UnderWay { token, mut request, file } = self.under_way.swap_remove(at);
+            let result = file.and_then(|(name, node)| carry_out(&mut self.files(), &name, node, &mut request));
             done.push(Completion { token, request, result });
         }
         Ok(())
@@ -420,9 +436,10 @@ impl Drop for MemoryDisk {
         for node in &self.locked {
             files.locks.remove(node);
         }
-        for (_, request) in self.under_way.drain(..) {
-            let Request::Write { file, at, buffer, length, .. } = request else { continue };
-            let Some(Some((_, Node::File(node)))) = self.open.get(file.0 as usize).cloned() else { continue };
+        for UnderWay { request, file, .. } in self.under_way.drain(..) {
+            let (Request::Write { at, buffer, length, .. }, Ok((_, Node::File(node)))) = (request, file) else {
+                continue;
+            };
             let at = at as usize;
             if files.nodes[node].seen.len() < at + length {
                 continue;
