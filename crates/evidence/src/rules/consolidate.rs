@@ -122,6 +122,10 @@ pub(super) const RULES: &[Rule] = &[
         )],
     ),
     rule(
+        "TC-C40",
+        &[part("consolidated bytes a second on one processor, chains of 1", Of::Named(compaction), AtLeast(5.2e9))],
+    ),
+    rule(
         "TC-C41",
         &[
             part(
@@ -184,6 +188,14 @@ fn consolidation(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let shares: Vec<f64> =
         four.iter().zip(&sixteen).zip(&page).map(|((four, sixteen), page)| (four - sixteen) / page).collect();
     Ok(Reading::of(String::new(), &shares, false).into_iter().collect())
+}
+
+/// Pages of 16 KiB, each consolidation one.
+fn compaction(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let updates = figure.place("updates", 1, None)?.values(figure, Requests)?;
+    let each = figure.place("consolidations an update", 1, None)?.values(figure, Recorded)?;
+    let bytes: Vec<f64> = updates.iter().zip(&each).map(|(updates, each)| updates * each * 16384.0).collect();
+    Ok(Reading::of(String::new(), &bytes, false).into_iter().collect())
 }
 
 fn as_one_over_d(figure: &Measured) -> Result<Vec<Reading>, Lack> {

@@ -79,6 +79,21 @@ pub(super) const RULES: &[Rule] = &[
             ),
         ],
     ),
+    rule(
+        "DR-C21",
+        // A fifth of 100 Gb/s.
+        &[part("copying out on one processor: bytes a second", Of::Value(Rate, small("copy-out")), AtMost(2.5e9))],
+    ),
+    projection(
+        "DR-C36",
+        &[ratio(
+            "columns A, B and D: declared over copied out, work of both ends for a byte",
+            Metric::BothWork,
+            pattern("declared"),
+            pattern("copy-out"),
+            AtMost(1.0),
+        )],
+    ),
     projection(
         "DR-C10",
         &[

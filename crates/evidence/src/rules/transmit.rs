@@ -204,6 +204,19 @@ pub(super) const RULES: &[Rule] = &[
         ],
     ),
     rule("TC-C50", &[LESS_WORK_1024, LESS_WORK_128]),
+    rule(
+        "TC-C52",
+        // Ten billion records of 128 B.
+        &[part("128 B copied out at the peak: bytes a second", Of::Value(Rate, peak(COPY_128)), AtLeast(1.28e12))],
+    ),
+    rule(
+        "TH-C08",
+        &[some(
+            "128 B: copying's work of both ends for a byte over gathering's, the best send",
+            Of::Curves(Metric::BothWork, COPY_128, ZERO_128, ANYWHERE),
+            AtMost(1.0),
+        )],
+    ),
 ];
 
 /// Less work for the sender, at every send that both ways have.

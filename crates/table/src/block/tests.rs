@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use overside_bwtree::{DeltaRecord, Leaf, LeafBuilder, OverflowRef, Rest};
+use overside_corpus::MeteredHeap;
 use overside_memory::{Buffer, Foreign, ForeignRange, Segment};
 use overside_verbs::{Lender, Loan};
 use proptest::prelude::*;
@@ -16,6 +17,10 @@ use crate::projection::{Projection, tests::any_projection};
 use crate::row::tests::{encode_row, row_of, values_of};
 use crate::row::{Bytes, RowLayout, RowView, Value};
 use crate::schema::Schema;
+
+/// Counts what a walk over rows takes.
+#[global_allocator]
+static HEAP: MeteredHeap = MeteredHeap;
 
 /// A piece of an arena: a page, its records and extents, and which rows a scan is to deliver.
 #[derive(Debug)]
@@ -389,6 +394,19 @@ proptest! {
         prop_assert_eq!(world.read(&message), twice);
         let page = AnswerPage { rows: world.expected.len(), deltas: world.records.len() };
         prop_assert_eq!(RowBlock::parse(&message, &world.projection).unwrap().pages(), vec![page; 2]);
+    }
+
+    /// What a client has of a page with its deltas are places in the message, in order: nothing is copied, and nothing is
+    /// put aside to be sorted (to-copy §5.3 TC-M29).
+    #[test]
+    fn a_client_walks_a_page_and_its_deltas_where_they_lie(world in any_world()) {
+        let message = world.delta();
+        let block = RowBlock::parse(&message, &world.projection).unwrap();
+        let within = |bytes: &[u8]| bytes.is_empty() || message.as_ptr_range().contains(&bytes.as_ptr());
+        let walk = || block.rows().filter(|row| within(row.prefix()) && within(row.rest())).count();
+        let (in_place, allocated) = MeteredHeap::peak(walk);
+        prop_assert_eq!(in_place, block.len());
+        prop_assert_eq!(allocated, 0);
     }
 
     #[test]
