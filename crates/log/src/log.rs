@@ -50,6 +50,8 @@ pub struct Log<D: Disk> {
     quiet_since: Option<Duration>,
     /// Stamps below the second are all appended below the first, or never will be.
     floors: VecDeque<(u64, u64)>,
+    /// The floor of what is written.
+    floor_passed: u64,
     /// The same, of what is written and not on the disk.
     unsynced_floors: VecDeque<(u64, u64)>,
     done: Vec<Completion>,
@@ -162,6 +164,7 @@ impl<D: Disk> Log<D> {
             synced_at: Duration::ZERO,
             quiet_since: None,
             floors: VecDeque::new(),
+            floor_passed: beginning.floor,
             unsynced_floors: VecDeque::new(),
             done: Vec::new(),
             closing: false,
@@ -276,6 +279,7 @@ impl<D: Disk> Log<D> {
         {
             let gather = self.shared.lock();
             let appended = gather.appended();
+            // Floors ascend with positions.
             match self.floors.back_mut() {
                 Some((at, below)) if *at == appended => *below = floor.max(*below),
                 Some((_, below)) if *below >= floor => {}
@@ -291,7 +295,7 @@ impl<D: Disk> Log<D> {
                 self.ended(completion)?;
             }
             step.advanced |= self.advance();
-            let started = self.start(floor, now, first)?;
+            let started = self.start(now, first)?;
             first = false;
             self.disk.submit()?;
             if !some && !started {
@@ -303,7 +307,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// Starts what can be started; whether anything was.
-    fn start(&mut self, floor: u64, now: Duration, first: bool) -> io::Result<bool> {
+    fn start(&mut self, now: Duration, first: bool) -> io::Result<bool> {
         let before = self.token;
         let wanted = self.shared.take_wanted();
         if let Some(request) = self.spares.maintain(&mut self.disk, &self.options, now, wanted) {
@@ -320,7 +324,7 @@ impl<D: Disk> Log<D> {
             gather.room.spares = self.spares.ready();
             gather.room.full = self.spares.is_full();
         }
-        self.write_groups(floor, now)?;
+        self.write_groups(now)?;
         self.sync(now);
         self.close_full();
         Ok(self.token != before)
@@ -338,10 +342,10 @@ impl<D: Disk> Log<D> {
         });
     }
 
-    fn write_groups(&mut self, floor: u64, now: Duration) -> io::Result<()> {
+    fn write_groups(&mut self, now: Duration) -> io::Result<()> {
         while self.may_write() {
             let Some(group) = self.shared.lock().take() else { break };
-            self.put(group, floor)?;
+            self.put(group)?;
             self.quiet_since = None;
             self.unstated = false;
         }
@@ -357,7 +361,7 @@ impl<D: Disk> Log<D> {
             if let Some(group) = group {
                 self.unstated = false;
                 self.stated = group.position + BLOCK_BYTES as u64;
-                self.put(group, floor)?;
+                self.put(group)?;
             }
         }
         Ok(())
@@ -385,7 +389,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// Puts a group behind the last one.
-    fn put(&mut self, mut group: Gathered, floor: u64) -> io::Result<()> {
+    fn put(&mut self, mut group: Gathered) -> io::Result<()> {
         let whole = padded(group.length);
         if self.current.as_ref().is_none_or(|current| current.room() < whole as u64) {
             self.next_segment(group.position)?;
@@ -393,7 +397,7 @@ impl<D: Disk> Log<D> {
         let header = GroupHeader {
             directory: self.directory,
             position: group.position,
-            floor,
+            floor: self.floor_by(group.position + whole as u64),
             synced: self.synced,
             incarnation: self.incarnation,
             length: group.length as u32,
@@ -423,6 +427,12 @@ impl<D: Disk> Log<D> {
             self.flights.push_back(Flight { token, file, end, written: false });
         }
         Ok(())
+    }
+
+    /// The greatest floor of what was appended below a position: groups behind it may hold older changes.
+    fn floor_by(&self, end: u64) -> u64 {
+        let noted = self.floors.iter().take_while(|(position, _)| *position <= end).last();
+        noted.map_or(self.floor_passed, |(_, floor)| *floor)
     }
 
     fn write(&mut self, file: FileId, at: u64, buffer: AlignedBuffer, length: usize, job: Job) -> u64 {
@@ -599,6 +609,7 @@ impl<D: Disk> Log<D> {
         let mut advanced = self.shared.reached(self.written);
         while self.floors.front().is_some_and(|(position, _)| *position <= self.written) {
             let Some((position, floor)) = self.floors.pop_front() else { break };
+            self.floor_passed = floor;
             advanced |= self.shared.reached_floor(floor);
             self.unsynced_floors.push_back((position, floor));
         }

@@ -110,6 +110,23 @@ fn an_idle_log_states_what_is_durable_once_and_then_writes_nothing() {
     }
 }
 
+/// The floor that a group states is of what is in the log by its own end: an older change may wait in the group behind it.
+#[test]
+fn a_group_states_no_floor_of_groups_behind_it() {
+    let files = Files::new(5);
+    let mut life = recover(&files, options(SYNC)).unwrap().life;
+    (0..20).for_each(|_| _ = life.step(1));
+    let mut written = Written::default();
+    life.next = 3;
+    assert!(life.change(&mut written, 2, 1, Some(7000)));
+    assert!(life.change(&mut written, 1, 1, Some(7000)));
+    (0..20).for_each(|_| assert!(life.step(life.next)));
+    assert_eq!(life.appender.durable_floor(), 3);
+    drop(life);
+    let recovered = recover(&files, options(SYNC)).unwrap();
+    assert_eq!(recovered.life.state[&1].0, 2, "the newer change counts");
+}
+
 #[test]
 fn without_a_log_nothing_is_written_but_checkpoints() {
     let files = Files::new(5);
