@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, Entry, FileId, Open, Request};
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, Entry, FileId, Open, Request, mutant};
 
 use crate::checkpoint::Manifest;
 use crate::group::{DirectoryId, SEGMENT_BYTES_MAX, VERSION, number32};
@@ -121,7 +121,10 @@ impl<D: Disk> Directory<D> {
         let losses = passes_over.then_some(&mut self.losses);
         let mut reader = Reader { disk: &mut self.disk, directory: self.id, deadline: self.options.deadline, losses };
         let end = reader.read(&numbers, self.needed, each)?;
-        let replayed = end.replayed;
+        let mut replayed = end.replayed;
+        if mutant("stamp-reused") {
+            replayed.next_stamp = self.needed.next_stamp.max(1);
+        }
         self.end = Some(end);
         Ok(replayed)
     }
@@ -157,7 +160,8 @@ impl<D: Disk> Directory<D> {
             directory: self.id,
             incarnation: end.incarnation,
             folder,
-            position: end.replayed.position,
+            position: end.replayed.position
+                + if mutant("append-behind-torn-tail") { end.replayed.cut_bytes } else { 0 },
             previous: end.previous,
             floor: end.floor.max(end.replayed.next_stamp),
             after: end.after,

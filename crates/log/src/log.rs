@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use overside_disk::{AlignedBuffer, BLOCK_BYTES, Completion, Disk, FileId, Open, Request, Way};
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Completion, Disk, FileId, Open, Request, Way, mutant};
 
 use crate::checkpoint::{Facts, Manifest};
 use crate::gather::{Gathered, Segment, Shared};
@@ -264,7 +264,8 @@ impl<D: Disk> Log<D> {
             let keep = if self.current.as_ref().is_some_and(|current| current.pending > 0) { 2 } else { 1 };
             let keep = if self.current.is_none() { 0 } else { keep };
             let Some(oldest) = gather.segments.front().copied() else { return Ok(()) };
-            if gather.segments.len() <= keep || oldest.newest >= stamp {
+            let needed = oldest.newest >= stamp && !mutant("segment-freed-early");
+            if gather.segments.len() <= keep || needed {
                 return Ok(());
             }
             drop(gather);
@@ -431,12 +432,15 @@ impl<D: Disk> Log<D> {
 
     /// The greatest floor of what was appended below a position: groups behind it may hold older changes.
     fn floor_by(&self, end: u64) -> u64 {
-        let noted = self.floors.iter().take_while(|(position, _)| *position <= end).last();
+        let noted = self.floors.iter().take_while(|(position, _)| *position <= end || mutant("header-floor-of-all"));
+        let noted = noted.last();
         noted.map_or(self.floor_passed, |(_, floor)| *floor)
     }
 
     fn write(&mut self, file: FileId, at: u64, buffer: AlignedBuffer, length: usize, job: Job) -> u64 {
-        let sync = self.options.durability == Durability::Sync || !matches!(job, Job::Group);
+        let group = matches!(job, Job::Group);
+        let early = group && mutant("reply-before-sync");
+        let sync = (self.options.durability == Durability::Sync || !group) && !early;
         self.push(Request::Write { file, at, buffer, length, sync }, job)
     }
 
@@ -464,7 +468,8 @@ impl<D: Disk> Log<D> {
             Request::Write { file: spare.file, at: 0, buffer: header, length: BLOCK_BYTES, sync: true },
             Job::Begin,
         );
-        self.push(Request::Sync { file: self.folder }, Job::Begin);
+        let synced = if mutant("directory-not-synced") { spare.file } else { self.folder };
+        self.push(Request::Sync { file: synced }, Job::Begin);
         let bytes = self.options.segment_bytes;
         self.current =
             Some(Current { number: spare.number, file: spare.file, at: BLOCK_BYTES as u64, bytes, pending: 2, mark });
@@ -549,6 +554,10 @@ impl<D: Disk> Log<D> {
         let (token, job) = self.jobs.swap_remove(at);
         if let Job::Spare = job {
             return self.spares.ended(&mut self.disk, completion, &self.options);
+        }
+        if matches!(job, Job::Sync) && completion.result.is_err() && mutant("failed-sync-retried") {
+            self.push(completion.request, Job::Sync);
+            return Ok(());
         }
         completion.result?;
         match job {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use overside_disk::{AlignedBuffer, Disk, FileId, Open, Request};
+use overside_disk::{AlignedBuffer, Disk, FileId, Open, Request, mutant};
 
 use super::footer::{Footer, Part};
 use super::manifest::{Manifest, Table};
@@ -155,6 +155,8 @@ impl Checkpoint<'_> {
     /// # Panics
     /// When no table was begun.
     pub fn page(&mut self, page: &Page<'_>) -> io::Result<bool> {
+        let extents = if mutant("page-without-extents") { &[] } else { page.extents };
+        let page = &Page { extents, ..*page };
         let bytes = page.bytes();
         let open = self.open.as_mut().expect("pages belong to a table");
         let full = open.length > 0 && open.length + bytes > PART_BYTES;
@@ -187,7 +189,7 @@ impl Checkpoint<'_> {
     /// Whether every change in it is in the log and on the disk, so that it may count. Otherwise what is recovered could have a change
     /// without an earlier one.
     pub fn is_covered(&self, log: &Appender) -> bool {
-        !self.of.facts.logged || log.synced_floor() > self.newest()
+        !self.of.facts.logged || log.synced_floor() > self.newest() || mutant("footer-before-log")
     }
 
     /// The newest change in it.
