@@ -83,7 +83,6 @@ pub struct Receive {
 
 #[derive(Debug)]
 pub struct PortState {
-    owner: u64,
     pub domain: u64,
     pub reports: Reports,
     pub shared: VecDeque<Receive>,
@@ -107,6 +106,8 @@ pub struct Listening {
 /// One end of a connection.
 #[derive(Debug, Default)]
 struct End {
+    /// Whose it is, from the connecting on.
+    owner: u64,
     at: Option<(usize, QpIndex)>,
     sends: VecDeque<Sent>,
     receives: VecDeque<Receive>,
@@ -172,20 +173,25 @@ impl Fabric {
         self.numbers
     }
 
-    pub fn port(&mut self, owner: u64, domain: u64, wake: Arc<Signal>) -> usize {
+    pub fn port(&mut self, domain: u64, wake: Arc<Signal>) -> usize {
         let (reports, shared, loans) = (Reports::default(), VecDeque::new(), HashMap::new());
         let (armed, polled) = (false, false);
-        self.ports.push(PortState { owner, domain, reports, shared, loans, armed, polled, wake });
+        self.ports.push(PortState { domain, reports, shared, loans, armed, polled, wake });
         self.ports.len() - 1
     }
 
-    pub fn connection(&mut self) -> (usize, usize) {
-        self.ends.extend([End::default(), End::default()]);
+    /// A connection of two owners; their ends.
+    pub fn connection(&mut self, from: u64, to: u64) -> (usize, usize) {
+        self.ends.extend([from, to].map(|owner| End { owner, ..End::default() }));
         (self.ends.len() - 2, self.ends.len() - 1)
     }
 
     pub fn attach(&mut self, end: usize, port: usize, qp: QpIndex) {
         self.ends[end].at = Some((port, qp));
+        if self.ends[end].closed {
+            // Its peer was gone before it came here.
+            self.event(end, Status::PeerDied);
+        }
     }
 
     pub fn is_open(&self, end: usize) -> bool {
@@ -604,7 +610,7 @@ impl Fabric {
             return;
         }
         for end in 0..self.ends.len() {
-            if self.ends[end].at.is_some_and(|(port, _)| self.ports[port].owner == owner) {
+            if self.ends[end].owner == owner {
                 self.close(end, Status::PeerDied);
             }
         }

@@ -260,10 +260,11 @@ impl Provider for Reference {
 
     fn connect(&self, domain: &ProtectionDomain, name: &str, _timeout: Duration) -> Result<Link, VerbsError> {
         let mut fabric = lock(&self.fabric);
-        if !fabric.listening.contains_key(name) {
+        let Some(listening) = fabric.listening.get(name) else {
             return Err(VerbsError::Unreachable { address: name.into(), reason: "nobody has that name".into() });
-        }
-        let (ours, theirs) = fabric.connection();
+        };
+        let to = listening.owner;
+        let (ours, theirs) = fabric.connection(self.owner, to);
         if let Some(listening) = fabric.listening.get_mut(name) {
             listening.waiting.push_back(theirs);
             listening.wake.notify();

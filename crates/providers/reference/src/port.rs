@@ -29,9 +29,9 @@ pub struct ReferencePort {
 
 impl ReferencePort {
     pub fn open(provider: &Reference, domain: u64, depth: usize) -> Result<Self, VerbsError> {
-        let Reference { instance, fabric, clock, owner, .. } = provider;
+        let Reference { instance, fabric, clock, .. } = provider;
         let wake = Arc::new(Signal::new()?);
-        let port = lock(fabric).port(*owner, domain, wake.clone());
+        let port = lock(fabric).port(domain, wake.clone());
         let (instance, fabric, clock) = (instance.clone(), fabric.clone(), clock.clone());
         Ok(Self { instance, fabric, clock, port, domain, depth, ends: HashMap::new(), wake })
     }
