@@ -21,30 +21,34 @@ use anyhow::{Context, Result, bail};
 use crate::syntax;
 use crate::tree::Tree;
 
-pub const HELP: &str = "usage: cargo xtask sim [--seeds N | --seed S [--history FILE]] [--from S] [--mutants]
+pub const HELP: &str =
+    "usage: cargo xtask sim [--seeds N | --seed S [--history FILE] [--events FILE]] [--from S] [--mutants]
 Runs the simulations with N seeds (300; with --mutants at most 1,000) from S (0) on, or with one seed.
---history writes what the clients of that seed asked and heard, a line of JSON a call.
+--history writes what the clients of that seed asked and heard, a line of JSON a call; --events every
+step of its threads. With several simulations, FILE.PACKAGE is one's own.
 --mutants plants each fault of the shipped code in turn, and fails when no seed finds it.";
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     seeds: Range<u64>,
-    history: Option<PathBuf>,
+    /// Files to be written: the variable that asks for each, and its name.
+    files: Vec<(&'static str, String)>,
     mutants: bool,
 }
 
 impl Asked {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let (mut count, mut from, mut seed, mut history, mut mutants) = (None, 0, None, None, false);
+        let (mut count, mut from, mut seed, mut files, mut mutants) = (None, 0, None, Vec::new(), false);
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
                 "--seeds" => count = Some(arguments.next()?.parse::<u64>().ok()?),
                 "--from" => from = arguments.next()?.parse::<u64>().ok()?,
                 "--seed" => seed = Some(arguments.next()?.parse::<u64>().ok()?),
-                "--history" => history = Some(PathBuf::from(arguments.next()?)),
+                "--history" => files.push(("OVERSIDE_SIM_HISTORY", (*arguments.next()?).to_owned())),
+                "--events" => files.push(("OVERSIDE_SIM_EVENTS", (*arguments.next()?).to_owned())),
                 "--mutants" => mutants = true,
                 _ => return None,
             }
@@ -54,7 +58,7 @@ impl Asked {
             (None, count) => from..from.checked_add(count.unwrap_or(if mutants { 1000 } else { 300 }))?,
             _ => return None,
         };
-        (history.is_none() || seed.is_some()).then_some(Self { seeds, history, mutants })
+        (files.is_empty() || seed.is_some()).then_some(Self { seeds, files, mutants })
     }
 }
 
@@ -81,7 +85,8 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     let mut failed = 0;
     for suite in &suites {
         let begun = Instant::now();
-        let environment = asked.history.iter().map(|path| ("OVERSIDE_SIM_HISTORY", path.display().to_string()));
+        let own = |file: &str| root.join(format!("{file}.{}", suite.package)).display().to_string();
+        let environment = asked.files.iter().map(|(name, file)| (*name, own(file)));
         let lines = over(suite, asked.seeds.clone(), &environment.collect::<Vec<_>>(), false)?;
         let hash = lines.iter().fold(0u64, |hash, line| match line {
             Line::Held { trace, .. } => hash.rotate_left(7) ^ u64::from_str_radix(trace, 16).unwrap_or(0),

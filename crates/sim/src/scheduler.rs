@@ -1,6 +1,8 @@
 //! Who runs: one thread at a time, chosen by the seed, in virtual time.
 
 use std::cell::Cell;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +36,8 @@ pub(crate) struct State {
     pub(crate) chance: Chance,
     pub(crate) trace: Trace,
     pub(crate) ended: Option<Result<(), Failure>>,
+    /// Where every event is written to, when the environment names a file.
+    events: Option<BufWriter<File>>,
     threads: Vec<Thread>,
     turn: Option<usize>,
     /// Of the marked points that are passed, one in so many gives up the turn.
@@ -94,6 +98,7 @@ impl Scheduler {
             chance,
             trace: Trace::default(),
             ended: None,
+            events: std::env::var_os(EVENTS).and_then(|path| File::create(path).ok()).map(BufWriter::new),
             threads: Vec::new(),
             turn: None,
             points,
@@ -193,6 +198,17 @@ impl Scheduler {
     /// An event that changes nothing.
     pub(crate) fn note(&self, state: &mut State, what: &'static str, number: u64) {
         let thread = ME.get().unwrap_or(usize::MAX);
+        if let Some(events) = &mut state.events {
+            let name = state.threads.get(thread).map_or("outside", |thread| &thread.name);
+            let at = self.passed().as_secs_f64();
+            // Only to be looked at: a full disk costs the rest of it.
+            let _ = if what == "goes on" {
+                let next = &state.threads[number as usize].name;
+                writeln!(events, "{at:.6}  {name}: {next} {what}")
+            } else {
+                writeln!(events, "{at:.6}  {name} {what} {number}")
+            };
+        }
         state.trace.note(Event { at: self.passed(), thread, what, number });
     }
 
@@ -231,6 +247,8 @@ impl Scheduler {
     /// The world ends, and nobody runs any more.
     pub(crate) fn end(&self, state: &mut State, how: Result<(), Failure>) {
         state.ended.get_or_insert(how);
+        // The file is whole then, though the world's threads stay.
+        drop(state.events.take());
         state.turn = None;
         self.over.notify_all();
     }
@@ -264,6 +282,9 @@ impl Scheduler {
     fn pass(&self, state: &mut State) {
         if state.ended.is_some() {
             return;
+        }
+        if state.trace.count() > EVENTS_MAX {
+            return self.end(state, Err(Failure::Endless { waiting: state.waiting() }));
         }
         let next = loop {
             let able = state.able(self.passed());
@@ -383,6 +404,8 @@ pub(crate) fn me() -> usize {
     ME.get().expect("a thread that no world started waits by a world's clock; start it by `Process::spawn`")
 }
 
+/// Names the file for all events.
+const EVENTS: &str = "OVERSIDE_SIM_EVENTS";
 /// How much later it is at every look.
 const TICK_NS: u64 = 20_000;
 /// Who looks so often without waiting polls for time to pass: from then on it leaps.
@@ -390,5 +413,7 @@ const LOOKS_BEFORE_LEAPS: u32 = 64;
 const LEAP_MAX: u32 = 16;
 /// Virtual time in which a world must have ended, unless said.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Events after which a world must have ended: its threads go round in circles.
+const EVENTS_MAX: u64 = 200_000;
 /// Time of the machine without any event: a thread waits where the world does not see it.
 const STUCK: Duration = Duration::from_secs(40);

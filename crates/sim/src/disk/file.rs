@@ -96,6 +96,11 @@ impl File {
         }
     }
 
+    /// A transfer past the kernel's memory sees what the disk has.
+    pub(crate) fn forget_phantoms(&mut self) {
+        self.phantom.clear();
+    }
+
     /// All that was written up to `covers` is safe.
     pub(crate) fn sync(&mut self, covers: u64) {
         self.unsynced.retain(|sector, versions| {

@@ -113,6 +113,8 @@ struct UnderWay {
     request: Request,
     /// Writes or changes of names that a sync covers.
     covers: u64,
+    /// It goes past the kernel's memory.
+    direct: bool,
 }
 
 impl Drive {
@@ -280,8 +282,8 @@ impl State {
     /// Carries a request out, and puts its completion where its queue finds it. After a power loss it is gone.
     fn complete(&mut self, number: u64) {
         let Some(at) = self.under_way.iter().position(|request| request.number == number) else { return };
-        let UnderWay { queue, token, node, mut request, covers, .. } = self.under_way.remove(at);
-        let result = self.carry_out(node, &mut request, covers);
+        let UnderWay { queue, token, node, mut request, covers, direct, .. } = self.under_way.remove(at);
+        let result = self.carry_out(node, &mut request, covers, direct);
         if let Some(state) = self.queues.get_mut(&queue)
             && !state.dead
         {
@@ -292,7 +294,7 @@ impl State {
         self.forget_unnamed();
     }
 
-    fn carry_out(&mut self, number: u64, request: &mut Request, covers: u64) -> io::Result<u64> {
+    fn carry_out(&mut self, number: u64, request: &mut Request, covers: u64, direct: bool) -> io::Result<u64> {
         let used = self.used();
         let State { options, chance, nodes, .. } = self;
         let room = options.capacity.saturating_sub(used);
@@ -301,6 +303,9 @@ impl State {
         let failed = || io::Error::other("the device failed");
         match (nodes.get_mut(&number), request) {
             (Some(Node::File { file, .. }), Request::Read { at, buffer, .. }) => {
+                if direct {
+                    file.forget_phantoms();
+                }
                 Ok(file.read(*at, &mut buffer[..]) as u64)
             }
             (Some(Node::File { file, .. }), Request::Write { at, buffer, length, sync, .. }) => {

@@ -67,14 +67,11 @@ impl Folder {
         self.changes.drain(..covers).for_each(|change| change.apply(&mut self.durable));
     }
 
-    /// A sync that failed: some changes are safe, and the rest is not written any more.
+    /// A sync that failed: the first so many changes are safe. A file system's journal tries the rest
+    /// again.
     pub(crate) fn sync_in_vain(&mut self, covers: usize, chance: &mut Chance) {
         let covers = covers.min(self.changes.len());
-        for change in self.changes.drain(..covers) {
-            if chance.one_in(2) {
-                change.apply(&mut self.durable);
-            }
-        }
+        self.sync(chance.below(covers as u64 + 1) as usize);
     }
 
     /// What a power loss leaves: the first so many changes, or any of them.

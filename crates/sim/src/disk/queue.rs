@@ -21,7 +21,8 @@ pub(crate) struct Queue {
     number: u64,
     path: PathBuf,
     wake: Arc<OwnedFd>,
-    files: Vec<Option<u64>>,
+    /// By number: the node, and whether transfers go past the kernel's memory.
+    files: Vec<Option<(u64, bool)>>,
     pushed: Vec<(u64, Request)>,
 }
 
@@ -45,7 +46,7 @@ impl Queue {
 
     fn node(&self, file: FileId) -> io::Result<u64> {
         let found = self.files.get(file.0 as usize).copied().flatten();
-        found.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the file was closed"))
+        found.map(|(node, _)| node).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the file was closed"))
     }
 }
 
@@ -134,12 +135,16 @@ impl Disk for Queue {
             self.files.push(None);
             self.files.len() - 1
         });
-        self.files[free] = Some(number);
+        let direct = match how {
+            Open::Read { direct } | Open::Write { direct } | Open::Create { direct } => direct,
+            Open::Folder => false,
+        };
+        self.files[free] = Some((number, direct));
         Ok(FileId(free as u32))
     }
 
     fn close(&mut self, file: FileId) {
-        let Some(node) = self.files.get_mut(file.0 as usize).and_then(Option::take) else { return };
+        let Some((node, _)) = self.files.get_mut(file.0 as usize).and_then(Option::take) else { return };
         let (mut state, queue) = (self.drive.state(), self.number);
         if let Some(Node::File { lock: Some(lock), .. }) = state.nodes.get_mut(&node)
             && lock.queue == queue
@@ -253,7 +258,8 @@ impl Disk for Queue {
                 latency += options.stall;
             }
             let (due, queue) = (now + latency, self.number);
-            state.under_way.push(UnderWay { number, due, queue, token, node, request, covers });
+            let direct = self.files.get(request.file().0 as usize).copied().flatten().is_some_and(|(_, direct)| direct);
+            state.under_way.push(UnderWay { number, due, queue, token, node, request, covers, direct });
             drop(state);
             signal(&self.drive.0.wake);
         }
