@@ -58,11 +58,6 @@ pub trait Harness: Send + Sync {
     /// Starts a peer that runs [`peer_until_killed`] against `name` and can be killed; none where that
     /// is impossible, which skips `death`.
     fn doomed(&self, name: &str) -> Option<Box<dyn Doomed>>;
-
-    /// A known gap: whoever sends the first messages of a connection must call in again before they go out.
-    fn first_messages_wait_for_their_sender(&self) -> bool {
-        false
-    }
 }
 
 fn unused_name() -> String {

@@ -23,7 +23,6 @@ pub struct Processes {
     provider: fn() -> Arc<dyn Provider>,
     name: Option<fn() -> String>,
     test: String,
-    first_messages_wait: bool,
 }
 
 impl Processes {
@@ -33,7 +32,7 @@ impl Processes {
             Some((_, inner)) => format!("{inner}::second_process"),
             None => "second_process".into(),
         };
-        Self { provider, name: None, test, first_messages_wait: false }
+        Self { provider, name: None, test }
     }
 
     /// For a provider whose names are of another form: `name` gives one that nobody uses.
@@ -41,19 +40,9 @@ impl Processes {
     pub fn named(self, name: fn() -> String) -> Self {
         Self { name: Some(name), ..self }
     }
-
-    /// For a provider with that [gap](Harness::first_messages_wait_for_their_sender).
-    #[must_use]
-    pub fn first_messages_wait_for_their_sender(self) -> Self {
-        Self { first_messages_wait: true, ..self }
-    }
 }
 
 impl Harness for Processes {
-    fn first_messages_wait_for_their_sender(&self) -> bool {
-        self.first_messages_wait
-    }
-
     fn provider(&self) -> Arc<dyn Provider> {
         (self.provider)()
     }

@@ -37,7 +37,6 @@ mod options;
 mod ordered;
 mod part;
 mod server;
-mod spin;
 mod state;
 mod stepped;
 mod system;

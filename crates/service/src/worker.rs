@@ -16,7 +16,6 @@ use crate::context::{Context, Lends};
 use crate::envelope::{self, BadMessage, Kind};
 use crate::hold::Hold;
 use crate::options::ServiceOptions;
-use crate::spin::{DOZE, SpinBudget, Wait};
 use crate::state::Permit;
 use crate::system::{Produced, Session, System};
 use crate::ticket::{ConnectionId, Letter, Mailbox};
@@ -66,7 +65,6 @@ pub(crate) struct Worker<S: System> {
     /// at.
     holding: Vec<QueuePair>,
     reached: Hold,
-    budget: SpinBudget,
     /// When this round began.
     now: Instant,
     swept: Instant,
@@ -96,7 +94,6 @@ impl<S: System> Worker<S> {
             timed: Vec::new(),
             holding: Vec::new(),
             reached: Hold::NONE,
-            budget: SpinBudget::default(),
             now,
             swept: now,
         })
@@ -156,26 +153,22 @@ impl<S: System> Worker<S> {
     /// Waits until something is done.
     fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
         let (patience, full) = (self.patience(), self.windows_full());
-        let Self { endpoint, lends, budget, connections, .. } = self;
+        let Self { endpoint, lends, connections, .. } = self;
         let queue = endpoint.queue();
         let (spun, slept) = (queue.spun(), queue.sleeps());
-        let (clock, other) = (&lends.clock, Some(lends.mailbox.fd()));
+        let other = Some(lends.mailbox.fd());
         // Who sleeps without a look at the mailbox would notice a finished request late.
         let alone = connections.len() == 1 && connections.values().all(|c| c.out.unfinished == 0 && !c.out.holds());
-        let wait = budget.wait(full, alone, || clock.now());
         // Only a failing system call ends the wait with an error; the next turn tries again.
-        let _ = match wait {
-            Wait::Poll => queue.poll_wait_or(done, patience, other),
-            Wait::Sleep => queue.sleep_or(done, patience, other),
-            Wait::Doze => queue.sleep_or(done, Some(patience.map_or(DOZE, |patience| patience.min(DOZE))), None),
+        let _ = match full {
+            false => queue.poll_wait_or(done, patience, other),
+            true => queue.poll_wait_half(done, patience, other, alone),
         };
         let spun = queue.spun() - spun;
         lends.state.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
-        let slept = queue.sleeps() > slept;
-        if slept {
+        if queue.sleeps() > slept {
             lends.mailbox.drain();
         }
-        budget.waited(wait, slept, !done.is_empty(), || clock.now());
         self.now = self.lends.clock.now();
     }
 

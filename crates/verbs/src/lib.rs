@@ -52,7 +52,7 @@ mod region;
 pub mod registry;
 mod reported;
 mod slots;
-mod spin;
+pub mod spin;
 pub mod watch;
 mod work;
 

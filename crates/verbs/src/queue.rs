@@ -16,7 +16,7 @@ use crate::port::{Payload, Port, PortEvent, RawBuffer, RawCompletion, RawReceive
 use crate::provider::Link;
 use crate::reported::complete_all;
 use crate::slots::{QUEUE_PAIRS_MAX, QueuePairs, Receiving, Slots};
-use crate::spin::Spin;
+use crate::spin::{DOZE, Expects, Spin, Wait};
 use crate::work::{QueuePair, WorkCompletion, WorkRequest};
 
 /// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
@@ -62,7 +62,7 @@ impl CompletionQueue {
 
     /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps, at most: where polling brings nothing it sleeps sooner.
     pub fn set_spin(&mut self, spin: Duration) {
-        self.spin.set_max(spin);
+        self.spin = Spin::new(spin);
     }
 
     /// How many completions one [`poll`](Self::poll) takes at most (32 unless set). Where the receiver
@@ -345,13 +345,52 @@ impl CompletionQueue {
         timeout: Option<Duration>,
         other: Option<BorrowedFd<'_>>,
     ) -> Result<usize, VerbsError> {
+        self.wait_by(Expects::Answer, out, timeout, other)
+    }
+
+    /// As [`poll_wait_or`](Self::poll_wait_or), for who waits until half of many completions are there
+    /// ([`PortOptions::wake_at_half`](crate::PortOptions)): as a rule it sleeps at once. `alone`: nothing but one queue pair is
+    /// waited for, so `other` may go unnoticed for some milliseconds.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    pub fn poll_wait_half(
+        &mut self,
+        out: &mut Vec<WorkCompletion>,
+        timeout: Option<Duration>,
+        other: Option<BorrowedFd<'_>>,
+        alone: bool,
+    ) -> Result<usize, VerbsError> {
+        self.wait_by(Expects::Half { alone }, out, timeout, other)
+    }
+
+    #[inline]
+    fn wait_by(
+        &mut self,
+        expects: Expects,
+        out: &mut Vec<WorkCompletion>,
+        timeout: Option<Duration>,
+        other: Option<BorrowedFd<'_>>,
+    ) -> Result<usize, VerbsError> {
         if let Some(found) = self.poll_once(out) {
             return Ok(found);
         }
-        let budget = self.spin.budget().min(timeout.unwrap_or(Duration::MAX));
-        if budget == Duration::ZERO && !self.spin.watches() {
-            self.sleeps += u64::from(self.port().wait(other, timeout)?);
-            return Ok(self.poll(out));
+        let mut wait = self.spin.begin(expects);
+        let (timeout, other) = match wait {
+            Wait::Doze => (Some(timeout.map_or(DOZE, |timeout| timeout.min(DOZE))), None),
+            _ => (timeout, other),
+        };
+        let mut budget = Duration::ZERO;
+        match &mut wait {
+            Wait::Poll(most) => {
+                *most = timeout.map_or(*most, |timeout| timeout.min(*most));
+                budget = *most;
+            }
+            Wait::Unpolled { watched: false } => {
+                self.sleeps += u64::from(self.port().wait(other, timeout)?);
+                return Ok(self.poll(out));
+            }
+            _ => {}
         }
         // An answer that comes at once costs no look at the clock: what those polls took is known by others.
         if budget > Duration::ZERO
@@ -370,28 +409,11 @@ impl CompletionQueue {
         }
         let polled = self.since(start);
         let left = timeout.map(|t| t.saturating_sub(polled));
-        if self.port().wait(other, left)? {
-            self.sleeps += 1;
-            self.spin.slept(budget > Duration::ZERO, self.since(start).saturating_sub(polled));
-        }
-        Ok(self.poll(out))
-    }
-
-    /// As [`poll_wait_or`](Self::poll_wait_or), without polling before the sleep: for who knows that it will be long.
-    ///
-    /// # Errors
-    /// When the system refuses to wait.
-    pub fn sleep_or(
-        &mut self,
-        out: &mut Vec<WorkCompletion>,
-        timeout: Option<Duration>,
-        other: Option<BorrowedFd<'_>>,
-    ) -> Result<usize, VerbsError> {
-        if let Some(found) = self.poll_once(out) {
-            return Ok(found);
-        }
-        self.sleeps += u64::from(self.port().wait(other, timeout)?);
-        Ok(self.poll(out))
+        let slept = self.port().wait(other, left)?.then(|| self.since(start).saturating_sub(polled));
+        self.sleeps += u64::from(slept.is_some());
+        let found = self.poll(out);
+        self.spin.slept(wait, slept, found > 0);
+        Ok(found)
     }
 
     /// Polls; how many completions were appended, or none when there is nothing to do but to wait. Room to post again counts as

@@ -1,15 +1,51 @@
-//! How long to poll before sleeping: as long as it pays.
+//! Whether to poll before sleeping, how long, and how deep to sleep: the one policy of all who wait.
 //!
 //! On cores of their own two sides answer each other within a microsecond, and a sleep costs the wake-up of another core (tens
 //! of microseconds). Where both share a core, or the cores are busy, polling keeps the other side from answering: what is
 //! waited for comes soon after this side went to sleep, and not before. So polling in vain is held against what the sleep after
 //! it took, and is tried again ever more rarely.
+//!
+//! Who waits for many completions at once is woken when half of them are there. That takes long enough to be worth a sleep,
+//! and the other side may share this core's execution units. Where a provider wakes earlier nevertheless, the
+//! sleep is not worth it, and the next waits poll first.
+//!
+//! It is plain data: it asks no clock, makes no system call and needs no thread.
 
 use std::time::Duration;
 
-/// What polling brought of late.
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expects {
+    /// An answer: it comes soon, or the other side is busy elsewhere.
+    Answer,
+    /// Many completions, half of which wake.
+    Half {
+        /// Nothing but one queue pair is waited for.
+        alone: bool,
+    },
+}
+
+/// How a wait is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Poll for so long, then sleep.
+    Poll(Duration),
+    /// Sleep, since polling brought nothing of late; whether the length of the sleep matters. A look at the clock costs a
+    /// tenth of a short sleep.
+    Unpolled {
+        /// It does.
+        watched: bool,
+    },
+    /// Sleep: it is worth it.
+    Sleep,
+    /// Sleep for [`DOZE`] at most, so that the queue pair alone need wake. The provider then takes a
+    /// cheaper way if it has one (over shared memory, a futex).
+    Doze,
+}
+
+/// What polling and sleeping brought of late.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     max: Duration,
     /// Waits to go without polling.
     skip: u32,
@@ -17,54 +53,69 @@ pub(crate) struct Spin {
     every: u32,
     /// Waits in a row that polled in vain.
     failures: u32,
+    /// Waits for half of many that begin with polling nevertheless.
+    poll_first: u32,
+    /// The wait before was a doze, and nothing ended it.
+    overslept: bool,
 }
 
 impl Spin {
-    pub(crate) fn new(max: Duration) -> Self {
-        Self { max, skip: 0, every: EVERY_MIN, failures: 0 }
+    /// That polls for `max` where polling pays.
+    pub const fn new(max: Duration) -> Self {
+        Self { max, skip: 0, every: EVERY_MIN, failures: 0, poll_first: 0, overslept: false }
     }
 
-    pub(crate) fn set_max(&mut self, max: Duration) {
-        *self = Self::new(max);
-    }
-
-    /// How long to poll in the wait that begins.
-    pub(crate) fn budget(&mut self) -> Duration {
+    /// For the wait that begins.
+    #[inline]
+    pub fn begin(&mut self, expects: Expects) -> Wait {
+        if let Expects::Half { alone } = expects {
+            if self.poll_first == 0 {
+                // A peer that has stopped shall not cost a wake-up every few milliseconds.
+                return if alone && !self.overslept { Wait::Doze } else { Wait::Sleep };
+            }
+            self.poll_first -= 1;
+        }
         if self.skip > 0 {
             self.skip -= 1;
-            return Duration::ZERO;
+            return Wait::Unpolled { watched: self.skip.is_multiple_of(WATCH) };
         }
         // After waits that slept the other side sleeps too, and must wake up before it can answer.
-        if self.every > EVERY_MIN { self.max * TRY } else { self.max }
-    }
-
-    /// Whether the length of the sleep that begins matters: of those without polling, now and then.
-    pub(crate) fn watches(&self) -> bool {
-        self.skip.is_multiple_of(WATCH)
+        Wait::Poll(if self.every > EVERY_MIN { self.max * TRY } else { self.max })
     }
 
     /// Polling found what was waited for.
     #[inline]
-    pub(crate) fn found(&mut self) {
+    pub fn found(&mut self) {
+        self.overslept = false;
         self.failures = 0;
         self.every = EVERY_MIN;
     }
 
-    /// The wait ended in a sleep, after polling in vain or without.
-    pub(crate) fn slept(&mut self, polled: bool, slept: Duration) {
-        if slept >= LONG {
+    /// The wait did not end by polling: how long the sleep was, where it was measured, and whether anything was
+    /// there after it.
+    pub fn slept(&mut self, wait: Wait, slept: Option<Duration>, found: bool) {
+        match (wait, slept) {
             // Nothing was going on, which says nothing about polling; what follows may be lively.
-            self.skip = 0;
-        } else if polled {
-            self.failures += 1;
-            if self.failures >= FAILURES {
-                self.skip = self.every;
-                self.every = (self.every * 2).min(EVERY_MAX);
+            (Wait::Poll(_) | Wait::Unpolled { .. }, Some(slept)) if slept >= LONG => self.skip = 0,
+            (Wait::Poll(budget), Some(_)) if budget > Duration::ZERO => {
+                self.failures += 1;
+                if self.failures >= FAILURES {
+                    self.skip = self.every;
+                    self.every = (self.every * 2).min(EVERY_MAX);
+                }
             }
+            (Wait::Sleep | Wait::Doze, Some(slept)) if slept < WORTH_SLEEPING => {
+                self.poll_first = POLLS_AFTER_SHORT_SLEEP
+            }
+            _ => {}
         }
+        let deep = matches!(wait, Wait::Sleep | Wait::Doze);
+        self.overslept = deep && !found && (self.overslept || wait == Wait::Doze);
     }
 }
 
+/// How long a doze is at most: for so long a sleeper may not notice what is not the queue pair's.
+pub const DOZE: Duration = Duration::from_millis(5);
 /// Failures in a row before polling is given up for a while: one may be chance.
 const FAILURES: u32 = 3;
 const EVERY_MIN: u32 = 8;
@@ -76,6 +127,9 @@ const EVERY_MAX: u32 = 2048;
 const TRY: u32 = 3;
 /// A sleep of this length costs far more than polling before it did.
 const LONG: Duration = Duration::from_millis(1);
+/// A sleep for half of many that is shorter costs more than polling does.
+const WORTH_SLEEPING: Duration = Duration::from_micros(80);
+const POLLS_AFTER_SHORT_SLEEP: u32 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -83,14 +137,15 @@ mod tests {
 
     const MAX: Duration = Duration::from_micros(50);
     const SHORT: Duration = Duration::from_micros(3);
+    const LATER: Duration = Duration::from_millis(20);
 
     /// Waits that each end in a short sleep; how many of them polled.
     fn starve(spin: &mut Spin, waits: usize) -> usize {
         (0..waits)
             .filter(|_| {
-                let polled = spin.budget() > Duration::ZERO;
-                spin.slept(polled, SHORT);
-                polled
+                let wait = spin.begin(Expects::Answer);
+                spin.slept(wait, Some(SHORT), true);
+                matches!(wait, Wait::Poll(_))
             })
             .count()
     }
@@ -101,11 +156,9 @@ mod tests {
         assert!(starve(&mut spin, 1000) < 12);
         let tries = starve(&mut spin, 100_000);
         assert!((40..60).contains(&tries), "still tried once in a while: {tries}");
-        while spin.budget() == Duration::ZERO {
-            spin.slept(false, SHORT);
-        }
+        while spin.begin(Expects::Answer) != Wait::Poll(MAX * TRY) {}
         spin.found();
-        assert!((0..100).all(|_| spin.budget() == MAX), "what works goes on");
+        assert!((0..100).all(|_| spin.begin(Expects::Answer) == Wait::Poll(MAX)), "what works goes on");
         assert_eq!(starve(&mut spin, 3), 3, "a failure or two change nothing");
     }
 
@@ -113,11 +166,37 @@ mod tests {
     fn rare_events_neither_teach_nor_wait_for_the_next_try() {
         let mut spin = Spin::new(MAX);
         for _ in 0..100 {
-            assert_eq!(spin.budget(), MAX);
-            spin.slept(true, Duration::from_millis(20));
+            assert_eq!(spin.begin(Expects::Answer), Wait::Poll(MAX));
+            spin.slept(Wait::Poll(MAX), Some(LATER), true);
         }
         starve(&mut spin, 500);
-        spin.slept(false, Duration::from_millis(20));
-        assert_eq!(spin.budget(), MAX * TRY, "the next wait polls again");
+        spin.slept(Wait::Unpolled { watched: true }, Some(LATER), true);
+        assert_eq!(spin.begin(Expects::Answer), Wait::Poll(MAX * TRY), "the next wait polls again");
+    }
+
+    #[test]
+    fn a_doze_that_nobody_ends_is_followed_by_sleeps() {
+        let mut spin = Spin::new(MAX);
+        let mut wait = |alone, expected, found| {
+            assert_eq!(spin.begin(Expects::Half { alone }), expected);
+            spin.slept(expected, Some(LATER), found);
+        };
+        wait(true, Wait::Doze, false);
+        (0..3).for_each(|_| wait(true, Wait::Sleep, false));
+        wait(true, Wait::Sleep, true);
+        wait(true, Wait::Doze, true);
+        wait(false, Wait::Sleep, true);
+    }
+
+    #[test]
+    fn after_a_short_sleep_it_polls_for_a_while() {
+        let (mut spin, many) = (Spin::new(MAX), Expects::Half { alone: true });
+        assert_eq!(spin.begin(many), Wait::Doze);
+        spin.slept(Wait::Doze, Some(SHORT), true);
+        for _ in 0..POLLS_AFTER_SHORT_SLEEP {
+            assert_eq!(spin.begin(many), Wait::Poll(MAX));
+            spin.found();
+        }
+        assert_eq!(spin.begin(many), Wait::Doze);
     }
 }

@@ -207,6 +207,11 @@ impl Pair {
         self.told_ready && self.said.ready
     }
 
+    /// Whether messages that are posted now would wait for a word of the peer's.
+    pub(crate) fn must_hear(&self) -> bool {
+        !self.connected() || self.said.mode == Mode::Undecided
+    }
+
     /// From now on, receives come from there.
     pub(crate) fn decide(&mut self, mode: Mode) {
         if self.mode != mode {

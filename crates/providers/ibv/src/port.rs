@@ -402,6 +402,11 @@ unsafe impl Port for IbvPort {
 
     unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
         self.read_mail();
+        // What lets the first messages go may be in the side channel by now; then they need no later call of their sender.
+        if self.pair(qp.0).is_some_and(|pair| pair.must_hear()) {
+            self.listen(qp.0);
+            self.settle();
+        }
         // SAFETY: [ibv-posted] the caller's promise.
         let (accepted, error) = post_each(batch, |request| unsafe { self.post_one(qp, request) });
         self.launch(qp.0);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use overside_memory::Fragment;
 use overside_verbs::pairs::{Pairs, Reports, post_each};
 use overside_verbs::port::{Payload, QpIndex, RawCompletion, RawReceive, RawRequest, RawWork};
+use overside_verbs::spin::DOZE;
 use overside_verbs::watch::{Watch, sleep_on};
 use overside_verbs::{Link, Loan, Opcode, Port, PortEvent, PortOptions, ProtectionDomain, Status, VerbsError};
 
@@ -462,6 +463,7 @@ unsafe impl Port for ShmPort {
 
     fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool, VerbsError> {
         let mut left = timeout;
+        // A sleep on the peer's word is short: neither its death nor a message on the socket ends it.
         if other.is_none()
             && let Some(index) = self.only()
         {
@@ -530,8 +532,6 @@ const BRIEF_POLLS: u32 = 15;
 const LOOK_IDLE: Duration = Duration::from_micros(20);
 /// Idle polls between two looks at the clock.
 const CLOCK_EVERY: u32 = 16;
-/// A sleep on the peer's word, which neither its death nor a message on the socket ends, is no longer than this.
-pub(crate) const DOZE: Duration = Duration::from_millis(5);
 /// So few queue pairs are polled by memory however idle they are.
 const ALWAYS_HOT: usize = 8;
 /// Idle turns, shared among the hot queue pairs, before one turns cold.

@@ -101,7 +101,7 @@ fn deregistered_memory_is_unmapped_by_both_ends_though_they_sleep() {
     let (stop, stops) = UnixStream::pair().unwrap();
     let sleep = |end: &mut End| {
         while !stopped.load(Ordering::Acquire) {
-            end.queue.sleep_or(&mut Vec::new(), Some(SLEEP), Some(stops.as_fd())).unwrap();
+            end.queue.poll_wait_or(&mut Vec::new(), Some(SLEEP), Some(stops.as_fd())).unwrap();
         }
     };
     std::thread::scope(|scope| {
