@@ -431,6 +431,7 @@ mod tests {
                 receive_far: line(20.0, 0.05),
                 receive_packed: line(30.0, 0.07),
                 receive_beside: line(15.0, 0.04),
+                lend: Curve::default(),
             },
             source: "made up".into(),
         }

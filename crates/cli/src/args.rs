@@ -281,7 +281,7 @@ pub struct Scan {
     /// Columns to read, in this order. All by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// How the rows travel: auto, copy, gather or delta.
+    /// How the rows travel: auto, copy, gather, delta or in-place.
     #[arg(long, default_value = "auto", value_parser = mode)]
     pub mode: Mode,
     /// Stop after this many rows.
@@ -395,8 +395,8 @@ Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted.";
 const DEMO: &str = "\
 Generate TPC-H lineitem, serve it from another process, load it, keep a third process updating
 rows, and run full, range, projection and hot scans in each way that rows can travel: copied by
-the server, gathered from where they lie, or as pages with their deltas; and in the way that the
-planner chooses. Every row of every scan is checked. Prints a table and writes a report that opens
+the server, gathered from where they lie, as pages with their deltas, or such pages read in place;
+and in the way that the planner chooses. Every row of every scan is checked. Prints a table and writes a report that opens
 offline. Ctrl-C leaves no process and no memory behind.";
 const DEMO_EXAMPLES: &str = "\
 Examples:
@@ -480,8 +480,8 @@ scan, and rows present throughout come exactly once.
 
 --from and --to take values of the key's first columns, both ends included. --mode says how rows
 travel: the server copies them together (copy), they are gathered from where they lie (gather),
-pages go with their deltas and the client merges (delta), or whichever is cheapest, page by page
-(auto).";
+pages go with their deltas and the client merges (delta), over shm: the same pages are lent and read
+where they lie (in-place), or whichever is cheapest, page by page (auto).";
 const SCAN_EXAMPLES: &str = "\
 Examples:
   overside scan shm:mine trips --limit 10

@@ -25,6 +25,13 @@ impl Planner {
     }
 }
 
+impl Planner {
+    /// Whether it is known what reading a loan costs.
+    pub fn prices_loans(&self) -> bool {
+        !self.profile().bends.lend.is_empty()
+    }
+}
+
 impl Draft<'_> {
     /// One fragment is sent from where it lies, in memory that no cache holds.
     #[inline]
@@ -32,6 +39,18 @@ impl Draft<'_> {
         let ends = self.planner.tables().scattered(range_of(bytes), bytes as f64);
         self.sender_ns += ends.sender_ns;
         self.receiver_ns += ends.receiver_ns;
+        self.bytes += bytes as f64;
+    }
+
+    /// A message of `fragments` is lent, of which the receiver reads `bytes` bytes where they lie, in memory that no cache holds.
+    /// Nothing where loans were not measured ([`Planner::prices_loans`]).
+    #[inline]
+    pub fn lend(&mut self, fragments: u64, bytes: u64) {
+        let profile = self.planner.profile();
+        let Some(line) = profile.lend(bytes) else { return };
+        // An entry of the list costs either end the same, whether its bytes are copied or not.
+        self.sender_ns += fragments as f64 * profile.send(0, false).at(1.0, 0.0);
+        self.receiver_ns += line.at(1.0, bytes as f64) + (fragments - 1) as f64 * profile.receive(0).at(1.0, 0.0);
         self.bytes += bytes as f64;
     }
 

@@ -92,6 +92,9 @@ pub struct Bends {
     pub receive_packed: Curve,
     /// Receiving such an entry between gathered ones: there the receiver is busy with others while it is packed.
     pub receive_beside: Curve,
+    /// Taking a message of one fragment as a loan, reading a value of each of its cache lines where they lie, in memory that no cache
+    /// holds, and returning it: beyond the request, by its length. What is received is read as well, after it was copied.
+    pub lend: Curve,
 }
 
 impl Profile {
@@ -186,6 +189,11 @@ impl Profile {
     /// Receiving packed entries of about this length between gathered ones.
     pub fn receive_beside(&self, bytes: u64) -> Line {
         self.bends.receive_beside.line(bytes).unwrap_or_else(|| self.receive_packed(bytes))
+    }
+
+    /// Reading about so many bytes of a loan. None where it was not measured.
+    pub fn lend(&self, bytes: u64) -> Option<Line> {
+        self.bends.lend.line(bytes)
     }
 
     /// What `bytes` in the descriptor cost beyond the request and packing them, at the sender and at the receiver: they are

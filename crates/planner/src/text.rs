@@ -197,6 +197,7 @@ pub(crate) fn curves(bends: &Bends) -> impl Iterator<Item = (&'static str, &Curv
         &bends.receive_far,
         &bends.receive_packed,
         &bends.receive_beside,
+        &bends.lend,
     ])
 }
 
@@ -216,6 +217,7 @@ pub(crate) fn curves_mut(bends: &mut Bends) -> [&mut Curve; CURVES.len()] {
         &mut bends.receive_far,
         &mut bends.receive_packed,
         &mut bends.receive_beside,
+        &mut bends.lend,
     ]
 }
 
@@ -226,7 +228,7 @@ const SINGLE: [&str; 7] =
     ["pack_begin_ns", "pack_run_ns", "mixture_ns", "deal_value_ns", "copied_bytes", "both_busy", "line_ns"];
 /// Before each key of the prices where processors are otherwise apart.
 const ELSEWHERE: &str = "elsewhere.";
-const CURVES: [&str; 14] = [
+const CURVES: [&str; 15] = [
     "send_ns",
     "send_near_ns",
     "send_packed_ns",
@@ -241,6 +243,7 @@ const CURVES: [&str; 14] = [
     "receive_far_ns",
     "receive_packed_ns",
     "receive_beside_ns",
+    "lend_ns",
 ];
 /// Of a version that is not ours, no more is repeated.
 const SHOWN_CHARS: usize = 40;

@@ -22,15 +22,10 @@ fn requests() {
     }
     lines.add(&Request::Get { table: 3, key: b"\x80\x01" });
     lines.add(&Request::Delete { table: 3, keys: b"\x02\0\0\0\x80\x01" });
-    for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto] {
+    for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto, Mode::InPlace] {
         let bounds = Bounds { from: Some((b"a", true)), to: Some((b"b", false)) };
-        lines.add(&Request::Scan(ScanRequest {
-            table: 3,
-            bounds,
-            columns: Some(vec![0, 2]),
-            mode,
-            rows_max: Some(300),
-        }));
+        let scan = ScanRequest { table: 3, bounds, columns: Some(vec![0, 2]), mode, rows_max: Some(300) };
+        lines.add(&if mode == Mode::InPlace { Request::ScanInPlace(scan) } else { Request::Scan(scan) });
     }
     lines.add(&Request::Cancel);
     lines.add(&Request::Stats);
@@ -54,16 +49,11 @@ fn replies() {
     lines.add(&Reply::Applied(Applied { rows: 5, applied: 3, replaced: 1, failed }));
     lines.add(&Reply::Row(Some(b"row".to_vec())));
     lines.add(&Reply::Row(None));
-    let [chosen, price_ns] = [[1, 2, 3], [400, 500, 600]];
-    lines.add(&Reply::ScanEnd(ScanReply {
-        chosen,
-        price_ns,
-        messages: 7,
-        bytes_copied: 8,
-        bytes_sent: 9,
-        over_budget: 10,
-        cancelled: true,
-    }));
+    let [chosen, price_ns] = [[1, 2, 3, 0], [400, 500, 600, 0]];
+    let end =
+        ScanReply { chosen, price_ns, messages: 7, bytes_copied: 8, bytes_sent: 9, over_budget: 10, cancelled: true };
+    lines.add(&Reply::ScanEnd(end));
+    lines.add(&Reply::ScanEndInPlace(ScanReply { chosen: [1, 2, 3, 4], price_ns: [400, 500, 600, 700], ..end }));
     lines.add(&Reply::Stats(ServerStats {
         pid: 1,
         connections: 2,

@@ -14,7 +14,7 @@ use overside::{
 };
 
 /// The modes in the order of the report.
-pub(super) const MODES: [Mode; 4] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto];
+pub(super) const MODES: [Mode; 5] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::InPlace, Mode::Auto];
 
 /// What the quiet rounds came to.
 pub(super) struct Quiet {

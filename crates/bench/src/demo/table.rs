@@ -11,9 +11,9 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use overside::table::{
-    block::RowBlock,
+    block::Answer,
     client::{Client, ClientOptions, Received, RemoteTable, ScanOptions, ScanSummary},
-    row::{Place, RowLayout, RowView, ValueRef},
+    row::{Bytes, Place, RowLayout, RowView, ValueRef},
     wire::{Mode, PutMode},
 };
 use std::{
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-type Block = RowBlock<Received>;
+type Block = Answer<Received>;
 
 /// The name of the demo's table.
 pub(super) const TABLE: &str = "lineitem";
@@ -131,11 +131,13 @@ impl Table {
         let mut all = ScanSummary::default();
         for asked in asked {
             let consume = if asked.projected { touch_projected } else { touch_whole };
-            let summary = self.scan(rows, asked, mode, |block| touched.add(consume(&block)))?;
+            let summary = self.scan(rows, asked, mode, |block| {
+                touched.add(consume(&block)?);
+                Ok(())
+            })?;
             add(&mut all, &summary);
         }
         let (wall_ns, client_cpu_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-        let [copy, gather, delta] = all.server.chosen;
         let after = self.client.stats()?;
         let sample = Sample {
             scans: asked.len() as u32,
@@ -146,7 +148,7 @@ impl Table {
             server_poll_ns: after.empty_poll_ns.saturating_sub(before.empty_poll_ns),
             client_cpu_ns,
             server_bytes_copied: all.server.bytes_copied,
-            chosen: Chosen { copy, gather, delta },
+            chosen: Chosen::of(all.server.chosen),
         };
         Ok((sample, touched, all))
     }
@@ -156,17 +158,27 @@ impl Table {
         let mut seen = Vec::with_capacity(asked.rows.len());
         let mut broken = None;
         let start_ns = now_ns();
+        let mut see = |row: &RowView<'_>| {
+            let row = match asked.projected {
+                true => Ok(seen_projected(row)),
+                false => Row::of_view(row).map(|row| Seen::row(&row)),
+            };
+            match row {
+                Ok(row) => seen.push(row),
+                Err(error) => broken = Some(error),
+            }
+        };
         self.scan(rows, asked, mode, |block| {
-            for row in block.rows() {
-                match if asked.projected {
-                    Ok(seen_projected(&row))
-                } else {
-                    Row::of_view(&row).map(|row| Seen::row(&row))
-                } {
-                    Ok(row) => seen.push(row),
-                    Err(error) => broken = Some(error),
+            match &block {
+                Answer::Copied(block) => block.rows().for_each(|row| see(&row)),
+                // What is lent is looked at when it is known to be what was lent.
+                Answer::Lent(block) => {
+                    for (prefix, rest) in block.read(|rows| rows.map(|row| own(&row)).collect::<Vec<_>>())? {
+                        see(&RowView::new(&prefix, &rest, block.layout())?);
+                    }
                 }
             }
+            Ok(())
         })?;
         let end_ns = now_ns();
         match broken {
@@ -181,10 +193,12 @@ impl Table {
         let mut first = 0;
         let all = Asked { rows: 0..rows.len(), projected: false };
         self.scan(rows, &all, Mode::Delta, |block| {
+            let Answer::Copied(block) = block else { bail!("a scan by deltas was lent pages") };
             for page in block.pages() {
                 pages.push(Page { first, rows: page.rows, deltas: page.deltas });
                 first += page.rows;
             }
+            Ok(())
         })?;
         ensure!(first == rows.len(), "a scan of all pages returned {first} rows of {}", rows.len());
         Ok(pages)
@@ -195,7 +209,7 @@ impl Table {
         rows: &PackedRows,
         asked: &Asked,
         mode: Mode,
-        mut each: impl FnMut(Block),
+        mut each: impl FnMut(Block) -> Result<()>,
     ) -> Result<ScanSummary> {
         let bound = |index: usize| (index > 0 && index < rows.len()).then(|| rows.key_values(index));
         let (from, to): (Option<[ValueRef<'_>; 2]>, _) = (bound(asked.rows.start), bound(asked.rows.end));
@@ -206,9 +220,9 @@ impl Table {
             mode,
             rows_max: None,
         };
-        let mut scan = self.client.scan(&self.table, &options)?;
-        while let Some(block) = scan.next_block()? {
-            each(block);
+        let mut scan = self.client.scan_in_place(&self.table, &options)?;
+        while let Some(block) = scan.next_in_place()? {
+            each(block)?;
         }
         Ok(scan.summary())
     }
@@ -236,6 +250,12 @@ impl KeyAt {
     /// Key, length and a byte of each cache line of a whole row.
     #[inline]
     pub(super) fn touch_whole(self, row: &RowView<'_>) -> Touched {
+        self.touched(row, touch)
+    }
+
+    /// The same of a row wherever it lies; `touch` reads a byte of each line.
+    #[inline]
+    fn touched<P: Bytes>(self, row: &RowView<'_, P>, touch: impl Fn(P) -> u64) -> Touched {
         let (prefix, rest) = (row.prefix(), row.rest());
         let orderkey = i64::from_le_bytes(array(prefix, self.orderkey));
         let linenumber = i32::from_le_bytes(array(prefix, self.linenumber));
@@ -246,7 +266,7 @@ impl KeyAt {
 
     /// The three columns of a projected row.
     #[inline]
-    fn touch_projected(self, row: &RowView<'_>) -> Touched {
+    fn touch_projected<P: Bytes>(self, row: &RowView<'_, P>) -> Touched {
         let prefix = row.prefix();
         touch_three(
             i64::from_le_bytes(array(prefix, self.orderkey)),
@@ -257,8 +277,24 @@ impl KeyAt {
 }
 
 #[inline]
-fn array<const WIDTH: usize>(prefix: &[u8], at: usize) -> [u8; WIDTH] {
-    prefix[at..at + WIDTH].try_into().unwrap_or([0; WIDTH])
+fn array<P: Bytes, const WIDTH: usize>(prefix: P, at: usize) -> [u8; WIDTH] {
+    prefix.load(at).unwrap_or([0; WIDTH])
+}
+
+/// Prefix and rest of a row in memory of one's own.
+fn own<P: Bytes>(row: &RowView<'_, P>) -> (Vec<u8>, Vec<u8>) {
+    let (mut prefix, mut rest) = (Vec::new(), Vec::new());
+    row.prefix().append_to(&mut prefix);
+    row.rest().append_to(&mut rest);
+    (prefix, rest)
+}
+
+/// As [`touch`], of bytes that lie in the server's memory.
+#[inline]
+fn touch_lent<P: Bytes>(bytes: P) -> u64 {
+    let byte = |at| bytes.load(at).map_or(0, |[byte]: [u8; 1]| u64::from(byte));
+    let last = bytes.len().checked_sub(1).map_or(0, byte);
+    (0..bytes.len()).step_by(64).fold(last, |sum, at| sum.wrapping_add(byte(at)))
 }
 
 /// The three columns of a projected row: their values and their bytes.
@@ -273,18 +309,36 @@ pub(super) fn touch_expected(row: &Row<'_>) -> Touched {
     touch_three(row.orderkey, row.linenumber, i128::from(row.extendedprice))
 }
 
-fn touch_whole(block: &Block) -> Touched {
-    let key = KeyAt::of(block.layout(), PROJECTED);
-    block.rows().fold(Touched::default(), |mut all, row| {
-        all.add(key.touch_whole(&row));
-        all
+fn touch_whole(block: &Block) -> Result<Touched> {
+    Ok(match block {
+        Answer::Copied(block) => {
+            let key = KeyAt::of(block.layout(), PROJECTED);
+            sum(block.rows(), |row| key.touch_whole(&row))
+        }
+        Answer::Lent(block) => {
+            let key = KeyAt::of(block.layout(), PROJECTED);
+            block.read(|rows| sum(rows, |row| key.touched(&row, touch_lent)))?
+        }
     })
 }
 
-fn touch_projected(block: &Block) -> Touched {
-    let key = KeyAt::of(block.layout(), [0, 1, 2]);
-    block.rows().fold(Touched::default(), |mut all, row| {
-        all.add(key.touch_projected(&row));
+fn touch_projected(block: &Block) -> Result<Touched> {
+    Ok(match block {
+        Answer::Copied(block) => {
+            let key = KeyAt::of(block.layout(), [0, 1, 2]);
+            sum(block.rows(), |row| key.touch_projected(&row))
+        }
+        Answer::Lent(block) => {
+            let key = KeyAt::of(block.layout(), [0, 1, 2]);
+            block.read(|rows| sum(rows, |row| key.touch_projected(&row)))?
+        }
+    })
+}
+
+#[inline]
+fn sum<R>(rows: impl Iterator<Item = R>, touch: impl Fn(R) -> Touched) -> Touched {
+    rows.fold(Touched::default(), |mut all, row| {
+        all.add(touch(row));
         all
     })
 }
@@ -300,7 +354,7 @@ fn seen_projected(row: &RowView<'_>) -> Seen {
 fn add(all: &mut ScanSummary, one: &ScanSummary) {
     all.rows += one.rows;
     all.row_bytes += one.row_bytes;
-    for at in 0..3 {
+    for at in 0..all.server.chosen.len() {
         all.server.chosen[at] += one.server.chosen[at];
         all.server.price_ns[at] += one.server.price_ns[at];
     }

@@ -51,7 +51,7 @@ pub(super) fn chosen(report: &Report) -> String {
         })
     };
     Shares {
-        series: MODES[..3].iter().map(|mode| (*mode).to_owned()).collect(),
+        series: MODES[..4].iter().map(|mode| (*mode).to_owned()).collect(),
         bars: WORKLOADS.iter().filter_map(|workload| bar(workload)).collect(),
         width: WIDTH,
     }
@@ -125,13 +125,13 @@ mod tests {
     fn every_measured_figure_is_drawn() {
         let report = report();
         let bars = |svg: &str| svg.matches("<rect").count() - svg.matches("height=\"9.0\"").count();
-        // Four modes in four workloads, and the baseline in three.
-        assert_eq!(bars(&throughput(&report)), 19);
-        assert_eq!(bars(&cpu(&report, true)), 19);
+        // Five modes in four workloads, and the baseline in three.
+        assert_eq!(bars(&throughput(&report)), 23);
+        assert_eq!(bars(&cpu(&report, true)), 23);
         assert!(throughput(&report).contains("memcpy"));
         assert_ne!(cpu(&report, true), cpu(&report, false));
-        // 0, 1, 4 and 8 updates in four modes.
-        assert_eq!(fresh_updates(&report).matches("<circle").count(), 16);
+        // 0, 1, 4 and 8 updates in five modes.
+        assert_eq!(fresh_updates(&report).matches("<circle").count(), 20);
         let shares = chosen(&report);
         assert!(shares.contains("7,130 pages a scan") && shares.contains(">100 %<"));
     }

@@ -63,7 +63,7 @@ pub struct Report {
 pub struct Run {
     /// `full`, `range`, `projection` or `hot`.
     pub workload: String,
-    /// `copy`, `gather`, `delta` or `auto`; `socket` for the baseline.
+    /// `copy`, `gather`, `delta`, `in-place` or `auto`; `socket` for the baseline.
     pub mode: String,
     /// Fresh updates to every page before the scan.
     pub updates_per_page: u32,
@@ -116,28 +116,35 @@ pub struct Chosen {
     pub gather: u64,
     /// Base page and deltas as they lie, merged by the client.
     pub delta: u64,
+    /// As these, but lent, and read by the client where they lie.
+    pub in_place: u64,
 }
 
 impl Chosen {
+    /// Of pages by way, in the order of the modes.
+    pub fn of([copy, gather, delta, in_place]: [u64; 4]) -> Chosen {
+        Chosen { copy, gather, delta, in_place }
+    }
+
     /// All pages.
     pub fn pages(&self) -> u64 {
-        self.copy + self.gather + self.delta
+        self.parts().iter().sum()
     }
 
     /// Pages by way, in the order of the modes.
-    pub fn parts(&self) -> [u64; 3] {
-        [self.copy, self.gather, self.delta]
+    pub fn parts(&self) -> [u64; 4] {
+        [self.copy, self.gather, self.delta, self.in_place]
     }
 }
 
 /// What the planner expects a page of a workload to cost: nanoseconds of the slower side, in the
-/// order copy, gather, delta; none for a way that cannot be taken.
+/// order copy, gather, delta, in-place; none for a way that cannot be taken.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prices {
     /// The workload.
     pub workload: String,
     /// By way.
-    pub ns: [Option<f64>; 3],
+    pub ns: [Option<f64>; 4],
 }
 
 /// What was checked against the generated data and the log of updates.
@@ -221,11 +228,7 @@ impl Run {
             server_poll_ns_per_row: median(&|s| per(s.server_poll_ns, s.rows)),
             client_cpu_ns_per_row: median(&|s| per(s.client_cpu_ns, s.rows)),
             server_bytes_copied: scans(last.server_bytes_copied, &last),
-            chosen: Chosen {
-                copy: scans(last.chosen.copy, &last),
-                gather: scans(last.chosen.gather, &last),
-                delta: scans(last.chosen.delta, &last),
-            },
+            chosen: Chosen::of(last.chosen.parts().map(|pages| scans(pages, &last))),
             verified: false,
             rows: scans(last.rows, &last),
             bytes: scans(last.bytes, &last),
@@ -260,7 +263,7 @@ pub(super) const DISTURBED_SHARE: f64 = 0.05;
 /// The workloads in the order of the report.
 pub(super) const WORKLOADS: [&str; 4] = ["full", "range", "projection", "hot"];
 /// The modes in the order of the report.
-pub(super) const MODES: [&str; 4] = ["copy", "gather", "delta", "auto"];
+pub(super) const MODES: [&str; 5] = ["copy", "gather", "delta", "in-place", "auto"];
 
 #[cfg(test)]
 pub(super) mod sample {
@@ -282,9 +285,10 @@ pub(super) mod sample {
                     server_bytes_copied: if mode == "copy" { 226_767_546 } else { 0 },
                     chosen: match (mode, workload) {
                         ("copy", _) => Chosen { copy: 14_260, ..Chosen::default() },
-                        ("auto", "hot") => Chosen { copy: 4_200, gather: 260, delta: 9_800 },
+                        ("auto", "hot") => Chosen { copy: 4_200, gather: 260, delta: 9_000, in_place: 800 },
                         ("auto", "full") => Chosen { delta: 14_260, ..Chosen::default() },
-                        ("auto", _) => Chosen { copy: 9_260, gather: 5_000, delta: 0 },
+                        ("in-place", _) => Chosen { in_place: 14_260, ..Chosen::default() },
+                        ("auto", _) => Chosen { copy: 9_260, gather: 5_000, ..Chosen::default() },
                         ("gather", _) => Chosen { gather: 14_260, ..Chosen::default() },
                         _ => Chosen { delta: 14_260, ..Chosen::default() },
                     },
@@ -292,7 +296,12 @@ pub(super) mod sample {
                 .collect();
             Run { verified: true, ..Run::of(workload, mode, updates, &samples) }
         };
-        let speeds = [[0.5, 0.8, 1.0, 0.99], [0.4, 0.6, 0.9, 0.91], [1.2, 0.3, 0.7, 1.19], [0.5, 0.4, 0.8, 0.8]];
+        let speeds = [
+            [0.5, 0.8, 1.0, 1.3, 0.99],
+            [0.4, 0.6, 0.9, 1.1, 0.91],
+            [1.2, 0.3, 0.7, 1.3, 1.19],
+            [0.5, 0.4, 0.8, 1.0, 0.8],
+        ];
         let all = || {
             WORKLOADS.iter().zip(speeds).flat_map(|(workload, speeds)| {
                 MODES.iter().zip(speeds).map(move |(mode, speed)| (*workload, *mode, speed))
@@ -314,7 +323,7 @@ pub(super) mod sample {
             fresh_updates: [1, 8]
                 .iter()
                 .flat_map(|n| {
-                    MODES.iter().zip([0.5, 0.45, 0.9, 0.9]).map(move |(m, s)| (*n, *m, s - 0.01 * f64::from(*n)))
+                    MODES.iter().zip([0.5, 0.45, 0.9, 1.0, 0.9]).map(move |(m, s)| (*n, *m, s - 0.01 * f64::from(*n)))
                 })
                 .map(|(n, m, speed)| run("hot", m, n, speed))
                 .collect(),
@@ -324,7 +333,7 @@ pub(super) mod sample {
                 .iter()
                 .map(|workload| Prices {
                     workload: (*workload).into(),
-                    ns: [Some(4210.0), (*workload != "hot").then_some(2960.0), Some(2010.0)],
+                    ns: [Some(4210.0), (*workload != "hot").then_some(2960.0), Some(2010.0), None],
                 })
                 .collect(),
             bars: vec![
@@ -377,14 +386,14 @@ pub(super) mod sample {
         for field in ["rows", "scale", "verified", "memcpy_bytes_per_s"] {
             assert!(!json[field].is_null(), "{field}");
         }
-        let run = &json["runs"][3];
+        let run = &json["runs"][4];
         assert_eq!((run["workload"].as_str(), run["mode"].as_str()), (Some("full"), Some("auto")));
         for field in
             ["rows_per_s", "bytes_per_s", "server_cpu_ns_per_row", "client_cpu_ns_per_row", "server_bytes_copied"]
         {
             assert!(run[field].is_number(), "{field}");
         }
-        for way in ["copy", "gather", "delta"] {
+        for way in ["copy", "gather", "delta", "in_place"] {
             assert!(run["chosen"][way].is_u64(), "{way}");
         }
         assert_eq!(run["verified"].as_bool(), Some(true));

@@ -90,7 +90,7 @@ pub(super) fn prices(report: &Report) -> String {
         row.extend(chosen.iter().map(|pages| grouped(*pages)));
         rows.push(row);
     }
-    let head = ["workload", "copy", "gather", "delta", "pages copied", "gathered", "as deltas"];
+    let head = ["workload", "copy", "gather", "delta", "in place", "pages copied", "gathered", "as deltas", "lent"];
     table(&head, &rows, "figures one")
 }
 

@@ -78,9 +78,8 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
 
 fn line(out: &mut String, run: &Run) -> std::fmt::Result {
     let Spread { median, quarter_low, quarter_high, .. } = run.spread.bytes_per_s;
-    let [copy, gather, delta] = run.chosen.parts();
-    let ways = [("copy", copy), ("gather", gather), ("delta", delta)];
-    let ways: Vec<_> = ways.iter().filter(|(_, n)| *n > 0).map(|(way, n)| format!("{n} {way}")).collect();
+    let ways = MODES.into_iter().zip(run.chosen.parts());
+    let ways: Vec<_> = ways.filter(|(_, n)| *n > 0).map(|(way, n)| format!("{n} {way}")).collect();
     let verified = match (run.verified, run.mode.as_str()) {
         (true, _) => "yes",
         (false, "socket") => "",
@@ -123,7 +122,7 @@ mod tests {
         let report = report();
         let text = text(&report);
         let lines = |word: &str| text.lines().filter(|line| line.starts_with(word)).count();
-        assert_eq!((lines("full"), lines("range"), lines("projection"), lines("hot")), (5, 5, 5, 4));
+        assert_eq!((lines("full"), lines("range"), lines("projection"), lines("hot")), (6, 6, 6, 5));
         assert!(text.contains("limit: 8.83 GB/s") && !text.contains("NO"));
         assert!(text.contains("disturbed: other programs took 12 %"));
         assert!(text.trim_end().ends_with(report.commands[3].as_str()));

@@ -9,8 +9,9 @@ use crate::values::{parse_key, write_value_ref};
 use anyhow::{Context, Result};
 use arrow_schema::{DataType, SchemaRef};
 use overside::table::arrow::{BatchBuilder, projected_to_arrow};
-use overside::table::client::{Client, RemoteTable, Scan, ScanOptions, ScanSummary};
-use overside::table::row::{RowView, Value, ValueRef};
+use overside::table::block::Answer;
+use overside::table::client::{Client, Received, RemoteTable, Scan, ScanOptions, ScanSummary};
+use overside::table::row::{Bytes, RowView, Value, ValueRef};
 use overside::table::wire::MODES;
 use overside_files::types::type_name;
 use overside_files::{self as files, BATCH_ROWS, FileWriter};
@@ -84,7 +85,11 @@ impl<'a> Reading<'a> {
         signals: &'a Signals,
     ) -> Result<Reading<'a>> {
         let start = Instant::now();
-        let scan = client.scan(table, options)?;
+        // Columns of a file are filled from where rows lie; rows for people are looked at after they were copied.
+        let scan = match &args.out {
+            Some(_) => client.scan_in_place(table, options),
+            None => client.scan(table, options),
+        }?;
         let schema = Arc::new(projected_to_arrow(table.schema(), scan.projection()));
         let rows_expected = table.info().rows.min(args.limit.unwrap_or(u64::MAX));
         // Rows on the screen are progress enough.
@@ -114,14 +119,16 @@ impl<'a> Reading<'a> {
         let mut builder = BatchBuilder::new(self.table.schema(), self.scan.projection());
         let mut writer = files::create(path, self.schema.clone())?;
         let mut left = self.args.limit.unwrap_or(u64::MAX);
-        while let Some(block) = self.scan.next_block()? {
+        while let Some(answer) = self.scan.next_in_place()? {
             self.signals.check()?;
-            let wanted = left.min(block.len() as u64);
-            if wanted < block.len() as u64 {
-                self.bytes_beyond += block.rows().skip(wanted as usize).map(|row| row.len() as u64).sum::<u64>();
+            let wanted = left.min(answer.len() as u64);
+            if wanted < answer.len() as u64 {
+                self.bytes_beyond += bytes_behind(&answer, wanted as usize)?;
             }
             left -= wanted;
-            builder.push(&block)?;
+            builder.push_answer(&answer)?;
+            // What was lent goes back before the next is waited for.
+            drop(answer);
             if builder.rows() >= BATCH_ROWS {
                 self.write(&mut builder, &mut writer)?;
             }
@@ -242,6 +249,17 @@ impl<'a> Reading<'a> {
         let pages = if pages.is_empty() { String::new() } else { format!(", pages: {}", pages.join(", ")) };
         format!("{} rows in {:.3} s{pages}", grouped(self.rows), self.seconds)
     }
+}
+
+/// Bytes of the rows behind the first `rows`.
+fn bytes_behind(answer: &Answer<Received>, rows: usize) -> Result<u64> {
+    fn sum<P: Bytes>(lens: impl Iterator<Item = P>) -> u64 {
+        lens.map(|bytes| bytes.len() as u64).sum()
+    }
+    Ok(match answer {
+        Answer::Copied(block) => sum(block.rows().skip(rows).flat_map(|row| [row.prefix(), row.rest()])),
+        Answer::Lent(block) => block.read(|all| sum(all.skip(rows).flat_map(|row| [row.prefix(), row.rest()])))?,
+    })
 }
 
 /// Rows shown on a terminal when no limit is given.

@@ -22,7 +22,7 @@ fn undisturbed(server: &Server) {
 fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
     for (arguments, expected) in [
         (&["scan"][..], "ADDR"),
-        (&["scan", "shm:x", "t", "--mode", "fast"], "auto, copy, gather or delta"),
+        (&["scan", "shm:x", "t", "--mode", "fast"], "auto, copy, gather, delta or in-place"),
         (&["serve"], "--listen"),
         (&["load", "shm:x", "t"], "FILE"),
         (&["demo", "--scale", "-1"], "scale factor"),

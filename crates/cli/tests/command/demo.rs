@@ -33,7 +33,7 @@ fn a_small_demo_is_verified_and_says_so_as_one_object() {
     let demo: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&demo["rows"], &demo["verified"]), (&6005.into(), &true.into()));
     for workload in ["full", "range", "projection", "hot"] {
-        for mode in ["copy", "gather", "delta", "auto"] {
+        for mode in ["copy", "gather", "delta", "in-place", "auto"] {
             let mut runs = demo["runs"].as_array().unwrap().iter();
             let run = runs.find(|run| run["workload"] == workload && run["mode"] == mode);
             let run = run.unwrap_or_else(|| panic!("no run {workload} {mode}"));

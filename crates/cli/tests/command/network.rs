@@ -80,7 +80,7 @@ fn one_server_answers_over_shared_memory_and_tcp() {
     let server = Server::with(&["--listen", &tcp]);
     let trips = server.file("trips.csv", TRIPS);
     server.ok(&["load", &tcp, "trips", &trips, "--key", "id"]);
-    for mode in ["auto", "copy", "gather", "delta"] {
+    for mode in ["auto", "copy", "gather", "delta", "in-place"] {
         let (over_tcp, over_shm) = (["scan", &tcp, "trips", "--mode", mode], ["scan", "@", "trips", "--mode", mode]);
         let rows = server.ok(&over_tcp);
         assert!(rows.contains("Köln"), "{mode}: {rows}");

@@ -15,7 +15,7 @@ fn every_type_survives_the_table_in_every_mode_and_format() {
     assert_eq!(direct["rows"][4]["dec"], "-5.00");
     assert_eq!(direct["rows"][4]["u64"], json!(u64::MAX - 4));
     assert_eq!(direct["rows"][3]["text"], Json::Null);
-    for mode in ["auto", "copy", "gather", "delta"] {
+    for mode in ["auto", "copy", "gather", "delta", "in-place"] {
         for extension in ["arrow", "parquet", "csv"] {
             let out = server.path(&format!("{mode}.{extension}"));
             let scanned = server.json(&["scan", "@", "t", "--mode", mode, "--out", &out]);

@@ -115,7 +115,8 @@ fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
         Reply::Applied(Applied { rows: 3, applied: 1, replaced: 0, failed }),
         Reply::Row(Some(row.to_vec())),
         Reply::Row(None),
-        Reply::ScanEnd(ScanReply { chosen: [1, 2, 3], price_ns: [u64::MAX; 3], messages: 6, ..ScanReply::default() }),
+        Reply::ScanEnd(ScanReply { chosen: [1, 2, 3, 0], price_ns: [u64::MAX, u64::MAX, u64::MAX, 0], messages: 6, ..ScanReply::default() }),
+        Reply::ScanEndInPlace(ScanReply { chosen: [1, 2, 3, 4], price_ns: [u64::MAX; 4], messages: 6, ..ScanReply::default() }),
         Reply::Stats(ServerStats { pid: 4711, bytes_committed: 1 << 40, ..ServerStats::default() }),
         Reply::Fault(Fault { code: FaultCode::Closing, text: "ask another server".to_owned() }),
     ];

@@ -9,7 +9,7 @@ use super::column::ColumnBuilder;
 use super::strided::Prefixes;
 use super::variable::Rests;
 use super::{ArrowError, projected_to_arrow};
-use crate::block::{LentBlock, LentError, OpenRun, OpenRuns, RowBlock, Source};
+use crate::block::{Answer, LentBlock, LentError, OpenRun, OpenRuns, RowBlock, Source};
 use crate::projection::Projection;
 use crate::row::{Bytes, Place, RowLayout};
 use crate::schema::Schema;
@@ -76,6 +76,20 @@ impl BatchBuilder {
         // What was taken for broken may be what came behind the bytes that were lent.
         let pushed = if block.is_valid() { pushed } else { Err(LentError::Revoked.into()) };
         self.pushed(pushed, block.len())
+    }
+
+    /// As [`push`](Self::push) or [`push_lent`](Self::push_lent), whichever it takes.
+    ///
+    /// # Errors
+    /// As those.
+    ///
+    /// # Panics
+    /// The block answers a scan of other columns.
+    pub fn push_answer<B: AsRef<[u8]>>(&mut self, answer: &Answer<B>) -> Result<(), ArrowError> {
+        match answer {
+            Answer::Copied(block) => self.push(block),
+            Answer::Lent(block) => self.push_lent(block),
+        }
     }
 
     fn pushed(&mut self, pushed: Result<(), ArrowError>, rows: usize) -> Result<(), ArrowError> {

@@ -7,7 +7,7 @@ use overside_verbs::Loan;
 use super::run::{OpenRuns, Run};
 use super::source::Lent;
 use super::view::{Parsed, Runs, parsed, row_bytes};
-use super::{BlockHeader, Rows};
+use super::{BlockHeader, RowBlock, Rows};
 use crate::projection::Projection;
 use crate::row::{Malformed, RowLayout};
 
@@ -23,6 +23,43 @@ pub struct LentBlock {
     runs: Runs,
     /// Of the runs that have slots, one after another.
     slots: Vec<[u8; 4]>,
+}
+
+/// A scan answer as it came.
+#[derive(Debug)]
+pub enum Answer<B> {
+    /// In a buffer of the reader's.
+    Copied(RowBlock<B>),
+    /// Where it lies in the server's memory.
+    Lent(LentBlock),
+}
+
+impl<B: AsRef<[u8]>> Answer<B> {
+    /// What the message says of itself.
+    pub fn header(&self) -> &BlockHeader {
+        match self {
+            Answer::Copied(block) => block.header(),
+            Answer::Lent(block) => block.header(),
+        }
+    }
+
+    /// Rows in it.
+    pub fn len(&self) -> usize {
+        self.header().rows as usize
+    }
+
+    /// Whether it has no row.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all rows.
+    pub fn row_bytes(&self) -> u64 {
+        match self {
+            Answer::Copied(block) => block.row_bytes(),
+            Answer::Lent(block) => block.row_bytes(),
+        }
+    }
 }
 
 /// Why a lent answer was not read.

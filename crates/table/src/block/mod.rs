@@ -25,7 +25,7 @@ pub use delta::{AnswerPage, DeltaAnswer, DeltaMark};
 pub use fragments::Fragment;
 pub use gather::{GatherAnswer, GatherMark};
 pub use header::{BlockHeader, HEADER_BYTES, Mode};
-pub use lent::{LentBlock, LentError};
+pub use lent::{Answer, LentBlock, LentError};
 pub use rows::Rows;
 pub use source::{Lent, Source};
 pub use state::{DeltaAt, PageState};

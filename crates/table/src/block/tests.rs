@@ -345,6 +345,41 @@ fn look_at_everything(message: &[u8], projection: &Projection) {
     block.row_bytes();
 }
 
+/// A server that writes into what it has lent all the while its reader parses and reads: rows are wrong or refused, and that is all.
+#[test]
+fn a_server_that_scribbles_all_the_while_harms_nobody() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for _ in 0..20 {
+        let world = proptest::strategy::ValueTree::current(&any_world().new_tree(&mut runner).unwrap());
+        let message = world.delta();
+        let lending = Lending::of(&message, &[]);
+        let (loan, mut owned) = (lending.loan(), lending.owned);
+        let start = owned.len() - message.len();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut seed = 1u32;
+                while !stop.load(Ordering::Relaxed) {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let at = (seed >> 16) as usize % message.len();
+                    // Mostly what was there, or next to nothing would be parsed.
+                    owned[start + at] = if seed & 7 == 0 { seed as u8 } else { message[at] };
+                }
+            });
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(20);
+            let mut builder = crate::arrow::BatchBuilder::new(&world.schema, &world.projection);
+            while std::time::Instant::now() < end {
+                let again = Loan::new(loan.parts().iter().cloned(), lending.lender.clone(), 0);
+                if let Ok(block) = LentBlock::parse(again, &world.projection) {
+                    look_at_all_that_is_lent(&block);
+                    let _ = builder.push_lent(&block).and_then(|()| builder.finish());
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 proptest! {
     #[test]
     fn gather_delivers_the_state(world in any_world(), gap in 0u64..200) {

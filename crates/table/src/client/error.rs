@@ -2,6 +2,7 @@
 
 use overside_service::client::LinkError;
 
+use crate::block::LentError;
 use crate::key::KeyError;
 use crate::projection::ProjectionError;
 use crate::row::{BuildError, Malformed};
@@ -38,6 +39,9 @@ pub enum ClientError {
     /// The server sent rows that are not whole.
     #[error("the server sent a broken answer: {0}")]
     Malformed(#[from] Malformed),
+    /// The server took back what it had lent.
+    #[error(transparent)]
+    Lent(LentError),
     /// The server answered another question.
     #[error("the server sent an answer to something else: {0}; is it the same version?")]
     Unexpected(String),
@@ -61,6 +65,15 @@ impl From<LinkError> for ClientError {
             LinkError::Protocol(bad) => ClientError::Protocol(bad),
             LinkError::Unexpected(what) => ClientError::Unexpected(what),
             error => ClientError::Link(error),
+        }
+    }
+}
+
+impl From<LentError> for ClientError {
+    fn from(error: LentError) -> Self {
+        match error {
+            LentError::Malformed(malformed) => ClientError::Malformed(malformed),
+            revoked => ClientError::Lent(revoked),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_service::client::{self, LinkError, LinkOptions, Received};
+use overside_service::client::{self, Arrived, LinkError, LinkOptions, Received};
 use overside_verbs::Provider;
 
 use super::puts::PUTS_AHEAD;
@@ -32,6 +32,7 @@ impl Link {
             posted: options.posted.unwrap_or(defaults.posted),
             timeout: options.timeout,
             transmits: PUTS_AHEAD + 2,
+            loans: true,
             ..defaults
         };
         let link = client::Link::connect(provider, name, options)?;
@@ -83,6 +84,11 @@ impl Link {
             Reply::Fault(fault) => Err(ClientError::Refused { code: fault.code, text: fault.text }),
             reply => Ok(reply),
         }
+    }
+
+    /// The next message, whole, or where it lies.
+    pub(crate) fn message_or_loan(&mut self) -> Result<Arrived, ClientError> {
+        Ok(self.link.message_or_loan()?)
     }
 
     /// The next message, whole.

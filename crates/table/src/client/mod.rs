@@ -207,7 +207,21 @@ impl Client {
     /// # Errors
     /// [`ClientError::Refused`] for a column that is not there, [`ClientError::Key`] for bounds of other types.
     pub fn scan<'a>(&'a mut self, table: &RemoteTable, options: &ScanOptions<'_>) -> Result<Scan<'a>, ClientError> {
-        Scan::start(&mut self.link, table, options)
+        Scan::start(&mut self.link, table, options, false)
+    }
+
+    /// As [`scan`](Self::scan), by a caller that reads in place what the server lends to it
+    /// ([`Scan::next_in_place`]): `auto` may then choose that as well. Where the server or its provider
+    /// does not lend, everything is copied.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub fn scan_in_place<'a>(
+        &'a mut self,
+        table: &RemoteTable,
+        options: &ScanOptions<'_>,
+    ) -> Result<Scan<'a>, ClientError> {
+        Scan::start(&mut self.link, table, options, true)
     }
 
     /// How the server does.

@@ -3,15 +3,15 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_service::client::Received;
+use overside_service::client::{Arrived, Received};
 
 use super::link::Link;
 use super::{ClientError, RemoteTable};
-use crate::block::RowBlock;
+use crate::block::{Answer, LentBlock, RowBlock};
 use crate::key::KEY_BYTES_MAX;
 use crate::projection::Projection;
 use crate::row::ValueRef;
-use crate::wire::{self, Bounds, Kind, Mode, Reply, Request, ScanReply, ScanRequest};
+use crate::wire::{self, Bounds, Features, Kind, Mode, Reply, Request, ScanReply, ScanRequest};
 
 /// What to scan and how. The default is every row and every column, in the cheapest way.
 #[derive(Clone, Debug)]
@@ -69,10 +69,13 @@ impl<'a> Scan<'a> {
         link: &'a mut Link,
         table: &RemoteTable,
         options: &ScanOptions<'_>,
+        in_place: bool,
     ) -> Result<Scan<'a>, ClientError> {
         let projection = Arc::new(table.projection(options.columns)?);
         let from = lower(table, options.from)?;
         let to = upper(table, options.to)?;
+        let lends = link.features().contains(Features::IN_PLACE);
+        let mode = if options.mode == Mode::InPlace && !lends { Mode::Delta } else { options.mode };
         let request = ScanRequest {
             table: table.id(),
             bounds: Bounds {
@@ -80,32 +83,58 @@ impl<'a> Scan<'a> {
                 to: to.as_ref().map(|(k, within)| (k.as_slice(), *within)),
             },
             columns: options.columns.map(|c| c.iter().map(|&c| c as u16).collect()),
-            mode: options.mode,
+            mode,
             rows_max: options.rows_max,
         };
-        let number = link.send(&Request::Scan(request))?;
+        let number = link.send(&match lends && (in_place || mode == Mode::InPlace) {
+            true => Request::ScanInPlace(request),
+            false => Request::Scan(request),
+        })?;
         Ok(Scan { link, number, projection, messages: 0, summary: ScanSummary::default(), state: State::Running })
     }
 
     /// The next block of rows; none at the end. Blocks may be kept, up to the client's receive buffers.
+    /// What was lent is copied.
     ///
     /// # Errors
     /// When the server refuses the scan, sends something broken, or goes away.
     pub fn next_block(&mut self) -> Result<Option<RowBlock<Received>>, ClientError> {
+        let message = |link: &mut Link| Ok(Arrived::Copied(link.message()?));
+        Ok(match self.next(message)? {
+            Some(Answer::Copied(block)) => Some(block),
+            _ => None,
+        })
+    }
+
+    /// The next block of rows, where the server lent it to be read in place; none at the end. What a
+    /// scan that was started by [`scan_in_place`](super::Client::scan_in_place) has not read yet stays
+    /// as it is in the server's memory: drop each block when it was read. The server waits for blocks
+    /// that are kept, and closes the connection of a client that keeps one past its deadline.
+    ///
+    /// # Errors
+    /// As [`next_block`](Self::next_block), and when the server takes back what it lent.
+    pub fn next_in_place(&mut self) -> Result<Option<Answer<Received>>, ClientError> {
+        self.next(Link::message_or_loan)
+    }
+
+    fn next(
+        &mut self,
+        message: impl FnOnce(&mut Link) -> Result<Arrived, ClientError>,
+    ) -> Result<Option<Answer<Received>>, ClientError> {
         if self.state != State::Running {
             return Ok(None);
         }
-        let block = self.receive().inspect_err(|e| {
+        let answer = message(self.link).and_then(|message| self.received(message)).inspect_err(|e| {
             self.state = if matches!(e, ClientError::Refused { .. }) { State::Ended } else { State::Broken };
         })?;
-        match &block {
-            Some(block) => {
-                self.summary.rows += block.len() as u64;
-                self.summary.row_bytes += block.row_bytes();
+        match &answer {
+            Some(answer) => {
+                self.summary.rows += answer.len() as u64;
+                self.summary.row_bytes += answer.row_bytes();
             }
             None => self.state = State::Ended,
         }
-        Ok(block)
+        Ok(answer)
     }
 
     /// The columns as they were asked for.
@@ -118,22 +147,21 @@ impl<'a> Scan<'a> {
         self.summary
     }
 
-    fn receive(&mut self) -> Result<Option<RowBlock<Received>>, ClientError> {
-        let message = self.link.message()?;
+    fn received(&mut self, message: Arrived) -> Result<Option<Answer<Received>>, ClientError> {
+        let message = match message {
+            Arrived::Lent(lent) => {
+                let block = LentBlock::parse(lent.into_loan(), &self.projection)?;
+                return self.of_this_scan(Answer::Lent(block)).map(Some);
+            }
+            Arrived::Copied(message) => message,
+        };
         if wire::kind(message.as_ref()) == Kind::Data {
             let block = RowBlock::parse(message, &self.projection)?;
-            if block.header().scan != u64::from(self.number) {
-                return Err(ClientError::Unexpected("rows of another scan".into()));
-            }
-            if block.header().sequence != self.messages {
-                return Err(ClientError::Unexpected("rows out of order".into()));
-            }
-            self.messages += 1;
-            return Ok(Some(block));
+            return self.of_this_scan(Answer::Copied(block)).map(Some);
         }
         let (number, reply) = wire::decode::<Reply>(message.as_ref())?;
         match reply {
-            Reply::ScanEnd(end) if number == self.number => {
+            Reply::ScanEnd(end) | Reply::ScanEndInPlace(end) if number == self.number => {
                 self.summary.server = end;
                 Ok(None)
             }
@@ -142,6 +170,17 @@ impl<'a> Scan<'a> {
             }
             other => Err(ClientError::Unexpected(format!("a word on request {number} within a scan: {other:.60?}"))),
         }
+    }
+
+    fn of_this_scan(&mut self, answer: Answer<Received>) -> Result<Answer<Received>, ClientError> {
+        if answer.header().scan != u64::from(self.number) {
+            return Err(ClientError::Unexpected("rows of another scan".into()));
+        }
+        if answer.header().sequence != self.messages {
+            return Err(ClientError::Unexpected("rows out of order".into()));
+        }
+        self.messages += 1;
+        Ok(answer)
     }
 }
 
@@ -153,7 +192,7 @@ impl Drop for Scan<'_> {
         // What is under way still arrives; the connection is usable once the end has. A server that does not stop is not heard out.
         let begun = self.link.now();
         while self.link.now().saturating_duration_since(begun) < self.link.timeout()
-            && let Ok(Some(_)) = self.next_block()
+            && let Ok(Some(_)) = self.next_in_place()
         {}
     }
 }

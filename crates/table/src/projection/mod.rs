@@ -89,6 +89,15 @@ impl Projection {
         &self.runs
     }
 
+    /// Of `bytes` bytes of a message that holds `rows` rows whole, about how many lie in cache lines that a reader of the chosen
+    /// columns touches: those of their places in the prefixes, and of all rests where a column lies there.
+    pub fn read_of(&self, rows: u64, bytes: u64) -> u64 {
+        let stride = self.in_place.prefix_len as u64;
+        let rests = if self.needs_rest() { bytes.saturating_sub(rows * stride) } else { 0 };
+        let lines: u64 = self.runs.iter().map(|run| run.len + LINE_BYTES - 1).sum();
+        (rows * lines.min(stride) + rests).min(bytes)
+    }
+
     /// The bytes that the packed prefixes of `rows` rows take of the whole prefixes, which lie from `at` on.
     ///
     /// # Errors
@@ -149,6 +158,8 @@ impl Projection {
         }
     }
 }
+
+const LINE_BYTES: u64 = 64;
 
 fn fixed_place(column: &ColumnLayout) -> Option<(usize, usize)> {
     match column.place {

@@ -1,4 +1,4 @@
-//! The three ways in which a page can travel, and what each costs at both ends.
+//! The ways in which a page can travel, and what each costs at both ends.
 
 use overside_planner::{Draft as Priceable, Plan, Planner};
 
@@ -110,33 +110,47 @@ impl Ways {
         let planner = terms.planner;
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()? as u64;
         let copy = copying(planner, state, projection, copied);
-        let [gather, delta] = [Mode::Gather, Mode::Delta].map(|way| {
+        let [gather, delta, lent] = [Mode::Gather, Mode::Delta, Mode::InPlace].map(|way| {
+            if way == Mode::InPlace && !(terms.lends && planner.prices_loans()) {
+                return None;
+            }
             self.draft(way, state, projection, terms);
             let page = self.page_in_hand(way);
             let possible = page.fragments < terms.sge_max && page.bytes <= terms.block_bytes as u64;
-            possible.then(|| self.in_place(planner, way, state))
+            possible.then(|| self.in_place(planner, way, state, projection))
         });
-        let ways = [Some(copy), gather, delta];
+        let ways = [Some(copy), gather, delta, lent];
         let price = |(way, draft): (Mode, Option<Priceable<'_>>)| {
             let mut draft = draft?;
             draft.also(terms.meter.beyond(way));
             Some(draft.price(requests(way), terms.goal))
         };
-        let [copy, gather, delta] = [Mode::Copy, Mode::Gather, Mode::Delta];
-        let plan = Plan::cheapest([(copy, ways[0]), (gather, ways[1]), (delta, ways[2])].map(price))?;
+        let plan = Plan::cheapest(std::array::from_fn(|at| price((MODES[at], ways[at]))))?;
         let prepared_ns = ways[plan.chosen].map_or(0.0, |way| way.pack_ns());
         Some(Priced { prepared_ns, plan })
     }
 
     /// Sending the page in hand from where it lies: an entry for each fragment, at both ends. A delta
-    /// answer leaves the merging to the receiver.
-    fn in_place<'p>(&self, planner: &'p Planner, way: Mode, state: &PageState<'_>) -> Priceable<'p> {
+    /// answer leaves the merging to the receiver, and so does one that is lent, of which the receiver
+    /// reads what was asked for, where it lies.
+    fn in_place<'p>(
+        &self,
+        planner: &'p Planner,
+        way: Mode,
+        state: &PageState<'_>,
+        projection: &Projection,
+    ) -> Priceable<'p> {
         let mut draft = planner.draft();
-        self.fragments(way).iter().for_each(|fragment| draft.gather(fragment.len));
-        if self.before[place(way)].fragments == 0 {
+        if way == Mode::InPlace {
+            let read = projection.read_of(state.rows() as u64, self.page_in_hand(way).bytes);
+            draft.lend(self.fragments(way).len() as u64, read);
+        } else {
+            self.fragments(way).iter().for_each(|fragment| draft.gather(fragment.len));
+        }
+        if way == Mode::InPlace || self.before[place(way)].fragments == 0 {
             draft.write(self.drafted(way).head_len() as u64);
         }
-        if way == Mode::Delta {
+        if matches!(way, Mode::Delta | Mode::InPlace) {
             draft.merge(state.deltas() as u64);
         }
         draft
@@ -151,7 +165,7 @@ impl Ways {
         terms: &Terms<'_>,
     ) -> Draft<'_> {
         if !std::mem::replace(&mut self.drafted[place(way)], true) {
-            if way == Mode::Delta {
+            if place(way) == 1 {
                 self.delta.push(state, projection);
             } else {
                 self.gather.push(state, 0..state.rows(), projection, gap_bytes_max(terms.planner));
@@ -162,7 +176,7 @@ impl Ways {
 
     /// The draft of a way as it stands.
     pub(crate) fn drafted(&self, way: Mode) -> Draft<'_> {
-        if way == Mode::Delta { Draft::Delta(&self.delta) } else { Draft::Gather(&self.gather) }
+        if place(way) == 1 { Draft::Delta(&self.delta) } else { Draft::Gather(&self.gather) }
     }
 
     /// The fragments of the page in hand.
@@ -187,7 +201,7 @@ impl Ways {
 
     /// The page in hand travels in the message, in this way and no other.
     pub(crate) fn keep(&mut self, way: Mode) {
-        if way == Mode::Delta {
+        if place(way) == 1 {
             self.gather.rewind(&self.marks.0);
         } else {
             self.delta.rewind(&self.marks.1);
@@ -206,9 +220,9 @@ impl Ways {
     }
 }
 
-/// Where a way's draft stands.
+/// Where a way's draft stands. What is lent is a delta answer of one page.
 fn place(way: Mode) -> usize {
-    usize::from(way == Mode::Delta)
+    usize::from(matches!(way, Mode::Delta | Mode::InPlace))
 }
 
 /// Packing the page in hand: columns side by side, what travels whole as it lies.

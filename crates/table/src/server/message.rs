@@ -36,8 +36,9 @@ impl ActiveScan {
         };
         self.keep(way, &choice);
         let mut last_bytes = body.bytes();
-        // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain.
-        while self.ways.drafted(way).message_len() + last_bytes <= terms.block_bytes as u64 {
+        // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain. What is lent is a
+        // page a message: each is returned, and its pin let go, when that page was read.
+        while way != Mode::InPlace && self.ways.drafted(way).message_len() + last_bytes <= terms.block_bytes as u64 {
             let Some((part, choice)) = self.next_part(terms, Some(way)) else { break };
             let fits = choice.way == way && self.ways.drafted(way).fits(terms, head.len());
             let Some(view) = fits.then(|| self.view(&part.page, way)).flatten() else {
@@ -51,7 +52,8 @@ impl ActiveScan {
         }
         let draft = self.ways.drafted(way);
         draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
-        (Turn::Message(context.message(head, draft.head_len()).then(body)), way)
+        let message = context.message(head, draft.head_len()).then(body);
+        (Turn::Message(if way == Mode::InPlace { message.lendable() } else { message }), way)
     }
 
     /// A packed message: as many rows as fit of the first page and then whole pages, or one row in parts.

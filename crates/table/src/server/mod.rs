@@ -135,6 +135,8 @@ pub struct ListenerConfig {
 struct Prices {
     planner: Planner,
     sge_max: usize,
+    /// Whether the provider lends messages.
+    lends: bool,
     meter: Meter,
 }
 
@@ -176,9 +178,9 @@ fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<(A
     let mut open = Vec::new();
     for ListenerConfig { provider, names, profile } in listeners {
         let capabilities = provider.capabilities();
-        let (sge_max, meter) = (capabilities.sge_max, Meter::default());
+        let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
         let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
-        let prices = Prices { planner, sge_max, meter };
+        let prices = Prices { planner, sge_max, lends, meter };
         open.push((Listening::open(provider, &names)?, prices));
     }
     let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();

@@ -7,12 +7,12 @@
 use overside_planner::Plan;
 
 use crate::block::PageState;
-use crate::wire::{MODES, Mode};
+use crate::wire::{MODES, Mode, WAYS};
 
 /// A page's prices by way, and what was chosen.
 #[derive(Clone, Debug)]
 pub(crate) struct Priced {
-    pub(crate) plan: Plan<3>,
+    pub(crate) plan: Plan<WAYS>,
     /// What making a message of it takes in the chosen way by the device's profile alone; posting it is not part of that.
     pub(crate) prepared_ns: f64,
 }
@@ -88,7 +88,7 @@ mod tests {
     use overside_planner::Price;
 
     fn priced(chosen: usize) -> Priced {
-        Priced { plan: Plan { chosen, prices: [Some(Price::default()); 3] }, prepared_ns: 1.0 }
+        Priced { plan: Plan { chosen, prices: [Some(Price::default()); WAYS] }, prepared_ns: 1.0 }
     }
 
     /// Of `pages` pages of one kind, which were priced.

@@ -27,6 +27,8 @@ pub(crate) struct ActiveScan {
     pub(super) begun: Option<Part>,
     pub(super) projection: Arc<Projection>,
     mode: Mode,
+    /// The client reads in place what is lent to it.
+    lends: bool,
     pub(super) rows_left: u64,
     pub(super) sequence: u64,
     pub(super) reply: ScanReply,
@@ -82,6 +84,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) block_bytes: usize,
     /// The connection's pins are spent: copy out.
     pub(crate) spent: bool,
+    /// Pages may be lent.
+    pub(crate) lends: bool,
     /// What the ways really took.
     pub(crate) meter: &'a Meter,
 }
@@ -108,6 +112,7 @@ impl ActiveScan {
         number: u32,
         table: Arc<Table>,
         request: &ScanRequest<'_>,
+        lends: bool,
         pins: Arc<PinAccount>,
     ) -> Result<ActiveScan, Fault> {
         let columns: Option<Vec<usize>> =
@@ -127,6 +132,7 @@ impl ActiveScan {
             begun: None,
             projection: Arc::new(projection),
             mode: request.mode,
+            lends,
             rows_left: request.rows_max.unwrap_or(u64::MAX),
             sequence: 0,
             reply: ScanReply::default(),
@@ -151,7 +157,7 @@ impl ActiveScan {
         self.planned = Planned::default();
         let Some((part, choice)) = self.next_part(terms, None) else { return Turn::End };
         let (turn, way) = match choice.way {
-            Mode::Gather | Mode::Delta => self.in_place(part, choice, terms, context),
+            Mode::Gather | Mode::Delta | Mode::InPlace => self.in_place(part, choice, terms, context),
             _ => (self.copied(part, choice, terms, context), Mode::Copy),
         };
         self.reply.bytes_sent += match &turn {
@@ -192,6 +198,7 @@ impl ActiveScan {
             _ if from > 0 => Mode::Copy,
             (Mode::Auto, Some(priced)) => MODES[priced.plan.chosen],
             (Mode::Auto, None) => Mode::Copy,
+            (Mode::InPlace, _) if !terms.lends => Mode::Delta,
             (mode, _) => mode,
         };
         let over_budget = terms.spent && wanted != Mode::Copy;
@@ -237,6 +244,7 @@ impl TableSession {
             sge_max: prices.sge_max,
             block_bytes: context.buffer_bytes(),
             spent: scan.spent,
+            lends: scan.lends && prices.lends,
             meter: &prices.meter,
         };
         let end = match scan.turn(&terms, context) {
@@ -249,6 +257,7 @@ impl TableSession {
                 return Produced::Message;
             }
             Turn::Wait => return Produced::Wait,
+            Turn::End if scan.lends => Reply::ScanEndInPlace(scan.reply),
             Turn::End => Reply::ScanEnd(scan.reply),
             Turn::Broken => {
                 let text = "a stored row cannot be read, and the scan ends before it; this is a bug of the server, please report it";

@@ -13,7 +13,7 @@ use super::used::Used;
 use super::{Prices, ServerOptions};
 use crate::schema::SCHEMA_BYTES_MAX;
 use crate::wire::{
-    self, Fault, FaultCode, Features, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, VERSION,
+    self, Fault, FaultCode, Features, Mode, REQUEST_BYTES_MAX, Reply, Request, ScanRequest, ServerStats, VERSION,
 };
 
 /// The tables as the connections of one provider see them.
@@ -31,6 +31,7 @@ impl System for Tables {
         TableSession {
             tables: self.clone(),
             state: State::New,
+            features: Features::default(),
             scan: None,
             pins: Pins::default(),
             deleting: None,
@@ -49,6 +50,8 @@ impl System for Tables {
 pub(crate) struct TableSession {
     pub(super) tables: Arc<Tables>,
     state: State,
+    /// What the client can do.
+    features: Features,
     pub(super) scan: Option<ActiveScan>,
     pub(super) pins: Pins,
     /// A delete that waits for memory.
@@ -78,7 +81,8 @@ impl Session for TableSession {
             return self.refuse_version(context, number, version);
         }
         let request = wire::decode_body(body)?;
-        if let Request::Hello { block_bytes, .. } = request {
+        if let Request::Hello { block_bytes, features, .. } = request {
+            self.features = features;
             return self.hello(context, number, block_bytes);
         }
         if self.state != State::Welcome {
@@ -205,7 +209,12 @@ impl TableSession {
                 }
             }
             Request::Scan(scan) => {
-                self.start_scan(number, &scan)?;
+                self.start_scan(number, &scan, false)?;
+                context.stream();
+                return Ok(None);
+            }
+            Request::ScanInPlace(scan) => {
+                self.start_scan(number, &scan, true)?;
                 context.stream();
                 return Ok(None);
             }
@@ -224,14 +233,19 @@ impl TableSession {
         self.deleting = Some((parked, ticket));
     }
 
-    fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>) -> Result<(), Fault> {
+    fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>, lends: bool) -> Result<(), Fault> {
+        let may_lend = lends && self.features.contains(Features::IN_PLACE);
+        if (lends || request.mode == Mode::InPlace) && !may_lend {
+            let text = "a scan in place is asked for by a client that did not say that it reads in place";
+            return Err(fault(FaultCode::BadRequest, text.into()));
+        }
         if self.scan.is_some() {
             let text = "a scan is running on this connection; finish or cancel it, or open another connection";
             return Err(fault(FaultCode::BadRequest, text.into()));
         }
         let table = self.used.table(&self.tables.store, request.table)?;
         let account = self.pins.account(&table);
-        self.scan = Some(ActiveScan::new(number, table, request, account)?);
+        self.scan = Some(ActiveScan::new(number, table, request, lends, account)?);
         Ok(())
     }
 

@@ -11,8 +11,15 @@ use super::VERSION;
 pub struct Features(pub u64);
 
 impl Features {
-    /// All features that this build has: none yet.
-    pub const ALL: Features = Features(0);
+    /// The client reads scan answers that are lent to it, the server lends them where its provider does: [`Request::ScanInPlace`] and
+    /// [`Reply::ScanEndInPlace`] (to-copy §5.6 TC-M33).
+    ///
+    /// [`Request::ScanInPlace`]: super::Request::ScanInPlace
+    /// [`Reply::ScanEndInPlace`]: super::Reply::ScanEndInPlace
+    pub const IN_PLACE: Features = Features(1);
+
+    /// All features that this build has.
+    pub const ALL: Features = Features::IN_PLACE;
 
     /// Those that the other side has, too.
     #[must_use]

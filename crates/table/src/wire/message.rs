@@ -72,6 +72,10 @@ pub enum Request<'a> {
     Cancel,
     /// How the server does.
     Stats,
+    /// Scan a range, by a client that reads in place what is lent to it. Only where both sides have
+    /// [`Features::IN_PLACE`].
+    #[serde(borrow)]
+    ScanInPlace(ScanRequest<'a>),
 }
 
 /// What about rows that are there already.
@@ -121,13 +125,19 @@ pub enum Mode {
     Gather,
     /// Base page and deltas as they are; the client merges (TC-M28).
     Delta,
-    /// The cheapest of the three, page by page, by price.
+    /// The cheapest of the others, page by page, by price: of all in [`Request::ScanInPlace`], of the
+    /// first three in [`Request::Scan`].
     #[default]
     Auto,
+    /// As delta, but lent, a page a message: the client reads it where it lies (TC-M33). Where the
+    /// provider does not lend, as delta. In [`Request::ScanInPlace`] only.
+    InPlace,
 }
 
-/// The three ways there are, in the order of every array that is indexed by mode.
-pub const MODES: [Mode; 3] = [Mode::Copy, Mode::Gather, Mode::Delta];
+/// The ways there are, in the order of every array that is indexed by mode.
+pub const MODES: [Mode; WAYS] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::InPlace];
+/// How many ways there are.
+pub const WAYS: usize = 4;
 
 impl Mode {
     /// For people and for the command line.
@@ -137,6 +147,7 @@ impl Mode {
             Mode::Gather => "gather",
             Mode::Delta => "delta",
             Mode::Auto => "auto",
+            Mode::InPlace => "in-place",
         }
     }
 }
@@ -145,10 +156,11 @@ impl std::str::FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto]
+        [Mode::Auto]
             .into_iter()
+            .chain(MODES)
             .find(|m| m.name() == text)
-            .ok_or_else(|| format!("there is no mode {text:?}; choose auto, copy, gather or delta"))
+            .ok_or_else(|| format!("there is no mode {text:?}; choose auto, copy, gather, delta or in-place"))
     }
 }
 
@@ -181,12 +193,14 @@ pub enum Reply {
     Applied(Applied),
     /// To Get, where the row is there: its value. None where it is not.
     Row(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
-    /// The end of a scan.
-    ScanEnd(ScanReply),
+    /// The end of a [`Request::Scan`]: without what is of in-place alone.
+    ScanEnd(#[serde(with = "three_ways")] ScanReply),
     /// To Stats.
     Stats(ServerStats),
     /// To anything that could not be done.
     Fault(Fault),
+    /// The end of a [`Request::ScanInPlace`].
+    ScanEndInPlace(ScanReply),
 }
 
 /// A table as a client sees it.
@@ -226,9 +240,9 @@ pub const FAILED_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanReply {
     /// Pages that were sent in each of [`MODES`].
-    pub chosen: [u64; 3],
+    pub chosen: [u64; WAYS],
     /// What the planner expected to pay for all pages in each of [`MODES`], in ns of the slower side.
-    pub price_ns: [u64; 3],
+    pub price_ns: [u64; WAYS],
     /// Messages sent.
     pub messages: u64,
     /// Bytes the server's processor packed.
@@ -239,6 +253,37 @@ pub struct ScanReply {
     pub over_budget: u64,
     /// Whether the client cancelled it.
     pub cancelled: bool,
+}
+
+/// The end of a scan as clients know it that do not read in place.
+mod three_ways {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::ScanReply;
+
+    #[derive(Serialize, Deserialize)]
+    struct ThreeWays {
+        chosen: [u64; 3],
+        price_ns: [u64; 3],
+        messages: u64,
+        bytes_copied: u64,
+        bytes_sent: u64,
+        over_budget: u64,
+        cancelled: bool,
+    }
+
+    pub(super) fn serialize<S: Serializer>(reply: &ScanReply, serializer: S) -> Result<S::Ok, S::Error> {
+        let ScanReply { chosen, price_ns, messages, bytes_copied, bytes_sent, over_budget, cancelled } = *reply;
+        let [chosen, price_ns] = [chosen, price_ns].map(|[copy, gather, delta, _]| [copy, gather, delta]);
+        ThreeWays { chosen, price_ns, messages, bytes_copied, bytes_sent, over_budget, cancelled }.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<ScanReply, D::Error> {
+        let ThreeWays { chosen, price_ns, messages, bytes_copied, bytes_sent, over_budget, cancelled } =
+            ThreeWays::deserialize(deserializer)?;
+        let [chosen, price_ns] = [chosen, price_ns].map(|[copy, gather, delta]| [copy, gather, delta, 0]);
+        Ok(ScanReply { chosen, price_ns, messages, bytes_copied, bytes_sent, over_budget, cancelled })
+    }
 }
 
 /// How a server does.

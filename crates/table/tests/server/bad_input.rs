@@ -159,6 +159,21 @@ impl Raw {
         true
     }
 
+    /// The next message.
+    pub(super) fn answer(&mut self) -> Vec<u8> {
+        let bytes = wire::BLOCK_BYTES;
+        let buffer = overside_memory::Segment::private(bytes).unwrap().carve(bytes).pop().unwrap();
+        self.queue.post_receive(Some(self.queue_pair), &mut vec![(1, buffer)]).unwrap();
+        let (start, mut done) = (Instant::now(), Vec::new());
+        loop {
+            self.queue.poll_wait(&mut done, Some(Duration::from_millis(20))).unwrap();
+            if let Some(received) = done.drain(..).find(|done| done.id == 1) {
+                return received.buffer.unwrap()[..received.bytes as usize].to_vec();
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "no answer");
+        }
+    }
+
     pub(super) fn disconnected(&mut self) -> bool {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(5) {

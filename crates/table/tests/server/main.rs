@@ -1,6 +1,7 @@
 //! Server and client together, over shared memory.
 
 mod bad_input;
+mod in_place;
 mod limits;
 mod panics;
 mod prices;
@@ -88,7 +89,7 @@ fn collect(client: &mut Client, table: &RemoteTable, options: &ScanOptions<'_>, 
     rows
 }
 
-const ALL_MODES: [Mode; 4] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto];
+const ALL_MODES: [Mode; 5] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto, Mode::InPlace];
 
 #[test]
 fn rows_are_put_got_and_deleted() {

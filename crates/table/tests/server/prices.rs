@@ -7,7 +7,7 @@ use super::*;
 
 /// How many pages of a scan of all columns, and of one of sixteen, travelled as in [`MODES`] by these
 /// prices.
-fn chosen(change: impl Fn(&mut Profile), columns: Option<&[usize]>) -> [u64; 3] {
+fn chosen(change: impl Fn(&mut Profile), columns: Option<&[usize]>, in_place: bool) -> [u64; 4] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("table-prices-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let provider: Arc<dyn Provider> = ShmProvider::new().unwrap();
@@ -43,8 +43,9 @@ fn chosen(change: impl Fn(&mut Profile), columns: Option<&[usize]>) -> [u64; 3] 
         client.put(&table, PutMode::Upsert, &batch).unwrap();
     }
     let options = ScanOptions { columns, mode: Mode::Auto, ..ScanOptions::default() };
-    let mut scan = client.scan(&table, &options).unwrap();
-    while scan.next_block().unwrap().is_some() {}
+    let scan = if in_place { client.scan_in_place(&table, &options) } else { client.scan(&table, &options) };
+    let mut scan = scan.unwrap();
+    while scan.next_in_place().unwrap().is_some() {}
     let chosen = scan.summary().server.chosen;
     drop(scan);
     server.shutdown();
@@ -53,8 +54,11 @@ fn chosen(change: impl Fn(&mut Profile), columns: Option<&[usize]>) -> [u64; 3] 
 
 /// The mode in which most pages travelled.
 fn mostly(change: impl Fn(&mut Profile), columns: Option<&[usize]>) -> Mode {
-    let chosen = chosen(change, columns);
-    let most = (0..3).max_by_key(|i| chosen[*i]).unwrap();
+    mostly_of(chosen(change, columns, false))
+}
+
+fn mostly_of(chosen: [u64; 4]) -> Mode {
+    let most = (0..4).max_by_key(|i| chosen[*i]).unwrap();
     assert!(chosen[most] * 10 >= chosen.iter().sum::<u64>() * 9, "{chosen:?}");
     overside_table::wire::MODES[most]
 }
@@ -76,6 +80,24 @@ fn each_price_that_is_wrong_changes_the_choice() {
         };
         assert_ne!(mostly(packing_too, None), Mode::Copy);
     }
+}
+
+/// Reading in place is chosen where it is known to be cheap, for a client that does so, and by what it reads.
+#[test]
+fn the_price_of_loans_decides_on_reading_in_place() {
+    let lend = |ns: f64| move |p: &mut Profile| p.bends.lend = Curve::new([(4096, ns), (1 << 14, 4.0 * ns)]).unwrap();
+    let mostly = |change: &dyn Fn(&mut Profile), columns, in_place| mostly_of(chosen(change, columns, in_place));
+    assert_eq!(mostly(&lend(10.0), None, true), Mode::InPlace);
+    assert_ne!(mostly(&lend(10.0), None, false), Mode::InPlace, "it would copy all");
+    assert_ne!(mostly(&lend(1e5), None, true), Mode::InPlace);
+    assert_ne!(mostly(&|_| {}, None, true), Mode::InPlace, "nobody measured it");
+    // Of a few columns few lines are read: dearer than copying for all, it is not for these.
+    let some = |p: &mut Profile| {
+        lend(300.0)(p);
+        (p.receive_byte_ns, p.pack_byte_ns) = (0.06, 100.0);
+    };
+    assert_ne!(mostly(&some, None, true), Mode::InPlace);
+    assert_eq!(mostly(&some, Some(&[1, 2]), true), Mode::InPlace);
 }
 
 /// Two of sixteen columns: an eighth of the bytes, packed column by column at the price of elements

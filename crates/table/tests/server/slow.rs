@@ -14,6 +14,12 @@ fn a_client_that_stops_reading_is_bounded_and_dropped() {
     stops_reading(overside_table::client::ClientOptions::default());
 }
 
+/// Nor does one that keeps what was lent to it.
+#[test]
+fn a_client_that_keeps_its_loans_is_bounded_and_dropped() {
+    stops(overside_table::client::ClientOptions::default(), Mode::InPlace);
+}
+
 /// Long buffers take many pages a message, and hold back no more.
 #[test]
 fn a_client_with_long_buffers_holds_no_more() {
@@ -21,6 +27,10 @@ fn a_client_with_long_buffers_holds_no_more() {
 }
 
 fn stops_reading(client_options: overside_table::client::ClientOptions) {
+    stops(client_options, Mode::Delta);
+}
+
+fn stops(client_options: overside_table::client::ClientOptions, mode: Mode) {
     let options = ServerOptions { deadline: Duration::from_secs(2), ..ServerOptions::default() };
     let (window, longest) = (options.window as u64, client_options.block_bytes as u64);
     let bench = Bench::with(options);
@@ -28,8 +38,9 @@ fn stops_reading(client_options: overside_table::client::ClientOptions) {
     let table = client.create_table("t", &schema()).unwrap();
     put(&mut client, &table, 0..ROWS, 1, TEXT);
     let mut stopped = Client::connect_with(bench.provider.clone(), &bench.name, client_options).unwrap();
-    let mut scan = stopped.scan(&table, &ScanOptions { mode: Mode::Delta, ..ScanOptions::default() }).unwrap();
-    assert!(scan.next_block().unwrap().is_some());
+    let mut scan = stopped.scan_in_place(&table, &ScanOptions { mode, ..ScanOptions::default() }).unwrap();
+    let first = scan.next_in_place().unwrap();
+    assert!(first.is_some());
     let start = Instant::now();
     let mut held_max = 0;
     // Writers go on for as long as it takes, replacing every page many times. A look after every few pages: on a busy machine all of them
@@ -55,6 +66,7 @@ fn stops_reading(client_options: overside_table::client::ClientOptions) {
     };
     assert!(error.is_err(), "what had not been sent is an error, not the end");
     drop(scan);
+    drop(first);
     let start = Instant::now();
     while client.stats().unwrap().bytes_pinned > 0 {
         assert!(start.elapsed() < Duration::from_secs(5), "pins of a closed connection are released");
