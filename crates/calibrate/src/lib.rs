@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_planner::{Bends, Capabilities, Force, PlanError, Planner, Profile, Terms, Way};
+use overside_planner::{Bends, Capabilities, Curve, Force, PlanError, Planner, Profile, Terms, Way};
 use overside_shape::Shape;
 use overside_verbs::{Provider, VerbsError};
 
@@ -151,7 +151,7 @@ pub fn calibrate(
     let capabilities = provider.capabilities();
     // Before the prices, which depend on it.
     let copied_bytes = if budget.quick { 0.0 } else { copied_bytes(&mut rig, provider, &budget)? };
-    let (measured, dealt) = measure(&mut rig, &capabilities, &budget, watch)?;
+    let Streams { measured, dealt, lent } = measure(&mut rig, &capabilities, &budget, watch)?;
     drop(rig);
     let both_busy = apart::both_busy()?;
     let undisturbed = measured.iter().flat_map(|one| &one.samples).filter(|sample| sample.undisturbed);
@@ -170,6 +170,10 @@ pub fn calibrate(
         (bends.copied_bytes, bends.both_busy) = (copied_bytes, both_busy);
         bends.deal_value_ns = deal_value_ns.unwrap_or(bends.deal_value_ns);
         bends.line_ns = line_ns(seen);
+        let request = profile.receive_request_ns;
+        let lend = lent.iter().filter(|(_, costs)| !costs.is_empty());
+        let lend = lend.map(|(bytes, costs)| (*bytes, (Cost::calm(costs).receiver_ns - request).max(0.0)));
+        profile.bends.lend = Curve::new(lend).unwrap_or_default();
         profile
     };
     // Of few samples no price of another distance is made: those of this one are nearer to the truth.
@@ -328,6 +332,15 @@ fn crossing(seen: &[(u64, f64)]) -> f64 {
     best.0
 }
 
+/// What was measured of a provider.
+struct Streams {
+    measured: Vec<Measured>,
+    /// What dealing rows out costs for each value.
+    dealt: Vec<Cost>,
+    /// What a message costs that is lent, by its length; nothing where the provider does not lend.
+    lent: Vec<(u64, Vec<Cost>)>,
+}
+
 /// All points in turn, round by round, so that what a machine does for a second falls on all of them alike; and in each round
 /// what dealing rows out costs, which is the sender's alone and the same for every provider.
 fn measure(
@@ -335,8 +348,10 @@ fn measure(
     capabilities: &Capabilities,
     budget: &Budget,
     watch: &mut dyn FnMut(f64) -> bool,
-) -> Result<(Vec<Measured>, Vec<Cost>), Error> {
+) -> Result<Streams, Error> {
     let (tables, mut row, mut dealt) = (rig::Tables::over(rig.memory_bytes()), 0, Vec::new());
+    let lengths = LENT_BYTES.into_iter().filter(|_| capabilities.lends);
+    let (mut lent, mut place): (Vec<_>, _) = (lengths.map(|bytes| (bytes, Vec::new())).collect(), 0);
     let mut all = Vec::new();
     for point in points::points(capabilities, budget.quick) {
         let shapes = point.shapes(rig.memory_bytes(), budget.places_max);
@@ -364,8 +379,11 @@ fn measure(
             one.samples.push(rig.stretch(&stream, &mut one.next, budget.slice)?);
         }
         dealt.extend(rig.deal(&tables, &mut row, budget.slice));
+        for (bytes, costs) in &mut lent {
+            costs.push(rig.lend(*bytes, &mut place, budget.slice)?);
+        }
     }
-    Ok((all.into_iter().map(|(measured, _)| measured).collect(), dealt))
+    Ok(Streams { measured: all.into_iter().map(|(measured, _)| measured).collect(), dealt, lent })
 }
 
 impl Measured {
@@ -464,6 +482,8 @@ impl Misses {
     }
 }
 
+/// Lengths of messages that are lent: a part of a page, and more than one.
+const LENT_BYTES: [u64; 3] = [4 << 10, 16 << 10, 32 << 10];
 /// What a quick one has the time to make ready.
 const QUICK_BYTES: usize = 16 << 20;
 const COLD_MIN: usize = 64 << 20;
@@ -532,6 +552,7 @@ mod tests {
             let vectors = overside_memory::pack::PackKernel::best() >= overside_memory::pack::PackKernel::Avx2;
             assert_eq!(bends.deal_value_ns > 0.0, vectors, "{transport}");
             assert!(bends.both_busy >= 1.0, "{transport}: {}", bends.both_busy);
+            assert_eq!(bends.lend.is_empty(), transport == "tcp", "what lends is priced");
             assert!(found.profile.send_request_ns > 0.0 && found.profile.receive_request_ns > 0.0);
             assert!(found.seen.iter().all(|seen| seen.cost.sender_ns > 0.0 && seen.predicted.sender_ns > 0.0));
         }

@@ -11,11 +11,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use overside_memory::pack::{Dealer, Place};
-use overside_memory::{Buffer, Pool};
+use overside_memory::{Buffer, ForeignRange, Pool, View};
 use overside_planner::{Planner, ViewPlan};
-use overside_shape::{Bitmap, Column, Order, Shape};
+use overside_shape::{Bitmap, Column, Order, Run, Shape};
 use overside_transfer::{Deadline, DeclaredSend, Endpoint, Region, Ring, RingOptions};
-use overside_verbs::{Link, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest};
+use overside_verbs::{
+    CompletionQueue, Link, Loan, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
+};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -74,6 +76,22 @@ pub(super) struct Rig {
     thread: Option<JoinHandle<()>>,
 }
 
+/// A message on its way out.
+enum Making {
+    Declared(DeclaredSend),
+    Lent(VecDeque<WorkRequest>),
+}
+
+impl Making {
+    /// Posts it; false where there is no room yet.
+    fn post(&mut self, queue: &mut CompletionQueue, pair: QueuePair, pool: &Pool) -> Result<bool, Error> {
+        match self {
+            Making::Declared(send) => Ok(send.post(queue, pair, pool)?),
+            Making::Lent(batch) => Ok(queue.post(pair, batch).map(|_| batch.is_empty())?),
+        }
+    }
+}
+
 /// A connection for messages up to a length, with transmit buffers for them.
 struct Lane {
     bytes: usize,
@@ -107,7 +125,8 @@ impl Rig {
             let count = (RING_BYTES / bytes).clamp(4, 128);
             let (queue_pair, id) = (Some(far.attach(theirs)?), rings.len() as u64);
             let repost = (count / 8).clamp(1, 8);
-            let options = RingOptions { queue_pair, id, bytes, count, repost, touched: true, ..RingOptions::default() };
+            let options = RingOptions { queue_pair, id, bytes, count, repost, ..RingOptions::default() };
+            let options = RingOptions { touched: true, loans: true, ..options };
             rings.push(far.ring(options)?);
         }
         let (report, reports) = channel();
@@ -132,11 +151,36 @@ impl Rig {
 
     /// Sends a stream for `slice`; `next`, the shape whose turn it is, goes on from call to call.
     pub(super) fn stretch(&mut self, stream: &Stream<'_>, next: &mut usize, slice: Duration) -> Result<Cost, Error> {
-        self.send_all(stream, next, slice).map_err(|error| self.known(error))
+        let make = |rig: &Rig, bytes_max| {
+            let region =
+                Region::new(&rig.memory, &stream.shapes[*next % stream.shapes.len()]).map_err(VerbsError::from)?;
+            *next += 1;
+            let capabilities = rig.planner.capabilities();
+            let send = DeclaredSend::new(0, region, Some(stream.plan), capabilities, bytes_max);
+            Ok(Making::Declared(send.map_err(overside_transfer::Error::from)?))
+        };
+        self.send_all(stream.bytes, slice, make).map_err(|error| self.known(error))
     }
 
-    fn send_all(&mut self, stream: &Stream<'_>, next: &mut usize, slice: Duration) -> Result<Cost, Error> {
-        let lane = self.lanes.iter().position(|lane| lane.bytes >= stream.bytes);
+    /// Lends messages of so many bytes, each one fragment at a place that no cache holds; the receiver loads a byte of each of their
+    /// lines and returns them. `next` goes on from call to call.
+    pub(super) fn lend(&mut self, bytes: u64, next: &mut u64, slice: Duration) -> Result<Cost, Error> {
+        let make = |rig: &Rig, _| {
+            *next += 1;
+            let place = Random(*next).below((rig.memory_bytes() - bytes) / 64) * 64;
+            let view = View::runs(&rig.memory, [Run::new(place, bytes)]).map_err(VerbsError::from)?;
+            Ok(Making::Lent(VecDeque::from([WorkRequest::send(0, view).lendable()])))
+        };
+        self.send_all(bytes as usize, slice, make).map_err(|error| self.known(error))
+    }
+
+    fn send_all(
+        &mut self,
+        bytes: usize,
+        slice: Duration,
+        mut make: impl FnMut(&Rig, u64) -> Result<Making, Error>,
+    ) -> Result<Cost, Error> {
+        let lane = self.lanes.iter().position(|lane| lane.bytes >= bytes);
         let lane = lane.ok_or(VerbsError::Unsupported("the calibration's message"))?;
         let (pair, pool) = (self.lanes[lane].pair, self.lanes[lane].pool.clone());
         let (mut done, mut idle) = (Vec::new(), Duration::ZERO);
@@ -151,12 +195,7 @@ impl Rig {
         idle = Duration::ZERO;
         let (start, clock, mut messages) = (Instant::now(), Clock::start(), 0u64);
         while start.elapsed() < slice || messages < MESSAGES_MIN {
-            let region =
-                Region::new(&self.memory, &stream.shapes[*next % stream.shapes.len()]).map_err(VerbsError::from)?;
-            *next += 1;
-            let capabilities = self.planner.capabilities();
-            let mut send = DeclaredSend::new(0, region, Some(stream.plan), capabilities, bytes_max)
-                .map_err(overside_transfer::Error::from)?;
+            let mut send = make(self, bytes_max)?;
             let mut tries = 0;
             loop {
                 let tried = Instant::now();
@@ -363,6 +402,9 @@ impl Far {
         let (Some(ring), Some(buffer)) = (ring, completion.buffer) else { return Ok(()) };
         ring.completed();
         ring.put(buffer);
+        if let Some(loan) = completion.loan {
+            read_lines(&loan);
+        }
         let mark = completion.immediate.filter(|immediate| matches!(*immediate, BEGIN | END));
         match mark {
             Some(END) => drop(self.report.send(Ok(tally.report()))),
@@ -377,6 +419,15 @@ impl Far {
         let queue = self.endpoint.queue();
         if mark.is_some() { ring.post_all(queue) } else { ring.post(queue) }
     }
+}
+
+/// Loads a byte of each line.
+fn read_lines(loan: &Loan) {
+    let lines = |part: &ForeignRange| {
+        let bytes = part.slice();
+        (0..bytes.len()).step_by(64).filter_map(|at| bytes.load_u8(at)).fold(0u8, u8::wrapping_add)
+    };
+    std::hint::black_box(loan.parts().iter().map(lines).fold(0, u8::wrapping_add));
 }
 
 /// What the receiving side counts during a stretch.

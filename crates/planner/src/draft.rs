@@ -207,6 +207,27 @@ mod tests {
         assert!((after.receiver_ns - before.receiver_ns - 10.0 * profile.row_ns).abs() < 0.01);
     }
 
+    /// Reading a loan takes the place of receiving its bytes: which is cheaper is for its price to say, and for what is read.
+    #[test]
+    fn a_wrong_price_of_loans_changes_the_choice() {
+        let lends = |ns, bytes| {
+            let lend = Curve::new([(4096, ns), (1 << 14, 4.0 * ns)]).unwrap();
+            let planner = planner(64, |p: &Profile| Profile {
+                bends: Bends { lend: lend.clone(), ..p.bends.clone() },
+                ..p.clone()
+            });
+            assert!(planner.prices_loans());
+            let (mut lent, mut gathered) = (planner.draft(), planner.draft());
+            lent.lend(2, bytes);
+            [128, 16_000].into_iter().for_each(|bytes| gathered.gather(bytes));
+            lent.price(1.0, Goal::Throughput).ns < gathered.price(1.0, Goal::Throughput).ns
+        };
+        assert!(lends(10.0, 16_000) && !lends(1e5, 16_000));
+        assert!(lends(1000.0, 1000) && !lends(1000.0, 16_000), "of a few columns less is read");
+        let unknown = planner(64, Profile::clone);
+        assert!(!unknown.prices_loans());
+    }
+
     #[test]
     fn elements_at_a_distance_are_packed_by_their_own_price() {
         let near = Curve::new([(4, 1.0), (64, 2.0)]).unwrap();
