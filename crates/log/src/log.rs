@@ -131,6 +131,9 @@ impl<D: Disk> Log<D> {
     pub(crate) fn begin(disk: D, options: Options, beginning: Beginning, spares: Vec<String>) -> io::Result<Log<D>> {
         let path = disk.path().display().to_string();
         let none = options.durability == Durability::None;
+        // Without a log no segment is wanted.
+        let spares_max = if none { 0 } else { options.spares_max };
+        let options = Options { spares_max, ..options };
         let position = beginning.position;
         let facts = Facts {
             directory: beginning.directory,
@@ -193,9 +196,10 @@ impl<D: Disk> Log<D> {
         Checkpoints::new(self.disk.another()?, self.facts.clone(), self.checkpoint.take())
     }
 
-    /// How the disk carries requests out.
+    /// How the log is written.
     pub fn way(&self) -> Way {
-        self.disk.way()
+        let way = self.disk.way();
+        Way { direct: way.direct && self.options.is_direct(), ..way }
     }
 
     /// The disk, whose descriptor its owner waits on.

@@ -46,6 +46,28 @@ fn a_failed_write_is_final() {
     }
 }
 
+/// In `group` a sync fails after its writes were acknowledged. What it was for may never be on the disk, so it is not tried again.
+#[test]
+fn a_failed_sync_is_final() {
+    let files = Files::new(4);
+    let every = Duration::from_millis(200);
+    let mut life = recover(&files, options(Durability::Group { every })).unwrap().life;
+    (0..60).for_each(|_| _ = life.step(1));
+    let mut written = Written::default();
+    assert!(life.put(&mut written, 1, Some(100)));
+    (0..20).for_each(|_| assert!(life.step(life.next)));
+    life.acknowledge(&mut written);
+    assert_eq!((written.acknowledged, life.appender.synced_floor()), (1, 1), "the kernel has it, the disk does not");
+    let operations = files.lock().unwrap().operations;
+    files.lock().unwrap().fails = Some(operations);
+    let steps = (0..300).take_while(|_| life.step(life.next)).count();
+    assert!(steps < 300, "the failure was noticed");
+    assert_eq!(files.lock().unwrap().operations, operations + 1, "one sync was tried");
+    files.lock().unwrap().fails = None;
+    assert!(!life.step(life.next) && life.appender.failed().is_some());
+    assert_eq!(files.lock().unwrap().operations, operations + 1);
+}
+
 #[test]
 fn a_full_disk_refuses_puts_before_deletes_and_recovers() {
     let files = Files::new(9);
