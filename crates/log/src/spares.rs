@@ -17,7 +17,8 @@ pub(crate) struct Spares {
     making: Option<Spare>,
     /// Bytes for groups in those that became ready since somebody asked.
     granted: u64,
-    /// The last attempt to make one failed, and when that was.
+    /// The last attempt to make one failed, because the disk is full or otherwise, and when that was.
+    failed: bool,
     full: bool,
     tried: Option<Duration>,
     zeros: Option<AlignedBuffer>,
@@ -46,7 +47,16 @@ pub(crate) struct Begun {
 impl Spares {
     /// None yet; files are numbered from `next` on.
     pub fn new(next: u64) -> Spares {
-        Spares { next, ready: Vec::new(), making: None, granted: 0, full: false, tried: None, zeros: None }
+        Spares {
+            next,
+            ready: Vec::new(),
+            making: None,
+            granted: 0,
+            failed: false,
+            full: false,
+            tried: None,
+            zeros: None,
+        }
     }
 
     /// Takes over what a server before left. What is no whole segment is taken away.
@@ -136,7 +146,7 @@ impl Spares {
             return None;
         }
         let pause = if wanted { options.retry / 20 } else { options.retry };
-        if self.full && self.tried.is_some_and(|tried| now.saturating_sub(tried) < pause) {
+        if self.failed && self.tried.is_some_and(|tried| now.saturating_sub(tried) < pause) {
             return None;
         }
         self.tried = Some(now);
@@ -151,11 +161,12 @@ impl Spares {
             Ok(file) => {
                 disk.close(file);
                 let _ = disk.unlink(&name);
-                self.full = true;
+                self.failed = true;
                 None
             }
-            Err(_) => {
-                self.full = true;
+            // Nothing was promised of it yet: there may be a descriptor for it later.
+            Err(error) => {
+                (self.failed, self.full) = (true, is_full(&error));
                 None
             }
         }
@@ -185,7 +196,7 @@ impl Spares {
     /// Something that was asked for a spare has ended.
     ///
     /// # Errors
-    /// One that was promised to somebody cannot be written.
+    /// The disk fails, other than by being full; or one that was promised to somebody cannot be written.
     pub fn ended(&mut self, disk: &mut dyn Disk, completion: Completion, options: &Options) -> io::Result<()> {
         let file = completion.request.file();
         let length = match completion.request {
@@ -215,18 +226,19 @@ impl Spares {
             }
             (Ok(_), None) => {
                 self.granted += options.capacity();
-                self.full = false;
+                (self.failed, self.full) = (false, false);
                 self.ready.push(spare);
             }
             // Without the call, writing it through shows whether there are blocks.
             (Err(error), None) if !spare.allocated && error.kind() == io::ErrorKind::Unsupported => {
                 self.making = Some(spare)
             }
-            (Err(_), _) => {
+            (Err(error), _) if is_full(&error) => {
                 disk.close(spare.file);
                 disk.unlink(&layout::spare(spare.number))?;
-                self.full = true;
+                (self.failed, self.full) = (true, true);
             }
+            (Err(error), _) => return Err(error),
         }
         Ok(())
     }
@@ -275,9 +287,14 @@ impl Spares {
         if self.ready.iter().any(|spare| spare.through < options.segment_bytes && !spare.busy) {
             return Some(now);
         }
-        let few = self.full && self.making.is_none() && self.ready.len() < options.spares;
+        let few = self.failed && self.making.is_none() && self.ready.len() < options.spares;
         self.tried.filter(|_| few).map(|tried| tried + options.retry)
     }
+}
+
+/// Whether there is no room, for this user or at all.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// Of a file that is written through.
