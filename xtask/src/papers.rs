@@ -83,7 +83,9 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
             bail!("{} files cannot be read", wrong.len());
         }
     };
-    for (path, text) in pages(&tree, &evidence)? {
+    let claims = with_verdicts(tree.text(CLAIMS), &evidence);
+    let [papers, figures] = pages(&tree, &evidence)?;
+    for (path, text) in [(CLAIMS, claims), papers, figures] {
         let stale = tree.text(path) != text;
         if stale && check {
             bail!("{path} is stale: run `cargo xtask papers`");
@@ -94,6 +96,30 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// claims.toml with the verdicts of the committed results: a change of mind is a line of a diff.
+fn with_verdicts(text: &str, evidence: &Evidence) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    // From the last claim on, so that a line more moves none that is still to be looked at.
+    for claim in evidence.claims.iter().rev() {
+        let Some(says) = evidence.verdicts.get(claim.id.as_str()).filter(|says| claim.verdict != Some(**says)) else {
+            continue;
+        };
+        let end = lines
+            .iter()
+            .skip(claim.line)
+            .position(|line| line.starts_with("[["))
+            .map_or(lines.len(), |at| claim.line + at);
+        let find = |key: &str| (claim.line..end).find(|at| lines[*at].starts_with(key));
+        let line = format!("verdict = \"{}\"", says.text());
+        match (find("verdict = "), find("state = ")) {
+            (Some(at), _) => lines[at] = line,
+            (None, Some(at)) => lines.insert(at + 1, line),
+            (None, None) => {}
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// The pages as they should read.
@@ -282,6 +308,21 @@ mod tests {
         assert!(papers.contains("| ≤ 0.25 | 0.10 [0.10, 0.10]: agrees (p, 2026-11-25-0a1b2c3d) |"), "{papers}");
         let row = "| delta | work | 2 | 3.00 [2.50, 3.50] | p, 2026-11-25-0a1b2c3d | met |";
         assert!(figures.contains(row) && figures.ends_with("more\n") && !figures.contains("old"), "{figures}");
+    }
+
+    #[test]
+    fn verdicts_of_results_are_written_into_the_claims() {
+        let other = ONE.replace("C02", "C06");
+        let claims =
+            format!("# head\n{ONE}verdict = \"differs\"\nnote = \"why\"\n\n{other}\n{}", ONE.replace("C02", "C33"));
+        let tree = tree(&[(CLAIMS, &claims), ("results/p/2026-11-25-0a1b2c3d/delta.json", &delta(10))]);
+        let written = with_verdicts(&claims, &Evidence::of(&tree).unwrap());
+        let verdicts: Vec<_> = overside_evidence::parse(&written).unwrap().iter().map(|claim| claim.verdict).collect();
+        assert_eq!(verdicts, [Some(Says::Agrees), None, Some(Says::Agrees)], "{written}");
+        assert!(
+            written.starts_with("# head\n[[claim]]\nid = \"TC-C02\"")
+                && written.contains("verdict = \"agrees\"\nnote = \"why\"")
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use overside::{
-    bwtree::{Direction, Exhausted, Options, PinnedPage, SegmentArena, SegmentObserver, Tree},
+    bwtree::{Direction, Exhausted, Options, PinnedPage, Run, SegmentArena, SegmentObserver, Tree},
     memory::{Pool, Segment, SegmentId, View},
     verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, WorkRequest},
 };
@@ -215,13 +215,7 @@ impl Side for Mixed<'_> {
                 whole(&page)?
             }
             Some(mut buffer) => {
-                let mut at = 0;
-                for row in page.merged() {
-                    for part in [row.key.common, row.key.head, row.key.tail, row.prefix] {
-                        buffer[at..at + part.len()].copy_from_slice(part);
-                        at += part.len();
-                    }
-                }
+                let at = pack(&page, &mut buffer);
                 if let Some(digest) = &mut self.digest {
                     digest.message(&buffer[..at]);
                 }
@@ -235,6 +229,30 @@ impl Side for Mixed<'_> {
     fn bytes(&self) -> u64 {
         self.sent
     }
+}
+
+/// The merged rows, values first, then keys: what lies together is copied together, as the table server's copy-out does.
+/// Returns the bytes.
+fn pack(page: &PinnedPage, out: &mut [u8]) -> usize {
+    let (leaf, mut at) = (page.leaf(), 0);
+    let mut put = |bytes: &[u8]| {
+        out[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    for run in page.runs() {
+        match run {
+            Run::Base(rows) => put(&leaf.prefixes()[rows.start * VALUE_BYTES..rows.end * VALUE_BYTES]),
+            Run::Delta(delta) => put(delta.prefix()),
+        }
+    }
+    put(leaf.common());
+    for run in page.runs() {
+        match run {
+            Run::Base(rows) => put(leaf.heads()[rows].as_flattened()),
+            Run::Delta(delta) => put(delta.key()),
+        }
+    }
+    at
 }
 
 /// A page as it lies, its deltas behind it.

@@ -3,6 +3,7 @@
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
+    digest::Digest,
     figure::{Figure, Point},
     receiver::Command,
     records::{Records, Ring},
@@ -29,6 +30,8 @@ struct Verb {
     sinks: Vec<Buffer>,
     /// READs that brought what does not lie there.
     wrong: u64,
+    /// Whether all bytes of a READ are looked at: outside of the timing.
+    checks: bool,
 }
 
 impl Side for Verb {
@@ -63,7 +66,10 @@ impl Side for Verb {
 
     fn completed(&mut self, done: WorkCompletion) {
         if let (Opcode::Read, Some(buffer)) = (done.opcode, done.buffer) {
-            self.wrong += u64::from(buffer[0] != (done.id / 64) as u8);
+            // As the receiver has filled what it offers.
+            let wanted = |at: usize| ((done.id as usize + at) / 64) as u8;
+            let looked_at = if self.checks { done.bytes as usize } else { 1 };
+            self.wrong += u64::from((0..looked_at).any(|at| buffer[at] != wanted(at)));
             self.sinks.push(buffer);
         }
     }
@@ -103,7 +109,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 
 fn verb(opcode: Opcode, records: &Records, gather: usize, remote: RemoteToken) -> Verb {
     let records = records.clone();
-    Verb { opcode, records, gather, runs: Vec::new(), remote, at: 0, sinks: Vec::new(), wrong: 0 }
+    Verb { opcode, records, gather, runs: Vec::new(), remote, at: 0, sinks: Vec::new(), wrong: 0, checks: false }
 }
 
 fn sinks(sender: &mut Sender, size: usize) -> Result<Vec<Buffer>> {
@@ -124,7 +130,7 @@ fn one(
 ) -> Result<()> {
     let gather = sides[0].gather;
     for side in &mut sides {
-        sender.run(side, Until::Requests(WARM_UP), false)?;
+        check(sender, side)?;
     }
     let mut limit_records = sides[0].records.clone();
     let mut ring = Ring::new(size * gather, &mut limit_records, gather)?;
@@ -142,6 +148,26 @@ fn one(
         let point = Point::of(name, gather as u64, rounds, &limits);
         figure.points.push(point.with("record_bytes", size).with("opcode", self::name(side.opcode)));
     }
+    Ok(())
+}
+
+/// The first requests, which warm caches as well. A SEND brings its records in their order, a READ what lies there. What a
+/// WRITE leaves in the window cannot be read back.
+fn check(sender: &mut Sender, side: &mut Verb) -> Result<()> {
+    let (mut wanted, mut records) = (Digest::default(), side.records.clone());
+    side.checks = true;
+    let answers = sender.run(side, Until::Requests(WARM_UP), true)?.1;
+    side.checks = false;
+    if side.opcode == Opcode::Send {
+        let mut message = vec![0; side.bytes() as usize];
+        for _ in 0..WARM_UP {
+            records.pack(side.gather, &mut message);
+            wanted.message(&message);
+        }
+        let brought = (answers[0].messages, answers[0].digest);
+        ensure!(brought == (wanted.messages(), wanted.value()), "SENDs of {} records brought other bytes", side.gather);
+    }
+    ensure!(side.wrong == 0, "{} READs brought wrong bytes", side.wrong);
     Ok(())
 }
 
