@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     failed: OnceLock<String>,
     /// Somebody found no room since the writer looked.
     wanted: AtomicBool,
+    /// The segment that the newest checkpoint is replayed from: it and those behind it stay.
+    needed: AtomicU64,
     /// No log is written.
     none: bool,
 }
@@ -249,6 +251,7 @@ impl Shared {
             synced_floor: AtomicU64::new(if none { u64::MAX } else { floor }),
             failed: OnceLock::new(),
             wanted: AtomicBool::new(false),
+            needed: AtomicU64::new(u64::MAX),
             none,
         }
     }
@@ -279,6 +282,15 @@ impl Shared {
 
     pub fn failed(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
+    }
+
+    /// A checkpoint counts that is replayed from this segment on.
+    pub fn need(&self, segment: u64) {
+        self.needed.store(segment, Ordering::Release);
+    }
+
+    pub fn needed(&self) -> u64 {
+        self.needed.load(Ordering::Acquire)
     }
 
     pub fn take_wanted(&self) -> bool {

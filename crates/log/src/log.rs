@@ -268,7 +268,9 @@ impl<D: Disk> Log<D> {
             let keep = if self.current.as_ref().is_some_and(|current| current.pending > 0) { 2 } else { 1 };
             let keep = if self.current.is_none() { 0 } else { keep };
             let Some(oldest) = gather.segments.front().copied() else { return Ok(()) };
-            let needed = oldest.newest >= stamp && !mutant("segment-freed-early");
+            // What the checkpoint named when it was completed, it is replayed from.
+            let needed = oldest.newest >= stamp || oldest.number >= self.shared.needed();
+            let needed = needed && !mutant("segment-freed-early");
             if gather.segments.len() <= keep || needed {
                 return Ok(());
             }

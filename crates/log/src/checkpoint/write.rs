@@ -254,6 +254,7 @@ impl Checkpoint<'_> {
         self.finished = true;
         of.sync_folder()?;
         of.disk.close(file);
+        log.shared.need(manifest.segment);
         of.last = Some(manifest);
         of.clean()?;
         of.facts.salvaged = false;
