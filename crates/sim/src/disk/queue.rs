@@ -21,9 +21,20 @@ pub(crate) struct Queue {
     number: u64,
     path: PathBuf,
     wake: Arc<OwnedFd>,
-    /// By number: the node, and whether transfers go past the kernel's memory.
-    files: Vec<Option<(u64, bool)>>,
-    pushed: Vec<(u64, Request)>,
+    /// By number.
+    files: Vec<Option<Opened>>,
+    pushed: Vec<Pushed>,
+}
+
+/// An open file: its node, and whether transfers go past the kernel's memory.
+type Opened = (u64, bool);
+
+/// A request that was not submitted yet.
+struct Pushed {
+    token: u64,
+    request: Request,
+    /// Its file as it was then, for it may be closed meanwhile.
+    opened: io::Result<Opened>,
 }
 
 impl Queue {
@@ -44,9 +55,13 @@ impl Queue {
         Ok(Queue { drive, process, number, path, wake, files: Vec::new(), pushed: Vec::new() })
     }
 
-    fn node(&self, file: FileId) -> io::Result<u64> {
+    fn opened(&self, file: FileId) -> io::Result<Opened> {
         let found = self.files.get(file.0 as usize).copied().flatten();
-        found.map(|(node, _)| node).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the file was closed"))
+        found.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the file was closed"))
+    }
+
+    fn node(&self, file: FileId) -> io::Result<u64> {
+        self.opened(file).map(|(node, _)| node)
     }
 }
 
@@ -219,11 +234,12 @@ impl Disk for Queue {
     }
 
     fn push(&mut self, token: u64, request: Request) {
-        self.pushed.push((token, request));
+        let opened = self.opened(request.file());
+        self.pushed.push(Pushed { token, request, opened });
     }
 
     fn submit(&mut self) -> io::Result<()> {
-        for (token, request) in std::mem::take(&mut self.pushed) {
+        for Pushed { token, request, opened } in std::mem::take(&mut self.pushed) {
             let (what, place) = match &request {
                 Request::Read { at, .. } => ("reads", *at),
                 Request::Write { at, sync: false, .. } => ("writes", *at),
@@ -232,15 +248,10 @@ impl Disk for Queue {
                 Request::Allocate { length, .. } => ("allocates", *length),
             };
             self.drive.operation(what, place);
-            let found = self.node(request.file());
             let now = self.drive.0.clock.now();
             let mut state = self.drive.state();
-            let (node, covers) = match found {
-                Ok(node) => match state.nodes.get(&node) {
-                    Some(Node::File { file, .. }) => (node, file.written()),
-                    Some(Node::Folder(folder)) => (node, folder.changed() as u64),
-                    None => (node, 0),
-                },
+            let (node, direct) = match opened {
+                Ok(opened) => opened,
                 Err(error) => {
                     let result = Err(error);
                     if let Some(queue) = state.queues.get_mut(&self.number) {
@@ -250,6 +261,11 @@ impl Disk for Queue {
                     continue;
                 }
             };
+            let covers = match state.nodes.get(&node) {
+                Some(Node::File { file, .. }) => file.written(),
+                Some(Node::Folder(folder)) => folder.changed() as u64,
+                None => 0,
+            };
             state.next += 1;
             let number = state.next;
             let State { options, chance, .. } = &mut *state;
@@ -258,7 +274,6 @@ impl Disk for Queue {
                 latency += options.stall;
             }
             let (due, queue) = (now + latency, self.number);
-            let direct = self.files.get(request.file().0 as usize).copied().flatten().is_some_and(|(_, direct)| direct);
             state.under_way.push(UnderWay { number, due, queue, token, node, request, covers, direct });
             drop(state);
             signal(&self.drive.0.wake);
