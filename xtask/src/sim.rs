@@ -124,7 +124,11 @@ fn find_mutants(root: &Path, suites: &[Suite], seeds: Range<u64>) -> Result<()> 
                 Line::Failed { seed, why } => Some((suite.package.clone(), seed, why)),
                 Line::Held { .. } => None,
             });
-            if found.is_some() {
+            if let Some((_, seed, _)) = &found {
+                let alone = batch_of(suite, *seed..seed + 1, &[])?;
+                if let Some(Line::Failed { why, .. }) = alone.first() {
+                    bail!("seed {seed} of {} fails without any fault: {why}", suite.package);
+                }
                 break;
             }
         }

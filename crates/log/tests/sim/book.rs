@@ -1,6 +1,6 @@
 //! What was changed, acknowledged and shown: kept outside of the world's crashes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A change as it was made.
@@ -36,11 +36,14 @@ impl fmt::Debug for Bytes {
     }
 }
 
+/// The newest change of each key: its stamp, and the value or none.
+pub type State = BTreeMap<u64, (u64, Option<Bytes>)>;
+
 /// All changes that may be on the disk.
 #[derive(Debug, Default)]
 pub struct Book {
     pub made: Vec<Made>,
-    /// Greatest stamp of each key that somebody was shown, and the floor below which all was shown.
+    /// Greatest stamp of each key that somebody was shown.
     pub shown: BTreeMap<u64, u64>,
     pub requests: u64,
 }
@@ -54,57 +57,68 @@ pub enum Kept {
     Prefix,
 }
 
+/// What recovery found: records of the log in the order in which it gave them, and what they and the
+/// checkpoint come to.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    pub records: Vec<Found>,
+    pub state: State,
+    pub next_stamp: u64,
+}
+
+impl Recovered {
+    /// Whether a change is there, or was overwritten by a later one of its key.
+    fn has(&self, made: &Made) -> bool {
+        self.state.get(&made.key).is_some_and(|(stamp, _)| *stamp >= made.stamp)
+    }
+}
+
 impl Book {
     /// Whether recovery found what it must, and nothing else.
-    pub fn check(&self, found: &[Found], next_stamp: u64, kept: Kept) -> Result<(), String> {
-        if let Some(pair) = found.windows(2).find(|pair| pair[0].stamp >= pair[1].stamp) {
+    pub fn check(&self, found: &Recovered, kept: Kept) -> Result<(), String> {
+        let Recovered { records, state, next_stamp } = found;
+        if let Some(pair) = records.windows(2).find(|pair| pair[0].stamp >= pair[1].stamp) {
             return Err(format!("records out of order: {:?}, then {:?}", pair[0], pair[1]));
         }
-        if let Some(last) = found.last().filter(|last| last.stamp >= next_stamp) {
-            return Err(format!("the next stamp is {next_stamp}, and {} is taken", last.stamp));
-        }
-        let by_stamp: BTreeMap<u64, &Found> = found.iter().map(|found| (found.stamp, found)).collect();
-        let mut newest_position = 0;
-        for found in found {
-            let made = self.made.iter().find(|made| made.stamp == found.stamp);
-            let same = |made: &Made| (made.key, &made.value) == (found.key, &found.value);
-            let Some(made) = made.filter(|made| same(made)) else {
-                return Err(format!("found what nobody wrote: {found:?}; written was {made:?}"));
+        let in_state = state.iter().map(|(key, (stamp, value))| (*stamp, *key, value));
+        let all = records.iter().map(|found| (found.stamp, found.key, &found.value)).chain(in_state);
+        let (mut newest_position, mut requests) = (0, BTreeSet::new());
+        for (stamp, key, value) in all {
+            if stamp >= *next_stamp {
+                return Err(format!("the next stamp is {next_stamp}, and {stamp} is taken"));
+            }
+            let made = self.made.iter().find(|made| made.stamp == stamp);
+            let Some(made) = made.filter(|made| (made.key, &made.value) == (key, value)) else {
+                return Err(format!("found what nobody wrote: {stamp}, {key}, {value:?}; written was {made:?}"));
             };
             newest_position = newest_position.max(made.position.unwrap_or(0));
+            requests.insert(made.request);
         }
-        for made in &self.made {
-            let there = by_stamp.contains_key(&made.stamp);
-            let Some(position) = made.position.filter(|_| !there) else { continue };
+        for made in self.made.iter().filter(|made| !found.has(made)) {
+            let Some(position) = made.position else { continue };
             if made.acknowledged && kept == Kept::Acknowledged {
                 return Err(format!("acknowledged and lost: {made:?}"));
             }
             if position < newest_position {
-                return Err(format!(
-                    "{made:?} is lost, and what was appended behind it, up to {newest_position}, is there"
-                ));
+                let behind = format!("what was appended behind it, up to {newest_position}, is there");
+                return Err(format!("{made:?} is lost, and {behind}"));
             }
-            if found.iter().any(|found| self.request_of(found.stamp) == Some(made.request)) {
+            if requests.contains(&made.request) {
                 return Err(format!("{made:?} is lost, and others of its request are there"));
             }
         }
         for (key, stamp) in self.shown.iter().filter(|_| kept == Kept::Acknowledged) {
-            if !by_stamp.contains_key(stamp) {
+            if state.get(key).is_none_or(|(found, _)| found < stamp) {
                 return Err(format!("stamp {stamp} of key {key} was shown and is lost"));
             }
         }
         Ok(())
     }
 
-    fn request_of(&self, stamp: u64) -> Option<u64> {
-        self.made.iter().find(|made| made.stamp == stamp).map(|made| made.request)
-    }
-
     /// What was not found did not happen: its stamps may be drawn again.
-    pub fn forget_lost(&mut self, found: &[Found]) {
-        let there: std::collections::BTreeSet<u64> = found.iter().map(|found| found.stamp).collect();
-        self.made.retain(|made| there.contains(&made.stamp));
-        self.shown.retain(|_, stamp| there.contains(stamp));
+    pub fn forget_lost(&mut self, found: &Recovered) {
+        self.made.retain(|made| found.has(made));
+        self.shown.retain(|key, stamp| found.state.get(key).is_some_and(|(found, _)| found >= stamp));
         for made in &mut self.made {
             // Recovered is durable from now on, whoever asked for it.
             made.acknowledged = true;

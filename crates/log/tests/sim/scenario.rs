@@ -9,8 +9,8 @@ use overside_disk::{BLOCK_BYTES, Disk};
 use overside_log::{Change, Directory, Durability, Mode, Options, Refusal};
 use overside_sim::{Chance, Drive, DriveOptions, Process, World};
 
-use super::book::{Book, Bytes, Found, Kept};
-use super::server::{Rows, Server};
+use super::book::{Book, Bytes, Found, Kept, Recovered};
+use super::server::{Rows, Server, from_page};
 
 /// What the seed chose.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ struct Plan {
     keys: u64,
     requests: usize,
     lives: u64,
+    /// Time between two checkpoints.
+    checkpoints: Option<Duration>,
 }
 
 impl Plan {
@@ -56,6 +58,7 @@ impl Plan {
             keys: 1 + chance.below(8),
             requests: 4 + chance.below(20) as usize,
             lives: 1 + chance.below(5),
+            checkpoints: [None, Some(5), Some(40)][chance.below(3) as usize].map(Duration::from_millis),
         }
     }
 }
@@ -173,26 +176,30 @@ impl Life {
             Ok(directory) => directory,
             Err(refusal) => return self.refused(&refusal),
         };
-        let (found, next_stamp) = match replay(&mut directory) {
-            Ok(read) => read,
+        let found = match recover(&mut directory) {
+            Ok(found) => found,
             Err(refusal) => return self.refused(&refusal),
         };
-        {
-            let book = self.book.lock().unwrap_or_else(|e| e.into_inner());
-            book.check(&found, next_stamp, self.kept)?;
-        }
-        let (log, appender) = match directory.start() {
+        self.book.lock().unwrap_or_else(|e| e.into_inner()).check(&found, self.kept)?;
+        let (mut log, appender) = match directory.start() {
             Ok(started) => started,
             Err(refusal) => return self.refused(&refusal),
         };
+        let checkpoints = match log.checkpoints() {
+            Ok(checkpoints) => checkpoints,
+            Err(source) => return self.refused(&Refusal::Io { what: "checkpoints".into(), source }),
+        };
         self.book.lock().unwrap_or_else(|e| e.into_inner()).forget_lost(&found);
         *recovered.lock().unwrap_or_else(|e| e.into_inner()) = true;
-        let rows = found.into_iter().map(|found| (found.key, found.stamp)).collect();
-        let rows = Rows { rows, next: next_stamp, ..Rows::default() };
+        let rows = Rows { rows: found.state, next: found.next_stamp, ..Rows::default() };
         let server = Arc::new(Server::new(&self.world, rows, self.book.clone(), appender));
         let stepping = server.clone();
         let stepper = process.spawn("log", move || stepping.step_log(log));
-        let Plan { writers, keys, requests, .. } = self.plan;
+        let Plan { writers, keys, requests, checkpoints: every, .. } = self.plan;
+        let checkpointing = server.clone();
+        let checkpointer = every.map(|every| {
+            process.spawn("checkpoints", move || checkpointing.write_checkpoints(checkpoints, keys, every))
+        });
         let mut threads = Vec::new();
         for number in 0..writers {
             let server = server.clone();
@@ -202,9 +209,15 @@ impl Life {
             thread.join().map_err(|_| "a writer was killed alone".to_owned())?;
         }
         server.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = checkpointer {
+            thread.join().map_err(|_| "the checkpoints' thread was killed alone".to_owned())?;
+        }
+        server.done.store(true, Ordering::Relaxed);
         server.wake_log();
         stepper.join().map_err(|_| "the log's thread was killed alone".to_owned())?;
-        let full = self.drive.options().capacity < 1 << 30;
+        // A segment that could not be made, by a failure, counts as one that had no room.
+        let drive = self.drive.options();
+        let full = drive.capacity < 1 << 30 || drive.fail_one_in > 0;
         if server.was_full.load(Ordering::Relaxed) && !full {
             return Err("the disk was called full and was not".into());
         }
@@ -227,9 +240,20 @@ fn open(world: &World, disk: Box<dyn Disk>, plan: &Plan) -> Result<Directory<Box
     Directory::open(disk, fresh, plan.log, Mode::Serve)
 }
 
-/// All records that are there, and the next stamp.
-fn replay(directory: &mut Directory<Box<dyn Disk>>) -> Result<(Vec<Found>, u64), Refusal> {
-    let mut found = Vec::new();
+/// The checkpoint, the records that come after it, and what they come to.
+fn recover(directory: &mut Directory<Box<dyn Disk>>) -> Result<Recovered, Refusal> {
+    let mut found = Recovered::default();
+    if let Some(manifest) = directory.checkpoint()? {
+        for table in &manifest.tables {
+            let mut pages = directory.pages(table)?;
+            for part in 0..pages.parts().len() {
+                pages.read(part, &mut |page| {
+                    found.state.append(&mut from_page(page.base, &page.extents).ok_or("a page that nobody wrote")?);
+                    Ok(())
+                })?;
+            }
+        }
+    }
     let replayed = directory.replay(&mut |record| {
         let (key, value) = match record.change {
             Change::Put { key, value } => (key, Some(Bytes(value.to_vec()))),
@@ -237,10 +261,15 @@ fn replay(directory: &mut Directory<Box<dyn Disk>>) -> Result<(Vec<Found>, u64),
             other => return Err(format!("{other:?} was never written")),
         };
         let key = key.try_into().map(u64::from_be_bytes).map_err(|_| "a key of another length".to_owned())?;
-        found.push(Found { stamp: record.stamp, key, value });
+        // A checkpoint's page may be newer than the floor that it is replayed from.
+        if found.state.get(&key).is_none_or(|(stamp, _)| *stamp <= record.stamp) {
+            found.state.insert(key, (record.stamp, value.clone()));
+        }
+        found.records.push(Found { stamp: record.stamp, key, value });
         Ok(())
     })?;
-    Ok((found, replayed.next_stamp))
+    found.next_stamp = replayed.next_stamp;
+    Ok(found)
 }
 
 /// Bits flip in what a clean end left behind: recovery refuses, or finds all nevertheless.
@@ -257,9 +286,9 @@ fn flip(world: &World, drive: &Drive, plan: &Plan, book: &Arc<Mutex<Book>>, chan
         (process.clone(), world.clone(), *plan, drive.clone(), book.clone());
     let read = process.spawn("reader", move || {
         let disk = drive_inside.open(&reader);
-        let read = open(&inside, disk, &plan).and_then(|mut directory| replay(&mut directory));
+        let read = open(&inside, disk, &plan).and_then(|mut directory| recover(&mut directory));
         match read {
-            Ok((found, next)) => book.lock().unwrap_or_else(|e| e.into_inner()).check(&found, next, Kept::Acknowledged),
+            Ok(found) => book.lock().unwrap_or_else(|e| e.into_inner()).check(&found, Kept::Acknowledged),
             Err(_) => Ok(()),
         }
     });

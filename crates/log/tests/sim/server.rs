@@ -1,22 +1,23 @@
 //! A server as far as the log goes: rows in memory, writers, and the thread that steps the log.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use overside_disk::Disk;
-use overside_log::{Appender, Change, Claim, Log, Position, Record, Records, Refused};
+use overside_log::{Appender, Change, Checkpoints, Claim, Log, Page, Position, Record, Records, Refused};
 use overside_sim::{Chance, World};
 use rustix::event::EventfdFlags;
 
-use super::book::{Book, Bytes, Made};
+use super::book::{Book, Bytes, Made, State};
 
-/// The stamps of rows in memory, as a tree draws them.
+/// Rows in memory, with stamps as a tree draws them.
 #[derive(Debug, Default)]
 pub struct Rows {
-    pub rows: BTreeMap<u64, u64>,
+    pub rows: State,
     pub next: u64,
     /// Lower bounds of the writers that are under way.
     pub under_way: BTreeMap<usize, u64>,
@@ -38,7 +39,12 @@ pub struct Server {
     wake: OwnedFd,
     /// Wakes writers that wait.
     waiting: Mutex<Vec<Arc<OwnedFd>>>,
+    /// Nothing more is begun.
     pub stop: AtomicBool,
+    /// Nothing more is appended.
+    pub done: AtomicBool,
+    /// Records below are in a checkpoint that counts.
+    release: Mutex<u64>,
     /// The log said that it failed.
     pub failed: AtomicBool,
     /// The disk had no room for somebody.
@@ -57,6 +63,48 @@ fn drain(fd: &OwnedFd) {
     let _ = rustix::io::read(fd, &mut [0; 8][..]);
 }
 
+/// Rows as a page: of each its key and stamp, and the length of its value, which follows or, where it is
+/// long, is an extent.
+fn to_page(rows: &State) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let (mut base, mut extents) = (Vec::new(), Vec::new());
+    for (key, (stamp, value)) in rows {
+        let len = value.as_ref().map_or(u64::MAX, |value| value.0.len() as u64);
+        [*key, *stamp, len].iter().for_each(|word| base.extend(word.to_le_bytes()));
+        match value {
+            Some(value) if value.0.len() > LONG => extents.push(value.0.clone()),
+            value => base.extend(value.iter().flat_map(|value| &value.0)),
+        }
+    }
+    (base, extents)
+}
+
+/// The same rows again; none where it is no such page.
+pub fn from_page(mut base: &[u8], extents: &[&[u8]]) -> Option<State> {
+    let (mut rows, mut extents) = (State::new(), extents.iter());
+    while !base.is_empty() {
+        let mut words = [0; 3];
+        for word in &mut words {
+            let (bytes, rest) = base.split_first_chunk()?;
+            (*word, base) = (u64::from_le_bytes(*bytes), rest);
+        }
+        let [key, stamp, len] = words;
+        let value = match usize::try_from(len) {
+            Ok(usize::MAX) | Err(_) => None,
+            Ok(len) if len > LONG => Some(Bytes(extents.next().filter(|bytes| bytes.len() == len)?.to_vec())),
+            Ok(len) => {
+                let (bytes, rest) = base.split_at_checked(len)?;
+                base = rest;
+                Some(Bytes(bytes.to_vec()))
+            }
+        };
+        rows.insert(key, (stamp, value));
+    }
+    Some(rows)
+}
+
+/// Values of more bytes are extents.
+const LONG: usize = 500;
+const KEYS_OF_A_PAGE: u64 = 2;
 /// The table of all rows.
 pub const TABLE: u32 = 1;
 
@@ -70,6 +118,8 @@ impl Server {
             wake: eventfd(),
             waiting: Mutex::default(),
             stop: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+            release: Mutex::new(0),
             failed: AtomicBool::new(false),
             was_full: AtomicBool::new(false),
         }
@@ -97,8 +147,13 @@ impl Server {
         let start = clock.now();
         loop {
             drain(&self.wake);
-            if self.stop.load(Ordering::Relaxed) {
+            if self.done.load(Ordering::Relaxed) {
                 log.close();
+            }
+            let release = *self.release.lock().unwrap_or_else(|e| e.into_inner());
+            if log.release(release).is_err() {
+                self.failed.store(true, Ordering::Relaxed);
+                return self.wake_writers();
             }
             let floor = self.rows().floor();
             self.world.point("read the floor", floor);
@@ -120,6 +175,58 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Writes checkpoints until the server stops.
+    pub fn write_checkpoints(&self, mut checkpoints: Checkpoints, keys: u64, every: Duration) {
+        let clock = self.world.clock();
+        while !self.stop.load(Ordering::Relaxed) && !self.failed.load(Ordering::Relaxed) {
+            clock.sleep(every);
+            // One that fails leaves the last as it was; the disk is full, say.
+            let _ = self.checkpoint(&mut checkpoints, keys);
+        }
+    }
+
+    fn checkpoint(&self, checkpoints: &mut Checkpoints, keys: u64) -> io::Result<()> {
+        let floor = self.rows().floor();
+        let mut checkpoint = checkpoints.begin(floor);
+        checkpoint.table(TABLE, b"rows")?;
+        for first in (0..keys).step_by(KEYS_OF_A_PAGE as usize) {
+            self.world.point("reads a page", first);
+            let some: State = {
+                let rows = self.rows();
+                rows.rows.range(first..first + KEYS_OF_A_PAGE).map(|(key, row)| (*key, row.clone())).collect()
+            };
+            let (base, extents) = to_page(&some);
+            let extents: Vec<&[u8]> = extents.iter().map(Vec::as_slice).collect();
+            let (low, high) = (first.to_be_bytes(), (first + KEYS_OF_A_PAGE).to_be_bytes());
+            let newest = some.values().map(|(stamp, _)| *stamp).max().unwrap_or(0);
+            let count = some.len() as u32;
+            checkpoint.page(&Page {
+                low: &low,
+                high: Some(&high),
+                base: &base,
+                rows: (0, count),
+                deltas: &[],
+                extents: &extents,
+                newest,
+                count,
+            })?;
+        }
+        checkpoint.written()?;
+        let clock = self.world.clock();
+        while !checkpoint.is_covered(&self.appender) {
+            if self.failed.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            self.wake_log();
+            clock.sleep(Duration::from_millis(2));
+        }
+        let next = self.rows().next;
+        checkpoint.finish(&self.appender, next, TABLE + 1)?;
+        *self.release.lock().unwrap_or_else(|e| e.into_inner()) = floor;
+        self.wake_log();
+        Ok(())
     }
 
     /// Waits until something holds; false when the log failed before.
@@ -203,7 +310,7 @@ impl Server {
                 let mut rows = self.rows();
                 rows.next += 1;
                 let stamp = rows.next - 1;
-                rows.rows.insert(key, stamp);
+                rows.rows.insert(key, (stamp, value.clone().map(Bytes)));
                 stamp
             };
             let name = key.to_be_bytes();
@@ -238,7 +345,7 @@ impl Server {
 
     /// Reads a row, and is shown it once all that it stands on is durable.
     fn read(&self, mine: &Arc<OwnedFd>, key: u64) -> bool {
-        let Some(stamp) = self.rows().rows.get(&key).copied() else { return true };
+        let Some(stamp) = self.rows().rows.get(&key).map(|(stamp, _)| *stamp) else { return true };
         self.wake_log();
         let durable = self.wait_until(mine, || self.appender.durable_floor() > stamp);
         if durable {
