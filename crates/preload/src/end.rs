@@ -72,6 +72,7 @@ fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
     let _ = kernel::soon(WAKE_BYTE_YIELDS, WAKE_BYTE_NAPS, || {
         (drain::last(held, fd, wake_bytes) != Some(Err(Errno::AGAIN))).then_some(0)
     });
+    fallback::resend::break_for_reader(held, fd, shared);
     // Whoever sleeps learns from the kernel's end of the stream, and must sleep there.
     shared.gone(held.end).store(1, Ordering::SeqCst);
     futex::wake(shared.wake_word(peer));

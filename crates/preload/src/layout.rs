@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// 1 once this end has switched the direction in which it receives. The tail word says so for good; this lies beside words that hardly
-    /// ever change, where a sender looks at every message.
+    /// ever change, where a sender looks at every message. [`LEFT_TO_ANOTHER`] where a program reads the socket that has no ring.
     #[inline]
     pub(crate) fn left(&self, end: usize) -> &Word {
         self.word(end, LEFT)
@@ -359,6 +359,8 @@ impl Home {
     }
 }
 
+/// Of the word that says that a receiver has left: what is not in the kernel's stream will be missed.
+pub(crate) const LEFT_TO_ANOTHER: u64 = 2;
 /// Of the word about coming into the rings again: that is over for good.
 pub(crate) const NEVER_AGAIN: u64 = 32;
 /// Bit of the tail word: the position beside it is the border, from which on bytes travel through the kernel. Either end sets it,

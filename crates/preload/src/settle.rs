@@ -1,11 +1,13 @@
 //! A connection goes back to the kernel because of a call that rings do not cover: what must be in order before that call.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::fallback::Asked;
 use crate::incoming::{AGAIN_TRIES, Step, progress};
+use crate::layout::LEFT_TO_ANOTHER;
 use crate::leaving::Unread;
 use crate::{errno, fallback, kernel, table};
 
@@ -79,6 +81,10 @@ pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader:
     fallback::leave_with(held, fd, reason, Unread::SentAgain);
     if held.ring().is_none() {
         return Settled::Done;
+    }
+    if let Some(shared) = held.ring().filter(|_| reader == Reader::Stranger) {
+        // Before it is looked at whether the sender has ended: one that ends later looks at this.
+        shared.left(held.end).store(LEFT_TO_ANOTHER, Ordering::SeqCst);
     }
     let step = progress(held, fd);
     fallback::respond(held, fd);

@@ -79,8 +79,8 @@ impl Rim for Local {
             push_all(held, fd, shared);
         }
         if held.outgoing.has_backlog() {
-            // There is nobody left to send it.
-            shared.reset(held.end).store(1, Ordering::Release);
+            // There is nobody left to send it. The peer looks at this once it has said who reads on, which is looked at then.
+            shared.reset(held.end).store(1, Ordering::SeqCst);
         }
     }
 

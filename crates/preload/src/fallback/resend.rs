@@ -9,6 +9,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::connection::{Connection, Held, Inner, State};
 use crate::fault::Fault;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{LEFT_TO_ANOTHER, SWITCHED, Shared};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
 use crate::{drain, fallback, fault, futex, kernel, table, wake};
 
@@ -127,7 +128,8 @@ pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
         shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.wake_bytes().unwrap_or(u64::MAX));
     let untold = held.error.is_some() && kernel::pending(fd) == 0;
     // First whether it has ended: one that has not may be sending again at this moment.
-    let is_over = kernel::is_over(fd);
+    let has_reset = held.error.is_some() || shared.reset(held.peer()).load(Ordering::SeqCst) != 0;
+    let is_over = has_reset || kernel::is_over(fd);
     untold || held.rest() > 0 || is_over && due(held, shared) > 0 || wake_bytes > held.drained()
 }
 
@@ -323,6 +325,19 @@ pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connecti
         && let Some((other, _)) = table::all().find(|(other, it)| *other != fd && std::ptr::eq(*it, connection))
     {
         announce_socket(&held, other, &shared);
+    }
+}
+
+/// This end is closed over bytes that nobody can send again, and the peer's socket is read by a program that has no ring: the kernel
+/// says reset there, and not that it was all. Between Unix sockets it does so where the one that is closed has something unread.
+pub(crate) fn break_for_reader(held: &Inner, fd: c_int, shared: &Shared) {
+    if !held.outgoing.has_backlog() || shared.left(held.peer()).load(Ordering::SeqCst) != LEFT_TO_ANOTHER {
+        return;
+    }
+    if !held.family.is_unix() {
+        let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(Duration::ZERO));
+    } else if let Some(socket) = borrow(held, fd, shared) {
+        let _ = kernel::give(socket.number(), &0, 1);
     }
 }
 
