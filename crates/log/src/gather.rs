@@ -251,7 +251,7 @@ impl Shared {
             synced_floor: AtomicU64::new(if none { u64::MAX } else { floor }),
             failed: OnceLock::new(),
             wanted: AtomicBool::new(false),
-            needed: AtomicU64::new(u64::MAX),
+            needed: AtomicU64::new(0),
             none,
         }
     }

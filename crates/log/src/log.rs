@@ -145,6 +145,8 @@ impl<D: Disk> Log<D> {
             salvaged: beginning.salvaged,
         };
         let shared = Shared::new(path, position, beginning.floor, none, beginning.segments, options.limits());
+        // Without a checkpoint that counts no segment is given up.
+        shared.need(beginning.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.segment));
         let mut log = Log {
             disk,
             shared: Arc::new(shared),

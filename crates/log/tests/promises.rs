@@ -43,6 +43,26 @@ fn a_failed_write_is_final() {
     }
 }
 
+/// Whatever its owner asks: what the next start would miss stays.
+#[test]
+fn no_segment_is_given_up_without_a_checkpoint() {
+    let files = Files::new(6);
+    let mut life = recover(&files, options(SYNC)).unwrap().life;
+    let mut written = Written::default();
+    for _ in 0..12 {
+        assert!(life.put(&mut written, 1, Some(5000)));
+        life.rest();
+        life.log.release(life.next).unwrap();
+    }
+    assert!(life.checkpoint(&mut written, &[]));
+    let state = life.state.clone();
+    drop(life);
+    let mut life = recover(&files, options(SYNC)).unwrap().life;
+    life.log.release(u64::MAX).unwrap();
+    drop(life);
+    assert_eq!(recover(&files, options(SYNC)).unwrap().life.state, state);
+}
+
 /// In `group` a sync fails after its writes were acknowledged. What it was for may never be on the disk, so it is not tried again.
 #[test]
 fn a_failed_sync_is_final() {
