@@ -110,6 +110,21 @@ fn messages_that_arrive_together_are_a_batch() {
     assert!(came == messages(&memory, &shape));
 }
 
+/// What it has taken has arrived: whoever sent it need not wait for its next call. A thread that slept beside its owner missed
+/// that the owner came and went.
+#[test]
+fn a_receiver_that_stops_polling_has_acknowledged_what_it_took() {
+    let (mut here, mut there) = pair("tcp");
+    let memory = patterned(here.allocate(4096).unwrap());
+    let declared = here.declare(&memory, &Arc::new(Shape::contiguous(0, 100).unwrap())).unwrap();
+    for round in 0..40 {
+        here.send(&declared, PATIENCE).unwrap();
+        let message = there.receive(PATIENCE).unwrap();
+        here.flush(Duration::from_secs(3)).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        there.recycle(message).unwrap();
+    }
+}
+
 #[test]
 fn a_region_that_leaves_its_memory_is_refused() {
     let (mut here, _there) = pair("shm");

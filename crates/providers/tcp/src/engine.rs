@@ -43,6 +43,8 @@ pub(crate) struct Engine {
     pub(crate) may_hold: bool,
     /// Perhaps some wait.
     pub(crate) holds: bool,
+    /// The port's thread sleeps until a socket has something, however often the owner calls in.
+    pub(crate) thread_sleeps: bool,
     pub(crate) reports: Reports,
     known: Known,
     leaving: Vec<Leaving>,
@@ -90,6 +92,7 @@ impl Engine {
             pool: Pool::new(options.shared_receives),
             may_hold: false,
             holds: false,
+            thread_sleeps: false,
             reports: Reports::default(),
             known: Known::default(),
             leaving: Vec::new(),
@@ -334,6 +337,12 @@ impl Engine {
     /// Whether a turn would find something that no descriptor tells of.
     pub(crate) fn has_more(&self) -> bool {
         self.live.iter().any(|i| self.conns.get(*i).is_some_and(|conn| conn.more))
+    }
+
+    /// Whether somebody must call in again: peers are to be told something, or there was no room for all that was posted.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let unsettled = |conn: &Conn| conn.owes() || conn.outbound.waiting() > 0;
+        self.live.iter().any(|index| self.conns.get(*index).is_some_and(unsettled))
     }
 
     /// The owner sleeps and there is something for it.

@@ -29,7 +29,7 @@ pub(crate) struct Inner {
     /// How often the owner called in.
     pub(crate) calls: AtomicU64,
     pub(crate) ended: AtomicBool,
-    /// Wakes the thread, to end.
+    /// Wakes the thread: to end, or since the owner has left something.
     pub(crate) signal: Signal,
 }
 
@@ -42,6 +42,14 @@ impl Inner {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn waiting(&self) -> u64 {
         self.lock().conns.iter().map(|conn| conn.outbound.waiting()).max().unwrap_or(0)
+    }
+
+    /// The owner's call ends. It may be its last for long, and a thread that sleeps would not notice what it leaves.
+    fn leave(&self, mut engine: MutexGuard<'_, Engine>) {
+        if engine.thread_sleeps && engine.is_unsettled() {
+            engine.thread_sleeps = false;
+            self.signal.notify();
+        }
     }
 
     /// The owner's lock: from here on it is here.
@@ -95,11 +103,15 @@ unsafe impl Port for TcpPort {
         // SAFETY: [tcp-posted] the caller's promise.
         let (accepted, error) = post_each(batch, |request| unsafe { engine.post_one(qp, request) });
         engine.push_out(qp);
+        self.inner.leave(engine);
         (accepted, error)
     }
 
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
-        self.inner.owner().post_receive(qp, batch)
+        let mut engine = self.inner.owner();
+        let posted = engine.post_receive(qp, batch);
+        self.inner.leave(engine);
+        posted
     }
 
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
@@ -108,7 +120,9 @@ unsafe impl Port for TcpPort {
             engine.turn(out.len());
         }
         engine.release();
-        engine.reports.take(out)
+        let count = engine.reports.take(out);
+        self.inner.leave(engine);
+        count
     }
 
     fn next_event(&mut self) -> Option<PortEvent> {

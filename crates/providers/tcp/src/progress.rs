@@ -4,7 +4,7 @@
 //! still waits for company (`holding`). When it no longer does, the thread waits at the sockets itself, and nothing waits for company. So an active port has a few wake-ups a second, an idle one none, and a target that never
 //! calls in answers all the same.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn run(inner: &Inner) {
             engine.watch_over();
             engine.tick();
         }
-        wait_readable(&[inner.signal.as_fd()], Some(TICK));
+        rest(inner, &[], Some(TICK));
         if calls() != seen {
             continue;
         }
@@ -48,15 +48,17 @@ fn stand_in(inner: &Inner, seen: u64) {
             engine.may_hold = false;
             engine.settle();
             engine.ring();
-            (!engine.has_more(), engine.is_timed())
+            let quiet = !engine.has_more();
+            engine.thread_sleeps = quiet;
+            (quiet, engine.is_timed())
         };
         if quiet {
-            let limit = timed.then_some(TIMED);
-            wait_readable(&[inner.signal.as_fd(), inner.watch.as_fd()], limit);
+            rest(inner, &[inner.watch.as_fd()], timed.then_some(TIMED));
+            inner.lock().thread_sleeps = false;
         }
         // The owner may have been woken by the same: it goes first.
         if !sure {
-            wait_readable(&[inner.signal.as_fd()], Some(GRACE));
+            rest(inner, &[], Some(GRACE));
             sure = true;
         }
         if !away() {
@@ -67,6 +69,14 @@ fn stand_in(inner: &Inner, seen: u64) {
         engine.tick();
         engine.ring();
     }
+}
+
+/// Sleeps until the port's signal or one of `others` is readable, or the time is over.
+fn rest(inner: &Inner, others: &[BorrowedFd<'_>], limit: Option<Duration>) {
+    let mut all = vec![inner.signal.as_fd()];
+    all.extend(others);
+    wait_readable(&all, limit);
+    inner.signal.drain();
 }
 
 /// Between two looks whether the owner calls in.
