@@ -2,8 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use overside_memory::SegmentId;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -18,9 +19,9 @@ pub struct Exhausted;
 ///
 /// # Safety
 ///
-/// `base()` and the sizes never change. Chunk `i`, from a `commit(i)` that succeeded until `decommit(i)`, is
-/// `base() + i * chunk_bytes() .. + chunk_bytes()`, readable and writable by this process, aligned to 4 KiB, does not move,
-/// and is used by nobody but the tree (others may read it). `base() .. base() + chunks_max() * chunk_bytes()` is an address
+/// `base()` and the sizes never change. Chunk `i` is `base() + i * chunk_bytes() .. + chunk_bytes()`. A part of it, from a
+/// `commit(i, part)` that succeeded until `decommit(i)`, is readable and writable by this process, does not move,
+/// and is used by nobody but the tree (others may read it). `base()` is aligned to 4 KiB, and `base() .. base() + chunks_max() * chunk_bytes()` is an address
 /// range of its own that lives as long as the arena.
 pub unsafe trait Arena: Send + Sync + 'static {
     /// First address of chunk 0.
@@ -29,18 +30,20 @@ pub unsafe trait Arena: Send + Sync + 'static {
     fn chunk_bytes(&self) -> usize;
     /// How many chunks there can be, 4 TiB of them at most.
     fn chunks_max(&self) -> usize;
-    /// Makes chunk `chunk` usable; refused while it is committed already, so that two trees over
-    /// one arena never have the same chunk. May block; the tree calls it under a lock of its own.
-    fn commit(&self, chunk: usize) -> Result<(), Exhausted>;
-    /// Gives chunk `chunk` back.
+    /// Makes bytes `part` of chunk `chunk` usable, whole 64ths of it; refused while some of them are committed already, so that two
+    /// trees over one arena never have the same bytes. A tree's first chunk comes in parts, the first ones first; all others come whole.
+    /// May block; the tree calls it under a lock of its own.
+    fn commit(&self, chunk: usize, part: Range<usize>) -> Result<(), Exhausted>;
+    /// Gives chunk `chunk` back, with all parts of it that are committed.
     ///
     /// # Safety
     ///
-    /// It is committed, and nobody uses it any more.
+    /// The tree committed it, and nobody uses it any more.
     unsafe fn decommit(&self, chunk: usize);
-    /// The segment that chunk `chunk` is, as a provider knows it; [`SegmentId::FOREIGN`] for memory that none registered.
-    fn segment(&self, chunk: usize) -> SegmentId {
-        let _ = chunk;
+    /// The segment that byte `at` of the arena lies in, as a provider knows it: one for each part that was committed.
+    /// [`SegmentId::FOREIGN`] for memory that none registered.
+    fn segment(&self, at: u64) -> SegmentId {
+        let _ = at;
         SegmentId::FOREIGN
     }
 }
@@ -52,8 +55,8 @@ pub struct HeapArena {
     reserved_bytes: usize,
     base: NonNull<u8>,
     chunk_bytes: usize,
-    /// Which chunks are committed.
-    committed: Box<[AtomicBool]>,
+    /// Of each chunk a bit for each 64th that is committed.
+    committed: Box<[AtomicU64]>,
 }
 
 // SAFETY: [bwtree-arena] the struct only names a mapping that it owns.
@@ -87,7 +90,7 @@ impl HeapArena {
         let slack = reserved.as_ptr().align_offset(chunk_bytes);
         // SAFETY: [bwtree-arena] one chunk more than needed was reserved, so the aligned start lies inside.
         let base = unsafe { reserved.add(slack) };
-        let committed = (0..chunks_max).map(|_| AtomicBool::new(false)).collect();
+        let committed = (0..chunks_max).map(|_| AtomicU64::new(0)).collect();
         Ok(HeapArena { reserved, reserved_bytes: bytes, base, chunk_bytes, committed })
     }
 
@@ -104,7 +107,7 @@ impl Drop for HeapArena {
     }
 }
 
-// SAFETY: [bwtree-arena] chunks are equal parts of one reserved mapping; commit makes one readable and writable in place.
+// SAFETY: [bwtree-arena] chunks are equal parts of one reserved mapping; commit makes part of one readable and writable in place, once.
 unsafe impl Arena for HeapArena {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -118,17 +121,22 @@ unsafe impl Arena for HeapArena {
         self.committed.len()
     }
 
-    fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
-        let at = self.chunk(chunk);
-        if self.committed[chunk].swap(true, Ordering::Acquire) {
+    fn commit(&self, chunk: usize, part: Range<usize>) -> Result<(), Exhausted> {
+        let grain = self.chunk_bytes / 64;
+        let sound = part.start < part.end && part.end <= self.chunk_bytes;
+        assert!(sound && part.start.is_multiple_of(grain) && part.end.is_multiple_of(grain), "{part:?} is no part");
+        let at = self.chunk(chunk).wrapping_byte_add(part.start);
+        let bits = u64::MAX >> (64 - part.len() / grain) << (part.start / grain);
+        let free = |committed: u64| (committed & bits == 0).then_some(committed | bits);
+        if self.committed[chunk].fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_err() {
             return Err(Exhausted);
         }
         // SAFETY: [bwtree-arena] the range is part of our reservation.
-        unsafe { rustix::mm::mprotect(at, self.chunk_bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
-            .inspect_err(|_| self.committed[chunk].store(false, Ordering::Release))
+        unsafe { rustix::mm::mprotect(at, part.len(), MprotectFlags::READ | MprotectFlags::WRITE) }
+            .inspect_err(|_| _ = self.committed[chunk].fetch_and(!bits, Ordering::Release))
             .map_err(|_| Exhausted)?;
         // SAFETY: [bwtree-arena] advice about our own range; refusal only costs speed.
-        let _ = unsafe { rustix::mm::madvise(at, self.chunk_bytes, Advice::LinuxHugepage) };
+        let _ = unsafe { rustix::mm::madvise(at, part.len(), Advice::LinuxHugepage) };
         Ok(())
     }
 
@@ -139,7 +147,7 @@ unsafe impl Arena for HeapArena {
             let _ = rustix::mm::madvise(at, self.chunk_bytes, Advice::LinuxDontNeed);
             let _ = rustix::mm::mprotect(at, self.chunk_bytes, MprotectFlags::empty());
         }
-        self.committed[chunk].store(false, Ordering::Release);
+        self.committed[chunk].store(0, Ordering::Release);
     }
 }
 

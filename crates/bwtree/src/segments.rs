@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,14 +37,18 @@ pub trait SegmentObserver: Send + Sync + fmt::Debug {
     fn decommitted(&self, segment: SegmentId);
 }
 
-/// Chunks are shared segments of one reservation: peers may map them read-only.
+/// Chunks are shared segments of one reservation: peers may map them read-only. The first chunk comes in parts, each twice what there
+/// is so far, so that a small tree is small and a large one has few segments.
 #[derive(Debug)]
 pub struct SegmentArena {
     reservation: Reservation,
-    segments: Mutex<BTreeMap<usize, Arc<Segment>>>,
-    /// The segment's number in each place, for whoever sends from it; 0 while there is none.
+    /// By chunk, and where in it they begin.
+    segments: Mutex<BTreeMap<(usize, usize), Arc<Segment>>>,
+    /// The segment's number in each place, for whoever sends from it; 0 while there is none, [`IN_PARTS`] where there are several.
     numbers: Box<[AtomicU32]>,
-    chunks_committed_max: usize,
+    /// Of the chunk that comes in parts the number of the segment in each 64th.
+    parts: [AtomicU32; 64],
+    bytes_max: usize,
     observer: Arc<dyn SegmentObserver>,
 }
 
@@ -68,16 +73,21 @@ impl SegmentArena {
         let places = (chunks * 2 + SPARE_PLACES).min(ARENA_BYTES_MAX / segment_bytes).max(chunks);
         let reservation = Reservation::new(segment_bytes, places)?;
         let numbers = (0..places).map(|_| AtomicU32::new(0)).collect();
-        Ok(SegmentArena { reservation, segments: Mutex::default(), numbers, chunks_committed_max: chunks, observer })
+        Ok(SegmentArena {
+            reservation,
+            segments: Mutex::default(),
+            numbers,
+            parts: [const { AtomicU32::new(0) }; 64],
+            bytes_max: chunks * segment_bytes,
+            observer,
+        })
     }
-}
 
-impl Drop for SegmentArena {
-    fn drop(&mut self) {
-        let segments = self.segments.get_mut().unwrap_or_else(PoisonError::into_inner);
+    /// Tells the observer of segments that go, whatever it does: one that it does not hear of stays registered, and its memory with
+    /// it.
+    fn tell(&self, segments: impl Iterator<Item = Arc<Segment>>) {
         let mut panicked = None;
-        for segment in segments.values() {
-            // One that it does not hear of stays registered, and its memory with it.
+        for segment in segments {
             let told = catch_unwind(AssertUnwindSafe(|| self.observer.decommitted(segment.id())));
             match (told, &panicked) {
                 (Ok(()), _) => {}
@@ -92,9 +102,22 @@ impl Drop for SegmentArena {
             None => {}
         }
     }
+
+    /// The 64ths of a chunk that are its bytes `part`.
+    fn parts(&self, part: &Range<usize>) -> &[AtomicU32] {
+        let grain = self.reservation.chunk_bytes() / 64;
+        &self.parts[part.start / grain..part.end / grain]
+    }
 }
 
-// SAFETY: [bwtree-arena] chunks are equal parts of one reservation, each a segment of its own that `segments` keeps.
+impl Drop for SegmentArena {
+    fn drop(&mut self) {
+        let segments = std::mem::take(self.segments.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.tell(segments.into_values());
+    }
+}
+
+// SAFETY: [bwtree-arena] chunks are equal parts of one reservation, each of segments of its own that `segments` keeps.
 unsafe impl Arena for SegmentArena {
     fn base(&self) -> NonNull<u8> {
         self.reservation.base()
@@ -108,30 +131,48 @@ unsafe impl Arena for SegmentArena {
         self.reservation.chunks_max()
     }
 
-    fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
+    fn commit(&self, chunk: usize, part: Range<usize>) -> Result<(), Exhausted> {
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
-        if segments.len() >= self.chunks_committed_max || !self.observer.has_room(self.reservation.chunk_bytes()) {
+        let whole = part == (0..self.reservation.chunk_bytes());
+        let held: usize = segments.values().map(|segment| segment.len()).sum();
+        // One chunk at a time comes in parts.
+        let other = |other: usize| self.numbers[other].load(Ordering::Relaxed) == IN_PARTS && other != chunk;
+        let taken = !whole && segments.keys().any(|(chunk, _)| other(*chunk));
+        if taken || part.len() > self.bytes_max - held || !self.observer.has_room(part.len()) {
             return Err(Exhausted);
         }
-        let segment = Arc::new(self.reservation.commit(chunk).map_err(|_| Exhausted)?);
+        let segment = Arc::new(self.reservation.commit_part(chunk, part.clone()).map_err(|_| Exhausted)?);
         self.observer.committed(&segment)?;
-        self.numbers[chunk].store(segment.id().get(), Ordering::Release);
-        segments.insert(chunk, segment);
+        let number = segment.id().get();
+        if !whole {
+            self.parts(&part).iter().for_each(|place| place.store(number, Ordering::Release));
+        }
+        self.numbers[chunk].store(if whole { number } else { IN_PARTS }, Ordering::Release);
+        segments.insert((chunk, part.start), segment);
         Ok(())
     }
 
     unsafe fn decommit(&self, chunk: usize) {
-        let segment = self.segments.lock().unwrap_or_else(PoisonError::into_inner).remove(&chunk);
-        if let Some(segment) = segment {
-            self.numbers[chunk].store(0, Ordering::Release);
-            self.observer.decommitted(segment.id());
-        }
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<(usize, usize)> = segments.range((chunk, 0)..(chunk + 1, 0)).map(|(place, _)| *place).collect();
+        let gone: Vec<Arc<Segment>> = gone.iter().filter_map(|place| segments.remove(place)).collect();
+        drop(segments);
+        self.numbers[chunk].store(0, Ordering::Release);
+        self.tell(gone.into_iter());
     }
 
-    fn segment(&self, chunk: usize) -> SegmentId {
-        SegmentId::from_number(self.numbers[chunk].load(Ordering::Acquire))
+    fn segment(&self, at: u64) -> SegmentId {
+        let (chunk, byte) = (at as usize / self.chunk_bytes(), at as usize % self.chunk_bytes());
+        let number = match self.numbers[chunk].load(Ordering::Acquire) {
+            IN_PARTS => self.parts[byte / (self.chunk_bytes() / 64)].load(Ordering::Acquire),
+            number => number,
+        };
+        SegmentId::from_number(number)
     }
 }
+
+/// No segment has this number: the chunk is of several.
+const IN_PARTS: u32 = u32::MAX;
 
 /// Places beyond twice the segments.
 const SPARE_PLACES: usize = 8;

@@ -79,6 +79,6 @@ fn unknown(id: u32) -> ! {
     panic!("entry {id} was never handed out")
 }
 
-const FIRST: usize = if cfg!(shuttle) { 16 } else { 1024 };
-const BLOCKS: usize = 22;
+const FIRST: usize = if cfg!(shuttle) { 16 } else { 64 };
+const BLOCKS: usize = 26;
 const ID: u64 = u32::MAX as u64;

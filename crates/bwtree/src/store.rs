@@ -254,7 +254,6 @@ pub(crate) struct Store {
     arena: Arc<dyn Arena>,
     /// The arena's, which never change: asking it is a call.
     base: AtomicPtr<u8>,
-    chunk_bytes: usize,
     reserved_bytes: usize,
     pub(crate) allocator: Allocator,
     pub(crate) map: Slab<Mapped>,
@@ -270,7 +269,6 @@ impl Store {
         Store {
             allocator: Allocator::new(arena.clone(), page_bytes * 5 / 4),
             base: AtomicPtr::new(arena.base().as_ptr()),
-            chunk_bytes: arena.chunk_bytes(),
             reserved_bytes: arena.chunk_bytes() * arena.chunks_max(),
             arena,
             map: Slab::new(),
@@ -517,7 +515,7 @@ impl Store {
 
     /// Where the byte at an offset is, and in which segment.
     pub(crate) fn located(&self, offset: u64) -> (*const u8, SegmentId) {
-        (self.address(offset), self.arena.segment(offset as usize / self.chunk_bytes))
+        (self.address(offset), self.arena.segment(offset))
     }
 
     /// Offset of `bytes` in the arena, if they lie there.

@@ -132,8 +132,8 @@ unsafe impl Arena for Restless {
         self.arena.chunks_max()
     }
 
-    fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
-        self.arena.commit(chunk)
+    fn commit(&self, chunk: usize, part: std::ops::Range<usize>) -> Result<(), Exhausted> {
+        self.arena.commit(chunk, part)
     }
 
     unsafe fn decommit(&self, chunk: usize) {

@@ -42,7 +42,7 @@ fn two_trees_over_one_arena_never_share_a_chunk() {
     for (tree, byte) in trees.iter().zip([1, 2]) {
         assert!(holds(tree, 3000, &[byte; 100]), "tree {byte} has its own rows");
     }
-    assert_eq!(arena.commit(0), Err(Exhausted), "nor with anybody else");
+    assert_eq!(arena.commit(0, 0..1 << 20), Err(Exhausted), "nor with anybody else");
     // Once there is no chunk left, that is said.
     let small = Arc::new(HeapArena::with_chunks(1 << 20, 1).unwrap());
     let _first = Tree::new(small.clone(), OPTIONS).unwrap();
@@ -181,15 +181,19 @@ fn a_tree_goes_on_whatever_its_observer_does() {
 
 /// Panics whenever a segment goes.
 #[derive(Debug, Default)]
-struct Told(AtomicUsize);
+struct Told {
+    came: AtomicUsize,
+    went: AtomicUsize,
+}
 
 impl SegmentObserver for Told {
     fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
+        self.came.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn decommitted(&self, _: SegmentId) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.went.fetch_add(1, Ordering::Relaxed);
         panic!("planted");
     }
 }
@@ -199,8 +203,9 @@ fn an_observer_that_panics_is_told_of_every_segment() {
     let told = Arc::new(Told::default());
     let tree = Tree::new(Arc::new(SegmentArena::new(1 << 20, 8 << 20, told.clone()).unwrap()), OPTIONS).unwrap();
     fill(&tree, 10_000, &[7; 200]);
-    let segments = tree.stats().committed_bytes as usize >> 20;
-    assert!(segments > 2);
+    let segments = told.came.load(Ordering::Relaxed);
+    assert_eq!(segments, 1 + (tree.stats().committed_bytes as usize >> 20), "the first chunk came in two parts");
+    assert!(segments > 2 && told.went.load(Ordering::Relaxed) == 0);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(tree))).is_err());
-    assert_eq!(told.0.load(Ordering::Relaxed), segments);
+    assert_eq!(told.went.load(Ordering::Relaxed), segments);
 }

@@ -1,13 +1,14 @@
 //! One contiguous range of addresses in which segments appear and go.
 
+use std::ops::Range as Part;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::segment::Segment;
 use crate::{MemoryError, huge, sys};
 
-/// A reserved range of addresses, cut into equal chunks; a committed chunk is a [`Segment`].
+/// A reserved range of addresses, cut into equal chunks; a committed chunk is a [`Segment`], or several that follow each other.
 ///
 /// What lies in it can be named by its offset from [`base`](Self::base), whichever chunk it
 /// is in, and no process address needs to be stored.
@@ -20,19 +21,38 @@ pub struct Reservation {
 struct Range {
     base: NonNull<u8>,
     chunk_bytes: usize,
-    taken: Box<[AtomicBool]>,
+    /// Of each chunk a bit for each [grain](Range::grain) that is some segment's.
+    taken: Box<[AtomicU64]>,
 }
 
-// SAFETY: [reservation] the range itself is only addresses; chunks are handed out once each.
+// SAFETY: [reservation] the range itself is only addresses; parts of chunks are handed out once each.
 unsafe impl Send for Range {}
 // SAFETY: [reservation] as above.
 unsafe impl Sync for Range {}
 
-/// A chunk's place in its reservation, taken until this is dropped.
+/// A place in a chunk of a reservation, taken until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     range: Arc<Range>,
     chunk: usize,
+    part: Part<usize>,
+}
+
+impl Range {
+    /// Parts of chunks are multiples of this.
+    fn grain(&self) -> usize {
+        (self.chunk_bytes / 64).max(sys::PAGE_BYTES)
+    }
+
+    /// The bits of a part of a chunk; none for what is no part.
+    fn bits(&self, part: &Part<usize>) -> u64 {
+        let grain = self.grain();
+        let whole = part.start.is_multiple_of(grain) && part.end.is_multiple_of(grain);
+        if !whole || part.start >= part.end || part.end > self.chunk_bytes {
+            return 0;
+        }
+        u64::MAX >> (64 - (part.end - part.start) / grain) << (part.start / grain)
+    }
 }
 
 impl Reservation {
@@ -50,7 +70,7 @@ impl Reservation {
             .filter(|b| *b <= isize::MAX as usize)
             .ok_or(MemoryError::Exhausted { bytes: usize::MAX, source: rustix::io::Errno::NOMEM })?;
         let base = huge::reserve(bytes)?;
-        let taken = (0..chunks_max.max(1)).map(|_| AtomicBool::new(false)).collect();
+        let taken = (0..chunks_max.max(1)).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { range: Arc::new(Range { base, chunk_bytes, taken }) })
     }
 
@@ -76,19 +96,31 @@ impl Reservation {
     /// [`MemoryError::Exhausted`] when the memory is not there, [`MemoryError::Escapes`] for a
     /// chunk that does not exist or is committed already.
     pub fn commit(&self, chunk: usize) -> Result<Segment, MemoryError> {
+        self.commit_part(chunk, 0..self.range.chunk_bytes)
+    }
+
+    /// The same of a part of a chunk: whole 64ths of it, and whole pages.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exhausted`] when the memory is not there, [`MemoryError::Escapes`] for what is no part of a chunk, or is
+    /// committed already.
+    pub fn commit_part(&self, chunk: usize, part: Part<usize>) -> Result<Segment, MemoryError> {
         let escapes = MemoryError::Escapes { at: chunk as u64, len: 1, of: self.range.taken.len() as u64 };
-        let Some(taken) = self.range.taken.get(chunk) else { return Err(escapes) };
-        if taken.swap(true, Ordering::Acquire) {
+        let bits = self.range.bits(&part);
+        let (Some(taken), 1..) = (self.range.taken.get(chunk), bits) else { return Err(escapes) };
+        let free = |taken: u64| (taken & bits == 0).then_some(taken | bits);
+        if taken.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_err() {
             return Err(escapes);
         }
-        Segment::reserved(Reserved { range: self.range.clone(), chunk }, self.range.chunk_bytes)
+        let len = part.len();
+        Segment::reserved(Reserved { range: self.range.clone(), chunk, part }, len)
     }
 }
 
 impl Reserved {
     pub(crate) fn base(&self) -> NonNull<u8> {
-        // SAFETY: [reservation] the chunk is below chunks_max, so it lies in the range.
-        unsafe { self.range.base.add(self.chunk * self.range.chunk_bytes) }
+        // SAFETY: [reservation] the chunk is below chunks_max and the part within it, so it lies in the range.
+        unsafe { self.range.base.add(self.chunk * self.range.chunk_bytes + self.part.start) }
     }
 }
 
@@ -96,8 +128,8 @@ impl Drop for Reserved {
     /// Makes the place inaccessible again and free to be taken.
     fn drop(&mut self) {
         // SAFETY: [reservation] the segment that used the place is gone, or was never made.
-        if unsafe { sys::map_anonymous(Some(self.base()), self.range.chunk_bytes, false) }.is_ok() {
-            self.range.taken[self.chunk].store(false, Ordering::Release);
+        if unsafe { sys::map_anonymous(Some(self.base()), self.part.len(), false) }.is_ok() {
+            self.range.taken[self.chunk].fetch_and(!self.range.bits(&self.part), Ordering::Release);
         }
     }
 }
@@ -125,5 +157,28 @@ mod tests {
         drop(buffers);
         let again = reservation.commit(2).unwrap().carve(1 << 20);
         assert!(again[0].iter().all(|b| *b == 0), "a new commit is zeroed");
+    }
+
+    #[test]
+    fn parts_of_a_chunk_are_committed_once_each() {
+        let reservation = Reservation::new(1 << 20, 2).unwrap();
+        let grain = 1 << 14;
+        let first = reservation.commit_part(1, 0..grain).unwrap();
+        let second = reservation.commit_part(1, grain..3 * grain).unwrap();
+        assert_eq!((first.len(), second.len()), (grain, 2 * grain));
+        assert_eq!(second.base().as_ptr() as usize, first.base().as_ptr() as usize + grain);
+        assert_eq!(first.base().as_ptr() as usize, reservation.base().as_ptr() as usize + (1 << 20));
+        for part in [0..1 << 20, 0..grain, 2 * grain..4 * grain] {
+            assert!(reservation.commit_part(1, part.clone()).is_err(), "{part:?} is somebody's");
+        }
+        let none = [grain..grain, 4 * grain..4 * grain + 4096, 63 * grain..65 * grain, 65 * grain..66 * grain];
+        for part in none {
+            assert!(reservation.commit_part(1, part.clone()).is_err(), "{part:?} is no part");
+        }
+        drop(first);
+        assert!(reservation.commit(1).is_err());
+        let again = reservation.commit_part(1, 0..grain).unwrap();
+        drop((again, second));
+        assert!(reservation.commit(1).is_ok());
     }
 }

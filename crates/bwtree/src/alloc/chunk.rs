@@ -6,9 +6,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 pub(crate) struct Chunk {
     /// Bit per span: it belongs to nobody. All zero while the chunk is not committed.
     free: AtomicU64,
-    /// Bits of all spans of a chunk.
-    all: u64,
-    open: AtomicU32,
+    /// Bits of the spans that are committed. Changes under the allocator's lock.
+    grown: AtomicU64,
+    /// Spans of the part that was committed first; of a chunk that came whole all of them. Each part behind it is as long as all
+    /// in front of it.
+    first: AtomicU32,
     spans: Box<[Span]>,
     /// Per class, bit per span: it is of the class and has a free slot (a hint; the span decides).
     hints: Box<[AtomicU64]>,
@@ -29,21 +31,29 @@ impl Chunk {
         let span = || Span { state: AtomicU32::new(NOBODY), slots: (0..words).map(|_| AtomicU64::new(0)).collect() };
         Chunk {
             free: AtomicU64::new(0),
-            all: if spans == 64 { u64::MAX } else { (1 << spans) - 1 },
-            open: AtomicU32::new(0),
+            grown: AtomicU64::new(0),
+            first: AtomicU32::new(spans as u32),
             spans: (0..spans).map(|_| span()).collect(),
             hints: (0..count).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
-    /// The chunk is committed: its spans can be had.
-    pub(crate) fn open(&self) {
-        self.open.store(1, Ordering::SeqCst);
-        self.free.store(self.all, Ordering::SeqCst);
+    /// The first spans of the chunk are committed, and nothing of it was before.
+    pub(crate) fn open(&self, spans: usize) {
+        self.first.store(spans as u32, Ordering::SeqCst);
+        self.grow(spans);
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.load(Ordering::SeqCst) == 1
+    /// So many spans of it are committed by now, and those that are new can be had.
+    pub(crate) fn grow(&self, spans: usize) {
+        let grown = u64::MAX >> (64 - spans);
+        let before = self.grown.swap(grown, Ordering::SeqCst);
+        self.free.fetch_or(grown & !before, Ordering::SeqCst);
+    }
+
+    /// Spans that are committed; 0 of a chunk that is not.
+    pub(crate) fn grown(&self) -> usize {
+        self.grown.load(Ordering::SeqCst).count_ones() as usize
     }
 
     pub(crate) fn free_spans(&self) -> usize {
@@ -51,14 +61,16 @@ impl Chunk {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.free.load(Ordering::SeqCst) == self.all
+        let grown = self.grown.load(Ordering::SeqCst);
+        grown != 0 && self.free.load(Ordering::SeqCst) == grown
     }
 
     /// Takes all spans at once, if all are free: the chunk may be decommitted.
     pub(crate) fn close(&self) -> bool {
-        let closed = self.free.compare_exchange(self.all, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let grown = self.grown.load(Ordering::SeqCst);
+        let closed = grown != 0 && self.free.compare_exchange(grown, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if closed {
-            self.open.store(0, Ordering::SeqCst);
+            self.grown.store(0, Ordering::SeqCst);
         }
         closed
     }
@@ -106,12 +118,20 @@ impl Chunk {
         Some(span * classes.span_bytes())
     }
 
+    /// Whether these spans were committed together: who sends from a piece names one segment.
+    fn together(&self, span: usize, count: usize) -> bool {
+        let first = self.first.load(Ordering::SeqCst) as usize;
+        let part = |span: usize| (span / first).checked_ilog2();
+        part(span) == part(span + count - 1)
+    }
+
     /// The lowest `count` free spans in a row.
     pub(crate) fn take_spans(&self, count: usize) -> Option<usize> {
         loop {
             let free = self.free.load(Ordering::SeqCst);
             let run = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
-            let span = (0..=self.spans.len().checked_sub(count)?).find(|s| free & (run << s) == run << s)?;
+            let fits = |s: &usize| free & (run << s) == run << s && (count == 1 || self.together(*s, count));
+            let span = (0..=self.spans.len().checked_sub(count)?).find(fits)?;
             let left = free & !(run << span);
             if self.free.compare_exchange(free, left, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return Some(span);

@@ -83,9 +83,9 @@ impl Allocator {
         }
     }
 
-    /// Bytes of committed chunks, now and at most so far.
+    /// Bytes committed, now and at most so far.
     pub(crate) fn committed(&self) -> (u64, u64) {
-        let bytes = |chunks: &AtomicUsize| (chunks.load(Ordering::Relaxed) * self.arena.chunk_bytes()) as u64;
+        let bytes = |bytes: &AtomicUsize| bytes.load(Ordering::Relaxed) as u64;
         (bytes(&self.committed), bytes(&self.committed_peak))
     }
 
@@ -210,22 +210,41 @@ impl Allocator {
         }
     }
 
+    /// More spans: as many again of the chunk that is there in part, or another chunk.
     fn commit_another(&self) -> Result<(), Exhausted> {
-        let top = self.top.load(Ordering::SeqCst);
+        let seen = self.committed.load(Ordering::SeqCst);
         let _one = self.committing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if self.top.load(Ordering::SeqCst) != top {
+        let committed = self.committed.load(Ordering::SeqCst);
+        if committed != seen {
             return Ok(());
         }
-        let closed = |i: &usize| self.chunks[*i].get().is_none_or(|chunk| !chunk.is_open());
+        let (spans, span_bytes) = (self.classes.spans(), self.classes.span_bytes());
+        let top = self.top.load(Ordering::SeqCst);
+        let opened = self.chunks[..top].iter().enumerate().filter_map(|(i, chunk)| Some((i, chunk.get()?)));
+        let part = |(_, chunk): &(usize, &Chunk)| (1..spans).contains(&chunk.grown());
+        if let Some((index, chunk)) = { opened }.find(part) {
+            let (from, to) = (chunk.grown(), (2 * chunk.grown()).min(spans));
+            self.arena.commit(index, from * span_bytes..to * span_bytes)?;
+            self.note_committed((to - from) * span_bytes);
+            chunk.grow(to);
+            return Ok(());
+        }
+        let first = if committed == 0 { FIRST_SPANS.min(spans) } else { spans };
+        let closed = |i: &usize| self.chunks[*i].get().is_none_or(|chunk| chunk.grown() == 0);
         // The arena may not have a place back yet though it was decommitted: the next one does as well.
         let mut places = (0..self.chunks.len()).filter(closed).take(COMMIT_TRIES);
-        let index = places.find(|index| self.arena.commit(*index).is_ok()).ok_or(Exhausted)?;
+        let commit = |index: &usize| self.arena.commit(*index, 0..first * span_bytes).is_ok();
+        let index = places.find(commit).ok_or(Exhausted)?;
         let chunk = self.chunks[index].get_or_init(|| Chunk::new(&self.classes));
-        let committed = self.committed.fetch_add(1, Ordering::Relaxed) + 1;
-        self.committed_peak.fetch_max(committed, Ordering::Relaxed);
-        chunk.open();
+        self.note_committed(first * span_bytes);
+        chunk.open(first);
         self.top.fetch_max(index + 1, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn note_committed(&self, bytes: usize) {
+        let committed = self.committed.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        self.committed_peak.fetch_max(committed, Ordering::Relaxed);
     }
 
     /// Gives empty chunks back to the arena, all but the lowest one. Skipped if somebody is at it.
@@ -248,8 +267,9 @@ impl Allocator {
                 spare -= 1;
                 continue;
             }
+            let bytes = chunk.grown() * self.classes.span_bytes();
             if chunk.close() {
-                self.committed.fetch_sub(1, Ordering::Relaxed);
+                self.committed.fetch_sub(bytes, Ordering::SeqCst);
                 // SAFETY: [bwtree-chunk] `close` took every span of the chunk at once, so no slot of it is used and none
                 // will be handed out before it is committed again, under the lock held here.
                 unsafe { self.arena.decommit(index) };
@@ -260,6 +280,9 @@ impl Allocator {
 
 /// With less than this share of what is committed in use, pages are drawn down.
 const SPARSE: u64 = 2;
+
+/// Spans of a tree's first chunk that are committed at first.
+const FIRST_SPANS: usize = 4;
 
 /// Places tried before the arena counts as full.
 const COMMIT_TRIES: usize = 8;
@@ -299,6 +322,26 @@ mod tests {
         assert_eq!(a.committed().0, 1 << 20);
     }
 
+    #[test]
+    fn the_first_chunk_grows_and_its_pieces_lie_in_one_part() {
+        let a = Allocator::new(Arc::new(HeapArena::with_chunks(8 << 20, 3).unwrap()), 16 << 10);
+        assert_eq!(a.committed(), (0, 0));
+        a.take(100, Purpose::Growth).unwrap();
+        assert_eq!(a.committed().0, 512 << 10);
+        let part = |at: u64| (at / (512 << 10)).checked_ilog2();
+        let mut sizes = Vec::new();
+        for bytes in [300_000, 200_000, 700_000].into_iter().cycle().take(30) {
+            let piece = a.take(bytes, Purpose::Growth).unwrap().0;
+            let (from, to) = (piece.offset, piece.offset + piece.bytes as u64 - 1);
+            assert!(from >= 8 << 20 || part(from) == part(to), "{piece:?} lies in two segments");
+            sizes.push(a.committed().0);
+        }
+        sizes.dedup();
+        let grown = [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
+        assert!(grown.iter().all(|bytes| sizes.contains(bytes)), "{sizes:?}");
+        assert_eq!(a.committed().1, 16 << 20, "a large tree has as much as ever");
+    }
+
     /// Tells somebody who panics of each chunk that it gives back.
     struct Watched(HeapArena);
 
@@ -317,8 +360,8 @@ mod tests {
             self.0.chunks_max()
         }
 
-        fn commit(&self, chunk: usize) -> Result<(), Exhausted> {
-            self.0.commit(chunk)
+        fn commit(&self, chunk: usize, part: std::ops::Range<usize>) -> Result<(), Exhausted> {
+            self.0.commit(chunk, part)
         }
 
         unsafe fn decommit(&self, chunk: usize) {

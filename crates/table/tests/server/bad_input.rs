@@ -82,7 +82,8 @@ fn what_only_a_hostile_client_says_is_refused_row_by_row() {
 
 #[test]
 fn exhausted_memory_is_told_and_survived() {
-    let options = ServerOptions { memory_max: 24 << 20, ..ServerOptions::default() };
+    // Two segments for one table, the 512 KiB that a small one has at first, and not as much again.
+    let options = ServerOptions { memory_max: (16 << 20) + (768 << 10), ..ServerOptions::default() };
     let bench = Bench::with(options);
     let (mut client, mut other) = (bench.client(), bench.client());
     let second = other.create_table("u", &schema()).unwrap();

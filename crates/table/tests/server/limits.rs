@@ -88,9 +88,9 @@ fn the_limit_of_memory_is_of_all_tables_together() {
             Err(ClientError::Refused { code, text }) => break (code, text),
             Err(error) => panic!("{error}"),
         }
-        assert!(tables <= 5, "each has at least a segment of 8 MiB");
+        assert!(tables <= 80, "each has at least 512 KiB");
     };
-    assert_eq!((tables, refusal.0), (5, FaultCode::Exhausted), "{}", refusal.1);
+    assert_eq!((tables, refusal.0), (80, FaultCode::Exhausted), "{}", refusal.1);
     assert!(client.stats().unwrap().bytes_committed <= 40 << 20);
     client.drop_table("t0").unwrap();
     let start = Instant::now();
