@@ -35,7 +35,15 @@ impl Instance {
     /// that the child does not have.
     #[inline]
     pub fn inherited(&self) -> bool {
-        self.fork.as_ref().map_or_else(|| self.process != rustix::process::getpid(), ForkMark::inherited)
+        match &self.fork {
+            Some(mark) => mark.inherited(),
+            None => self.is_child(),
+        }
+    }
+
+    #[cold]
+    fn is_child(&self) -> bool {
+        self.process != rustix::process::getpid()
     }
 
     /// `Err(Forked)` in a child.

@@ -74,6 +74,10 @@ impl Reports {
     /// Moves as many completions to `out` as it takes; how many.
     #[inline]
     pub fn take(&mut self, out: &mut [RawCompletion]) -> usize {
+        // Nothing, as a rule.
+        if self.done.is_empty() {
+            return 0;
+        }
         let count = self.done.len().min(out.len());
         for (place, done) in out.iter_mut().zip(self.done.drain(..count)) {
             *place = done;
