@@ -398,6 +398,8 @@ unsafe impl Port for ShmPort {
         Ok(())
     }
 
+    // Into the guard, its one caller.
+    #[inline]
     unsafe fn post(&mut self, qp: QpIndex, batch: &[RawRequest<'_>]) -> (usize, Option<VerbsError>) {
         if self.mail.any() {
             self.read_mail();
@@ -411,6 +413,7 @@ unsafe impl Port for ShmPort {
         unsafe { self.post_batch(qp, batch) }
     }
 
+    #[inline]
     unsafe fn post_receive(&mut self, qp: Option<QpIndex>, batch: &[RawReceive]) -> Result<usize, VerbsError> {
         let Some(qp) = qp else {
             let room = self.receives_max.saturating_sub(self.receives.len()).min(batch.len());
@@ -431,6 +434,7 @@ unsafe impl Port for ShmPort {
         Ok(room)
     }
 
+    #[inline]
     fn poll(&mut self, out: &mut [RawCompletion]) -> usize {
         if self.brief > 0
             && let Some(count) = self.poll_brief(out)
