@@ -17,7 +17,7 @@ pub trait Waits: Send + Sync + fmt::Debug {
 }
 
 /// The operating system's.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct System;
 
 impl Waits for System {

@@ -4,7 +4,7 @@ mod over;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
-use overside::table::wire::Mode;
+use overside::table::wire::{Durability, Mode};
 use overside::{Network, Transport};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ pub use over::Over;
 
 /// Tables in memory, scanned in bulk by other processes.
 ///
-/// One process serves tables, others load, scan and change them over shared memory. Nothing is
-/// kept on disk: when the server ends, its tables are gone.
+/// One process serves tables, others load, scan and change them over shared memory. Tables live in
+/// memory; with `serve --data` they survive the server.
 ///
 /// Every command prints a table or a line for people, or one JSON object with --json. An error is
 /// one line on standard error and exit status 1 (2 for a wrong command line).
@@ -52,6 +52,12 @@ pub enum Command {
     /// Serve tables until Ctrl-C.
     #[command(long_about = SERVE, after_long_help = SERVE_EXAMPLES)]
     Serve(Serve),
+    /// Show a server's tables, and how far its log and its checkpoints have come.
+    #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
+    Status(Status),
+    /// Write a checkpoint of each table that has changed.
+    #[command(long_about = CHECKPOINT, after_long_help = CHECKPOINT_EXAMPLES)]
+    Checkpoint(Checkpoint),
     /// Load Parquet, CSV or Arrow files into a table.
     #[command(long_about = LOAD, after_long_help = LOAD_EXAMPLES)]
     Load(Load),
@@ -230,7 +236,47 @@ pub struct Serve {
     /// Connections at once; one too many is told so. 4096 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: Option<u32>,
+    /// Keep the tables in this directory, so that they are there again when the server starts anew. It
+    /// is made where there is none. Without it tables live in memory alone.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// What an acknowledged change survives. sync: kill -9, a kernel's crash, loss of power. group:
+    /// kill -9; of the others all but the last --group-ms. none: a clean end, or `overside checkpoint`.
+    #[arg(long, value_name = "sync|group|none", requires = "data", default_value = "sync", value_parser = durability)]
+    pub durability: Durability,
+    /// With --durability group: milliseconds of changes that a loss of power may cost.
+    #[arg(long, value_name = "N", requires = "data", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub group_ms: u32,
+    /// Start from what is sound of a damaged directory: says what is lost, and moves the old files aside.
+    #[arg(long, requires = "data")]
+    pub salvage: bool,
     /// Print one JSON object once it listens.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside status`
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    pub addr: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside checkpoint`
+#[derive(Debug, Args)]
+pub struct Checkpoint {
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    pub addr: String,
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
     /// What goes over a network.
@@ -355,6 +401,10 @@ pub struct Delete {
     pub network: Wire,
 }
 
+fn durability(text: &str) -> Result<Durability, String> {
+    text.parse()
+}
+
 fn mode(text: &str) -> Result<Mode, String> {
     text.parse()
 }
@@ -446,15 +496,36 @@ shm: any process of the same user may connect, read and change every table; over
 whoever has the key. Without a key, which is for this host alone, any process of the same user may,
 or with --anyone of every user. Both sides of a connection prove the key, and every frame carries a
 tag made with it, but nothing on the wire is secret. Tables live in memory: they are gone when the
-server ends. It ends with status 1 if a bug keeps it from going on.
+server ends, unless --data names a directory. Then every change is in a log there before it is
+acknowledged, and a server that starts from the directory has all of them. Nothing in the directory
+is encrypted. The server ends with status 1 if a bug, or a disk that fails, keeps it from going on.
 
 Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a second or two, and more
 on a busy machine. It says so on standard error meanwhile.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside serve --listen shm:mine
+  overside serve --listen shm:mine --data tables
+  overside serve --listen shm:mine --data tables --durability group --group-ms 50
   overside serve --listen shm:mine --memory 8G --workers 2 --max-connections 100
   overside serve --listen shm:mine --listen tcp:0.0.0.0:7070 --key-file key";
+
+const STATUS: &str = "\
+Show a server's tables and, where it keeps them in a directory (serve --data), how its files are
+written, how far its log has come, and what its checkpoints have done.";
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  overside status shm:mine
+  overside status shm:mine --json";
+
+const CHECKPOINT: &str = "\
+Write a checkpoint of each table that has changed since its last one, and wait until it is on the
+disk. The server goes on meanwhile. A recovery then reads the checkpoint in place of the log before
+it.";
+const CHECKPOINT_EXAMPLES: &str = "\
+Examples:
+  overside checkpoint shm:mine
+  overside checkpoint shm:mine --json";
 
 const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key
@@ -571,6 +642,8 @@ mod tests {
             DEMO_EXAMPLES,
             BENCH_EXAMPLES,
             SERVE_EXAMPLES,
+            STATUS_EXAMPLES,
+            CHECKPOINT_EXAMPLES,
             LOAD_EXAMPLES,
             SCAN_EXAMPLES,
             GET_EXAMPLES,

@@ -185,6 +185,18 @@ impl Progress {
         Progress(bar)
     }
 
+    /// Counts what has no known end.
+    pub fn counting(what: &'static str) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            return Progress::none();
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{spinner} {prefix}: {msg}, {elapsed}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_prefix(what);
+        Progress(bar)
+    }
+
     /// None at all.
     pub fn none() -> Progress {
         Progress(ProgressBar::hidden())

@@ -59,6 +59,18 @@ pub enum Error {
     /// The table client failed.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The directory of a server's data cannot be used.
+    #[error(transparent)]
+    Data(#[from] table::server::DataError),
+}
+
+impl From<table::server::StartError> for Error {
+    fn from(error: table::server::StartError) -> Error {
+        match error {
+            table::server::StartError::Verbs(error) => Error::Verbs(error),
+            table::server::StartError::Data(error) => Error::Data(error),
+        }
+    }
 }
 
 /// Starts a table server on every address, without a key: [`Builder::serve`] of [`at_each`].

@@ -49,8 +49,21 @@ impl Listening {
     pub fn open(provider: Arc<dyn Provider>, names: &[impl AsRef<str>]) -> Result<Listening, VerbsError> {
         raise_descriptor_limit();
         let domain = provider.allocate_domain()?;
-        let listeners = names.iter().map(|n| provider.listen(&domain, n.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Listening { provider, domain, listeners })
+        let mut listening = Listening { provider, domain, listeners: Vec::new() };
+        listening.listen(names)?;
+        Ok(listening)
+    }
+
+    /// Listens at other names, too: for a system that has something to do before anybody connects, in
+    /// the [domain](Self::domain) that it is to be served from.
+    ///
+    /// # Errors
+    /// When an address is taken or the system has no room.
+    pub fn listen(&mut self, names: &[impl AsRef<str>]) -> Result<(), VerbsError> {
+        for name in names {
+            self.listeners.push(self.provider.listen(&self.domain, name.as_ref())?);
+        }
+        Ok(())
     }
 
     /// The provider.

@@ -29,6 +29,8 @@ fn requests() {
     }
     lines.add(&Request::Cancel);
     lines.add(&Request::Stats);
+    lines.add(&Request::Status);
+    lines.add(&Request::Checkpoint);
     insta::assert_snapshot!(lines.0);
 }
 
@@ -68,9 +70,26 @@ fn replies() {
     }));
     use FaultCode::*;
     let codes = [UnknownTable, TableExists, BadRequest, BadRow, Duplicate, NotFound, TooLarge, Exhausted, Closing];
-    for code in codes.into_iter().chain([TooManyConnections]) {
+    for code in codes.into_iter().chain([TooManyConnections, DiskFull]) {
         lines.add(&Reply::Fault(Fault { code, text: "why".into() }));
     }
+    lines.add(&Reply::Status(None));
+    for durability in [Durability::Sync, Durability::Group, Durability::None] {
+        lines.add(&Reply::Status(Some(DataStatus {
+            dir: "/data".into(),
+            durability,
+            way: "io_uring".into(),
+            log_position: 1,
+            log_durable: 2,
+            since_checkpoint: 3,
+            room: 4,
+            is_full: true,
+            checkpoints: 5,
+            is_checkpointing: true,
+            checkpoint_rate: 6,
+        })));
+    }
+    lines.add(&Reply::Checkpointed(Checkpointed { tables: 1, unchanged: 2, pages: 3, bytes: 4 }));
     insta::assert_snapshot!(lines.0);
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibrate;
+mod checkpoint;
 mod demo;
 mod devices;
 mod load;
@@ -9,6 +10,7 @@ mod point;
 mod run;
 mod scan;
 mod serve;
+mod status;
 
 use crate::args::{Command, Wire};
 use crate::signals::Signals;
@@ -26,6 +28,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(options) => bench::run(options),
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
+        Command::Status(options) => status::run(&options),
+        Command::Checkpoint(options) => checkpoint::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Calibrate(options) => calibrate::run(&options, &Signals::take()?),
         Command::Devices(options) => devices::run(&options),

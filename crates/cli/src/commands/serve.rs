@@ -5,11 +5,12 @@ use crate::output::{self, Progress};
 use crate::signals::Doorbell;
 use anyhow::{Result, bail};
 use overside::calibrate::Effort;
-use overside::table::server::{Notices, OnFailure, ServerOptions};
+use overside::table::server::{DataOptions, Notices, OnFailure, OnProgress, Server, ServerOptions};
 use overside::{Address, Network, Prices, prices};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Serves until a signal comes.
 ///
@@ -34,19 +35,34 @@ pub fn run(args: &Serve) -> Result<()> {
     let doorbell = Doorbell::new()?;
     let failure = Failure::default();
     options.on_failure = Some(failure.watch(&doorbell)?);
+    if let Some(dir) = &args.data {
+        options.data = Some(DataOptions {
+            durability: args.durability,
+            group: Duration::from_millis(args.group_ms.into()),
+            salvage: args.salvage,
+            on_progress: Some(recovering()),
+            ..DataOptions::new(dir)
+        });
+    }
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
     let network = args.network.network();
     let measuring = measuring(&addresses, &network);
     let serving = overside::at_each(addresses.iter().copied()).network(&network);
     let server = serving.prices(Prices::Measured(Effort::Quick)).serve(options)?;
     drop(measuring);
+    for lost in server.recovery().into_iter().flat_map(|recovery| &recovery.losses) {
+        // Nobody may be listening there.
+        let _ = writeln!(std::io::stderr(), "lost: {lost}");
+    }
     for address in addresses.iter().filter(|address| network.anyone && is_network(address)) {
         // Nobody may be listening there.
         let _ =
             writeln!(std::io::stderr(), "every user of this host may connect to {address}, read and change (--anyone)");
     }
     if args.json {
-        output::line(&json!({ "listening": addresses, "pid": std::process::id() }).to_string())?;
+        output::line(
+            &json!({ "listening": addresses, "pid": std::process::id(), "data": data(args, &server) }).to_string(),
+        )?;
     } else {
         for address in &addresses {
             output::line(&format!("listening on {address}"))?;
@@ -56,7 +72,13 @@ pub fn run(args: &Serve) -> Result<()> {
     server.shutdown();
     failure.check()?;
     if !args.json {
-        output::line("ended; the tables are gone")?;
+        output::line(
+            match &args.data {
+                None => "ended; the tables are gone".to_owned(),
+                Some(dir) => format!("ended; the tables are in {}", dir.display()),
+            }
+            .as_str(),
+        )?;
     }
     Ok(())
 }
@@ -64,6 +86,25 @@ pub fn run(args: &Serve) -> Result<()> {
 /// Whether other users could be let in there.
 fn is_network(address: &str) -> bool {
     address.parse().is_ok_and(|address: Address| address.transport().is_network)
+}
+
+/// How far a recovery is, on a terminal.
+fn recovering() -> OnProgress {
+    let progress = Progress::counting("recovering the tables");
+    OnProgress::new(move |records| progress.at(records, || format!("{} changes replayed", output::grouped(records))))
+}
+
+/// What the server found in its directory.
+fn data(args: &Serve, server: &Server) -> Value {
+    let (Some(dir), Some(recovered)) = (&args.data, server.recovery()) else { return Value::Null };
+    json!({
+        "dir": dir,
+        "durability": args.durability.name(),
+        "rows": recovered.rows,
+        "replayed": recovered.replayed,
+        "cut_bytes": recovered.cut_bytes,
+        "recovered_ms": recovered.took.as_millis() as u64,
+    })
 }
 
 /// Says that prices are to be measured before anything is served, if that is so: it takes a second or two, and more on a busy machine.

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod demo;
+mod durable;
 mod ends;
 mod network;
 mod rows;

@@ -35,7 +35,10 @@ pub use table::{OwnedRow, RemoteTable};
 
 use crate::row::ValueRef;
 use crate::schema::Schema;
-use crate::wire::{Applied, BLOCK_BYTES, Features, PutMode, Reply, Request, ServerStats, TableInfo, push_piece};
+use crate::wire::{
+    Applied, BLOCK_BYTES, Checkpointed, DataStatus, FaultCode, Features, PutMode, Reply, Request, ServerStats,
+    TableInfo, push_piece,
+};
 use link::Link;
 
 /// How a client is set up.
@@ -194,7 +197,7 @@ impl Client {
         match self.link.call(&Request::Delete { table: table.id(), keys: &keys })? {
             Reply::Applied(applied) => match applied.failed.first() {
                 None => Ok(applied.applied == 1),
-                Some((_, crate::wire::FaultCode::NotFound)) => Ok(false),
+                Some((_, FaultCode::NotFound)) => Ok(false),
                 Some((_, code)) => Err(ClientError::Refused { code: *code, text: code.text().into() }),
             },
             other => Err(ClientError::unexpected(&other)),
@@ -222,6 +225,36 @@ impl Client {
         options: &ScanOptions<'_>,
     ) -> Result<Scan<'a>, ClientError> {
         Scan::start(&mut self.link, table, options, true)
+    }
+
+    /// Where the server keeps its tables, and how far it has come; none where they live in memory
+    /// alone, or the server knows no other.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn status(&mut self) -> Result<Option<DataStatus>, ClientError> {
+        if !self.features().contains(Features::DURABLE) {
+            return Ok(None);
+        }
+        match self.link.call(&Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Writes a checkpoint of each table that has changed, and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] where the server keeps no tables on a disk, or has no room for it.
+    pub fn checkpoint(&mut self) -> Result<Checkpointed, ClientError> {
+        if !self.features().contains(Features::DURABLE) {
+            let text = "the server's version keeps tables in memory alone; update it";
+            return Err(ClientError::Refused { code: FaultCode::BadRequest, text: text.into() });
+        }
+        match self.link.call(&Request::Checkpoint)? {
+            Reply::Checkpointed(done) => Ok(done),
+            other => Err(ClientError::unexpected(&other)),
+        }
     }
 
     /// How the server does.

@@ -4,15 +4,21 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use overside_bwtree::{Error, Put};
+use overside_log::{self as log, Claim};
+use overside_service::Hold;
 
+use super::durable::{Change, Denied};
 use super::store::{Table, fault};
 use crate::row::RowView;
 use crate::wire::{self, Applied, FAILED_MAX, Fault, FaultCode, PutMode};
 
 /// Puts a batch: each row by itself, on to the next after one that fails. A batch whose framing is
-/// broken is refused before anything is applied.
-pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<Applied, Fault> {
+/// broken is refused before anything is applied. With what its reply waits for.
+pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied, Hold), Denied> {
     let values = framed(batch)?;
+    // A key takes at most twice the bytes that its columns take in the row, and two a column.
+    let keys_max = 2 * batch.len() + 2 * values.len() * table.keys.columns().len();
+    let mut change = table.change(Claim::Put, values.len(), batch.len() + keys_max)?;
     let (mut applied, mut inserted) = (Applied::default(), 0);
     let mut keys = Keys::default();
     let (mut left, mut goes_on) = (&values[..], true);
@@ -20,15 +26,23 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<Applied,
         // Rows go to the tree together as far as they are rows.
         let good = keys.encode(table, left);
         let rows: Vec<(&[u8], &[u8])> = keys.iter().zip(left.iter().copied()).collect();
-        let answers = table.tree.put_many(put_of(mode), &rows, FAILED_MAX - applied.failed.len());
+        let refused_max = FAILED_MAX - applied.failed.len();
+        let (answers, stamps) = change.put_many(&table.tree, put_of(mode), &rows, refused_max);
         // What is behind the last answer was not looked at.
         goes_on = answers.len() == good;
-        for answer in answers {
+        for (at, answer) in answers.into_iter().enumerate() {
             let outcome = match answer {
                 Ok(false) if mode == PutMode::Update => Err(FaultCode::NotFound),
                 answer => answer.map_err(code),
             };
             inserted += i64::from(outcome == Ok(false));
+            if let Some(stamp) = stamps.get(at) {
+                let (key, value) = rows[at];
+                match outcome {
+                    Ok(_) => change.record(*stamp, table.id, log::Change::Put { key, value }),
+                    Err(_) => change.refused(*stamp),
+                }
+            }
             goes_on &= note(&mut applied, outcome);
         }
         if goes_on && good < left.len() {
@@ -37,7 +51,7 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<Applied,
         left = left.get(good + 1..).unwrap_or_default();
     }
     table.count(inserted);
-    Ok(applied)
+    Ok((applied, change.done()))
 }
 
 /// The keys of rows, one after another.
@@ -78,19 +92,21 @@ fn put_of(mode: PutMode) -> Put {
 }
 
 /// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes, what is left to do.
-pub(crate) fn delete(table: &Arc<Table>, keys: &[u8], now: impl FnOnce() -> Instant) -> Result<Deleting, Fault> {
-    framed(keys)?;
-    let (applied, left) = delete_from(table, keys, Applied::default(), true);
-    let Some(left) = left else { return Ok(Deleting::Done(applied)) };
+pub(crate) fn delete(table: &Arc<Table>, keys: &[u8], now: impl FnOnce() -> Instant) -> Result<Deleting, Denied> {
+    let mut change = table.change(Claim::Delete, framed(keys)?.len(), keys.len())?;
+    let (applied, left) = delete_from(table, &mut change, keys, Applied::default(), true);
+    let hold = change.done();
+    let Some(left) = left else { return Ok(Deleting::Done(applied, hold)) };
     let now = now();
-    let parked = Parked { table: Arc::downgrade(table), keys: left.into(), applied, since: now, due: now };
+    let parked = Parked { table: Arc::downgrade(table), keys: left.into(), applied, hold, since: now, due: now };
     Ok(Deleting::Parked(parked.again(now)))
 }
 
 /// What became of a batch of keys.
 #[derive(Debug)]
 pub(crate) enum Deleting {
-    Done(Applied),
+    /// With what the reply waits for.
+    Done(Applied, Hold),
     /// To be [resumed](Parked::resume).
     Parked(Parked),
 }
@@ -103,6 +119,8 @@ pub(crate) struct Parked {
     /// The keys that are left, framed as they came.
     keys: Vec<u8>,
     applied: Applied,
+    /// What the reply waits for so far.
+    hold: Hold,
     since: Instant,
     due: Instant,
 }
@@ -120,8 +138,21 @@ impl Parked {
             return Err(fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()));
         };
         let before = self.keys.len();
-        let (applied, left) = delete_from(&table, &self.keys, self.applied, now.duration_since(self.since) < patience);
-        let Some(left) = left else { return Ok(Deleting::Done(applied)) };
+        let parks = now.duration_since(self.since) < patience;
+        let (applied, left, hold) = match table.change(Claim::Delete, framed(&self.keys)?.len(), self.keys.len()) {
+            Ok(mut change) => {
+                let (applied, left) = delete_from(&table, &mut change, &self.keys, self.applied, parks);
+                (applied, left, change.done())
+            }
+            Err(Denied::Later(_)) if parks => return Ok(Deleting::Parked(self.again(now))),
+            // Some of the keys are gone already, so the reply names the first that is not.
+            Err(Denied::Now(full) | Denied::Later(full)) => {
+                note(&mut self.applied, Err(full.code));
+                (self.applied, None, Hold::NONE)
+            }
+        };
+        self.hold = self.hold.and(hold);
+        let Some(left) = left else { return Ok(Deleting::Done(applied, self.hold)) };
         if left.len() < before {
             self.since = now;
         }
@@ -136,15 +167,25 @@ impl Parked {
 }
 
 /// Deletes keys one after another; those that are left where `parks` and there is no memory for the next.
-fn delete_from<'k>(table: &Table, keys: &'k [u8], mut applied: Applied, parks: bool) -> (Applied, Option<&'k [u8]>) {
+fn delete_from<'k>(
+    table: &Table,
+    change: &mut Change<'_>,
+    keys: &'k [u8],
+    mut applied: Applied,
+    parks: bool,
+) -> (Applied, Option<&'k [u8]>) {
     let mut left = keys;
     while let Some((key, rest)) = wire::split_piece(left) {
-        let outcome = match table.tree.delete_now(key) {
-            Ok(true) => {
+        let outcome = match change.delete_now(&table.tree, key) {
+            Ok((true, stamp)) => {
                 table.count(-1);
+                change.record(stamp, table.id, log::Change::Delete { key });
                 Ok(true)
             }
-            Ok(false) => Err(FaultCode::NotFound),
+            Ok((false, stamp)) => {
+                change.refused(stamp);
+                Err(FaultCode::NotFound)
+            }
             Err(Error::Exhausted) if parks => return (applied, Some(left)),
             Err(error) => Err(code(error)),
         };
@@ -156,11 +197,11 @@ fn delete_from<'k>(table: &Table, keys: &'k [u8], mut applied: Applied, parks: b
     (applied, None)
 }
 
-/// Gets one row's value.
-pub(crate) fn get(table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+/// Gets one row's value, and what showing it waits for.
+pub(crate) fn get(table: &Table, key: &[u8]) -> (Option<Vec<u8>>, Hold) {
     let mut value = Vec::new();
-    let found = table.tree.get(key, &mut value).map_err(|e| fault(code(e), code(e).text().into()))?;
-    Ok(found.then_some(value))
+    let (found, newest) = table.tree.get_stamped(key, &mut value);
+    (found.then_some(value), table.shown(newest))
 }
 
 /// Counts an outcome; false when the rest of the batch makes no sense.
@@ -175,8 +216,8 @@ fn note(applied: &mut Applied, outcome: Result<bool, FaultCode>) -> bool {
         }
         Err(code) => {
             applied.failed.push((index, code));
-            // Without memory the rows behind would only fail as well.
-            code != FaultCode::Exhausted && applied.failed.len() < FAILED_MAX
+            // Without memory, or room in the log, the rows behind would only fail as well.
+            !matches!(code, FaultCode::Exhausted | FaultCode::DiskFull) && applied.failed.len() < FAILED_MAX
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod answer;
 mod apply;
+mod durable;
 mod message;
 mod meter;
 #[doc(hidden)]
@@ -23,15 +24,18 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod used;
+mod wake;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use durable::{DataError, DataOptions, OnProgress, Recovery};
 use overside_planner::{Goal, Planner, Profile};
 use overside_service::{Listening, ServiceOptions, TransmitOptions};
 pub use overside_service::{Notices, OnFailure};
-use overside_verbs::{Provider, VerbsError};
+use overside_verbs::{Provider, SystemClock, VerbsError};
 
+use durable::{Journal, Keeper, Opened};
 use meter::Meter;
 use registrar::Registrar;
 use session::Tables;
@@ -67,6 +71,8 @@ pub struct ServerOptions {
     pub notices: Option<Notices>,
     /// Told when the server cannot go on. It is to be dropped then.
     pub on_failure: Option<OnFailure>,
+    /// Where the tables are kept; in memory alone where it is none.
+    pub data: Option<DataOptions>,
     /// What it runs in.
     #[doc(hidden)]
     pub world: parts::World,
@@ -88,13 +94,14 @@ impl Default for ServerOptions {
             goal: Goal::Throughput,
             notices: None,
             on_failure: None,
+            data: None,
             world: parts::World::default(),
         }
     }
 }
 
 impl ServerOptions {
-    fn service(&self) -> ServiceOptions {
+    fn service(&self, journal: Option<&Arc<Journal>>) -> ServiceOptions {
         ServiceOptions {
             workers: self.workers,
             connections_max: self.connections_max,
@@ -105,8 +112,8 @@ impl ServerOptions {
             transmit: TransmitOptions { large_bytes: LARGE_BYTES, ..TransmitOptions::default() },
             notices: self.notices.clone(),
             on_failure: self.on_failure.clone(),
+            watermarks: journal.map(|journal| journal.marks.clone()),
             threads: self.world.threads.clone(),
-            ..ServiceOptions::default()
         }
     }
 }
@@ -115,8 +122,22 @@ impl ServerOptions {
 #[derive(Debug)]
 pub struct Server {
     service: overside_service::Server<Tables>,
+    /// Dropped behind the service, whose workers append to it.
+    keeper: Option<Keeper>,
+    recovery: Option<Recovery>,
     #[cfg(test)]
     store: Arc<Store>,
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address is taken, or the system has no room.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The directory of its data cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
 }
 
 /// A way to reach a server: a provider, and the names it listens at.
@@ -144,8 +165,8 @@ impl Server {
     /// Listens on the provider's part of each address and serves in the background.
     ///
     /// # Errors
-    /// When an address is taken or the system has no room.
-    pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, VerbsError> {
+    /// When an address is taken, the system has no room, or the [data](ServerOptions::data) cannot be used.
+    pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, StartError> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Self::start_on(vec![ListenerConfig { provider, names, profile: None }], options)
     }
@@ -154,43 +175,74 @@ impl Server {
     /// workers of its own.
     ///
     /// # Errors
-    /// When an address is taken or the system has no room.
-    pub fn start_on(listeners: Vec<ListenerConfig>, options: ServerOptions) -> Result<Server, VerbsError> {
-        let (_store, served) = prepare(listeners, &options)?;
+    /// As [`start`](Self::start).
+    pub fn start_on(listeners: Vec<ListenerConfig>, options: ServerOptions) -> Result<Server, StartError> {
+        let Prepared { store: _store, served, keeper, recovery } = prepare(listeners, &options)?;
+        let service = options.service(_store.journal());
         Ok(Server {
-            service: overside_service::Server::start(served, options.service())?,
+            service: overside_service::Server::start(served, service)?,
+            keeper,
+            recovery,
             #[cfg(test)]
             store: _store,
         })
     }
 
-    /// Stops accepting, closes every connection, frees every table.
+    /// What it found in the directory of its data; none where it has no such.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
+    }
+
+    /// Stops accepting, closes every connection, frees every table; what was acknowledged is on the disk, where there is one.
     pub fn shutdown(self) {
         self.service.shutdown();
+        drop(self.keeper);
     }
 }
 
-/// Each provider with the tables as its connections see them.
-type Served = Vec<(Listening, Arc<Tables>)>;
+/// A server that is to be started.
+struct Prepared {
+    store: Arc<Store>,
+    /// Each provider with the tables as its connections see them.
+    served: Vec<(Listening, Arc<Tables>)>,
+    keeper: Option<Keeper>,
+    recovery: Option<Recovery>,
+}
 
-/// Listens, and makes the store that all listeners share.
-fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<(Arc<Store>, Served), VerbsError> {
+/// Makes the store that all listeners share, recovers its tables where they are kept, and listens.
+fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<Prepared, StartError> {
     let mut open = Vec::new();
+    let clock = listeners.first().map_or_else(SystemClock::handle, |first| first.provider.clock());
     for ListenerConfig { provider, names, profile } in listeners {
         let capabilities = provider.capabilities();
         let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
         let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
         let prices = Prices { planner, sge_max, lends, meter };
-        open.push((Listening::open(provider, &names)?, prices));
+        open.push((Listening::open(provider, NOWHERE)?, names, prices));
     }
-    let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
+    let places = open.iter().map(|(at, ..)| (at.provider().clone(), at.domain().clone())).collect();
     let registrar = Arc::new(Registrar::new(places, options.memory_max));
     let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-    let store = Arc::new(Store::new(memory, registrar, options.world.clone()));
+    let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), journal));
+    let (store, writer, recovery) = match &options.data {
+        None => (new_store(None), None, None),
+        Some(data) => {
+            let Opened { store, writer, recovery } = durable::open(data, options, clock, new_store)?;
+            (store, Some(writer), Some(recovery))
+        }
+    };
     let tables = |prices| Arc::new(Tables { store: store.clone(), prices, options: options.clone() });
-    let served = open.into_iter().map(|(at, prices)| (at, tables(prices))).collect();
-    Ok((store, served))
+    let mut served = Vec::new();
+    for (mut at, names, prices) in open {
+        at.listen(&names)?;
+        served.push((at, tables(prices)));
+    }
+    let keeper = writer.map(|writer| Keeper::start(writer, &*options.world.threads)).transpose()?;
+    Ok(Prepared { store, served, keeper, recovery })
 }
+
+/// Nobody connects before the tables are there.
+const NOWHERE: &[&str] = &[];
 
 /// A packed answer: at least a page's rows and their header. No power of two, so that the buffers do
 /// not fall into the same sets of a cache.

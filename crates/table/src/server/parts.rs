@@ -1,14 +1,19 @@
 //! A server without threads, for counting what it does; and what a server runs in, for simulations.
 
+use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use overside_bwtree::Waits;
+use overside_disk::Disk;
 use overside_service::{SystemThreads, Threads};
 use overside_verbs::{Provider, VerbsError};
 
+use super::durable::Keeper;
 use super::session::Tables;
-use super::{ListenerConfig, ServerOptions, prepare};
+use super::{ListenerConfig, Prepared, ServerOptions, StartError, prepare};
 
 /// What a server runs in, apart from its providers' clock: the operating system, or a simulation.
 #[derive(Clone, Debug)]
@@ -19,37 +24,68 @@ pub struct World {
     pub waits: Option<&'static dyn Waits>,
     /// Bytes of a tree's page; a tree's own default where it is none.
     pub page_bytes: Option<usize>,
+    /// What opens the directory of its data; the system's files where it is none.
+    pub disk: Option<OpenDisk>,
+    /// Bytes of a segment of its log; the usual ones where it is none.
+    pub log_segment_bytes: Option<u64>,
+}
+
+/// Opens the directory of a server's data.
+#[derive(Clone)]
+pub struct OpenDisk(Arc<Opens>);
+
+type Opens = dyn Fn(&Path) -> io::Result<Box<dyn Disk>> + Send + Sync;
+
+impl OpenDisk {
+    /// `open` does.
+    pub fn new(open: impl Fn(&Path) -> io::Result<Box<dyn Disk>> + Send + Sync + 'static) -> OpenDisk {
+        OpenDisk(Arc::new(open))
+    }
+
+    pub(super) fn open(&self, path: &Path) -> io::Result<Box<dyn Disk>> {
+        (self.0)(path)
+    }
+}
+
+impl fmt::Debug for OpenDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenDisk").finish_non_exhaustive()
+    }
 }
 
 impl Default for World {
     fn default() -> Self {
-        Self { threads: Arc::new(SystemThreads), waits: None, page_bytes: None }
+        Self { threads: Arc::new(SystemThreads), waits: None, page_bytes: None, disk: None, log_segment_bytes: None }
     }
 }
 
 /// A server that does something when it is told to, on the thread that tells it.
 #[derive(Debug)]
-pub struct Stepped(overside_service::Stepped<Tables>);
+pub struct Stepped {
+    service: overside_service::Stepped<Tables>,
+    _keeper: Option<Keeper>,
+}
 
 impl Stepped {
     /// Listens at `name`.
     ///
     /// # Errors
     /// As [`Server::start`](super::Server::start).
-    pub fn start(provider: Arc<dyn Provider>, name: &str, options: &ServerOptions) -> Result<Stepped, VerbsError> {
+    pub fn start(provider: Arc<dyn Provider>, name: &str, options: &ServerOptions) -> Result<Stepped, StartError> {
         let listener = ListenerConfig { provider, names: vec![name.to_owned()], profile: None };
-        let (_, mut served) = prepare(vec![listener], options)?;
+        let Prepared { store, mut served, keeper, .. } = prepare(vec![listener], options)?;
         let (listening, tables) = served.pop().ok_or(VerbsError::Closed)?;
-        Ok(Stepped(overside_service::Stepped::start(listening, tables, options.service())?))
+        let service = overside_service::Stepped::start(listening, tables, options.service(store.journal()))?;
+        Ok(Stepped { service, _keeper: keeper })
     }
 
     /// Lets clients in for as long as `patience`.
     pub fn greet(&mut self, patience: Duration) {
-        self.0.greet(patience);
+        self.service.greet(patience);
     }
 
     /// One round of its worker, without a wait; false when there was nothing to do.
     pub fn step(&mut self) -> bool {
-        self.0.step()
+        self.service.step()
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct ActiveScan {
     pub(super) reply: ScanReply,
     pub(super) ways: Ways,
     planned: Planned,
+    /// The newest stamp of all pages so far.
+    newest: u64,
     /// The connection's pins were spent when they were last looked at.
     spent: bool,
     /// Bytes sent when they are looked at again, for each look goes through all of them.
@@ -138,6 +140,7 @@ impl ActiveScan {
             reply: ScanReply::default(),
             ways: Ways::default(),
             planned: Planned::default(),
+            newest: 0,
             spent: false,
             look_at: 0,
         })
@@ -177,7 +180,14 @@ impl ActiveScan {
             let part = match self.begun.take() {
                 Some(part) => part,
                 None if self.rows_left == 0 => return None,
-                None => Part { page: self.pages.next()?, from: 0 },
+                None => {
+                    let Some(page) = self.pages.next() else {
+                        self.newest = self.newest.max(self.pages.newest());
+                        return None;
+                    };
+                    self.newest = self.newest.max(page.newest());
+                    Part { page, from: 0 }
+                }
             };
             self.ways.next_page();
             let choice =
@@ -247,7 +257,9 @@ impl TableSession {
             lends: scan.lends && prices.lends,
             meter: &prices.meter,
         };
-        let end = match scan.turn(&terms, context) {
+        let turn = scan.turn(&terms, context);
+        context.hold(scan.table.shown(scan.newest));
+        let end = match turn {
             Turn::Message(message) => {
                 context.send(message);
                 return Produced::Message;

@@ -1,12 +1,13 @@
 //! One client: what it asks for, and the scan that it is fed.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overside_bwtree::PinAccount;
 use overside_service::{BadMessage, Context, Order, Produced, Session, System, Ticket};
 
 use super::apply::{self, Deleting, Parked};
+use super::durable::Denied;
 use super::scan::ActiveScan;
 use super::store::{Store, Table, fault};
 use super::used::Used;
@@ -34,9 +35,13 @@ impl System for Tables {
             features: Features::default(),
             scan: None,
             pins: Pins::default(),
-            deleting: None,
+            unfinished: None,
             used: Used::default(),
         }
+    }
+
+    fn outlives_a_panic(&self) -> bool {
+        self.store.journal().is_none_or(|journal| journal.is_whole())
     }
 
     fn unfinished(&self, body: &mut Vec<u8>) {
@@ -54,9 +59,26 @@ pub(crate) struct TableSession {
     features: Features,
     pub(super) scan: Option<ActiveScan>,
     pub(super) pins: Pins,
-    /// A delete that waits for memory.
-    deleting: Option<(Parked, Ticket)>,
+    /// A request that holds up later ones.
+    unfinished: Option<(Unfinished, Ticket)>,
     used: Used,
+}
+
+/// A request that is carried out in steps.
+#[derive(Debug)]
+enum Unfinished {
+    /// A delete that waits for memory.
+    Delete(Parked),
+    /// One that waits until the log is longer, as it came, and since when.
+    Again(Vec<u8>, Instant),
+}
+
+/// What came of a request.
+enum Outcome {
+    Reply(Reply),
+    Parked(Parked),
+    /// No reply, or not by this.
+    Nothing,
 }
 
 /// By table, what a client's transmissions pin. Accounts end with the scans and pages that have
@@ -88,9 +110,19 @@ impl Session for TableSession {
         if self.state != State::Welcome {
             return Err(BadMessage("a request before Hello"));
         }
-        let outcome = self.carry_out(context, number, request);
-        if let Some(reply) = outcome.unwrap_or_else(|fault| Some(Reply::Fault(fault))) {
-            context.reply(number, |body| wire::append(body, &reply));
+        match self.carry_out(context, number, request) {
+            Ok(Outcome::Reply(reply)) => context.reply(number, |body| wire::append(body, &reply)),
+            Ok(Outcome::Nothing) => {}
+            // What the client asks for next is carried out after it.
+            Ok(Outcome::Parked(parked)) => {
+                let ticket = context.later(number, Order::Requests);
+                self.park(context, parked, ticket);
+            }
+            Err(Denied::Now(fault)) => context.reply(number, |body| wire::append(body, &Reply::Fault(fault))),
+            Err(Denied::Later(_)) => {
+                let ticket = context.later(number, Order::Requests);
+                self.try_again(context, body.to_vec(), context.clock().now(), ticket);
+            }
         }
         Ok(())
     }
@@ -103,15 +135,32 @@ impl Session for TableSession {
         self.produce_answer(context)
     }
 
-    /// Goes on with a delete that waited for memory.
+    /// Goes on with a request that waited for memory, or for the log.
     fn woken(&mut self, context: &mut Context<'_>) -> Result<(), BadMessage> {
-        if let Some((parked, ticket)) = self.deleting.take() {
-            // By then, whoever does not take what was sent is closed, and holds nothing back any more.
-            let patience = (self.tables.options.deadline + LET_GO).min(PARKED_MAX);
-            match parked.resume(patience, context.clock().now()) {
+        // By then, whoever does not take what was sent is closed, and holds nothing back any more.
+        let patience = (self.tables.options.deadline + LET_GO).min(PARKED_MAX);
+        let now = context.clock().now();
+        match self.unfinished.take() {
+            None => {}
+            Some((Unfinished::Delete(parked), ticket)) => match parked.resume(patience, now) {
                 Ok(Deleting::Parked(parked)) => self.park(context, parked, ticket),
-                Ok(Deleting::Done(applied)) => finish(context, ticket, &Reply::Applied(applied)),
+                Ok(Deleting::Done(applied, hold)) => {
+                    context.hold(hold);
+                    finish(context, ticket, &Reply::Applied(applied));
+                }
                 Err(fault) => finish(context, ticket, &Reply::Fault(fault)),
+            },
+            Some((Unfinished::Again(body, since), ticket)) => {
+                match self.carry_out(context, ticket.number(), wire::decode_body(&body)?) {
+                    Ok(Outcome::Reply(reply)) => finish(context, ticket, &reply),
+                    Ok(Outcome::Parked(parked)) => self.park(context, parked, ticket),
+                    // Only what takes room in the log is tried again, and that has a reply.
+                    Ok(Outcome::Nothing) => {}
+                    Err(Denied::Later(_)) if now.duration_since(since) < patience => {
+                        self.try_again(context, body, since, ticket);
+                    }
+                    Err(Denied::Now(fault) | Denied::Later(fault)) => finish(context, ticket, &Reply::Fault(fault)),
+                }
             }
         }
         Ok(())
@@ -167,70 +216,98 @@ impl TableSession {
         context.reply(number, |body| wire::append(body, &Reply::Fault(fault(code, text))));
     }
 
-    /// The reply, where there is one at once.
-    fn carry_out(
-        &mut self,
-        context: &mut Context<'_>,
-        number: u32,
-        request: Request<'_>,
-    ) -> Result<Option<Reply>, Fault> {
+    /// Carries a request out; what its reply waits for is [held](Context::hold).
+    fn carry_out(&mut self, context: &mut Context<'_>, number: u32, request: Request<'_>) -> Result<Outcome, Denied> {
+        let outcome = self.answer(context, number, request);
+        if let Err(Denied::Now(Fault { code: FaultCode::UnknownTable | FaultCode::TableExists, .. })) = &outcome {
+            context.hold(self.tables.store.shown());
+        }
+        outcome
+    }
+
+    fn answer(&mut self, context: &mut Context<'_>, number: u32, request: Request<'_>) -> Result<Outcome, Denied> {
         let store = &self.tables.store;
-        Ok(Some(match request {
-            Request::Hello { .. } => return Err(fault(FaultCode::BadRequest, "a second Hello".into())),
+        Ok(Outcome::Reply(match request {
+            Request::Hello { .. } => return Err(fault(FaultCode::BadRequest, "a second Hello".into()).into()),
             Request::Create { name, schema } => {
                 if schema.len() > SCHEMA_BYTES_MAX {
-                    return Err(fault(FaultCode::BadRequest, "the schema is too long".into()));
+                    return Err(fault(FaultCode::BadRequest, "the schema is too long".into()).into());
                 }
-                Reply::Table(store.create(name, schema)?.info())
+                let (table, hold) = store.create(name, schema)?;
+                context.hold(hold);
+                Reply::Table(table.info())
             }
             Request::Drop { name } => {
-                store.drop_table(name)?;
+                context.hold(store.drop_table(name)?);
                 Reply::Dropped
             }
             Request::List { after } => {
                 let (tables, more) = store.listed(after);
+                context.hold(store.shown());
                 Reply::Tables { tables, more }
             }
-            Request::Describe { name } => Reply::Table(store.named(name)?.info()),
-            Request::Put { table, mode, rows } => {
-                Reply::Applied(apply::put(&*self.used.table(store, table)?, mode, rows)?)
+            Request::Describe { name } => {
+                let info = store.named(name)?.info();
+                context.hold(store.shown());
+                Reply::Table(info)
             }
-            Request::Get { table, key } => Reply::Row(apply::get(&*self.used.table(store, table)?, key)?),
+            Request::Put { table, mode, rows } => {
+                let (applied, hold) = apply::put(&*self.used.table(store, table)?, mode, rows)?;
+                context.hold(hold);
+                Reply::Applied(applied)
+            }
+            Request::Get { table, key } => {
+                let (value, hold) = apply::get(&*self.used.table(store, table)?, key);
+                context.hold(hold);
+                Reply::Row(value)
+            }
             Request::Delete { table, keys } => {
                 let table = self.used.table(store, table)?;
                 match apply::delete(&table, keys, || context.clock().now())? {
-                    Deleting::Done(applied) => Reply::Applied(applied),
-                    Deleting::Parked(parked) => {
-                        // What the client asks for next is carried out after the delete.
-                        let ticket = context.later(number, Order::Requests);
-                        self.park(context, parked, ticket);
-                        return Ok(None);
+                    Deleting::Done(applied, hold) => {
+                        context.hold(hold);
+                        Reply::Applied(applied)
                     }
+                    Deleting::Parked(parked) => return Ok(Outcome::Parked(parked)),
                 }
             }
             Request::Scan(scan) => {
                 self.start_scan(number, &scan, false)?;
                 context.stream();
-                return Ok(None);
+                return Ok(Outcome::Nothing);
             }
             Request::ScanInPlace(scan) => {
                 self.start_scan(number, &scan, true)?;
                 context.stream();
-                return Ok(None);
+                return Ok(Outcome::Nothing);
             }
             Request::Cancel => {
                 if let Some(scan) = &mut self.scan {
                     scan.cancel();
                 }
-                return Ok(None);
+                return Ok(Outcome::Nothing);
             }
             Request::Stats => Reply::Stats(self.stats(context)),
+            Request::Status => Reply::Status(store.journal().map(|journal| journal.status())),
+            Request::Checkpoint => {
+                let Some(journal) = store.journal() else {
+                    let text = "this server keeps its tables in memory alone; start it with --data DIR";
+                    return Err(fault(FaultCode::BadRequest, text.into()).into());
+                };
+                journal.checkpoint(context.later(number, Order::Free));
+                return Ok(Outcome::Nothing);
+            }
         }))
     }
 
     fn park(&mut self, context: &mut Context<'_>, parked: Parked, ticket: Ticket) {
         context.wake_at(parked.due());
-        self.deleting = Some((parked, ticket));
+        self.unfinished = Some((Unfinished::Delete(parked), ticket));
+    }
+
+    fn try_again(&mut self, context: &mut Context<'_>, body: Vec<u8>, since: Instant, ticket: Ticket) {
+        context.wake_at(context.clock().now() + TRY_AGAIN);
+        self.unfinished = Some((Unfinished::Again(body, since), ticket));
     }
 
     fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>, lends: bool) -> Result<(), Fault> {
@@ -306,6 +383,8 @@ fn process_cpu_ns() -> u64 {
 
 /// How long after the deadline slow clients are noticed at the latest, and what they held is let go.
 const LET_GO: Duration = Duration::from_secs(2);
+/// A request that found no room in the log, which is being extended, is tried again after this.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
 /// A delete waits no longer: a client's own patience is half a minute.
 const PARKED_MAX: Duration = Duration::from_secs(20);
 /// Smallest and largest receive buffers of a client.

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
-use overside_bwtree::{Options, SegmentArena, SegmentObserver, Tree};
+use overside_bwtree::{Options, SegmentArena, SegmentObserver, SystemWaits, Tree};
+use overside_log::{self as log, Claim};
+use overside_service::Hold;
 
+use super::durable::{Change, Denied, Journal};
 use super::parts::World;
 use crate::key::KeyCodec;
 use crate::row::RowLayout;
@@ -22,6 +25,8 @@ pub(crate) struct Store {
     observer: Arc<dyn SegmentObserver>,
     /// How its trees wait, and how large their pages are.
     world: World,
+    /// None where tables live in memory alone.
+    journal: Option<Arc<Journal>>,
 }
 
 /// How much memory all tables together may commit, and in which steps.
@@ -44,27 +49,76 @@ pub(crate) struct Table {
     pub(crate) tree: Tree,
     rows: AtomicI64,
     dropped: AtomicBool,
+    journal: Option<Arc<Journal>>,
 }
 
 impl Store {
-    pub(crate) fn new(memory: MemoryLimit, observer: Arc<dyn SegmentObserver>, world: World) -> Self {
-        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer, world }
+    pub(crate) fn new(
+        memory: MemoryLimit,
+        observer: Arc<dyn SegmentObserver>,
+        world: World,
+        journal: Option<Arc<Journal>>,
+    ) -> Self {
+        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer, world, journal }
     }
 
-    pub(crate) fn create(&self, name: &str, schema: &[u8]) -> Result<Arc<Table>, Fault> {
+    /// Creates a table; with what the reply waits for.
+    pub(crate) fn create(&self, name: &str, schema: &[u8]) -> Result<(Arc<Table>, Hold), Denied> {
+        check_name(name)?;
+        let encoded = schema;
+        let schema = Schema::decode(encoded).map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?;
+        let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
+        if tables.contains_key(name) {
+            let text = format!("there is a table {name:?} already; drop it first, or choose another name");
+            return Err(fault(FaultCode::TableExists, text).into());
+        }
+        let described = description(name, encoded);
+        let mut change = self.change(Claim::Put, described.len())?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let table = Arc::new(self.new_table(id, name, schema)?);
+        tables.insert(name.into(), table.clone());
+        let stamp = change.draw();
+        change.record(stamp, id, log::Change::Create { options: &described });
+        drop(tables);
+        Ok((table, change.done()))
+    }
+
+    /// A table that a log or a checkpoint describes, under its old number.
+    pub(crate) fn restore(&self, id: u32, described: &[u8]) -> Result<Arc<Table>, Fault> {
+        let garbled = || fault(FaultCode::BadRequest, format!("the description of table {id} is garbled"));
+        let (name, schema) = described_as(described).ok_or_else(garbled)?;
         check_name(name)?;
         let schema = Schema::decode(schema).map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?;
         let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
         if tables.contains_key(name) {
-            let text = format!("there is a table {name:?} already; drop it first, or choose another name");
-            return Err(fault(FaultCode::TableExists, text));
+            return Err(fault(FaultCode::TableExists, format!("there are two tables {name:?}")));
         }
-        let table = Arc::new(self.new_table(name, schema)?);
+        self.number_from(id.saturating_add(1));
+        let table = Arc::new(self.new_table(id, name, schema)?);
         tables.insert(name.into(), table.clone());
         Ok(table)
     }
 
-    fn new_table(&self, name: &str, schema: Schema) -> Result<Table, Fault> {
+    /// Tables get numbers from `next` on, at least.
+    pub(crate) fn number_from(&self, next: u32) {
+        self.next.fetch_max(next, Ordering::Relaxed);
+    }
+
+    fn change(&self, claim: Claim, bytes: usize) -> Result<Change<'_>, Denied> {
+        Change::begin(self.journal.as_deref(), claim, 1, bytes)
+    }
+
+    /// What a reply waits for that shows which tables there are.
+    pub(crate) fn shown(&self) -> Hold {
+        self.journal.as_ref().map_or(Hold::NONE, |journal| journal.shown_tables())
+    }
+
+    /// The log, where there is one.
+    pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    fn new_table(&self, id: u32, name: &str, schema: Schema) -> Result<Table, Fault> {
         let layout = RowLayout::new(&schema);
         let exhausted = |e: &dyn std::fmt::Display| {
             fault(
@@ -81,19 +135,22 @@ impl Store {
         let defaults = Options::default();
         let page_bytes = self.world.page_bytes.unwrap_or(defaults.page_bytes);
         let options = Options { prefix_len: layout.prefix_len(), page_bytes, ..defaults };
+        let arena = Arc::new(arena);
+        let waits = self.world.waits.unwrap_or(&SystemWaits);
+        let tree = match &self.journal {
+            Some(journal) => Tree::stamped(arena, options, waits, journal.stamps.clone()),
+            None => Tree::with_waits(arena, options, waits),
+        };
         Ok(Table {
-            id: self.next.fetch_add(1, Ordering::Relaxed),
+            id,
             name: name.into(),
             keys: KeyCodec::new(&schema),
             layout: Arc::new(layout),
-            tree: match self.world.waits {
-                Some(waits) => Tree::with_waits(Arc::new(arena), options, waits),
-                None => Tree::new(Arc::new(arena), options),
-            }
-            .map_err(|e| exhausted(&e))?,
+            tree: tree.map_err(|e| exhausted(&e))?,
             schema,
             rows: AtomicI64::new(0),
             dropped: AtomicBool::new(false),
+            journal: self.journal.clone(),
         })
     }
 
@@ -108,13 +165,22 @@ impl Store {
         found.ok_or_else(|| fault(FaultCode::UnknownTable, "the table was dropped meanwhile; look it up again".into()))
     }
 
-    pub(crate) fn drop_table(&self, name: &str) -> Result<(), Fault> {
+    /// Drops a table; what the reply waits for.
+    pub(crate) fn drop_table(&self, name: &str) -> Result<Hold, Denied> {
+        let mut change = self.change(Claim::Delete, 0)?;
         let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
         let table = tables.remove(name).ok_or_else(|| unknown(&tables, name))?;
         table.dropped.store(true, Ordering::Release);
+        let stamp = change.draw();
+        change.record(stamp, table.id, log::Change::Drop);
         // Its memory goes here, unless a scan still goes through it; nobody shall wait for that.
         drop(tables);
-        Ok(())
+        Ok(change.done())
+    }
+
+    /// Forgets a table that a log says was dropped.
+    pub(crate) fn forget(&self, id: u32) {
+        self.tables.write().unwrap_or_else(|e| e.into_inner()).retain(|_, table| table.id != id);
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Table>> {
@@ -145,6 +211,26 @@ impl Table {
         self.dropped.load(Ordering::Acquire)
     }
 
+    /// Begins to change up to `count` rows, whose records take up to `bytes` bytes.
+    ///
+    /// # Errors
+    /// There is no room in the log.
+    #[inline]
+    pub(crate) fn change(&self, claim: Claim, count: usize, bytes: usize) -> Result<Change<'_>, Denied> {
+        Change::begin(self.journal.as_deref(), claim, count, bytes)
+    }
+
+    /// What a reply waits for that shows changes up to `stamp`.
+    #[inline]
+    pub(crate) fn shown(&self, stamp: u64) -> Hold {
+        self.journal.as_ref().map_or(Hold::NONE, |journal| journal.shown(stamp))
+    }
+
+    /// Its rows, as counted by now.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed).max(0) as u64
+    }
+
     /// Counts rows that came (or went).
     pub(crate) fn count(&self, change: i64) {
         self.rows.fetch_add(change, Ordering::Relaxed);
@@ -158,11 +244,22 @@ impl Table {
             id: self.id,
             name: self.name.clone(),
             schema,
-            rows: self.rows.load(Ordering::Relaxed).max(0) as u64,
+            rows: self.rows(),
             pages: 1 + stats.splits.saturating_sub(stats.merges),
             bytes: stats.committed_bytes,
         }
     }
+}
+
+/// A table's name and schema, as its record in the log has them.
+fn description(name: &str, schema: &[u8]) -> Vec<u8> {
+    [&[name.len() as u8][..], name.as_bytes(), schema].concat()
+}
+
+fn described_as(description: &[u8]) -> Option<(&str, &[u8])> {
+    let (len, rest) = description.split_first()?;
+    let (name, schema) = rest.split_at_checked(usize::from(*len))?;
+    Some((std::str::from_utf8(name).ok()?, schema))
 }
 
 fn unknown(tables: &BTreeMap<String, Arc<Table>>, name: &str) -> Fault {

@@ -68,21 +68,21 @@ mod tests {
     fn tables_that_come_and_go_leave_nothing_with_who_stays() {
         let memory = MemoryLimit { bytes_max: 64 << 20, segment_bytes: 2 << 20 };
         let counting = Arc::new(Counting::default());
-        let store = Store::new(memory, counting.clone(), World::default());
+        let store = Store::new(memory, counting.clone(), World::default(), None);
         let mut schema = Vec::new();
         Schema::with_key(vec![Column::new("id", ColumnType::UInt64)], &["id"]).unwrap().encode(&mut schema);
         let mut used = Used::default();
-        let stays = store.create("stays", &schema).unwrap().id;
+        let stays = store.create("stays", &schema).unwrap().0.id;
         used.table(&store, stays).unwrap();
         let committed = counting.0.load(Ordering::Relaxed);
         for _ in 0..100 {
-            let id = store.create("t", &schema).unwrap().id;
+            let id = store.create("t", &schema).unwrap().0.id;
             drop(used.table(&store, id).unwrap());
             store.drop_table("t").unwrap();
             assert!(used.tables.len() <= 2, "{:?}", used.tables);
             assert_eq!(counting.0.load(Ordering::Relaxed), committed, "nobody goes through it any more");
         }
-        let id = store.create("t", &schema).unwrap().id;
+        let id = store.create("t", &schema).unwrap().0.id;
         let kept = used.table(&store, id).unwrap();
         store.drop_table("t").unwrap();
         assert!(used.table(&store, id).is_err(), "it is gone for who uses it, though another goes through it");

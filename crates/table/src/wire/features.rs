@@ -18,8 +18,11 @@ impl Features {
     /// [`Reply::ScanEndInPlace`]: super::Reply::ScanEndInPlace
     pub const IN_PLACE: Features = Features(1);
 
+    /// Tables that survive: `Status` and `Checkpoint` may be asked, and the fault `DiskFull` is known.
+    pub const DURABLE: Features = Features(1 << 1);
+
     /// All features that this build has.
-    pub const ALL: Features = Features::IN_PLACE;
+    pub const ALL: Features = Features(Features::IN_PLACE.0 | Features::DURABLE.0);
 
     /// Those that the other side has, too.
     #[must_use]

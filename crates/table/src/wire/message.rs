@@ -76,6 +76,11 @@ pub enum Request<'a> {
     /// [`Features::IN_PLACE`].
     #[serde(borrow)]
     ScanInPlace(ScanRequest<'a>),
+    /// Where the tables are kept, and how far the log and the checkpoints have come
+    /// ([`Features::DURABLE`]).
+    Status,
+    /// Write a checkpoint of each table that has changed ([`Features::DURABLE`]).
+    Checkpoint,
 }
 
 /// What about rows that are there already.
@@ -201,6 +206,10 @@ pub enum Reply {
     Fault(Fault),
     /// The end of a [`Request::ScanInPlace`].
     ScanEndInPlace(ScanReply),
+    /// To Status; none where the tables live in memory alone.
+    Status(Option<DataStatus>),
+    /// To Checkpoint, once it is on the disk.
+    Checkpointed(Checkpointed),
 }
 
 /// A table as a client sees it.
@@ -311,6 +320,80 @@ pub struct ServerStats {
     pub waiting: u64,
 }
 
+/// What an acknowledged change survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Durability {
+    /// The end of the process, of the kernel and of the power.
+    #[default]
+    Sync,
+    /// The end of the process; of the kernel and the power all but the last few milliseconds.
+    Group,
+    /// A clean end, or a checkpoint.
+    None,
+}
+
+impl Durability {
+    /// For people and for the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Sync => "sync",
+            Durability::Group => "group",
+            Durability::None => "none",
+        }
+    }
+}
+
+impl std::str::FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Durability::Sync, Durability::Group, Durability::None]
+            .into_iter()
+            .find(|durability| durability.name() == text)
+            .ok_or_else(|| format!("there is no durability {text:?}; choose sync, group or none"))
+    }
+}
+
+/// Where a server keeps its tables, and how far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataStatus {
+    /// The directory.
+    pub dir: String,
+    /// What an acknowledged change survives.
+    pub durability: Durability,
+    /// How files are written, for people.
+    pub way: String,
+    /// Bytes of log since the directory was made: gathered, and on the disk.
+    pub log_position: u64,
+    /// Of those, on the disk.
+    pub log_durable: u64,
+    /// Bytes of log since the beginning of the last checkpoint: what a recovery would replay.
+    pub since_checkpoint: u64,
+    /// Bytes of log that there is room for without another file.
+    pub room: u64,
+    /// The disk is full: puts and creates are refused.
+    pub is_full: bool,
+    /// Checkpoints since the start of the server.
+    pub checkpoints: u64,
+    /// One is being written now.
+    pub is_checkpointing: bool,
+    /// How fast the next is written, in bytes a second.
+    pub checkpoint_rate: u64,
+}
+
+/// What a checkpoint did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpointed {
+    /// Tables written.
+    pub tables: u32,
+    /// Tables that had not changed since the last one.
+    pub unchanged: u32,
+    /// Pages written.
+    pub pages: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
@@ -343,6 +426,8 @@ pub enum FaultCode {
     Closing,
     /// The server has as many connections as it takes.
     TooManyConnections,
+    /// The disk that the log lies on is full.
+    DiskFull,
 }
 
 impl FaultCode {
@@ -359,6 +444,7 @@ impl FaultCode {
             FaultCode::Exhausted => "the server's memory limit is reached",
             FaultCode::Closing => "the server shuts down",
             FaultCode::TooManyConnections => "the server has as many connections as it takes",
+            FaultCode::DiskFull => "the disk that the server's log lies on is full",
         }
     }
 }

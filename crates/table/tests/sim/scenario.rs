@@ -123,6 +123,7 @@ impl Serving {
                 threads: process.threads(),
                 waits: Some(Box::leak(Box::new(TreeWaits(world.clone())))),
                 page_bytes: Some(plan.page_bytes),
+                ..parts::World::default()
             },
             ..ServerOptions::default()
         };

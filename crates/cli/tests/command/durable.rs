@@ -1,0 +1,268 @@
+//! Servers that keep their tables in a directory: killed in the middle of a load, and started again.
+
+use super::server::{Server, overside, told};
+use overside::table::client::{Client, RemoteTable, ScanOptions};
+use overside::table::row::ValueRef;
+use overside::table::schema::{Column, ColumnType, Schema};
+use overside::table::wire::PutMode;
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A server on a directory of its own, started again and again.
+struct Durable {
+    folder: tempfile::TempDir,
+    options: Vec<&'static str>,
+}
+
+impl Durable {
+    fn new(options: &[&'static str]) -> Durable {
+        Durable { folder: tempfile::tempdir().unwrap(), options: options.to_vec() }
+    }
+
+    fn dir(&self) -> String {
+        self.folder.path().join("data").to_str().unwrap().to_string()
+    }
+
+    fn start(&self) -> Server {
+        let dir = self.dir();
+        Server::with(&[&["--data", &dir][..], &self.options].concat())
+    }
+}
+
+fn schema() -> Schema {
+    let columns = vec![Column::new("id", ColumnType::UInt64), Column::new("version", ColumnType::UInt64)];
+    let text = Column::new("text", ColumnType::Utf8);
+    Schema::with_key(columns.into_iter().chain([text]).collect(), &["id"]).unwrap()
+}
+
+fn connect(server: &Server) -> Client {
+    overside::connect(&server.address).unwrap()
+}
+
+fn put(client: &mut Client, table: &RemoteTable, ids: std::ops::Range<u64>, version: u64) -> Result<(), String> {
+    let mut batch = table.batch();
+    for id in ids.clone() {
+        // A few are longer than a page, and lie in extents of their own.
+        let text = "x".repeat(if id % 97 == 3 { 20_000 } else { (id % 50) as usize });
+        batch.push(&[ValueRef::UInt64(id), ValueRef::UInt64(version), ValueRef::Utf8(&text)]).unwrap();
+    }
+    let applied = client.put(table, PutMode::Upsert, &batch).map_err(|error| error.to_string())?;
+    assert_eq!(u64::from(applied.applied), ids.end - ids.start);
+    Ok(())
+}
+
+fn numbered(client: &mut Client, name: &str) -> u32 {
+    client.tables().unwrap().into_iter().find(|table| table.name == name).unwrap().id
+}
+
+/// The versions of all rows, by id.
+fn rows(client: &mut Client, table: &RemoteTable) -> BTreeMap<u64, u64> {
+    let mut found = BTreeMap::new();
+    let mut scan = client.scan(table, &ScanOptions::default()).unwrap();
+    while let Some(block) = scan.next_block().unwrap() {
+        for row in block.rows() {
+            let [ValueRef::UInt64(id), ValueRef::UInt64(version)] = [0, 1].map(|column| row.value(column).unwrap())
+            else {
+                panic!("columns of other types");
+            };
+            let length = if id % 97 == 3 { 20_000 } else { (id % 50) as usize };
+            assert_eq!(row.str(2).unwrap().map(str::len), Some(length), "row {id}");
+            assert!(found.insert(id, version).is_none(), "row {id} came twice");
+        }
+    }
+    found
+}
+
+/// What a client knows of its changes.
+#[derive(Default)]
+struct Known {
+    /// The last one that began.
+    begun: u64,
+    /// Those that were acknowledged, ascending.
+    acknowledged: Vec<u64>,
+}
+
+impl Known {
+    /// Changes rows of this client until its server is gone: each change puts its first rows again, and a few new ones.
+    fn load(&mut self, mut connection: Client, client: u64, acknowledged: &AtomicU64) {
+        let table = connection.table("t").unwrap();
+        let base = client * CLIENT;
+        loop {
+            self.begun += 1;
+            let version = self.begun;
+            let new = base + HOT + version * BATCH;
+            let done = put(&mut connection, &table, base..base + HOT, version)
+                .and_then(|()| put(&mut connection, &table, new..new + BATCH, version));
+            if done.is_err() {
+                return;
+            }
+            self.acknowledged.push(version);
+            acknowledged.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// All that was acknowledged is there, and nothing that never began.
+    fn check(&self, found: &BTreeMap<u64, u64>, client: u64) {
+        let base = client * CLIENT;
+        let newest = self.acknowledged.last().copied().unwrap_or(0);
+        for hot in (base..base + HOT).filter(|_| newest > 0) {
+            let version = found.get(&hot).copied().unwrap_or(0);
+            assert!((newest..=self.begun).contains(&version), "{hot}: {version}, not {newest} to {}", self.begun);
+        }
+        for version in &self.acknowledged {
+            let new = base + HOT + version * BATCH;
+            for id in new..new + BATCH {
+                assert_eq!(found.get(&id), Some(version), "row {id} of client {client} was acknowledged");
+            }
+        }
+        for (id, version) in found.range(base..base + CLIENT) {
+            assert!(*version <= self.begun, "row {id} has a version that never began: {version}");
+        }
+    }
+}
+
+const CLIENT: u64 = 1 << 32;
+const CLIENTS: u64 = 3;
+const HOT: u64 = 5;
+const BATCH: u64 = 7;
+
+/// Starts a server, lets clients change rows, and kills it in the middle of that; several times over.
+fn killed_again_and_again(durable: &Durable, rounds: u64) {
+    let mut clients: Vec<Known> = (0..CLIENTS).map(|_| Known::default()).collect();
+    for round in 0..=rounds {
+        let mut server = durable.start();
+        let mut client = connect(&server);
+        let table = match client.table("t") {
+            Ok(table) => table,
+            Err(_) if round == 0 => client.create_table("t", &schema()).unwrap(),
+            Err(error) => panic!("round {round}: {error}"),
+        };
+        let found = rows(&mut client, &table);
+        clients.iter().zip(0..).for_each(|(known, number)| known.check(&found, number));
+        if round == rounds {
+            let acknowledged: usize = clients.iter().map(|known| known.acknowledged.len()).sum();
+            assert!(acknowledged > 10, "{acknowledged} changes in all: nothing was tested");
+            return;
+        }
+        let acknowledged = &AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for (known, number) in clients.iter_mut().zip(0..) {
+                let connection = connect(&server);
+                scope.spawn(move || known.load(connection, number, acknowledged));
+            }
+            // In the middle of it, and at another place each time.
+            while acknowledged.load(Ordering::Acquire) < 20 + 31 * round {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            server.child.kill().unwrap();
+            server.child.wait().unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_kill_9() {
+    killed_again_and_again(&Durable::new(&["--workers", "2"]), 3);
+}
+
+#[test]
+fn in_group_the_kernel_has_it_before_the_reply() {
+    killed_again_and_again(&Durable::new(&["--durability", "group", "--group-ms", "1000"]), 1);
+}
+
+#[test]
+fn a_clean_end_keeps_all_tables_and_a_drop_is_for_good() {
+    let durable = Durable::new(&[]);
+    let (kept, dropped, number) = {
+        let mut server = durable.start();
+        let mut client = connect(&server);
+        let kept = client.create_table("kept", &schema()).unwrap();
+        put(&mut client, &kept, 0..1000, 1).unwrap();
+        for id in 0..500 {
+            assert!(client.delete(&kept, &[ValueRef::UInt64(id)]).unwrap());
+        }
+        let table = client.create_table("dropped", &schema()).unwrap();
+        put(&mut client, &table, 0..100, 1).unwrap();
+        let dropped = numbered(&mut client, "dropped");
+        client.drop_table("dropped").unwrap();
+        let again = client.create_table("again", &schema()).unwrap();
+        put(&mut client, &again, 0..10, 1).unwrap();
+        client.drop_table("again").unwrap();
+        let again = client.create_table("again", &schema()).unwrap();
+        put(&mut client, &again, 5..7, 2).unwrap();
+        let numbers = (numbered(&mut client, "kept"), dropped, numbered(&mut client, "again"));
+        server.signal(Signal::TERM);
+        assert!(server.child.wait().unwrap().success());
+        let mut rest = String::new();
+        server.output.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, format!("ended; the tables are in {}\n", durable.dir()));
+        numbers
+    };
+    // Once more without a change in between.
+    for _ in 0..2 {
+        let mut server = durable.start();
+        let mut client = connect(&server);
+        let names: Vec<String> = client.tables().unwrap().into_iter().map(|table| table.name).collect();
+        assert_eq!(names, ["again", "kept"]);
+        let table = client.table("kept").unwrap();
+        assert_eq!((numbered(&mut client, "kept"), rows(&mut client, &table).len()), (kept, 500));
+        assert_eq!(client.tables().unwrap()[1].rows, 500, "they are counted, too");
+        let table = client.table("again").unwrap();
+        assert_eq!(
+            (numbered(&mut client, "again"), rows(&mut client, &table)),
+            (number, BTreeMap::from([(5, 2), (6, 2)]))
+        );
+        server.signal(Signal::INT);
+        assert!(server.child.wait().unwrap().success());
+    }
+    let server = durable.start();
+    let mut client = connect(&server);
+    let new = client.create_table("dropped", &schema()).unwrap();
+    assert!(numbered(&mut client, "dropped") > number.max(dropped), "numbers of tables never go back");
+    assert_eq!(rows(&mut client, &new), BTreeMap::new());
+}
+
+/// What a server says that refuses to start: one line, and exit status 1.
+fn refused(arguments: &[&str]) -> String {
+    let output = overside(&[&["serve", "--listen", "shm:never"], arguments].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(output.stdout.is_empty());
+    let told = told(&output);
+    let line = told.lines().last().unwrap_or_default().to_owned();
+    assert!(line.starts_with("overside: "), "{told}");
+    line
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_refused_in_a_line_and_left_as_it_is() {
+    let durable = Durable::new(&[]);
+    let place = |name: &str| durable.folder.path().join(name);
+    let refuses = |dir: &Path, words: &str| {
+        let told = refused(&["--data", dir.to_str().unwrap()]);
+        assert!(told.contains(words), "{words:?} is not in {told}");
+    };
+    std::fs::write(place("file"), "text").unwrap();
+    refuses(&place("file"), "is no folder; name one");
+    std::fs::create_dir(place("open")).unwrap();
+    std::fs::set_permissions(place("open"), Permissions::from_mode(0o777)).unwrap();
+    refuses(&place("open"), "can be written by other users");
+    std::fs::create_dir(place("strange")).unwrap();
+    std::fs::write(place("strange").join("letter"), "text").unwrap();
+    refuses(&place("strange"), "is no data directory: it holds `letter`");
+    assert_eq!(std::fs::read_dir(place("strange")).unwrap().count(), 1, "nothing was made in it");
+    let server = durable.start();
+    refuses(Path::new(&durable.dir()), "is in use by another server");
+    drop(server);
+    // What lies in it leads nowhere else.
+    std::fs::rename(place("data").join("log"), place("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(place("elsewhere"), place("data").join("log")).unwrap();
+    refuses(Path::new(&durable.dir()), "log");
+    let output = overside(&["serve", "--listen", "shm:never", "--durability", "group"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "--durability is nothing without --data");
+}

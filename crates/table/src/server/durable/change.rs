@@ -1,0 +1,137 @@
+//! A request's changes, from the claim of room in the log to the append of their records.
+
+use std::sync::atomic::Ordering;
+
+use overside_bwtree::{Error, Outcome, Put, Tree, Writing};
+use overside_log::{self as log, Claim, Record, Records, Room};
+use overside_service::Hold;
+
+use super::{Denied, Journal};
+use crate::wire::Durability;
+
+/// What a request changes. Room in the log is claimed before the first change; [`done`](Self::done)
+/// appends the records of all that was changed. Without a log it costs nothing.
+#[derive(Debug)]
+pub(crate) struct Change<'j>(Option<Open<'j>>);
+
+/// A change that will be in the log.
+#[derive(Debug)]
+struct Open<'j> {
+    journal: &'j Journal,
+    /// Dropped after the records are appended.
+    writing: Option<Writing<'j>>,
+    room: Option<Room>,
+    records: Records,
+    /// The newest stamp of what refused something.
+    shown: u64,
+}
+
+impl<'j> Change<'j> {
+    /// For up to `count` records of rows or keys of up to `bytes` bytes in all.
+    ///
+    /// # Errors
+    /// There is no room in the log; nothing was changed.
+    pub(crate) fn begin(
+        journal: Option<&'j Journal>,
+        claim: Claim,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Change<'j>, Denied> {
+        let Some(journal) = journal else { return Ok(Change(None)) };
+        let room = match journal.options.durability {
+            Durability::None => None,
+            _ => Some(journal.claim(count * Records::bytes_of(0, 0) + bytes, claim)?),
+        };
+        let writing = Some(journal.stamps.begin());
+        Ok(Change(Some(Open { journal, writing, room, records: Records::default(), shown: 0 })))
+    }
+
+    /// Puts rows, as [`Tree::put_many`] does; with each row's stamp, where there is a log.
+    pub(crate) fn put_many(
+        &self,
+        tree: &Tree,
+        put: Put,
+        rows: &[(&[u8], &[u8])],
+        refused_max: usize,
+    ) -> (Vec<Result<bool, Error>>, Vec<u64>) {
+        match self.writing() {
+            Some(writing) => tree.within(writing).put_many(put, rows, refused_max),
+            None => (tree.put_many(put, rows, refused_max), Vec::new()),
+        }
+    }
+
+    /// Deletes a key without waiting for memory; whether it was there, and the stamp.
+    pub(crate) fn delete_now(&self, tree: &Tree, key: &[u8]) -> Result<(bool, u64), Error> {
+        let Some(writing) = self.writing() else { return Ok((tree.delete_now(key)?, 0)) };
+        let outcome = tree.within(writing).delete_now(key)?;
+        Ok((matches!(outcome, Outcome::Done { .. }), outcome.stamp()))
+    }
+
+    /// A stamp for a change that is none of a tree.
+    pub(crate) fn draw(&self) -> u64 {
+        self.writing().map_or(0, Writing::draw)
+    }
+
+    /// What was changed, for the log.
+    #[inline]
+    pub(crate) fn record(&mut self, stamp: u64, table: u32, change: log::Change<'_>) {
+        if let Some(open) = &mut self.0
+            && open.room.is_some()
+        {
+            open.records.push(Record { stamp, table, change });
+        }
+    }
+
+    /// Something was refused by what a change of this stamp, or an older one, left there.
+    #[inline]
+    pub(crate) fn refused(&mut self, stamp: u64) {
+        if let Some(open) = &mut self.0 {
+            open.shown = open.shown.max(stamp);
+        }
+    }
+
+    /// Appends the records; what the reply waits for.
+    pub(crate) fn done(mut self) -> Hold {
+        self.0.as_mut().map_or(Hold::NONE, Open::append)
+    }
+
+    fn writing(&self) -> Option<&Writing<'j>> {
+        self.0.as_ref().and_then(|open| open.writing.as_ref())
+    }
+}
+
+impl Open<'_> {
+    fn append(&mut self) -> Hold {
+        let Some(writing) = self.writing.take() else { return Hold::NONE };
+        let journal = self.journal;
+        journal.clock.point("installed");
+        let mut position = 0;
+        if let (Some(room), Some(appender)) = (self.room.take(), journal.appender.get())
+            && !self.records.is_empty()
+        {
+            position = appender.append(room, &self.records).0;
+            journal.appended.fetch_max(position, Ordering::Relaxed);
+        }
+        drop(writing);
+        // After the writing: the floor may pass it when the log's writer looks.
+        if position > 0 || journal.wanted.load(Ordering::SeqCst) > journal.marks.reached().floor {
+            journal.wake.signal();
+        }
+        let shown = if self.shown > 0 { journal.shown(self.shown) } else { Hold::NONE };
+        Hold { position, floor: 0 }.and(shown)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if self.writing.is_none() {
+            return;
+        }
+        if std::thread::panicking() {
+            // The tree may have what the log never will: nothing more may be acknowledged.
+            self.journal.broken.store(true, Ordering::Release);
+        } else {
+            self.append();
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Tables that survive the server: what a change does on its way to the log, and what a reply waits for.
+//!
+//! A worker claims room in the log, changes the tree, and hands the records to the log, which another
+//! thread ([`writer`]) brings to the disk. No worker waits for it: what a client is told or shown is
+//! [held](overside_service::Context::hold) until the log has come so far.
+
+mod change;
+mod keeper;
+mod recover;
+mod writer;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use overside_bwtree::Stamps;
+use overside_log::{Appender, Claim, Refused, Room};
+use overside_service::{Hold, Ticket, Watermarks};
+use overside_verbs::{Clock, VerbsError};
+
+pub(crate) use change::Change;
+pub(super) use keeper::Keeper;
+pub use recover::{DataError, OnProgress, Recovery};
+pub(super) use recover::{Opened, open};
+
+use super::store::fault;
+use super::wake::Wake;
+use crate::wire::{self, DataStatus, Durability, Fault, FaultCode, Reply};
+
+/// Where a server's tables are kept.
+#[derive(Clone, Debug)]
+pub struct DataOptions {
+    /// The directory, which is made where there is none.
+    pub dir: PathBuf,
+    /// What an acknowledged change survives.
+    pub durability: Durability,
+    /// With [`Durability::Group`], how much time a loss of power may cost.
+    pub group: Duration,
+    /// Start from what is sound of a damaged directory; what is not is moved aside.
+    pub salvage: bool,
+    /// Told how far a recovery is.
+    pub on_progress: Option<OnProgress>,
+}
+
+impl DataOptions {
+    /// In `dir`, with [`Durability::Sync`].
+    pub fn new(dir: impl Into<PathBuf>) -> DataOptions {
+        let group = Duration::from_millis(10);
+        DataOptions { dir: dir.into(), durability: Durability::Sync, group, salvage: false, on_progress: None }
+    }
+}
+
+/// The log as workers see it.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(crate) options: DataOptions,
+    pub(crate) stamps: Arc<Stamps>,
+    pub(crate) marks: Arc<Watermarks>,
+    /// None before the directory is recovered.
+    appender: OnceLock<Appender>,
+    wake: Wake,
+    /// The largest floor that somebody waits for.
+    wanted: AtomicU64,
+    /// A panic came between a change and its record.
+    broken: AtomicBool,
+    /// Nothing more will be appended.
+    closing: AtomicBool,
+    /// The log cannot be written any more.
+    failed: AtomicBool,
+    /// Bytes of log that were appended.
+    appended: AtomicU64,
+    way: String,
+    clock: Arc<dyn Clock>,
+}
+
+impl Journal {
+    pub(crate) fn new(
+        options: DataOptions,
+        stamps: Arc<Stamps>,
+        way: String,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Journal, VerbsError> {
+        Ok(Journal {
+            options,
+            stamps,
+            marks: Watermarks::new(),
+            appender: OnceLock::new(),
+            wake: Wake::new()?,
+            wanted: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            appended: AtomicU64::new(0),
+            way,
+            clock,
+        })
+    }
+
+    /// The directory is recovered.
+    fn begin(&self, appender: Appender) {
+        self.appended.store(appender.durable().0, Ordering::Relaxed);
+        let _ = self.appender.set(appender);
+    }
+
+    /// Nothing is changed any more: the rest is written, and the writer ends.
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.wake.signal();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Answers once a checkpoint is on the disk.
+    pub(crate) fn checkpoint(&self, ticket: Ticket) {
+        let text = "this version of the server writes no checkpoints; all changes are in its log";
+        let refusal = Reply::Fault(fault(FaultCode::BadRequest, text.into()));
+        ticket.complete(|body| wire::append(body, &refusal));
+    }
+
+    /// How far it has come.
+    pub(crate) fn status(&self) -> DataStatus {
+        DataStatus {
+            dir: self.options.dir.display().to_string(),
+            durability: self.options.durability,
+            way: self.way.clone(),
+            log_position: self.appended.load(Ordering::Relaxed),
+            log_durable: self.appender.get().map_or(0, |appender| appender.durable().0),
+            ..DataStatus::default()
+        }
+    }
+
+    /// What a reply waits for that shows changes up to `stamp`.
+    pub(crate) fn shown(&self, stamp: u64) -> Hold {
+        self.until_floor(stamp + 1)
+    }
+
+    /// What a reply waits for that shows which tables there are.
+    pub(crate) fn shown_tables(&self) -> Hold {
+        self.until_floor(self.stamps.next())
+    }
+
+    fn until_floor(&self, floor: u64) -> Hold {
+        if self.options.durability != Durability::Sync || floor <= self.marks.reached().floor {
+            return Hold::NONE;
+        }
+        // Whoever writes meanwhile sees the wish when it has ended, or has ended before the writer of the log looks.
+        self.wanted.fetch_max(floor, Ordering::SeqCst);
+        self.wake.signal();
+        Hold { position: 0, floor }
+    }
+
+    /// Whether everything that was changed is on its way to the log.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.broken.load(Ordering::Acquire)
+    }
+
+    fn claim(&self, bytes: usize, claim: Claim) -> Result<Room, Denied> {
+        let Some(appender) = self.appender.get() else {
+            return Err(Denied::Now(fault(FaultCode::Closing, "the server is starting; try again".into())));
+        };
+        appender.reserve(bytes, claim).map_err(|refused| {
+            let text = refused.to_string();
+            match refused {
+                Refused::Extending { .. } => {
+                    self.wake.signal();
+                    Denied::Later(fault(FaultCode::DiskFull, text))
+                }
+                Refused::Full { .. } => {
+                    self.wake.signal();
+                    Denied::Now(fault(FaultCode::DiskFull, text))
+                }
+                Refused::TooLarge { .. } => Denied::Now(fault(FaultCode::TooLarge, text)),
+                Refused::Failed(_) => Denied::Now(fault(FaultCode::Closing, text)),
+            }
+        })
+    }
+}
+
+/// Why a request is not carried out.
+#[derive(Debug)]
+pub(crate) enum Denied {
+    Now(Fault),
+    /// The log is being extended: it may be in a moment, and this is what to say otherwise.
+    Later(Fault),
+}
+
+impl From<Fault> for Denied {
+    fn from(fault: Fault) -> Denied {
+        Denied::Now(fault)
+    }
+}

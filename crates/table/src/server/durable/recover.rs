@@ -1,0 +1,230 @@
+//! What a server does with the directory of its data before anybody connects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_bwtree::{Put, Stamps};
+use overside_disk::Disk;
+use overside_log::{self as log, Change, Directory, Mode, Record};
+use overside_verbs::Clock;
+
+use super::writer::Writer;
+use super::{DataOptions, Journal};
+use crate::row::RowView;
+use crate::server::store::{Store, Table};
+use crate::server::{ServerOptions, StartError};
+use crate::wire::Durability;
+
+/// What a server found in the directory of its data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Rows of all tables.
+    pub rows: u64,
+    /// Records of the log that were replayed.
+    pub replayed: u64,
+    /// Bytes of a torn end of the log, which nobody was told to be there.
+    pub cut_bytes: u64,
+    /// What was damaged and passed over, a line each, where that was asked for ([`DataOptions::salvage`]).
+    pub losses: Vec<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Why the directory of a server's data cannot be used; nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DataError(String);
+
+/// Told how far a recovery is: how many records of the log it has replayed.
+#[derive(Clone)]
+pub struct OnProgress(Arc<Tells>);
+
+type Tells = dyn Fn(u64) + Send + Sync;
+
+impl OnProgress {
+    /// `to` is told.
+    pub fn new(to: impl Fn(u64) + Send + Sync + 'static) -> OnProgress {
+        OnProgress(Arc::new(to))
+    }
+}
+
+impl fmt::Debug for OnProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnProgress").finish_non_exhaustive()
+    }
+}
+
+/// A directory that was recovered.
+pub(in crate::server) struct Opened {
+    pub(in crate::server) store: Arc<Store>,
+    pub(in crate::server) writer: Writer,
+    pub(in crate::server) recovery: Recovery,
+}
+
+/// Opens the directory and recovers its tables into a store.
+///
+/// # Errors
+/// The directory cannot be used, or its tables do not fit the server's memory.
+pub(in crate::server) fn open(
+    data: &DataOptions,
+    options: &ServerOptions,
+    clock: Arc<dyn Clock>,
+    new_store: impl FnOnce(Option<Arc<Journal>>) -> Arc<Store>,
+) -> Result<Opened, StartError> {
+    let began = clock.now();
+    let refused = |error: &dyn fmt::Display| DataError(error.to_string());
+    if data.durability == Durability::None {
+        let text = "without a log, tables are kept by checkpoints alone, which this version does not write; choose sync or group";
+        return Err(DataError(text.into()).into());
+    }
+    let disk = match &options.world.disk {
+        Some(disk) => disk.open(&data.dir),
+        None => overside_disk::open(&data.dir),
+    };
+    let disk: Box<dyn Disk> = disk.map_err(|error| refused(&error))?;
+    let way = disk.way().to_string();
+    // Replayed changes draw stamps of their own; those of this server come behind all that the log knows.
+    let journal = Arc::new(Journal::new(data.clone(), Stamps::new(1), way, clock.clone())?);
+    let store = new_store(Some(journal.clone()));
+    let mut replay = Replay::new(&store, data.on_progress.clone());
+    let mut id = [0; 16];
+    clock.fill(&mut id)?;
+    let mode = if data.salvage { Mode::Salvage } else { Mode::Serve };
+    let mut directory =
+        Directory::open(disk, id, log_options(data, options), mode).map_err(|refusal| refused(&refusal))?;
+    let replayed = directory.replay(&mut |record| replay.take(&record)).map_err(|refusal| refused(&refusal))?;
+    replay.flush().map_err(|text| refused(&text))?;
+    let losses = directory.losses().to_vec();
+    // Until here nothing in the directory was changed.
+    let (log, appender) = directory.start().map_err(|refusal| refused(&refusal))?;
+    journal.stamps.advance(replayed.next_stamp);
+    store.number_from(replayed.next_table);
+    journal.begin(appender);
+    let rows = store.all().iter().map(|table| table.rows()).sum();
+    let took = clock.now().duration_since(began);
+    let (replayed, cut_bytes) = (replayed.records, replayed.cut_bytes);
+    let recovery = Recovery { rows, replayed, cut_bytes, losses, took };
+    let writer = Writer { journal, log, on_failure: options.on_failure.clone(), began };
+    Ok(Opened { store, writer, recovery })
+}
+
+fn log_options(data: &DataOptions, options: &ServerOptions) -> log::Options {
+    let durability = match data.durability {
+        Durability::Sync => log::Durability::Sync,
+        Durability::Group => log::Durability::Group { every: data.group },
+        Durability::None => log::Durability::None,
+    };
+    let usual = log::Options::default();
+    let segment_bytes = options.world.log_segment_bytes.unwrap_or(usual.segment_bytes);
+    log::Options { durability, segment_bytes, ..usual }
+}
+
+/// Records becoming rows. Puts of one table go to its tree together.
+struct Replay<'s> {
+    store: &'s Store,
+    tables: BTreeMap<u32, Arc<Table>>,
+    /// The table of the puts that wait.
+    table: Option<Arc<Table>>,
+    bytes: Vec<u8>,
+    /// Where each key and each value of them ends.
+    ends: Vec<(usize, usize)>,
+    key: Vec<u8>,
+    records: u64,
+    on_progress: Option<OnProgress>,
+}
+
+impl<'s> Replay<'s> {
+    fn new(store: &'s Store, on_progress: Option<OnProgress>) -> Replay<'s> {
+        let tables = store.all().into_iter().map(|table| (table.id, table)).collect();
+        let (bytes, ends, key) = (Vec::new(), Vec::new(), Vec::new());
+        Replay { store, tables, table: None, bytes, ends, key, records: 0, on_progress }
+    }
+
+    /// The next record in the order of stamps.
+    fn take(&mut self, record: &Record<'_>) -> Result<(), String> {
+        self.records += 1;
+        if let Some(OnProgress(tells)) = self.on_progress.as_ref().filter(|_| self.records.is_multiple_of(TOLD_EACH)) {
+            tells(self.records);
+        }
+        match record.change {
+            Change::Create { options } => {
+                self.flush()?;
+                // A checkpoint may have it already.
+                if !self.tables.contains_key(&record.table) {
+                    let table = self.store.restore(record.table, options).map_err(|fault| fault.text)?;
+                    self.tables.insert(record.table, table);
+                }
+                Ok(())
+            }
+            Change::Drop => {
+                self.flush()?;
+                self.store.forget(record.table);
+                self.store.number_from(record.table.saturating_add(1));
+                self.tables.remove(&record.table);
+                Ok(())
+            }
+            Change::Put { key, value } => self.put(record.table, key, value),
+            Change::Delete { key } => {
+                self.flush()?;
+                // The table may have been dropped meanwhile.
+                let Some(table) = self.tables.get(&record.table) else { return Ok(()) };
+                let was_there = table.tree.delete(key).map_err(|error| no_room(table, &error))?;
+                table.count(-i64::from(was_there));
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), String> {
+        if self.table.as_ref().is_none_or(|table| table.id != number) {
+            self.flush()?;
+            self.table = self.tables.get(&number).cloned();
+        }
+        let Some(table) = &self.table else { return Ok(()) };
+        self.key.clear();
+        let row = RowView::of_value(value, &table.layout).ok().filter(|row| row.check().is_ok());
+        let keyed = row.is_some_and(|row| table.keys.encode_row(&row, &mut self.key).is_ok());
+        if !keyed || self.key != key {
+            return Err(format!("a row of table {:?} in the log does not have the table's form", table.name));
+        }
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ends.push((key_end, self.bytes.len()));
+        if self.bytes.len() >= TOGETHER_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Puts what waits.
+    fn flush(&mut self) -> Result<(), String> {
+        let Some(table) = self.table.take() else { return Ok(()) };
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|(_, value)| *value));
+        let rows =
+            starts.zip(&self.ends).map(|(start, (key, value))| (&self.bytes[start..*key], &self.bytes[*key..*value]));
+        let rows: Vec<(&[u8], &[u8])> = rows.collect();
+        let answers = table.tree.put_many(Put::Upsert, &rows, usize::MAX);
+        let complete = answers.len() == rows.len();
+        let mut new = 0;
+        for answer in answers {
+            new += i64::from(!answer.map_err(|error| no_room(&table, &error))?);
+        }
+        if !complete {
+            return Err(no_room(&table, &overside_bwtree::Error::Exhausted));
+        }
+        table.count(new);
+        self.bytes.clear();
+        self.ends.clear();
+        self.table = Some(table);
+        Ok(())
+    }
+}
+
+fn no_room(table: &Table, error: &overside_bwtree::Error) -> String {
+    format!("table {:?} does not fit the server's memory ({error}); raise the limit (serve --memory)", table.name)
+}
+
+/// Records between two words on how far it is.
+const TOLD_EACH: u64 = 10_000;
+/// Rows that are put together.
+const TOGETHER_BYTES: usize = 256 << 10;
