@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
 use overside_bwtree::{Options, SegmentArena, SegmentObserver, SystemWaits, Tree};
+use overside_disk::mutant;
 use overside_log::{self as log, Claim};
 use overside_service::Hold;
 
@@ -78,7 +79,9 @@ impl Store {
         let table = Arc::new(self.new_table(id, name, schema)?);
         tables.insert(name.into(), table.clone());
         let stamp = change.draw();
-        change.record(stamp, id, log::Change::Create { options: &described });
+        if !mutant("create-not-logged") {
+            change.record(stamp, id, log::Change::Create { options: &described });
+        }
         drop(tables);
         Ok((table, change.done()))
     }

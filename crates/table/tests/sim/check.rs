@@ -50,7 +50,8 @@ fn told(subject: Subject, records: &[(usize, Record)]) -> String {
     let mut at = 0;
     while at < kept.len() {
         let reads = matches!(kept[at].1.event.call, Call::Read | Call::Describe);
-        let refused = kept[at].1.event.answer == Some(Answer(false, None));
+        let changes = matches!(kept[at].1.event.call, Call::Upsert(_));
+        let refused = kept[at].1.event.answer == Some(Answer(false, None)) && !changes;
         let mut without = kept.clone();
         without.remove(at);
         // Only what changed nothing may go: without the rest, what is left could not be explained either.

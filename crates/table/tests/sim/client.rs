@@ -19,6 +19,8 @@ use super::history::{Answer, Call, History, Subject};
 pub struct Load {
     pub keys: u64,
     pub calls: usize,
+    /// Tables survive their server.
+    pub kept: bool,
     pub history: History,
 }
 
@@ -49,7 +51,7 @@ pub fn schema() -> Schema {
 
 /// The text of a value: short, or long enough to lie outside of its page.
 fn text(value: u64) -> String {
-    let long = [10, 10, 30, 30, 100, 400, 3000, 20_000][(value.wrapping_mul(0x9E37_79B9) >> 8) as usize % 8];
+    let long = [10, 10, 30, 30, 100, 400, 3000, 8000][(value.wrapping_mul(0x9E37_79B9) >> 8) as usize % 8];
     let letter = char::from(b'a' + (value % 26) as u8);
     let mut text = value.to_string();
     text.extend(std::iter::repeat_n(letter, long));
@@ -93,9 +95,37 @@ impl Caller {
             if self.client.is_none() {
                 self.connect();
             }
-            if let Err(error) = self.call() {
-                assert!(is_lost(&error), "client {}: {error}", self.number);
-                self.client = None;
+            match self.call() {
+                Ok(()) => {}
+                // Refused before anything was changed.
+                Err(error) if self.load.kept && is_refused(&error, FaultCode::DiskFull) => {}
+                Err(error) => {
+                    assert!(is_lost(&error), "client {}: {error}", self.number);
+                    self.client = None;
+                }
+            }
+        }
+    }
+
+    /// Reads all rows of the table that is always there.
+    pub fn read_all(mut self) {
+        for mode in [Mode::Copy, Mode::Auto] {
+            loop {
+                self.connect();
+                let read = self.table(MAIN).and_then(|table| match table {
+                    Some(table) => self.scan_range(&table, 0, self.load.keys, mode),
+                    None => Ok(()),
+                });
+                match read {
+                    Ok(()) => break,
+                    Err(error) if is_refused(&error, FaultCode::DiskFull) => {
+                        self.world.clock().sleep(Duration::from_millis(20));
+                    }
+                    Err(error) => {
+                        assert!(is_lost(&error), "client {}: {error}", self.number);
+                        self.client = None;
+                    }
+                }
             }
         }
     }
@@ -164,7 +194,7 @@ impl Caller {
         }
         let table = match self.client().create_table(MAIN, &schema()) {
             Err(error) if is_refused(&error, FaultCode::TableExists) => self.client().table(MAIN)?,
-            table => table?,
+            table => table.inspect(|table| self.load.history.created(table.info().id))?,
         };
         self.tables.insert(MAIN, table.clone());
         Ok(Some(table))
@@ -173,8 +203,9 @@ impl Caller {
     fn create(&mut self) -> Result<(), ClientError> {
         let name = OTHERS[self.chance.below(2) as usize];
         let call = self.begin(&[(Subject::Name(name), Call::Create)]);
-        match self.client().create_table(name, &schema()) {
+        match self.client().create_table(name, &schema()).inspect_err(|error| self.void_full(error, &call)) {
             Ok(table) => {
+                self.load.history.created(table.info().id);
                 self.end(&call, &[Answer(true, None)]);
                 self.tables.insert(name, table);
             }
@@ -187,7 +218,7 @@ impl Caller {
     fn drop_table(&mut self) -> Result<(), ClientError> {
         let name = OTHERS[self.chance.below(2) as usize];
         let call = self.begin(&[(Subject::Name(name), Call::Drop)]);
-        match self.client().drop_table(name) {
+        match self.client().drop_table(name).inspect_err(|error| self.void_full(error, &call)) {
             Ok(()) => self.end(&call, &[Answer(true, None)]),
             Err(error) if is_refused(&error, FaultCode::UnknownTable) => self.end(&call, &[Answer(false, None)]),
             Err(error) => return Err(error),
@@ -272,6 +303,10 @@ impl Caller {
             false => (self.chance.below(keys), 1 + self.chance.below(keys)),
         };
         let mode = [MODES[0], MODES[1], MODES[2], Mode::Auto][self.chance.below(4) as usize];
+        self.scan_range(table, from, to, mode)
+    }
+
+    fn scan_range(&mut self, table: &RemoteTable, from: u64, to: u64, mode: Mode) -> Result<(), ClientError> {
         let read = |key| (Subject::Row(table.info().id, key), Call::Read);
         let begun = self.begin(&(from..to).map(read).collect::<Vec<_>>());
         let found = read_range(self.client(), table, from, to, mode);
@@ -281,9 +316,15 @@ impl Caller {
         Ok(())
     }
 
-    /// A table that was dropped has no rows whose calls could be explained.
+    /// A table that was dropped has no rows whose calls could be explained, and a full disk changes nothing.
     fn void(&self, error: &ClientError, begun: &[usize]) {
-        if is_refused(error, FaultCode::UnknownTable) {
+        if is_refused(error, FaultCode::UnknownTable) || is_refused(error, FaultCode::DiskFull) {
+            self.load.history.void(begun);
+        }
+    }
+
+    fn void_full(&self, error: &ClientError, begun: &[usize]) {
+        if is_refused(error, FaultCode::DiskFull) {
             self.load.history.void(begun);
         }
     }

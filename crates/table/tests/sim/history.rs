@@ -1,5 +1,6 @@
 //! What clients asked and heard, in the world's order.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -76,6 +77,8 @@ pub struct Record {
 pub struct History {
     records: Arc<Mutex<Vec<Record>>>,
     time: Arc<AtomicU64>,
+    /// Numbers of tables that were created.
+    tables: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl History {
@@ -114,12 +117,25 @@ impl History {
         calls.iter().for_each(|call| records[*call].void = true);
     }
 
-    /// The server has ended: what has no answer by now takes effect no more.
-    #[allow(dead_code, reason = "servers that lose everything end with their history")]
-    pub fn server_ended(&self) {
+    /// The server has ended: what has no answer by now takes effect no more. Where it was `lost` with
+    /// changes that it had shown and not acknowledged, reads and refusals bind nobody.
+    pub fn server_ended(&self, lost: bool) {
         let now = self.now();
-        let open = |record: &&mut Record| record.event.answer.is_none() && record.event.ended == u64::MAX;
-        self.records().iter_mut().filter(open).for_each(|record| record.event.ended = now);
+        for record in self.records().iter_mut() {
+            let event = &mut record.event;
+            if event.answer.is_none() && event.ended == u64::MAX {
+                event.ended = now;
+            }
+            let reads = matches!(event.call, Call::Read | Call::Describe);
+            let refused = event.answer == Some(Answer(false, None));
+            record.void |= lost && (reads || (refused && !matches!(event.call, Call::Upsert(_))));
+        }
+    }
+
+    /// A table was created. Its number was never another one's.
+    pub fn created(&self, table: u32) {
+        let fresh = self.tables.lock().unwrap_or_else(|e| e.into_inner()).insert(table);
+        assert!(fresh, "table number {table} was given twice");
     }
 
     /// All of them, those about nothing left out.

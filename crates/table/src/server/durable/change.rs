@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use overside_bwtree::{Error, Outcome, Put, Tree, Writing};
+use overside_disk::mutant;
 use overside_log::{self as log, Claim, Record, Records, Room};
 use overside_service::Hold;
 
@@ -117,7 +118,9 @@ impl Open<'_> {
         if position > 0 || journal.wanted.load(Ordering::SeqCst) > journal.marks.reached().floor {
             journal.wake.signal();
         }
-        let shown = if self.shown > 0 { journal.shown(self.shown) } else { Hold::NONE };
+        let refused = self.shown > 0 && !mutant("refusal-not-held");
+        let shown = if refused { journal.until_floor(self.shown + 1) } else { Hold::NONE };
+        let position = if mutant("change-not-held") { 0 } else { position };
         Hold { position, floor: 0 }.and(shown)
     }
 }
