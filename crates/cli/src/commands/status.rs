@@ -7,7 +7,7 @@ use anyhow::Result;
 use overside::table::wire::DataStatus;
 use serde_json::{Value, json};
 
-/// Shows a server's tables, its log and its checkpoints.
+/// Shows a server's tables and its log.
 ///
 /// # Errors
 /// Nobody serves there, or standard output is closed.
@@ -37,20 +37,13 @@ pub fn run(args: &Status) -> Result<()> {
 }
 
 fn shown(status: &DataStatus) -> String {
-    let full = if status.is_full { "\ndisk full   puts and creates are refused until there is room" } else { "" };
-    let now = if status.is_checkpointing { ", one being written" } else { "" };
     format!(
-        "\ndata        {} ({}, by {})\n\
-         log         {} bytes, of which {} are on the disk; {} since the last checkpoint began\n\
-         checkpoints {} since the start{now}; at {} bytes a second{full}\n",
+        "\ndata  {} ({}, by {})\nlog   {} bytes, of which {} have what that promises\n",
         status.dir,
         status.durability.name(),
         status.way,
         grouped(status.log_position),
         grouped(status.log_durable),
-        grouped(status.since_checkpoint),
-        grouped(status.checkpoints),
-        grouped(status.checkpoint_rate),
     )
 }
 
@@ -61,11 +54,5 @@ fn described(status: &DataStatus) -> Value {
         "way": status.way,
         "log_position": status.log_position,
         "log_durable": status.log_durable,
-        "since_checkpoint": status.since_checkpoint,
-        "room": status.room,
-        "full": status.is_full,
-        "checkpoints": status.checkpoints,
-        "checkpointing": status.is_checkpointing,
-        "checkpoint_rate": status.checkpoint_rate,
     })
 }

@@ -76,11 +76,8 @@ pub enum Request<'a> {
     /// [`Features::IN_PLACE`].
     #[serde(borrow)]
     ScanInPlace(ScanRequest<'a>),
-    /// Where the tables are kept, and how far the log and the checkpoints have come
-    /// ([`Features::DURABLE`]).
+    /// Where the tables are kept, and how far the log has come ([`Features::DURABLE`]).
     Status,
-    /// Write a checkpoint of each table that has changed ([`Features::DURABLE`]).
-    Checkpoint,
 }
 
 /// What about rows that are there already.
@@ -208,8 +205,6 @@ pub enum Reply {
     ScanEndInPlace(ScanReply),
     /// To Status; none where the tables live in memory alone.
     Status(Option<DataStatus>),
-    /// To Checkpoint, once it is on the disk.
-    Checkpointed(Checkpointed),
 }
 
 /// A table as a client sees it.
@@ -367,31 +362,6 @@ pub struct DataStatus {
     pub log_position: u64,
     /// Of those, on the disk.
     pub log_durable: u64,
-    /// Bytes of log since the beginning of the last checkpoint: what a recovery would replay.
-    pub since_checkpoint: u64,
-    /// Bytes of log that there is room for without another file.
-    pub room: u64,
-    /// The disk is full: puts and creates are refused.
-    pub is_full: bool,
-    /// Checkpoints since the start of the server.
-    pub checkpoints: u64,
-    /// One is being written now.
-    pub is_checkpointing: bool,
-    /// How fast the next is written, in bytes a second.
-    pub checkpoint_rate: u64,
-}
-
-/// What a checkpoint did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpointed {
-    /// Tables written.
-    pub tables: u32,
-    /// Tables that had not changed since the last one.
-    pub unchanged: u32,
-    /// Pages written.
-    pub pages: u64,
-    /// Bytes written.
-    pub bytes: u64,
 }
 
 /// Why something was not done.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use overside_bwtree::Stamps;
 use overside_disk::mutant;
 use overside_log::{Appender, Claim, Refused, Room};
-use overside_service::{Hold, Ticket, Watermarks};
+use overside_service::{Hold, Watermarks};
 use overside_verbs::{Clock, VerbsError};
 
 pub(crate) use change::Change;
@@ -27,7 +27,7 @@ pub(super) use recover::{Opened, open};
 
 use super::store::fault;
 use super::wake::Wake;
-use crate::wire::{self, DataStatus, Durability, Fault, FaultCode, Reply};
+use crate::wire::{DataStatus, Durability, Fault, FaultCode};
 
 /// Where a server's tables are kept.
 #[derive(Clone, Debug)]
@@ -118,13 +118,6 @@ impl Journal {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Answers once a checkpoint is on the disk.
-    pub(crate) fn checkpoint(&self, ticket: Ticket) {
-        let text = "this version of the server writes no checkpoints; all changes are in its log";
-        let refusal = Reply::Fault(fault(FaultCode::BadRequest, text.into()));
-        ticket.complete(|body| wire::append(body, &refusal));
-    }
-
     /// How far it has come.
     pub(crate) fn status(&self) -> DataStatus {
         DataStatus {
@@ -133,7 +126,6 @@ impl Journal {
             way: self.way.clone(),
             log_position: self.appended.load(Ordering::Relaxed),
             log_durable: self.appender.get().map_or(0, |appender| appender.durable().0),
-            ..DataStatus::default()
         }
     }
 
