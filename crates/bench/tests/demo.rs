@@ -59,7 +59,7 @@ fn a_demo_verifies_writes_its_report_and_leaves_nothing(over: &str) {
     let full = |mode: &str| report.run("full", mode).map_or(0, |run| run.server_bytes_copied);
     assert!(full("copy") >= report.table_bytes && full("delta") * 10 < report.table_bytes);
     assert!(report.verification.updates > 1000 && report.verification.scans > 30);
-    assert_eq!(report.fresh_updates.len(), 8);
+    assert_eq!(report.fresh_updates.len(), 10);
     let page = fs::read_to_string(&options.report).expect("the report is written");
     assert!(page.contains("</html>") && page.contains("No violation was found"));
     let _ = fs::remove_file(&options.report);
