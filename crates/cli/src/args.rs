@@ -52,9 +52,12 @@ pub enum Command {
     /// Serve tables until Ctrl-C.
     #[command(long_about = SERVE, after_long_help = SERVE_EXAMPLES)]
     Serve(Serve),
-    /// Show a server's tables, and how far its log has come.
+    /// Show a server's tables, and how far its log and its checkpoints have come.
     #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
     Status(Status),
+    /// Write a checkpoint of each table that has changed.
+    #[command(long_about = CHECKPOINT, after_long_help = CHECKPOINT_EXAMPLES)]
+    Checkpoint(Checkpoint),
     /// Load Parquet, CSV or Arrow files into a table.
     #[command(long_about = LOAD, after_long_help = LOAD_EXAMPLES)]
     Load(Load),
@@ -238,8 +241,8 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// What an acknowledged change survives. sync: kill -9, a kernel's crash, loss of power. group:
-    /// kill -9; of the others all but the last --group-ms.
-    #[arg(long, value_name = "sync|group", requires = "data", default_value = "sync", value_parser = durability)]
+    /// kill -9; of the others all but the last --group-ms. none: a clean end, or `overside checkpoint`.
+    #[arg(long, value_name = "sync|group|none", requires = "data", default_value = "sync", value_parser = durability)]
     pub durability: Durability,
     /// With --durability group: milliseconds of changes that a loss of power may cost.
     #[arg(long, value_name = "N", requires = "data", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60_000))]
@@ -258,6 +261,19 @@ pub struct Serve {
 /// `overside status`
 #[derive(Debug, Args)]
 pub struct Status {
+    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
+    pub addr: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside checkpoint`
+#[derive(Debug, Args)]
+pub struct Checkpoint {
     /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
     /// Print one JSON object.
@@ -496,11 +512,20 @@ Examples:
 
 const STATUS: &str = "\
 Show a server's tables and, where it keeps them in a directory (serve --data), how its files are
-written, and how far its log has come.";
+written, how far its log has come, and what its checkpoints have done.";
 const STATUS_EXAMPLES: &str = "\
 Examples:
   overside status shm:mine
   overside status shm:mine --json";
+
+const CHECKPOINT: &str = "\
+Write a checkpoint of each table that has changed since its last one, and wait until it is on the
+disk. The server goes on meanwhile. A recovery then reads the checkpoint in place of the log before
+it.";
+const CHECKPOINT_EXAMPLES: &str = "\
+Examples:
+  overside checkpoint shm:mine
+  overside checkpoint shm:mine --json";
 
 const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key
@@ -618,6 +643,7 @@ mod tests {
             BENCH_EXAMPLES,
             SERVE_EXAMPLES,
             STATUS_EXAMPLES,
+            CHECKPOINT_EXAMPLES,
             LOAD_EXAMPLES,
             SCAN_EXAMPLES,
             GET_EXAMPLES,

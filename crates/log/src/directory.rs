@@ -91,6 +91,11 @@ impl<D: Disk> Directory<D> {
         self.last = Some(manifest);
     }
 
+    /// Whether what is damaged is passed over and listed.
+    pub fn salvages(&self) -> bool {
+        matches!(self.mode, Mode::Salvage | Mode::Check)
+    }
+
     /// Notes something that was passed over in [`Mode::Salvage`], as a part of a checkpoint that cannot be read.
     pub fn lose(&mut self, what: String) {
         self.losses.push(what);
@@ -117,8 +122,7 @@ impl<D: Disk> Directory<D> {
     /// What was on the disk is lost or cannot be read, or `each` refused a record; nothing was changed.
     pub fn replay(&mut self, each: &mut dyn FnMut(Record<'_>) -> Result<(), String>) -> Result<Replayed, Refusal> {
         let numbers: Vec<u64> = self.numbers("")?.into_iter().collect();
-        let passes_over = matches!(self.mode, Mode::Salvage | Mode::Check);
-        let losses = passes_over.then_some(&mut self.losses);
+        let losses = self.salvages().then_some(&mut self.losses);
         let mut reader = Reader { disk: &mut self.disk, directory: self.id, deadline: self.options.deadline, losses };
         let end = reader.read(&numbers, self.needed, each)?;
         let mut replayed = end.replayed;

@@ -14,7 +14,7 @@ use overside_table::row::ValueRef;
 use overside_table::schema::{Column, ColumnType, Schema};
 use overside_table::server::parts::{OpenDisk, World};
 use overside_table::server::{DataOptions, OnFailure, Server, ServerOptions};
-use overside_table::wire::{FaultCode, PutMode};
+use overside_table::wire::{Durability, FaultCode, PutMode};
 
 /// What a disk does for the time being.
 #[derive(Debug, Default)]
@@ -108,6 +108,7 @@ struct Bench {
     switches: Arc<Switches>,
     failures: Arc<Mutex<Vec<String>>>,
     name: String,
+    durability: Durability,
     server: Option<Server>,
     folder: tempfile::TempDir,
 }
@@ -118,6 +119,7 @@ impl Bench {
             switches: Arc::default(),
             failures: Arc::default(),
             name: format!("table-durable-{called}-{}", std::process::id()),
+            durability: Durability::Sync,
             server: None,
             folder: tempfile::tempdir().unwrap(),
         };
@@ -133,7 +135,10 @@ impl Bench {
         let options = ServerOptions {
             workers: 2,
             on_failure: Some(OnFailure::new(move |why| failures.lock().unwrap().push(why.to_owned()))),
-            data: Some(DataOptions::new(self.folder.path().join("data"))),
+            data: Some(DataOptions {
+                durability: self.durability,
+                ..DataOptions::new(self.folder.path().join("data"))
+            }),
             world: World { disk: Some(disk), log_segment_bytes: Some(1 << 20), ..World::default() },
             ..ServerOptions::default()
         };
@@ -323,4 +328,141 @@ fn a_full_disk_is_no_failure() {
     bench.switches.full.store(false, Ordering::Release);
     until("with room again all goes on", || put(&mut client, &table, 7, "again").is_ok());
     assert!(bench.failures.lock().unwrap().is_empty());
+}
+
+/// What a checkpoint has comes back from it, what came later from the log; the log before it is given up.
+#[test]
+fn a_checkpoint_takes_the_place_of_the_log_before_it() {
+    let mut bench = Bench::new("checkpoint");
+    let mut client = bench.client();
+    let idle = client.create_table("idle", &schema()).unwrap();
+    put(&mut client, &idle, 1, "never again").unwrap();
+    client.create_table("empty", &schema()).unwrap();
+    client.create_table("gone", &schema()).unwrap();
+    let table = client.create_table("t", &schema()).unwrap();
+    let long = "x".repeat(40_000);
+    let text = |id: u64, round: u64| if id % 50 == 7 { format!("{long}{round}") } else { format!("{id} in {round}") };
+    let mut expected = std::collections::BTreeMap::new();
+    for round in 0..3 {
+        for id in 0..400 {
+            put(&mut client, &table, id * 7 % 400, &text(id, round)).unwrap();
+            expected.insert(id * 7 % 400, text(id, round));
+        }
+    }
+    for id in (0..400).step_by(3) {
+        client.delete(&table, &[ValueRef::UInt64(id)]).unwrap();
+        expected.remove(&id);
+    }
+    let segments = |bench: &Bench| std::fs::read_dir(bench.folder.path().join("data/log")).unwrap().count();
+    let before = segments(&bench);
+    let first = client.checkpoint().unwrap();
+    assert_eq!((first.tables, first.unchanged), (4, 0), "{first:?}");
+    assert!(first.pages >= 2 && first.bytes > 200_000, "{first:?}");
+    until("the log is given up", || segments(&bench) < before);
+    client.drop_table("gone").unwrap();
+    put(&mut client, &table, 1000, "after").unwrap();
+    expected.insert(1000, "after".into());
+    let second = client.checkpoint().unwrap();
+    assert_eq!((second.tables, second.unchanged), (1, 2), "only one table has changed: {second:?}");
+    assert!(client.status().unwrap().unwrap().since_checkpoint < 10_000);
+    for id in 0..20 {
+        put(&mut client, &table, id, "from the log").unwrap();
+        expected.insert(id, "from the log".into());
+    }
+    for again in 0..2 {
+        bench.server = None;
+        bench.start();
+        let recovery = bench.server.as_ref().unwrap().recovery().unwrap();
+        assert_eq!(recovery.rows, expected.len() as u64 + 1, "{recovery:?}");
+        assert!((20..40).contains(&recovery.replayed), "start {again}: only what the checkpoint lacks: {recovery:?}");
+        let mut client = bench.client();
+        let mut names: Vec<String> = client.tables().unwrap().into_iter().map(|table| table.name).collect();
+        names.sort();
+        assert_eq!(names, ["empty", "idle", "t"]);
+        let table = client.table("t").unwrap();
+        assert_eq!(count(&mut client, &table), expected.len());
+        for (id, text) in &expected {
+            assert_eq!(get(&mut client, &table, *id).as_ref(), Some(text), "row {id}");
+        }
+        let idle = client.table("idle").unwrap();
+        assert_eq!(get(&mut client, &idle, 1).as_deref(), Some("never again"));
+    }
+}
+
+/// A table that was dropped has another behind it with its name, and the checkpoint has that one alone.
+#[test]
+fn a_name_that_was_given_again_is_the_later_tables() {
+    let mut bench = Bench::new("again");
+    let mut client = bench.client();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut other = bench.client();
+        let stop = &stop;
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                other.checkpoint().unwrap();
+            }
+        });
+        for round in 0..40 {
+            let table = client.create_table("t", &schema()).unwrap();
+            put(&mut client, &table, round, "row").unwrap();
+            if round < 39 {
+                client.drop_table("t").unwrap();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    bench.server = None;
+    bench.start();
+    let mut client = bench.client();
+    let table = client.table("t").unwrap();
+    assert_eq!((count(&mut client, &table), get(&mut client, &table, 39).as_deref()), (1, Some("row")));
+}
+
+/// Without a log a clean end keeps everything, and so does a checkpoint that somebody asked for.
+#[test]
+fn without_a_log_a_clean_end_keeps_the_tables() {
+    let mut bench = Bench::new("none");
+    bench.durability = Durability::None;
+    bench.server = None;
+    bench.start();
+    for round in 0..3 {
+        let mut client = bench.client();
+        let table = match round {
+            0 => client.create_table("t", &schema()).unwrap(),
+            _ => client.table("t").unwrap(),
+        };
+        assert_eq!(count(&mut client, &table), 100 * round as usize);
+        for id in 0..100 {
+            put(&mut client, &table, 100 * round + id, "row").unwrap();
+        }
+        bench.server = None;
+        bench.start();
+    }
+    assert!(bench.failures.lock().unwrap().is_empty());
+}
+
+/// A checkpoint that finds no room leaves the last one, and the server goes on.
+#[test]
+fn a_checkpoint_without_room_is_refused_and_leaves_nothing() {
+    let mut bench = Bench::new("no-room");
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 1, "row").unwrap();
+    client.checkpoint().unwrap();
+    put(&mut client, &table, 2, "row").unwrap();
+    let files = |bench: &Bench| std::fs::read_dir(bench.folder.path().join("data/checkpoint")).unwrap().count();
+    let before = files(&bench);
+    bench.switches.full.store(true, Ordering::Release);
+    let refused = client.checkpoint();
+    assert!(matches!(refused, Err(ClientError::Refused { code: FaultCode::DiskFull, .. })), "{refused:?}");
+    assert_eq!(files(&bench), before);
+    bench.switches.full.store(false, Ordering::Release);
+    assert_eq!(get(&mut client, &table, 2).as_deref(), Some("row"));
+    client.checkpoint().unwrap();
+    bench.server = None;
+    bench.start();
+    let mut client = bench.client();
+    let table = client.table("t").unwrap();
+    assert_eq!(count(&mut client, &table), 2);
 }

@@ -30,6 +30,7 @@ fn requests() {
     lines.add(&Request::Cancel);
     lines.add(&Request::Stats);
     lines.add(&Request::Status);
+    lines.add(&Request::Checkpoint);
     insta::assert_snapshot!(lines.0);
 }
 
@@ -80,8 +81,12 @@ fn replies() {
             way: "io_uring".into(),
             log_position: 1,
             log_durable: 2,
+            since_checkpoint: 3,
+            checkpoints: 5,
+            is_checkpointing: true,
         })));
     }
+    lines.add(&Reply::Checkpointed(Checkpointed { tables: 1, unchanged: 2, pages: 3, bytes: 4 }));
     insta::assert_snapshot!(lines.0);
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibrate;
+mod checkpoint;
 mod demo;
 mod devices;
 mod load;
@@ -28,6 +29,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Checkpoint(options) => checkpoint::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Calibrate(options) => calibrate::run(&options, &Signals::take()?),
         Command::Devices(options) => devices::run(&options),

@@ -7,7 +7,7 @@ use anyhow::Result;
 use overside::table::wire::DataStatus;
 use serde_json::{Value, json};
 
-/// Shows a server's tables and its log.
+/// Shows a server's tables, its log and its checkpoints.
 ///
 /// # Errors
 /// Nobody serves there, or standard output is closed.
@@ -37,13 +37,18 @@ pub fn run(args: &Status) -> Result<()> {
 }
 
 fn shown(status: &DataStatus) -> String {
+    let now = if status.is_checkpointing { ", one being written" } else { "" };
     format!(
-        "\ndata  {} ({}, by {})\nlog   {} bytes, of which {} have what that promises\n",
+        "\ndata        {} ({}, by {})\n\
+         log         {} bytes, of which {} have what that promises; {} since the last checkpoint began\n\
+         checkpoints {} since the start{now}\n",
         status.dir,
         status.durability.name(),
         status.way,
         grouped(status.log_position),
         grouped(status.log_durable),
+        grouped(status.since_checkpoint),
+        grouped(status.checkpoints),
     )
 }
 
@@ -54,5 +59,8 @@ fn described(status: &DataStatus) -> Value {
         "way": status.way,
         "log_position": status.log_position,
         "log_durable": status.log_durable,
+        "since_checkpoint": status.since_checkpoint,
+        "checkpoints": status.checkpoints,
+        "checkpointing": status.is_checkpointing,
     })
 }

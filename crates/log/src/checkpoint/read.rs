@@ -8,7 +8,7 @@ use super::footer::{Footer, Part};
 use super::manifest::{Manifest, Table};
 use super::page::{PageRef, parse_part};
 use crate::group::{NoHeader, padded};
-use crate::{Directory, Mode, Refusal, layout};
+use crate::{Directory, Refusal, layout};
 
 /// A table's pages, for one thread. Several may read parts of the same table.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl<D: Disk> Directory<D> {
                     self.take_checkpoint(manifest.clone());
                     return Ok(Some(manifest));
                 }
-                Err(refusal @ (Refusal::Damage(_) | Refusal::Foreign { .. })) if self.passes_over() => {
+                Err(refusal @ (Refusal::Damage(_) | Refusal::Foreign { .. })) if self.salvages() => {
                     self.losses.push(refusal.to_string());
                     self.broken.push(layout::manifest(number));
                 }
@@ -50,10 +50,6 @@ impl<D: Disk> Directory<D> {
             }
         }
         Ok(None)
-    }
-
-    fn passes_over(&self) -> bool {
-        matches!(self.mode, Mode::Salvage | Mode::Check)
     }
 
     fn manifest(&mut self, number: u64) -> Result<Manifest, Refusal> {
@@ -105,7 +101,7 @@ impl<D: Disk> Directory<D> {
             );
             return Err(Refusal::damage(full, table.footer_at, what));
         };
-        let (deadline, salvages) = (self.options.deadline, self.passes_over());
+        let (deadline, salvages) = (self.options.deadline, self.salvages());
         Ok(PagesReader { disk, file, name: full, length, footer, deadline, salvages })
     }
 }

@@ -92,6 +92,7 @@ fn requests(schema: &[u8], row: &[u8], key: &[u8]) -> Vec<Vec<u8>> {
         Request::Cancel,
         Request::Stats,
         Request::Status,
+        Request::Checkpoint,
     ];
     requests.iter().enumerate().map(|(number, request)| wire::encode(number as u32, request)).collect()
 }
@@ -121,6 +122,7 @@ fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
         Reply::Stats(ServerStats { pid: 4711, bytes_committed: 1 << 40, ..ServerStats::default() }),
         Reply::Fault(Fault { code: FaultCode::Closing, text: "ask another server".to_owned() }),
         Reply::Status(Some(wire::DataStatus { dir: "/data".to_owned(), log_position: 1 << 40, ..wire::DataStatus::default() })),
+        Reply::Checkpointed(wire::Checkpointed { tables: 2, pages: 70_000, bytes: 1 << 30, ..wire::Checkpointed::default() }),
     ];
     replies.iter().enumerate().map(|(number, reply)| wire::encode(number as u32, reply)).collect()
 }

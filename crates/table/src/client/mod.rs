@@ -36,7 +36,8 @@ pub use table::{OwnedRow, RemoteTable};
 use crate::row::ValueRef;
 use crate::schema::Schema;
 use crate::wire::{
-    Applied, BLOCK_BYTES, DataStatus, FaultCode, Features, PutMode, Reply, Request, ServerStats, TableInfo, push_piece,
+    Applied, BLOCK_BYTES, Checkpointed, DataStatus, FaultCode, Features, PutMode, Reply, Request, ServerStats,
+    TableInfo, push_piece,
 };
 use link::Link;
 
@@ -237,6 +238,21 @@ impl Client {
         }
         match self.link.call(&Request::Status)? {
             Reply::Status(status) => Ok(status),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// Writes a checkpoint of each table that has changed, and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] where the server keeps no tables on a disk, or has no room for it.
+    pub fn checkpoint(&mut self) -> Result<Checkpointed, ClientError> {
+        if !self.features().contains(Features::DURABLE) {
+            let text = "the server's version keeps tables in memory alone; update it";
+            return Err(ClientError::Refused { code: FaultCode::BadRequest, text: text.into() });
+        }
+        match self.link.call(&Request::Checkpoint)? {
+            Reply::Checkpointed(done) => Ok(done),
             other => Err(ClientError::unexpected(&other)),
         }
     }

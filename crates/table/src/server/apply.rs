@@ -39,7 +39,10 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied
             if let Some(stamp) = stamps.get(at) {
                 let (key, value) = rows[at];
                 match outcome {
-                    Ok(_) => change.record(*stamp, table.id, log::Change::Put { key, value }),
+                    Ok(_) => {
+                        table.note_change(*stamp);
+                        change.record(*stamp, table.id, log::Change::Put { key, value });
+                    }
                     Err(_) => change.refused(*stamp),
                 }
             }
@@ -179,6 +182,9 @@ fn delete_from<'k>(
         let outcome = match change.delete_now(&table.tree, key) {
             Ok((true, stamp)) => {
                 table.count(-1);
+                if stamp > 0 {
+                    table.note_change(stamp);
+                }
                 change.record(stamp, table.id, log::Change::Delete { key });
                 Ok(true)
             }

@@ -224,11 +224,11 @@ fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<Pr
     let registrar = Arc::new(Registrar::new(places, options.memory_max));
     let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
     let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), journal));
-    let (store, writer, recovery) = match &options.data {
+    let (store, threads, recovery) = match &options.data {
         None => (new_store(None), None, None),
         Some(data) => {
-            let Opened { store, writer, recovery } = durable::open(data, options, clock, new_store)?;
-            (store, Some(writer), Some(recovery))
+            let Opened { store, writer, checkpointer, recovery } = durable::open(data, options, clock, new_store)?;
+            (store, Some((writer, checkpointer)), Some(recovery))
         }
     };
     let tables = |prices| Arc::new(Tables { store: store.clone(), prices, options: options.clone() });
@@ -237,7 +237,8 @@ fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<Pr
         at.listen(&names)?;
         served.push((at, tables(prices)));
     }
-    let keeper = writer.map(|writer| Keeper::start(writer, &*options.world.threads)).transpose()?;
+    let start = |(writer, checkpointer)| Keeper::start(writer, checkpointer, &*options.world.threads);
+    let keeper = threads.map(start).transpose()?;
     Ok(Prepared { store, served, keeper, recovery })
 }
 

@@ -225,6 +225,15 @@ impl TableSession {
         outcome
     }
 
+    fn checkpoint(&self, context: &mut Context<'_>, number: u32) -> Result<Outcome, Denied> {
+        let Some(journal) = self.tables.store.journal() else {
+            let text = "this server keeps its tables in memory alone; start it with --data DIR";
+            return Err(fault(FaultCode::BadRequest, text.into()).into());
+        };
+        journal.checkpoint(context.later(number, Order::Free));
+        Ok(Outcome::Nothing)
+    }
+
     fn answer(&mut self, context: &mut Context<'_>, number: u32, request: Request<'_>) -> Result<Outcome, Denied> {
         let store = &self.tables.store;
         Ok(Outcome::Reply(match request {
@@ -289,6 +298,7 @@ impl TableSession {
             }
             Request::Stats => Reply::Stats(self.stats(context)),
             Request::Status => Reply::Status(store.journal().map(|journal| journal.status())),
+            Request::Checkpoint => return self.checkpoint(context, number),
         }))
     }
 

@@ -1,10 +1,10 @@
 //! The tables of a server.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-use overside_bwtree::{Options, SegmentArena, SegmentObserver, SystemWaits, Tree};
+use overside_bwtree::{Arena, Options, SegmentArena, SegmentObserver, Stamps, SystemWaits, Tree, Waits};
 use overside_disk::mutant;
 use overside_log::{self as log, Claim};
 use overside_service::Hold;
@@ -49,6 +49,8 @@ pub(crate) struct Table {
     pub(crate) keys: KeyCodec,
     pub(crate) tree: Tree,
     rows: AtomicI64,
+    /// No change of it has a larger stamp, once it is on its way to the log.
+    changed: AtomicU64,
     dropped: AtomicBool,
     journal: Option<Arc<Journal>>,
 }
@@ -76,7 +78,7 @@ impl Store {
         let described = description(name, encoded);
         let mut change = self.change(Claim::Put, described.len())?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let table = Arc::new(self.new_table(id, name, schema)?);
+        let table = Arc::new(self.new_table(id, name, schema, &empty)?);
         tables.insert(name.into(), table.clone());
         let stamp = change.draw();
         if !mutant("create-not-logged") {
@@ -86,25 +88,33 @@ impl Store {
         Ok((table, change.done()))
     }
 
-    /// A table that a log or a checkpoint describes, under its old number.
-    pub(crate) fn restore(&self, id: u32, described: &[u8]) -> Result<Arc<Table>, Fault> {
+    /// A table that a log or a checkpoint describes, under its old number, with the tree that `plant` makes of it. None
+    /// where there is a later table of this name: the log says further on that the earlier one was dropped.
+    pub(crate) fn restore(&self, id: u32, described: &[u8], plant: &Plant<'_>) -> Result<Option<Arc<Table>>, Fault> {
         let garbled = || fault(FaultCode::BadRequest, format!("the description of table {id} is garbled"));
         let (name, schema) = described_as(described).ok_or_else(garbled)?;
         check_name(name)?;
         let schema = Schema::decode(schema).map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?;
         let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
-        if tables.contains_key(name) {
-            return Err(fault(FaultCode::TableExists, format!("there are two tables {name:?}")));
-        }
         self.number_from(id.saturating_add(1));
-        let table = Arc::new(self.new_table(id, name, schema)?);
+        match tables.get(name) {
+            Some(later) if later.id > id => return Ok(None),
+            Some(_) => return Err(fault(FaultCode::TableExists, format!("there are two tables {name:?}"))),
+            None => {}
+        }
+        let table = Arc::new(self.new_table(id, name, schema, plant)?);
         tables.insert(name.into(), table.clone());
-        Ok(table)
+        Ok(Some(table))
     }
 
     /// Tables get numbers from `next` on, at least.
     pub(crate) fn number_from(&self, next: u32) {
         self.next.fetch_max(next, Ordering::Relaxed);
+    }
+
+    /// No table has this number or a greater one.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
     }
 
     fn change(&self, claim: Claim, bytes: usize) -> Result<Change<'_>, Denied> {
@@ -121,7 +131,7 @@ impl Store {
         self.journal.as_ref()
     }
 
-    fn new_table(&self, id: u32, name: &str, schema: Schema) -> Result<Table, Fault> {
+    fn new_table(&self, id: u32, name: &str, schema: Schema, plant: &Plant<'_>) -> Result<Table, Fault> {
         let layout = RowLayout::new(&schema);
         let exhausted = |e: &dyn std::fmt::Display| {
             fault(
@@ -140,10 +150,8 @@ impl Store {
         let options = Options { prefix_len: layout.prefix_len(), page_bytes, ..defaults };
         let arena = Arc::new(arena);
         let waits = self.world.waits.unwrap_or(&SystemWaits);
-        let tree = match &self.journal {
-            Some(journal) => Tree::stamped(arena, options, waits, journal.stamps.clone()),
-            None => Tree::with_waits(arena, options, waits),
-        };
+        let stamps = self.journal.as_ref().map(|journal| journal.stamps.clone());
+        let tree = plant(Ground { arena, options, waits, stamps });
         Ok(Table {
             id,
             name: name.into(),
@@ -152,6 +160,7 @@ impl Store {
             tree: tree.map_err(|e| exhausted(&e))?,
             schema,
             rows: AtomicI64::new(0),
+            changed: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
             journal: self.journal.clone(),
         })
@@ -239,6 +248,23 @@ impl Table {
         self.rows.fetch_add(change, Ordering::Relaxed);
     }
 
+    /// It was changed with this stamp. To be said before the change's record is appended.
+    pub(crate) fn note_change(&self, stamp: u64) {
+        self.changed.fetch_max(stamp, Ordering::Relaxed);
+    }
+
+    /// No change whose record was appended has a larger stamp.
+    pub(crate) fn changed(&self) -> u64 {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// Its name and schema, as its record in the log has them.
+    pub(crate) fn description(&self) -> Vec<u8> {
+        let mut schema = Vec::new();
+        self.schema.encode(&mut schema);
+        description(&self.name, &schema)
+    }
+
     pub(crate) fn info(&self) -> TableInfo {
         let stats = self.tree.stats();
         let mut schema = Vec::new();
@@ -252,6 +278,27 @@ impl Table {
             bytes: stats.committed_bytes,
         }
     }
+}
+
+/// What a table's tree is made of.
+pub(crate) struct Ground {
+    pub(crate) arena: Arc<dyn Arena>,
+    pub(crate) options: Options,
+    pub(crate) waits: &'static dyn Waits,
+    pub(crate) stamps: Option<Arc<Stamps>>,
+}
+
+/// Makes a table's tree.
+pub(crate) type Plant<'p> = dyn Fn(Ground) -> Result<Tree, String> + 'p;
+
+/// A tree without rows.
+pub(crate) fn empty(ground: Ground) -> Result<Tree, String> {
+    let Ground { arena, options, waits, stamps } = ground;
+    let tree = match stamps {
+        Some(stamps) => Tree::stamped(arena, options, waits, stamps),
+        None => Tree::with_waits(arena, options, waits),
+    };
+    tree.map_err(|error| error.to_string())
 }
 
 /// A table's name and schema, as its record in the log has them.

@@ -18,7 +18,7 @@ impl Features {
     /// [`Reply::ScanEndInPlace`]: super::Reply::ScanEndInPlace
     pub const IN_PLACE: Features = Features(1);
 
-    /// Tables that survive: `Status` may be asked, and the fault `DiskFull` is known.
+    /// Tables that survive: `Status` and `Checkpoint` may be asked, and the fault `DiskFull` is known.
     pub const DURABLE: Features = Features(1 << 1);
 
     /// All features that this build has.

@@ -76,8 +76,11 @@ pub enum Request<'a> {
     /// [`Features::IN_PLACE`].
     #[serde(borrow)]
     ScanInPlace(ScanRequest<'a>),
-    /// Where the tables are kept, and how far the log has come ([`Features::DURABLE`]).
+    /// Where the tables are kept, and how far the log and the checkpoints have come
+    /// ([`Features::DURABLE`]).
     Status,
+    /// Write a checkpoint of each table that has changed ([`Features::DURABLE`]).
+    Checkpoint,
 }
 
 /// What about rows that are there already.
@@ -205,6 +208,8 @@ pub enum Reply {
     ScanEndInPlace(ScanReply),
     /// To Status; none where the tables live in memory alone.
     Status(Option<DataStatus>),
+    /// To Checkpoint, once it is on the disk.
+    Checkpointed(Checkpointed),
 }
 
 /// A table as a client sees it.
@@ -362,6 +367,25 @@ pub struct DataStatus {
     pub log_position: u64,
     /// Of those, on the disk.
     pub log_durable: u64,
+    /// Bytes of log since the beginning of the last checkpoint: what a recovery would replay.
+    pub since_checkpoint: u64,
+    /// Checkpoints since the start of the server.
+    pub checkpoints: u64,
+    /// One is being written now.
+    pub is_checkpointing: bool,
+}
+
+/// What a checkpoint did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpointed {
+    /// Tables written.
+    pub tables: u32,
+    /// Tables that had not changed since the last one.
+    pub unchanged: u32,
+    /// Pages written.
+    pub pages: u64,
+    /// Bytes written.
+    pub bytes: u64,
 }
 
 /// Why something was not done.

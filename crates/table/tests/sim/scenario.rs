@@ -39,6 +39,7 @@ struct Kept {
     durability: Durability,
     group: Duration,
     segment_bytes: u64,
+    checkpoint_bytes: u64,
     drive: DriveOptions,
     /// Crashes, and within how many operations of the disk each comes.
     crashes: u64,
@@ -82,6 +83,7 @@ impl Kept {
             durability,
             group: Duration::from_millis(1 + chance.below(20)),
             segment_bytes,
+            checkpoint_bytes: [400, 4_000, 40_000, u64::MAX][chance.below(4) as usize],
             drive,
             crashes: chance.below(5),
             reach: [60, 300, 1000][chance.below(3) as usize],
@@ -207,8 +209,12 @@ impl Stage {
         process.at_kill(move || doomed.kill());
         let mut data = None;
         if let (Some(kept), Some(drive)) = (plan.kept, &self.drive) {
-            let options =
-                DataOptions { durability: kept.durability, group: kept.group, ..DataOptions::new("/simulated") };
+            let options = DataOptions {
+                durability: kept.durability,
+                group: kept.group,
+                checkpoint_bytes: kept.checkpoint_bytes,
+                ..DataOptions::new("/simulated")
+            };
             data = Some(options);
             self.plan_crash(&process, drive, kept, life);
         }

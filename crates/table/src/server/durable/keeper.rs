@@ -6,6 +6,7 @@ use overside_service::{Running, Threads};
 use overside_verbs::VerbsError;
 
 use super::Journal;
+use super::checkpoint::Checkpointer;
 use super::writer::Writer;
 
 /// What keeps a server's data. Dropped after the last change, it brings the rest to the disk.
@@ -18,9 +19,14 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// # Errors
     /// When there can be no further thread.
-    pub(crate) fn start(writer: Writer, threads: &dyn Threads) -> Result<Keeper, VerbsError> {
+    pub(crate) fn start(
+        writer: Writer,
+        checkpointer: Checkpointer,
+        threads: &dyn Threads,
+    ) -> Result<Keeper, VerbsError> {
         let journal = writer.journal.clone();
         let mut keeper = Keeper { journal, threads: Vec::new() };
+        keeper.threads.push(threads.start("checkpoints", Box::new(move || checkpointer.run()))?);
         keeper.threads.push(threads.start("log", Box::new(move || writer.run()))?);
         Ok(keeper)
     }

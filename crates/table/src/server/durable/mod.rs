@@ -2,22 +2,25 @@
 //!
 //! A worker claims room in the log, changes the tree, and hands the records to the log, which another
 //! thread ([`writer`]) brings to the disk. No worker waits for it: what a client is told or shown is
-//! [held](overside_service::Context::hold) until the log has come so far.
+//! [held](overside_service::Context::hold) until the log has come so far. A third kind of thread
+//! ([`checkpoint`]) writes the tables down now and then, so that the log before may go.
 
+mod adopt;
 mod change;
+mod checkpoint;
 mod keeper;
 mod recover;
 mod writer;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use overside_bwtree::Stamps;
 use overside_disk::mutant;
 use overside_log::{Appender, Claim, Refused, Room};
-use overside_service::{Hold, Watermarks};
+use overside_service::{Hold, Ticket, Watermarks};
 use overside_verbs::{Clock, VerbsError};
 
 pub(crate) use change::Change;
@@ -40,6 +43,8 @@ pub struct DataOptions {
     pub group: Duration,
     /// Start from what is sound of a damaged directory; what is not is moved aside.
     pub salvage: bool,
+    /// A checkpoint is due once the log since the last has so many bytes, or as many as the tables have.
+    pub checkpoint_bytes: u64,
     /// Told how far a recovery is.
     pub on_progress: Option<OnProgress>,
 }
@@ -48,7 +53,14 @@ impl DataOptions {
     /// In `dir`, with [`Durability::Sync`].
     pub fn new(dir: impl Into<PathBuf>) -> DataOptions {
         let group = Duration::from_millis(10);
-        DataOptions { dir: dir.into(), durability: Durability::Sync, group, salvage: false, on_progress: None }
+        DataOptions {
+            dir: dir.into(),
+            durability: Durability::Sync,
+            group,
+            salvage: false,
+            checkpoint_bytes: 256 << 20,
+            on_progress: None,
+        }
     }
 }
 
@@ -71,6 +83,19 @@ pub(crate) struct Journal {
     failed: AtomicBool,
     /// Bytes of log that were appended.
     appended: AtomicU64,
+    /// Who asked for a checkpoint.
+    asked: Mutex<Vec<Ticket>>,
+    /// Wakes the thread that writes checkpoints.
+    due: Wake,
+    /// Where the log was when the last one began.
+    begun_at: AtomicU64,
+    /// Bytes of all tables in the last one.
+    tables_bytes: AtomicU64,
+    /// Since the start of the server.
+    checkpoints: AtomicU64,
+    checkpointing: AtomicBool,
+    /// Changes below are in a checkpoint: the log may give them up.
+    released: AtomicU64,
     way: String,
     clock: Arc<dyn Clock>,
 }
@@ -93,6 +118,13 @@ impl Journal {
             closing: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             appended: AtomicU64::new(0),
+            asked: Mutex::default(),
+            due: Wake::new()?,
+            begun_at: AtomicU64::new(0),
+            tables_bytes: AtomicU64::new(0),
+            checkpoints: AtomicU64::new(0),
+            checkpointing: AtomicBool::new(false),
+            released: AtomicU64::new(0),
             way,
             clock,
         })
@@ -101,6 +133,7 @@ impl Journal {
     /// The directory is recovered.
     fn begin(&self, appender: Appender) {
         self.appended.store(appender.durable().0, Ordering::Relaxed);
+        self.begun_at.fetch_min(appender.durable().0, Ordering::Relaxed);
         let _ = self.appender.set(appender);
     }
 
@@ -108,10 +141,15 @@ impl Journal {
     fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake.signal();
+        self.due.signal();
     }
 
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     fn fail(&self) {
@@ -126,6 +164,9 @@ impl Journal {
             way: self.way.clone(),
             log_position: self.appended.load(Ordering::Relaxed),
             log_durable: self.appender.get().map_or(0, |appender| appender.durable().0),
+            since_checkpoint: self.since_checkpoint(),
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+            is_checkpointing: self.checkpointing.load(Ordering::Relaxed),
         }
     }
 

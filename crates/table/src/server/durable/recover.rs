@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use overside_bwtree::{Put, Stamps};
@@ -10,10 +11,11 @@ use overside_disk::Disk;
 use overside_log::{self as log, Change, Directory, Mode, Record};
 use overside_verbs::Clock;
 
+use super::checkpoint::Checkpointer;
 use super::writer::Writer;
-use super::{DataOptions, Journal};
+use super::{DataOptions, Journal, adopt};
 use crate::row::RowView;
-use crate::server::store::{Store, Table};
+use crate::server::store::{Store, Table, empty};
 use crate::server::{ServerOptions, StartError};
 use crate::wire::Durability;
 
@@ -60,6 +62,7 @@ impl fmt::Debug for OnProgress {
 pub(in crate::server) struct Opened {
     pub(in crate::server) store: Arc<Store>,
     pub(in crate::server) writer: Writer,
+    pub(in crate::server) checkpointer: Checkpointer,
     pub(in crate::server) recovery: Recovery,
 }
 
@@ -75,10 +78,6 @@ pub(in crate::server) fn open(
 ) -> Result<Opened, StartError> {
     let began = clock.now();
     let refused = |error: &dyn fmt::Display| DataError(error.to_string());
-    if data.durability == Durability::None {
-        let text = "without a log, tables are kept by checkpoints alone, which this version does not write; choose sync or group";
-        return Err(DataError(text.into()).into());
-    }
     let disk = match &options.world.disk {
         Some(disk) => disk.open(&data.dir),
         None => overside_disk::open(&data.dir),
@@ -88,26 +87,43 @@ pub(in crate::server) fn open(
     // Replayed changes draw stamps of their own; those of this server come behind all that the log knows.
     let journal = Arc::new(Journal::new(data.clone(), Stamps::new(1), way, clock.clone())?);
     let store = new_store(Some(journal.clone()));
-    let mut replay = Replay::new(&store, data.on_progress.clone());
     let mut id = [0; 16];
     clock.fill(&mut id)?;
     let mode = if data.salvage { Mode::Salvage } else { Mode::Serve };
     let mut directory =
         Directory::open(disk, id, log_options(data, options), mode).map_err(|refusal| refused(&refusal))?;
+    let manifest = directory.checkpoint().map_err(|refusal| refused(&refusal))?;
+    for table in manifest.iter().flat_map(|manifest| &manifest.tables) {
+        adopt::table(&store, &mut directory, table).map_err(|text| refused(&text))?;
+    }
+    let mut replay = Replay::new(&store, data.on_progress.clone());
     let replayed = directory.replay(&mut |record| replay.take(&record)).map_err(|refusal| refused(&refusal))?;
     replay.flush().map_err(|text| refused(&text))?;
     let losses = directory.losses().to_vec();
     // Until here nothing in the directory was changed.
-    let (log, appender) = directory.start().map_err(|refusal| refused(&refusal))?;
+    let (mut log, appender) = directory.start().map_err(|refusal| refused(&refusal))?;
+    let checkpoints = log.checkpoints().map_err(|error| refused(&error))?;
     journal.stamps.advance(replayed.next_stamp);
     store.number_from(replayed.next_table);
     journal.begin(appender);
+    // What a recovery would replay now.
+    journal.begun_at.store(manifest.map_or(0, |manifest| manifest.position), Ordering::Relaxed);
     let rows = store.all().iter().map(|table| table.rows()).sum();
     let took = clock.now().duration_since(began);
     let (replayed, cut_bytes) = (replayed.records, replayed.cut_bytes);
+    let at_once = !losses.is_empty();
     let recovery = Recovery { rows, replayed, cut_bytes, losses, took };
-    let writer = Writer { journal, log, on_failure: options.on_failure.clone(), began };
-    Ok(Opened { store, writer, recovery })
+    let on_failure = options.on_failure.clone();
+    let checkpointer = Checkpointer {
+        journal: journal.clone(),
+        store: store.clone(),
+        checkpoints,
+        on_failure: on_failure.clone(),
+        at_once,
+        sizes: BTreeMap::new(),
+    };
+    let writer = Writer { journal, log, on_failure, began };
+    Ok(Opened { store, writer, checkpointer, recovery })
 }
 
 fn log_options(data: &DataOptions, options: &ServerOptions) -> log::Options {
@@ -148,13 +164,18 @@ impl<'s> Replay<'s> {
         if let Some(OnProgress(tells)) = self.on_progress.as_ref().filter(|_| self.records.is_multiple_of(TOLD_EACH)) {
             tells(self.records);
         }
+        if let Some(table) = self.tables.get(&record.table) {
+            // The checkpoint does not have this.
+            table.note_change(record.stamp);
+        }
         match record.change {
             Change::Create { options } => {
                 self.flush()?;
                 // A checkpoint may have it already.
                 if !self.tables.contains_key(&record.table) {
-                    let table = self.store.restore(record.table, options).map_err(|fault| fault.text)?;
-                    self.tables.insert(record.table, table);
+                    let table = self.store.restore(record.table, options, &empty).map_err(|fault| fault.text)?;
+                    let table = table.inspect(|table| table.note_change(record.stamp));
+                    self.tables.extend(table.map(|table| (record.table, table)));
                 }
                 Ok(())
             }

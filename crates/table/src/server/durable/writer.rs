@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use overside_disk::Disk;
@@ -57,10 +58,19 @@ impl Writer {
             // Before the step: what is below it was appended by then.
             let floor = self.journal.stamps.floor();
             let now = self.journal.clock.now().duration_since(self.began);
+            let released = self.journal.released.swap(0, Ordering::Relaxed);
+            if released > 0 {
+                self.log
+                    .release(released)
+                    .map_err(|error| format!("giving up old parts of the log failed: {error}"))?;
+            }
             let step = self.log.step(floor, now).map_err(|failed| failed.to_string())?;
             if let Some(appender) = self.journal.appender.get() {
                 let (position, floor) = (appender.durable().0, appender.durable_floor());
                 self.journal.marks.raise(Hold { position, floor });
+            }
+            if self.journal.is_due() {
+                self.journal.due.signal();
             }
             if closing {
                 // All that was acknowledged is on the disk. A full one has no room for the statement of that.
