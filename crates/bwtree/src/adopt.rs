@@ -25,6 +25,7 @@ use crate::page::{
     rebase_overflow, row_of, set_link, split_pieces, write_page,
 };
 use crate::stamps::Stamps;
+use crate::stats::Counter;
 use crate::store::{Fresh, Store, inner_word};
 use crate::tree::Tree;
 use crate::waits::Waits;
@@ -333,6 +334,8 @@ impl Core {
 
     /// Links the pages, which are all there are, and builds inner nodes over them.
     fn plant(&self, pages: Vec<Page>) {
+        // As if its leaves had come from one.
+        self.enter().count(Counter::Splits as usize, pages.len().saturating_sub(1) as u64);
         let mut right = NO_PAGE;
         let mut level: Vec<(Vec<u8>, u32)> = Vec::with_capacity(pages.len());
         for mut page in pages.into_iter().rev() {

@@ -24,7 +24,7 @@ pub struct Stats {
     pub deltas: u64,
     /// Base pages rewritten with their chains.
     pub consolidations: u64,
-    /// Leaves split.
+    /// Leaves split. A tree made of leaves that were written down counts all of those but one.
     pub splits: u64,
     /// Inner nodes split.
     pub inner_splits: u64,

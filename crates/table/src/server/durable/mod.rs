@@ -158,12 +158,14 @@ impl Journal {
 
     /// How far it has come.
     pub(crate) fn status(&self) -> DataStatus {
+        let durable = self.appender.get().map_or(0, |appender| appender.durable().0);
         DataStatus {
             dir: self.options.dir.display().to_string(),
             durability: self.options.durability,
             way: self.way.clone(),
-            log_position: self.appended.load(Ordering::Relaxed),
-            log_durable: self.appender.get().map_or(0, |appender| appender.durable().0),
+            // A group's end is further than its last record.
+            log_position: self.appended.load(Ordering::Relaxed).max(durable),
+            log_durable: durable,
             since_checkpoint: self.since_checkpoint(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
             is_checkpointing: self.checkpointing.load(Ordering::Relaxed),
