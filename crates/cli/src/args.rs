@@ -58,6 +58,9 @@ pub enum Command {
     /// Write a checkpoint of each table that has changed.
     #[command(long_about = CHECKPOINT, after_long_help = CHECKPOINT_EXAMPLES)]
     Checkpoint(Checkpoint),
+    /// Check every checksum of a data directory that nobody serves.
+    #[command(long_about = CHECK, after_long_help = CHECK_EXAMPLES)]
+    Check(Check),
     /// Load Parquet, CSV or Arrow files into a table.
     #[command(long_about = LOAD, after_long_help = LOAD_EXAMPLES)]
     Load(Load),
@@ -282,6 +285,16 @@ pub struct Checkpoint {
     /// What goes over a network.
     #[command(flatten)]
     pub network: Wire,
+}
+
+/// `overside check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The directory that was given to serve --data.
+    pub dir: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `overside load`
@@ -527,6 +540,15 @@ Examples:
   overside checkpoint shm:mine
   overside checkpoint shm:mine --json";
 
+const CHECK: &str = "\
+Read all that counts in a data directory: its checkpoint, and the log behind it. Every checksum is
+checked, and nothing is changed. Prints a line for each fault, and ends with status 1 if there is
+one. Nobody may serve the directory meanwhile.";
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  overside check /var/lib/overside
+  overside check /var/lib/overside --json";
+
 const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key
 names its primary key, which holds no nulls and no value twice. Parquet and Arrow files say their
@@ -644,6 +666,7 @@ mod tests {
             SERVE_EXAMPLES,
             STATUS_EXAMPLES,
             CHECKPOINT_EXAMPLES,
+            CHECK_EXAMPLES,
             LOAD_EXAMPLES,
             SCAN_EXAMPLES,
             GET_EXAMPLES,

@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibrate;
+mod check;
 mod checkpoint;
 mod demo;
 mod devices;
@@ -29,6 +30,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Check(options) => check::run(&options),
         Command::Checkpoint(options) => checkpoint::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Calibrate(options) => calibrate::run(&options, &Signals::take()?),

@@ -266,3 +266,41 @@ fn a_directory_that_cannot_be_used_is_refused_in_a_line_and_left_as_it_is() {
     let output = overside(&["serve", "--listen", "shm:never", "--durability", "group"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "--durability is nothing without --data");
 }
+
+/// A directory is checked while nobody serves it; a flipped byte of a checkpoint is a line and status 1, and nothing is changed.
+#[test]
+fn a_directory_is_checked_and_a_fault_is_told() {
+    let durable = Durable::new(&[]);
+    let check = || {
+        let output = overside(&["check", &durable.dir()]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), told(&output))
+    };
+    let (status, _, error) = check();
+    assert!(status == Some(1) && error.contains("there is no directory"), "{error}");
+    let mut server = durable.start();
+    let mut client = connect(&server);
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..2000, 1).unwrap();
+    let written = overside(&["checkpoint", &server.address]).output().unwrap();
+    assert!(String::from_utf8(written.stdout).unwrap().starts_with("1 table written ("));
+    put(&mut client, &table, 0..10, 2).unwrap();
+    let (status, _, error) = check();
+    assert!(status == Some(1) && error.contains("in use"), "{error}");
+    drop(client);
+    server.signal(Signal::INT);
+    assert!(server.child.wait().unwrap().success());
+    let (status, sound, error) = check();
+    assert!(status == Some(0) && sound.contains("1 tables, ") && sound.contains("2,000 rows"), "{sound}{error}");
+    assert!(sound.contains("behind it: 10 records"), "{sound}");
+    let pages = std::fs::read_dir(Path::new(&durable.dir()).join("checkpoint")).unwrap();
+    let pages = pages.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|e| e == "pages"));
+    let pages = pages.unwrap();
+    let mut bytes = std::fs::read(&pages).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&pages, &bytes).unwrap();
+    let (status, faults, error) = check();
+    assert!(status == Some(1) && faults.contains(".pages") && error.contains("1 fault"), "{faults}{error}");
+    assert_eq!(std::fs::read(&pages).unwrap(), bytes);
+    let refusal = refused(&["--data", &durable.dir()]);
+    assert!(refusal.contains(".pages"), "{refusal}");
+}

@@ -29,7 +29,8 @@ mod wake;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use durable::{DataError, DataOptions, OnProgress, Recovery};
+pub use durable::{DataError, DataOptions, OnProgress, Recovery, check_data};
+pub use overside_log::Checked;
 use overside_planner::{Goal, Planner, Profile};
 use overside_service::{Listening, ServiceOptions, TransmitOptions};
 pub use overside_service::{Notices, OnFailure};

@@ -108,7 +108,15 @@ impl End {
 
     pub fn post(&mut self, qp: QueuePair, request: WorkRequest) {
         let (mut batch, end) = (VecDeque::from([request]), Instant::now() + PATIENCE);
-        while self.queue.post(qp, &mut batch).unwrap() == 0 {
+        loop {
+            match self.queue.post(qp, &mut batch) {
+                Ok(0) => {}
+                Ok(_) => return,
+                Err(error) => {
+                    let events: Vec<PortEvent<QueuePair>> = std::iter::from_fn(|| self.queue.next_event()).collect();
+                    panic!("{error}; what happened: {events:?}");
+                }
+            }
             self.wait(Duration::from_millis(100));
             assert!(Instant::now() < end, "no room to post");
         }

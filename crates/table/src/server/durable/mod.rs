@@ -25,7 +25,7 @@ use overside_verbs::{Clock, VerbsError};
 
 pub(crate) use change::Change;
 pub(super) use keeper::Keeper;
-pub use recover::{DataError, OnProgress, Recovery};
+pub use recover::{DataError, OnProgress, Recovery, check_data};
 pub(super) use recover::{Opened, open};
 
 use super::store::fault;

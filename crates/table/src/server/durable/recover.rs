@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -124,6 +125,21 @@ pub(in crate::server) fn open(
     };
     let writer = Writer { journal, log, on_failure, began };
     Ok(Opened { store, writer, checkpointer, recovery })
+}
+
+/// Reads all that counts in the directory of a server's data, and checks every checksum in it. Nothing is changed.
+///
+/// # Errors
+/// There is none, it is in use or of another version, or the disk fails.
+pub fn check_data(dir: &Path) -> Result<log::Checked, DataError> {
+    if !dir.is_dir() {
+        return Err(DataError(format!(
+            "there is no directory {}; name one that was served with --data",
+            dir.display()
+        )));
+    }
+    let disk = overside_disk::open(dir).map_err(|error| DataError(error.to_string()))?;
+    log::check(disk, log::Options::default()).map_err(|refusal| DataError(refusal.to_string()))
 }
 
 fn log_options(data: &DataOptions, options: &ServerOptions) -> log::Options {
