@@ -366,7 +366,23 @@ pub(crate) mod jump {
         }
     }
 
-    /// What a call of this kind returns that is interrupted after so many microseconds: -77 if the handler has jumped out of it.
+    /// Until this thread has slept for 50 ms without a break. On a busy machine no time is long enough to be sure of that.
+    fn until_asleep(task: libc::pid_t) {
+        let switches = || {
+            let status = std::fs::read_to_string(format!("/proc/self/task/{task}/status")).unwrap();
+            let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+            (of("State:").starts_with('S'), of("voluntary_ctxt_switches:"))
+        };
+        let (mut before, mut quiet) = (switches(), 0);
+        while quiet < 5 {
+            nap(10);
+            let now = switches();
+            quiet = if now.0 && now == before { quiet + 1 } else { 0 };
+            before = now;
+        }
+    }
+
+    /// What a call of this kind returns that is interrupted after so many microseconds, and once it sleeps if it does not exchange: -77 if the handler has jumped out of it.
     pub(crate) fn out_of(kind: u8, fd: RawFd, set: RawFd, micros: u64) -> i64 {
         let enough = AtomicBool::new(false);
         PLACE.store(0, Ordering::SeqCst);
@@ -375,7 +391,7 @@ pub(crate) mod jump {
             let mut action: libc::sigaction = std::mem::zeroed();
             (action.sa_sigaction, action.sa_flags) = (handler as *const () as usize, libc::SA_NODEFER);
             assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
-            let me = libc::pthread_self();
+            let (me, task) = (libc::pthread_self(), libc::gettid());
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while PLACE.load(Ordering::SeqCst) == 0 {
@@ -383,6 +399,9 @@ pub(crate) mod jump {
                     }
                     // Once is enough where the call blocks before; it does, or the test hangs and is ended.
                     std::thread::sleep(Duration::from_micros(micros));
+                    if u64::from(kind) < u64::from(EXCHANGE) {
+                        until_asleep(task);
+                    }
                     libc::pthread_kill(me, libc::SIGUSR2);
                     enough.store(true, Ordering::SeqCst);
                 });
