@@ -12,9 +12,11 @@ mod default_build;
 mod dependencies;
 mod layers;
 mod lengths;
+mod links;
 mod names;
 mod papers;
 mod preload_safe;
+mod prose;
 mod providers;
 mod readme;
 mod sim_safe;
@@ -42,7 +44,7 @@ impl fmt::Display for Violation {
 
 /// All violations in `tree`, by path and line.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    const RULES: [fn(&Tree) -> Vec<Violation>; 13] = [
+    const RULES: [fn(&Tree) -> Vec<Violation>; 15] = [
         dependencies::check,
         default_build::check,
         names::check,
@@ -56,6 +58,8 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         dead_files::check,
         papers::check,
         readme::check,
+        links::check,
+        prose::check,
     ];
     let mut violations: Vec<Violation> = RULES.iter().flat_map(|rule| rule(tree)).collect();
     violations.sort();

@@ -1,4 +1,4 @@
-//! What README.md quotes equals what CI runs.
+//! What README.md and the other pages quote equals what CI runs.
 
 use super::{Violation, violation};
 use crate::tree::Tree;
@@ -9,7 +9,8 @@ const CI: &str = ".ci/run";
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let readme = tree.text(README);
-    let mut violations = quotes(tree, readme);
+    let pages = tree.files.iter().filter(|(path, _)| path.ends_with(".md"));
+    let mut violations: Vec<Violation> = pages.flat_map(|(path, page)| quotes(tree, path, page)).collect();
     let tests = readme.lines().find(|line| line.starts_with("cargo test "));
     match tests {
         Some(command) if !tree.text(CI).lines().any(|line| unlimited(line.trim()) == command) => {
@@ -29,9 +30,9 @@ fn unlimited(line: &str) -> &str {
 }
 
 /// A fenced block after `<!-- file: PATH -->` is that file.
-fn quotes(tree: &Tree, readme: &str) -> Vec<Violation> {
+fn quotes(tree: &Tree, page: &str, text: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let lines: Vec<&str> = readme.lines().collect();
+    let lines: Vec<&str> = text.lines().collect();
     for (index, line) in lines.iter().enumerate() {
         let mark = line.strip_prefix("<!-- file: ").and_then(|rest| rest.strip_suffix(" -->"));
         let Some(path) = mark else { continue };
@@ -40,7 +41,7 @@ fn quotes(tree: &Tree, readme: &str) -> Vec<Violation> {
         let file: Vec<&str> = tree.text(path).lines().collect();
         if block != file {
             let message = format!("the block below differs from `{path}`: copy the file anew");
-            violations.push(violation(RULE, README, index + 1, message));
+            violations.push(violation(RULE, page, index + 1, message));
         }
     }
     violations

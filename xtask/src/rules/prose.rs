@@ -1,0 +1,166 @@
+//! Pages that people read: short lines, short sentences, no measured figure, the field's words.
+
+use super::links::prose_lines;
+use super::{Violation, violation};
+use crate::tree::Tree;
+
+const RULE: &str = "prose";
+/// Pages that are held to it. A page that has been brought into this form is added here.
+const PAGES: [&str; 2] = ["README.md", "docs/guide/"];
+const COLUMNS_MAX: usize = 100;
+const WORDS_MAX: usize = 35;
+/// Lines of one page. Whoever needs more has two pages.
+const LINES_MAX: usize = 100;
+/// Words of this house, and what the field says.
+const OWN_WORDS: [(&str, &str); 12] = [
+    ("whoever", "who acts: the worker, the caller, the peer"),
+    ("nobody", "who does not"),
+    ("gate", "listener"),
+    ("chime", "eventfd"),
+    ("bell", "wake byte"),
+    ("wish", "request"),
+    ("crowd", "oversubscription"),
+    ("meeting", "rendezvous, handshake"),
+    ("teller", "reporter"),
+    ("told", "reported"),
+    ("heed", "-"),
+    ("sated", "window full"),
+];
+/// What follows a number that was measured.
+const UNITS: [&str; 11] = ["ns", "µs", "us", "ms", "GB/s", "MB/s", "rows/s", "Mrows/s", "IOPS", "%", "x"];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let held = |path: &str| path.ends_with(".md") && PAGES.iter().any(|page| path.starts_with(page));
+    let mut violations = Vec::new();
+    for (path, text) in tree.files.iter().filter(|(path, _)| held(path)) {
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            let message = format!("{lines} lines, and {LINES_MAX} are the end: make two pages of it");
+            violations.push(violation(RULE, path, 0, message));
+        }
+        for (number, line) in prose_lines(text) {
+            let is_table = line.starts_with('|');
+            let columns = line.chars().count();
+            if columns > COLUMNS_MAX && !is_table {
+                violations.push(violation(
+                    RULE,
+                    path,
+                    number,
+                    format!("{columns} columns, and {COLUMNS_MAX} are the end"),
+                ));
+            }
+            for (own, better) in OWN_WORDS {
+                if words(line).any(|word| word.eq_ignore_ascii_case(own)) {
+                    violations.push(violation(RULE, path, number, format!("`{own}`: the field says {better}")));
+                }
+            }
+            if let Some(figure) = figure(line) {
+                let message = format!("`{figure}` is stale tomorrow: name the figure that shows it");
+                violations.push(violation(RULE, path, number, message));
+            }
+        }
+        for (number, sentence) in sentences(text) {
+            let count = words(&sentence).count();
+            if count > WORDS_MAX {
+                let message = format!("a sentence of {count} words, and {WORDS_MAX} are the end: cut it in two");
+                violations.push(violation(RULE, path, number, message));
+            }
+        }
+    }
+    violations
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace()
+        .map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()))
+        .filter(|word| !word.is_empty())
+}
+
+/// A number with a unit behind it, outside of code.
+fn figure(line: &str) -> Option<String> {
+    let spoken: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+    let list: Vec<&str> = spoken.split_whitespace().collect();
+    let bare =
+        |word: &str| word.trim_matches(|c: char| matches!(c, '.' | ',' | ';' | ':' | '(' | ')' | '|')).to_owned();
+    list.windows(2).find_map(|pair| {
+        let (number, unit) = (bare(pair[0]), bare(pair[1]));
+        let is_number = number.starts_with(|c: char| c.is_ascii_digit())
+            && number.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ','));
+        (is_number && UNITS.contains(&unit.as_str())).then(|| format!("{number} {unit}"))
+    })
+}
+
+/// Sentences with the line on which each begins. A heading, a list item and a table's cell end one.
+fn sentences(text: &str) -> Vec<(usize, String)> {
+    let mut all = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    let mut last = 0;
+    for (number, line) in prose_lines(text) {
+        let trimmed = line.trim();
+        let begins = trimmed.is_empty()
+            || trimmed.starts_with(['#', '|', '>'])
+            || trimmed.starts_with("- ")
+            || trimmed.split_once(". ").is_some_and(|(head, _)| head.chars().all(|c| c.is_ascii_digit()))
+            || number != last + 1;
+        last = number;
+        if begins {
+            all.extend(open.take());
+        }
+        for cell in trimmed.split(" | ") {
+            for part in cell.split_inclusive(['.', '!', '?']) {
+                let (_, sentence) = open.get_or_insert_with(|| (number, String::new()));
+                sentence.push_str(part);
+                // A full stop within a name, as in `a.md`, ends nothing.
+                if part.ends_with(['.', '!', '?']) && !is_within(cell, part) {
+                    all.extend(open.take());
+                }
+            }
+            if trimmed.starts_with('|') {
+                all.extend(open.take());
+            }
+        }
+        if let Some((_, sentence)) = &mut open {
+            sentence.push(' ');
+        }
+    }
+    all.extend(open);
+    all
+}
+
+/// Whether what follows `part` in `cell` goes on without a space.
+fn is_within(cell: &str, part: &str) -> bool {
+    let end = part.as_ptr() as usize - cell.as_ptr() as usize + part.len();
+    cell[end..].starts_with(|c: char| c.is_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::planted;
+    use super::*;
+
+    fn found(page: &str) -> Vec<usize> {
+        planted::lines(&check(&planted::tree(&[("docs/guide/a.md", page)])))
+    }
+
+    #[test]
+    fn long_sentences_lines_and_pages_are_found() {
+        let long = "word ".repeat(18);
+        assert_eq!(found(&format!("Short. {long}\n{long}.\n")), [1]);
+        assert_eq!(found(&format!("- {long}\n- {long}\n")), [] as [usize; 0]);
+        assert_eq!(found(&format!("{long}`a.md`.\n\n{long}\n")), [] as [usize; 0]);
+        assert_eq!(found(&"x".repeat(101)), [1]);
+        assert_eq!(found(&format!("```\n{}\n```\n", "x".repeat(101))), [] as [usize; 0]);
+        assert_eq!(found(&"a\n\n".repeat(51)), [0]);
+    }
+
+    #[test]
+    fn own_words_and_measured_figures_are_found() {
+        assert_eq!(found("Whoever comes.\nThe gate opens.\nThe delegate comes.\n"), [1, 2]);
+        assert_eq!(found("It takes 4.2 µs.\nIt is 30 % faster.\n`sleep 10 ms`\nTen rows.\n"), [1, 2]);
+    }
+
+    #[test]
+    fn pages_that_are_not_held_to_it_are_left_alone() {
+        assert_eq!(check(&planted::tree(&[("docs/other.md", &"x".repeat(200))])), []);
+    }
+}
