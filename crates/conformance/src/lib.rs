@@ -26,9 +26,12 @@
 //! return is given up: a broken provider fails, it does not hang.
 //!
 //! The suite has been tested itself: `tests/mutants.rs` runs it against providers that are broken on purpose.
+//!
+//! What a block device owes ([`overside_volume::device`]) is a suite of its own, in [`device`].
 #![forbid(unsafe_code)]
 
 pub mod declared;
+pub mod device;
 mod ends;
 pub mod holds;
 mod second;

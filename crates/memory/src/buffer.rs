@@ -60,6 +60,17 @@ impl Buffer {
         let rest = Buffer { segment: self.segment.clone(), at: self.at + at, len: self.len - at };
         (Buffer { len: at, ..self }, rest)
     }
+
+    /// This buffer and the one that lies directly behind it, as one again: undoes [`split_at`](Self::split_at).
+    ///
+    /// # Errors
+    /// Both come back where `behind` lies anywhere else.
+    pub fn join(self, behind: Buffer) -> Result<Buffer, (Buffer, Buffer)> {
+        if !Arc::ptr_eq(&self.segment, &behind.segment) || self.at + self.len != behind.at {
+            return Err((self, behind));
+        }
+        Ok(Buffer { len: self.len + behind.len, ..self })
+    }
 }
 
 impl Deref for Buffer {
@@ -75,5 +86,26 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: [buffer] exclusive, in bounds, and no peer can write it.
         unsafe { std::slice::from_raw_parts_mut(self.segment.base().as_ptr().add(self.at), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_join_in_their_order_alone() {
+        let mut buffers = Segment::private(8192).unwrap().carve(4096);
+        let (other, whole) = (buffers.pop().unwrap(), buffers.pop().unwrap());
+        let start = whole.address();
+        let (first, rest) = whole.split_at(100);
+        let (second, third) = rest.split_at(28);
+        let Err((third, first)) = third.join(first) else { panic!("joined backwards") };
+        let Err((first, third)) = first.join(third) else { panic!("joined over a gap") };
+        let whole = first.join(second).unwrap().join(third).unwrap();
+        assert_eq!((whole.len(), whole.address()), (4096, start));
+        assert_eq!(whole.join(other).unwrap().len(), 8192, "neighbours of one segment are one memory");
+        let strange = || Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+        assert!(strange().join(strange()).is_err());
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! - A [`Segment`] is a sealed range of memory. Peers may map it read-only at most.
 //! - A [`Buffer`] is an exclusive part of a segment: `&[u8]` and `&mut [u8]` are given
-//!   out over it because no peer can write there and no other buffer covers it.
+//!   out over it because no peer can write there and no other buffer covers it. [`Bytes`] are a
+//!   part of one that several share and nobody writes.
 //! - A [`View`] names bytes that stay put and unchanged as long as its [`Hold`] lives.
 //!   A posted send owns its view; the completion releases the hold.
 //! - A [`Window`] is memory that a peer may write at any moment, or, if it is shared so, only read. It gives copies only.
@@ -17,6 +18,7 @@
 
 mod available;
 mod buffer;
+mod bytes;
 mod foreign;
 mod foreign_range;
 mod foreign_slice;
@@ -36,6 +38,7 @@ mod window;
 
 pub use available::{address_space_left, available_bytes};
 pub use buffer::Buffer;
+pub use bytes::Bytes;
 pub use foreign::Foreign;
 pub use foreign_range::ForeignRange;
 pub use foreign_slice::{ForeignChunks, ForeignSlice};

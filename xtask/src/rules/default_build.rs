@@ -9,7 +9,8 @@ const RULE: &str = "default-build";
 /// with them).
 const HEAVY: [&str; 3] = ["arrow-cast", "arrow-ord", "arrow-select"];
 /// Crates that will run inside a preload library, where libc's wrappers are the hooks.
-const PRELOADED: [&str; 5] = ["overside-memory", "overside-verbs", "overside-transfer", "overside-shm", "overside-ibv"];
+const PRELOADED: [&str; 6] =
+    ["overside-memory", "overside-verbs", "overside-transfer", "overside-volume", "overside-shm", "overside-ibv"];
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();

@@ -9,7 +9,8 @@ use crate::syntax;
 use crate::tree::Tree;
 
 const RULE: &str = "preload-safe";
-const CRATES: [&str; 5] = ["overside-memory", "overside-verbs", "overside-transfer", "overside-shm", "overside-ibv"];
+const CRATES: [&str; 6] =
+    ["overside-memory", "overside-verbs", "overside-transfer", "overside-volume", "overside-shm", "overside-ibv"];
 const PATHS: [(&str, &str); 8] = [
     ("std::net", "sockets go through rustix"),
     ("std::os::unix::net", "sockets go through rustix"),

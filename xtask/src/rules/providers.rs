@@ -5,7 +5,7 @@ use crate::tree::Tree;
 
 const RULE: &str = "providers";
 /// What differs between providers is in `Capabilities` and `Profile`.
-const BELOW: [&str; 11] = [
+const BELOW: [&str; 13] = [
     "overside-calibrate",
     "overside-disk",
     "overside-files",
@@ -17,6 +17,8 @@ const BELOW: [&str; 11] = [
     "overside-shape",
     "overside-bwtree",
     "overside-table",
+    "overside-vault",
+    "overside-volume",
 ];
 const NAMES: [&str; 5] = ["shm", "tcp", "ibv", "rdma", "model"];
 

@@ -9,8 +9,16 @@ use crate::syntax;
 use crate::tree::Tree;
 
 const RULE: &str = "sim-safe";
-const CRATES: [&str; 6] =
-    ["overside-verbs", "overside-bwtree", "overside-transfer", "overside-service", "overside-disk", "overside-log"];
+const CRATES: [&str; 8] = [
+    "overside-verbs",
+    "overside-bwtree",
+    "overside-transfer",
+    "overside-service",
+    "overside-disk",
+    "overside-log",
+    "overside-vault",
+    "overside-volume",
+];
 /// Of the table store, its server and its client.
 const TABLE: [&str; 2] = ["crates/table/src/server/", "crates/table/src/client/"];
 /// Where the system's own clock and waits stand, behind the traits.

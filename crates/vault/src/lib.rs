@@ -1,0 +1,10 @@
+//! A storage node: volumes on this host's disks, served to others (vi-attached-storage §2.1).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`members`] | what a volume lies on: files, memory |
+//!
+//! Time, threads and disks come from traits, so that a simulation can run a node.
+#![forbid(unsafe_code)]
+
+pub mod members;

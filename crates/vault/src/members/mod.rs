@@ -1,0 +1,5 @@
+//! What a volume lies on.
+
+mod file;
+
+pub use file::FileMember;

@@ -1,0 +1,72 @@
+//! The suite of sentences over each kind of device that this crate has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use overside_disk::{Disk, Open, Plain};
+use overside_vault::members::FileMember;
+use overside_volume::{Array, Device, Sectors};
+
+/// Folders of devices that are in use.
+struct Files {
+    folder: Arc<tempfile::TempDir>,
+    next: AtomicUsize,
+    plain: bool,
+}
+
+impl Files {
+    fn new(plain: bool) -> Files {
+        Files { folder: Arc::new(tempfile::tempdir().unwrap()), next: AtomicUsize::new(0), plain }
+    }
+
+    fn member(&self, start: u64) -> FileMember {
+        let name = format!("member-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let path = self.folder.path().join("disk");
+        let mut disk: Box<dyn Disk> =
+            if self.plain { Box::new(Plain::open(&path).unwrap()) } else { overside_disk::open(&path).unwrap() };
+        let file = disk.open(&name, Open::Create { direct: true }).unwrap();
+        FileMember::new(disk, file, start, 1 << 20)
+    }
+}
+
+mod of_a_file {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        Box::new(Files::new(false).member(4096))
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_a_file_by_system_calls {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        Box::new(Files::new(true).member(0))
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_sectors_of_a_mirror_of_files {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let files = Files::new(false);
+        Box::new(Sectors::over(Array::mirror(vec![Box::new(files.member(0)), Box::new(files.member(0))]).unwrap()))
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_stripes_of_files {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let files = Files::new(false);
+        Box::new(Array::stripes(vec![Box::new(files.member(0)), Box::new(files.member(0))], 8192).unwrap())
+    }
+
+    overside_conformance::device_tests!(open);
+}

@@ -1,0 +1,33 @@
+//! Volumes: a database's disk that is elsewhere (vi-attached-storage).
+//!
+//! Everything that holds blocks is a [`Device`]: memory, a file, an array, a cache, a node's volume,
+//! a volume on another host. [`device`] says what each of them owes, sentence by sentence, and the
+//! conformance suite holds them to it.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`device`] | the trait, requests, completions, and the sentences |
+//! | [`layout`] | which bytes of an array lie on which member; pure |
+//! | [`Array`] | a device over devices |
+//! | [`Overlaps`] | which requests may be under way together |
+//! | [`Sectors`] | 512-byte sectors over a device with longer units |
+//! | [`MemoryDevice`] | blocks in memory |
+//!
+//! This crate runs inside a preload library too: it has no threads and no files of `std`.
+#![forbid(unsafe_code)]
+
+mod array;
+pub mod device;
+pub mod layout;
+mod memory;
+mod overlaps;
+mod sectors;
+mod slots;
+mod wait;
+
+pub use array::{Array, ArrayError, MemberState};
+pub use device::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
+pub use memory::MemoryDevice;
+pub use overlaps::Overlaps;
+pub use sectors::Sectors;
+pub use wait::{complete, wait};
