@@ -1,6 +1,6 @@
 //! A device over devices: a layout's pieces, carried out by its members.
 //!
-//! Sub-requests are independent of each other (VI-M57): an array answers when the last has ended.
+//! Sub-requests are independent of each other: an array answers when the last has ended.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::layout::{Concat, Layout, LayoutError, Mirror, Piece, Stripes};
 use crate::overlaps::Overlaps;
 use crate::slots::Slots;
 
-/// A volume of several devices (VI-M03).
+/// A volume of several devices.
 #[derive(Debug)]
 pub struct Array {
     layout: Layout,

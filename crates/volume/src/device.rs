@@ -118,7 +118,7 @@ pub enum Work {
         /// How many.
         length: u64,
     },
-    /// Says what will be asked for (VI-M34).
+    /// Says what will be asked for.
     Hint {
         /// First byte.
         at: u64,
