@@ -16,20 +16,19 @@ use crate::wire::{self, Applied, FAILED_MAX, Fault, FaultCode, PutMode};
 /// broken is refused before anything is applied. With what its reply waits for.
 pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied, Hold), Denied> {
     let values = framed(batch)?;
-    // A key takes at most twice the bytes that its columns take in the row, and two a column.
-    let keys_max = 2 * batch.len() + 2 * values.len() * table.keys.columns().len();
-    let mut change = table.change(Claim::Put, values.len(), batch.len() + keys_max)?;
+    let keys = Keys::of(table, &values);
+    // What the log will have if every row is put, to the byte.
+    let (count, bytes) = keys.records(&values);
+    let mut change = table.change(Claim::Put, count, bytes)?;
     let (mut applied, mut inserted) = (Applied::default(), 0);
-    let mut keys = Keys::default();
-    let (mut left, mut goes_on) = (&values[..], true);
-    while goes_on && !left.is_empty() {
-        // Rows go to the tree together as far as they are rows.
-        let good = keys.encode(table, left);
-        let rows: Vec<(&[u8], &[u8])> = keys.iter().zip(left.iter().copied()).collect();
+    let (mut at, mut goes_on) = (0, true);
+    // Rows go to the tree together as far as they are rows.
+    for end in keys.no_rows.iter().copied().chain([values.len()]) {
+        let rows: Vec<(&[u8], &[u8])> = (at..end).map(|row| (keys.key(row), values[row])).collect();
         let refused_max = FAILED_MAX - applied.failed.len();
         let (answers, stamps) = change.put_many(&table.tree, put_of(mode), &rows, refused_max);
         // What is behind the last answer was not looked at.
-        goes_on = answers.len() == good;
+        goes_on &= answers.len() == rows.len();
         for (at, answer) in answers.into_iter().enumerate() {
             let outcome = match answer {
                 Ok(false) if mode == PutMode::Update => Err(FaultCode::NotFound),
@@ -48,10 +47,13 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied
             }
             goes_on &= note(&mut applied, outcome);
         }
-        if goes_on && good < left.len() {
+        if goes_on && end < values.len() {
             goes_on = note(&mut applied, Err(FaultCode::BadRow));
         }
-        left = left.get(good + 1..).unwrap_or_default();
+        if !goes_on {
+            break;
+        }
+        at = end + 1;
     }
     table.count(inserted);
     Ok((applied, change.done()))
@@ -61,28 +63,37 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied
 #[derive(Default)]
 struct Keys {
     bytes: Vec<u8>,
+    /// Where the keys of those before end, for each row; and where the last one does.
     ends: Vec<usize>,
+    /// Those that are no rows of the table. They have an empty key.
+    no_rows: Vec<usize>,
 }
 
 impl Keys {
-    /// Takes the keys of the rows up to the first that is none; how many.
-    fn encode(&mut self, table: &Table, values: &[&[u8]]) -> usize {
-        self.bytes.clear();
-        self.ends.clear();
-        self.ends.reserve(values.len());
-        for value in values {
-            let Ok(row) = RowView::of_value(value, &table.layout) else { break };
-            if row.check().is_err() || table.keys.encode_row(&row, &mut self.bytes).is_err() {
-                break;
+    fn of(table: &Table, values: &[&[u8]]) -> Keys {
+        let mut keys = Keys { ends: Vec::with_capacity(values.len() + 1), ..Keys::default() };
+        keys.ends.push(0);
+        for (at, value) in values.iter().enumerate() {
+            let begin = keys.bytes.len();
+            let row = RowView::of_value(value, &table.layout).ok().filter(|row| row.check().is_ok());
+            if row.is_none_or(|row| table.keys.encode_row(&row, &mut keys.bytes).is_err()) {
+                keys.bytes.truncate(begin);
+                keys.no_rows.push(at);
             }
-            self.ends.push(self.bytes.len());
+            keys.ends.push(keys.bytes.len());
         }
-        self.ends.len()
+        keys
     }
 
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    fn key(&self, row: usize) -> &[u8] {
+        &self.bytes[self.ends[row]..self.ends[row + 1]]
+    }
+
+    /// How many are rows, and the bytes of their keys and values.
+    fn records(&self, values: &[&[u8]]) -> (usize, usize) {
+        let all: usize = values.iter().map(|value| value.len()).sum();
+        let no_rows: usize = self.no_rows.iter().map(|row| values[*row].len()).sum();
+        (values.len() - self.no_rows.len(), self.bytes.len() + all - no_rows)
     }
 }
 
@@ -96,7 +107,7 @@ fn put_of(mode: PutMode) -> Put {
 
 /// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes, what is left to do.
 pub(crate) fn delete(table: &Arc<Table>, keys: &[u8], now: impl FnOnce() -> Instant) -> Result<Deleting, Denied> {
-    let mut change = table.change(Claim::Delete, framed(keys)?.len(), keys.len())?;
+    let mut change = change_keys(table, keys)?;
     let (applied, left) = delete_from(table, &mut change, keys, Applied::default(), true);
     let hold = change.done();
     let Some(left) = left else { return Ok(Deleting::Done(applied, hold)) };
@@ -142,7 +153,7 @@ impl Parked {
         };
         let before = self.keys.len();
         let parks = now.duration_since(self.since) < patience;
-        let (applied, left, hold) = match table.change(Claim::Delete, framed(&self.keys)?.len(), self.keys.len()) {
+        let (applied, left, hold) = match change_keys(&table, &self.keys) {
             Ok(mut change) => {
                 let (applied, left) = delete_from(&table, &mut change, &self.keys, self.applied, parks);
                 (applied, left, change.done())
@@ -167,6 +178,12 @@ impl Parked {
         let pause = (now.duration_since(self.since) / 2).clamp(PAUSE_MIN, PAUSE_MAX);
         Parked { due: now + pause, ..self }
     }
+}
+
+/// Begins to delete the keys of a batch.
+fn change_keys<'t>(table: &'t Table, keys: &[u8]) -> Result<Change<'t>, Denied> {
+    let keys = framed(keys)?;
+    table.change(Claim::Delete, keys.len(), keys.iter().map(|key| key.len()).sum())
 }
 
 /// Deletes keys one after another; those that are left where `parks` and there is no memory for the next.
