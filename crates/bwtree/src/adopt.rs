@@ -78,11 +78,13 @@ pub struct Part {
     /// Where the next leaf begins.
     end: End,
     leaves: usize,
+    rows: u64,
 }
 
 /// A page that is written and that nobody knows yet.
 struct Page {
     low: Vec<u8>,
+    rows: usize,
     word: u64,
     fresh: Fresh,
 }
@@ -111,7 +113,7 @@ impl Adoption {
     /// ends.
     pub fn part(&self, from: &[u8]) -> Part {
         let end = Some(from.to_vec());
-        Part { core: self.core.clone(), from: from.to_vec(), pages: Vec::new(), end, leaves: 0 }
+        Part { core: self.core.clone(), from: from.to_vec(), pages: Vec::new(), end, leaves: 0, rows: 0 }
     }
 
     /// The tree of all parts, which come in key order. Keys that are in none of them are not there.
@@ -157,10 +159,16 @@ impl Part {
         let damaged = |fault| AdoptError::Leaf { leaf: self.leaves, fault };
         let checked = Checked::of(leaf, &self.end, &self.core.options).map_err(damaged)?;
         let pages = self.core.take_over(&checked)?;
+        self.rows += pages.iter().map(|page| page.rows as u64).sum::<u64>();
         self.pages.extend(pages);
         self.end = checked.fences.high.map(<[u8]>::to_vec);
         self.leaves += 1;
         Ok(())
+    }
+
+    /// Rows in all the leaves that it took, as they were counted when they were written.
+    pub fn rows(&self) -> u64 {
+        self.rows
     }
 }
 
@@ -329,7 +337,7 @@ impl Core {
         }
         let word = self.store.seal(&fresh);
         made.into_iter().for_each(|extent| self.store.let_go(Rest::Overflow(extent)));
-        Ok(Page { low: fences.low.to_vec(), word, fresh })
+        Ok(Page { low: fences.low.to_vec(), rows: layout.count, word, fresh })
     }
 
     /// Links the pages, which are all there are, and builds inner nodes over them.
@@ -377,6 +385,6 @@ impl std::fmt::Debug for Adoption {
 
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Part").field("leaves", &self.leaves).field("pages", &self.pages.len()).finish()
+        f.debug_struct("Part").field("leaves", &self.leaves).field("rows", &self.rows).finish()
     }
 }

@@ -76,7 +76,11 @@ fn adopted(leaves: &[Written], options: Options, each: usize) -> Result<Tree, Ad
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    adoption.finish(parts?)
+    let parts = parts?;
+    let counted: u64 = parts.iter().map(overside_bwtree::Part::rows).sum();
+    let tree = adoption.finish(parts)?;
+    assert_eq!(counted, rows(&tree, Direction::Forward).len() as u64);
+    Ok(tree)
 }
 
 fn rows(tree: &Tree, direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {

@@ -83,6 +83,8 @@ pub struct Options {
     pub retry: Duration,
     /// What waits for the disk outside of a step waits for so long.
     pub deadline: Duration,
+    /// Pages of a checkpoint are written and read together up to so many bytes.
+    pub part_bytes: usize,
 }
 
 impl Default for Options {
@@ -98,6 +100,7 @@ impl Default for Options {
             quiet: Duration::from_millis(200),
             retry: Duration::from_secs(1),
             deadline: Duration::from_secs(60),
+            part_bytes: 1 << 20,
         }
     }
 }

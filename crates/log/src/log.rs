@@ -139,6 +139,7 @@ impl<D: Disk> Log<D> {
             directory: beginning.directory,
             incarnation: beginning.incarnation,
             deadline: options.deadline,
+            part_bytes: options.part_bytes,
             logged: !none,
             unused_segment: beginning.number,
             position,

@@ -16,6 +16,8 @@ use crate::{Record, Refusal, layout};
 pub struct Replayed {
     /// Records that were given out.
     pub records: u64,
+    /// Bytes of the log that they were in.
+    pub bytes: u64,
     /// Bytes of groups behind the log's end, which were being written when the server ended. Nothing in them was acknowledged.
     pub cut_bytes: u64,
     /// Greater than every stamp that was read.
@@ -191,6 +193,7 @@ impl<D: Disk> Reader<'_, D> {
             let newest = segment.newest.saturating_add(1).max(group.header.floor);
             end.replayed.next_stamp = end.replayed.next_stamp.max(newest);
             end.replayed.position += group.bytes as u64;
+            end.replayed.bytes += group.bytes as u64;
             end.previous = group.checksum;
             at += group.bytes;
         }

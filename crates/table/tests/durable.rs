@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use overside_disk::{Completion, Disk, Entry, FileId, Open, Request, Way};
+use overside_disk::{BLOCK_BYTES, Completion, Disk, Entry, FileId, Open, Request, Way};
+use overside_log::format::{Footer, parse_part, write_page};
+use overside_log::{Manifest, Page};
 use overside_shm::ShmProvider;
 use overside_table::client::{Client, ClientError, RemoteTable, ScanOptions};
 use overside_table::row::ValueRef;
@@ -388,6 +390,94 @@ fn a_checkpoint_takes_the_place_of_the_log_before_it() {
         }
         let idle = client.table("idle").unwrap();
         assert_eq!(get(&mut client, &idle, 1).as_deref(), Some("never again"));
+    }
+}
+
+/// Every page of the checkpoint says that it has 1,000 rows more, and every checksum fits that.
+fn lie_about_rows(folder: &Path) {
+    let end = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let manifests: Vec<_> = files.filter(|path| end(path, "manifest")).collect();
+    for path in manifests {
+        let mut manifest = Manifest::parse(&std::fs::read(&path).unwrap()).unwrap();
+        for table in &mut manifest.tables {
+            let name = folder.join(format!("{:016x}.pages", table.file));
+            let mut bytes = std::fs::read(&name).unwrap();
+            let footer_at = table.footer_at as usize;
+            let footer = &bytes[footer_at..footer_at + table.footer_bytes as usize];
+            let mut footer = Footer::parse(footer, table.footer_checksum).unwrap();
+            for part in &mut footer.parts {
+                let (mut written, mut checksum) = (Vec::new(), 0);
+                for page in parse_part(&bytes[part.at as usize..(part.at + part.bytes) as usize]) {
+                    let page = page.unwrap().0;
+                    let own = write_page(
+                        &Page {
+                            low: page.low,
+                            high: page.high,
+                            base: page.base,
+                            rows: (page.rows.start, page.rows.end),
+                            deltas: &page.deltas,
+                            extents: &page.extents,
+                            newest: page.newest,
+                            count: page.count + 1000,
+                        },
+                        &mut written,
+                    );
+                    checksum = crc32c::crc32c_append(checksum, &own.to_le_bytes());
+                }
+                (part.rows, part.checksum) = (part.rows + 1000 * part.pages, checksum);
+                assert_eq!(written.len() as u64, part.bytes);
+                bytes[part.at as usize..][..written.len()].copy_from_slice(&written);
+            }
+            let (written, checksum) = footer.write();
+            assert_eq!(written.len().next_multiple_of(BLOCK_BYTES), table.footer_bytes as usize);
+            bytes[footer_at..].copy_from_slice(&written);
+            (table.footer_checksum, table.rows) = (checksum, footer.rows());
+            std::fs::write(&name, bytes).unwrap();
+        }
+        std::fs::write(&path, manifest.write()).unwrap();
+    }
+}
+
+/// A table has the rows that are in its pages, whatever the pages say.
+#[test]
+fn rows_of_a_checkpoint_are_counted_and_not_believed() {
+    let mut bench = Bench::new("counted");
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    let text = "x".repeat(500);
+    for from in (0..4000).step_by(100) {
+        let mut batch = table.batch();
+        (from..from + 100).for_each(|id| batch.push(&[ValueRef::UInt64(id), ValueRef::Utf8(&text)]).unwrap());
+        assert_eq!(client.put(&table, PutMode::Insert, &batch).unwrap().applied, 100);
+    }
+    client.checkpoint().unwrap();
+    drop(client);
+    bench.server = None;
+    lie_about_rows(&bench.folder.path().join("data/checkpoint"));
+    bench.start();
+    let recovery = bench.server.as_ref().unwrap().recovery().unwrap();
+    assert_eq!((recovery.rows, recovery.adopted_rows, recovery.replayed), (4000, 4000, 0), "{recovery:?}");
+    assert!(recovery.adopted_bytes > 4000 * 500, "{recovery:?}");
+    let mut client = bench.client();
+    let table = client.table("t").unwrap();
+    assert_eq!((client.tables().unwrap()[0].rows, count(&mut client, &table)), (4000, 4000));
+}
+
+/// Room in the log is claimed for what will be written there: a batch goes that just fits, and the log has room again after it.
+#[test]
+fn a_batch_claims_as_much_of_the_log_as_it_takes() {
+    let bench = Bench::new("claims");
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    // A quarter of the segment is the largest claim, and a request is as long as its last row makes it.
+    let most = ((1 << 20) - 2 * BLOCK_BYTES) / 4 / BLOCK_BYTES * BLOCK_BYTES;
+    let mut fits = |bytes: usize, id: u64| put(&mut client, &table, id, &"x".repeat(bytes));
+    assert_eq!(fits(most - 300, 1).unwrap(), 1);
+    let refused = fits(most, 2);
+    assert!(matches!(refused, Err(ClientError::Refused { code: FaultCode::TooLarge, .. })), "{refused:?}");
+    for id in 3..30 {
+        assert_eq!(fits(most - 300, id).unwrap(), 1);
     }
 }
 

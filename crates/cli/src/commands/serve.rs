@@ -5,7 +5,7 @@ use crate::output::{self, Progress};
 use crate::signals::Doorbell;
 use anyhow::{Result, bail};
 use overside::calibrate::Effort;
-use overside::table::server::{DataOptions, Notices, OnFailure, OnProgress, Server, ServerOptions};
+use overside::table::server::{DataOptions, Notices, OnFailure, OnProgress, Recovering, Server, ServerOptions};
 use overside::{Address, Network, Prices, prices};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -91,7 +91,14 @@ fn is_network(address: &str) -> bool {
 /// How far a recovery is, on a terminal.
 fn recovering() -> OnProgress {
     let progress = Progress::counting("recovering the tables");
-    OnProgress::new(move |records| progress.at(records, || format!("{} changes replayed", output::grouped(records))))
+    OnProgress::new(move |how_far| match how_far {
+        Recovering::Adopting { rows, of } => {
+            progress.at(rows, || format!("{} of {} rows read", output::grouped(rows), output::grouped(of)));
+        }
+        Recovering::Replaying { records } => {
+            progress.at(records, || format!("{} changes replayed", output::grouped(records)));
+        }
+    })
 }
 
 /// What the server found in its directory.
@@ -101,7 +108,10 @@ fn data(args: &Serve, server: &Server) -> Value {
         "dir": dir,
         "durability": args.durability.name(),
         "rows": recovered.rows,
+        "adopted_rows": recovered.adopted_rows,
+        "adopt_ms": recovered.adopt_took.as_millis() as u64,
         "replayed": recovered.replayed,
+        "replay_ms": recovered.replay_took.as_millis() as u64,
         "cut_bytes": recovered.cut_bytes,
         "recovered_ms": recovered.took.as_millis() as u64,
     })

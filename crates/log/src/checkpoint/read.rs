@@ -20,6 +20,8 @@ pub struct PagesReader {
     footer: Footer,
     deadline: Duration,
     salvages: bool,
+    /// For the next part: fresh memory costs as much as reading into it.
+    buffer: Option<AlignedBuffer>,
 }
 
 impl<D: Disk> Directory<D> {
@@ -56,7 +58,7 @@ impl<D: Disk> Directory<D> {
         let name = layout::manifest(number);
         let full = self.disk.path().join(&name).display().to_string();
         let (file, length) = open(&mut self.disk, &name, self.options.deadline)?;
-        let read = read(&mut self.disk, file, 0, length.min(MANIFEST_BYTES_MAX), self.options.deadline);
+        let read = read_new(&mut self.disk, file, 0, length.min(MANIFEST_BYTES_MAX), self.options.deadline);
         self.disk.close(file);
         let bytes = read.map_err(Refusal::io(format!("reading {full}")))?;
         match Manifest::parse(&bytes) {
@@ -88,7 +90,7 @@ impl<D: Disk> Directory<D> {
         let footer_bytes = u64::from(table.footer_bytes);
         let bytes = match table.footer_at.checked_add(footer_bytes) {
             Some(end) if end <= length && table.footer_at.is_multiple_of(BLOCK_BYTES as u64) => {
-                read(&mut disk, file, table.footer_at, footer_bytes, self.options.deadline).map_err(reading())?
+                read_new(&mut disk, file, table.footer_at, footer_bytes, self.options.deadline).map_err(reading())?
             }
             _ => AlignedBuffer::zeroed(1).map_err(reading())?,
         };
@@ -102,7 +104,7 @@ impl<D: Disk> Directory<D> {
             return Err(Refusal::damage(full, table.footer_at, what));
         };
         let (deadline, salvages) = (self.options.deadline, self.salvages());
-        Ok(PagesReader { disk, file, name: full, length, footer, deadline, salvages })
+        Ok(PagesReader { disk, file, name: full, length, footer, deadline, salvages, buffer: None })
     }
 }
 
@@ -125,19 +127,33 @@ impl PagesReader {
         each: &mut dyn FnMut(&PageRef<'_>) -> Result<(), String>,
     ) -> Result<(), Refusal> {
         let part = self.footer.parts[part];
-        let damage = |at: u64, what: &str| {
-            let what = format!("{what}; up to {} rows of a table are lost", part.rows);
-            Refusal::damage(&self.name, part.at + at, what)
-        };
         if part.at.checked_add(part.bytes).is_none_or(|end| end > self.length) {
-            return Err(damage(0, "it is too short"));
+            return Err(self.damage(part, 0, "it is too short"));
         }
-        let read = read(&mut self.disk, self.file, part.at, part.bytes, self.deadline);
-        let bytes = read.map_err(Refusal::io(format!("reading {}", self.name)))?;
+        let whole = padded(part.bytes as usize);
+        let buffer = match self.buffer.take() {
+            Some(buffer) if buffer.len() >= whole => Ok(buffer),
+            _ => AlignedBuffer::zeroed(whole),
+        };
+        let read = buffer.and_then(|buffer| read(&mut self.disk, self.file, part.at, buffer, self.deadline));
+        let buffer = read.map_err(Refusal::io(format!("reading {}", self.name)))?;
+        let outcome = self.give(part, &buffer[..part.bytes as usize], each);
+        self.buffer = Some(buffer);
+        outcome
+    }
+
+    /// Checks the pages of a part, and gives them out.
+    fn give(
+        &self,
+        part: Part,
+        bytes: &[u8],
+        each: &mut dyn FnMut(&PageRef<'_>) -> Result<(), String>,
+    ) -> Result<(), Refusal> {
+        let damage = |at: u64, what: &str| self.damage(part, at, what);
         let mut pages = Vec::new();
         let (mut checksum, mut rows) = (0, 0u64);
         let mut fault = None;
-        for page in parse_part(&bytes[..part.bytes as usize]) {
+        for page in parse_part(bytes) {
             match page {
                 Ok((page, own)) => {
                     checksum = crc32c::crc32c_append(checksum, &own.to_le_bytes());
@@ -159,6 +175,11 @@ impl PagesReader {
         }
         fault.map_or(Ok(()), Err)
     }
+
+    fn damage(&self, part: Part, at: u64, what: &str) -> Refusal {
+        let what = format!("{what}; up to {} rows of a table are lost", part.rows);
+        Refusal::damage(&self.name, part.at + at, what)
+    }
 }
 
 /// A file and its length, after whoever wrote it has let go of it.
@@ -176,10 +197,29 @@ fn open(disk: &mut dyn Disk, name: &str, deadline: Duration) -> Result<(FileId, 
     Ok((file, disk.length(file).map_err(opening())?))
 }
 
-fn read(disk: &mut dyn Disk, file: FileId, at: u64, bytes: u64, deadline: Duration) -> std::io::Result<AlignedBuffer> {
-    let buffer = AlignedBuffer::zeroed(padded(bytes as usize))?;
+fn read_new(
+    disk: &mut dyn Disk,
+    file: FileId,
+    at: u64,
+    bytes: u64,
+    deadline: Duration,
+) -> std::io::Result<AlignedBuffer> {
+    read(disk, file, at, AlignedBuffer::zeroed(padded(bytes as usize))?, deadline)
+}
+
+/// Fills the buffer; what the file does not have is zero.
+fn read(
+    disk: &mut dyn Disk,
+    file: FileId,
+    at: u64,
+    buffer: AlignedBuffer,
+    deadline: Duration,
+) -> std::io::Result<AlignedBuffer> {
     match overside_disk::complete(disk, Request::Read { file, at, buffer }, deadline)? {
-        (Request::Read { buffer, .. }, _) => Ok(buffer),
+        (Request::Read { mut buffer, .. }, bytes) => {
+            buffer[bytes as usize..].fill(0);
+            Ok(buffer)
+        }
         _ => Err(std::io::Error::other("the disk gave another request back")),
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Facts {
     pub directory: DirectoryId,
     pub incarnation: u64,
     pub deadline: Duration,
+    pub part_bytes: usize,
     /// A log is written. If not, this number no segment had before.
     pub logged: bool,
     pub unused_segment: u64,
@@ -140,7 +141,7 @@ impl Checkpoint<'_> {
         let name = layout::pages(file);
         let table = Table { number, options: options.to_vec(), file, ..Table::default() };
         let file = self.of.create(&name)?;
-        let buffer = self.buffer(PART_BYTES)?;
+        let buffer = self.buffer(self.of.facts.part_bytes)?;
         let part = Part::default();
         self.open = Some(OpenTable { table, file, footer: Footer::default(), part, buffer, length: 0 });
         Ok(())
@@ -159,7 +160,7 @@ impl Checkpoint<'_> {
         let page = &Page { extents, ..*page };
         let bytes = page.bytes();
         let open = self.open.as_mut().expect("pages belong to a table");
-        let full = open.length > 0 && open.length + bytes > PART_BYTES;
+        let full = open.length > 0 && open.length + bytes > self.of.facts.part_bytes;
         if full {
             self.flush()?;
         }
@@ -287,7 +288,7 @@ impl Checkpoint<'_> {
         if self.open.as_ref().is_none_or(|open| open.length == 0) {
             return Ok(());
         }
-        let fresh = self.buffer(PART_BYTES)?;
+        let fresh = self.buffer(self.of.facts.part_bytes)?;
         let Some(open) = &mut self.open else { return Ok(()) };
         let mut buffer = std::mem::replace(&mut open.buffer, fresh);
         let length = padded(open.length);
@@ -319,6 +320,7 @@ impl Checkpoint<'_> {
         const STEP: Duration = Duration::from_millis(100);
         let mut waited = Duration::ZERO;
         let mut done = Vec::new();
+        let usual = padded(self.of.facts.part_bytes);
         loop {
             self.of.disk.poll(&mut done)?;
             let mut failed = None;
@@ -327,7 +329,7 @@ impl Checkpoint<'_> {
                 waited = Duration::ZERO;
                 match (completion.request, completion.result) {
                     (_, Err(error)) => failed = Some(error),
-                    (Request::Write { buffer, .. }, _) if buffer.len() == PART_BYTES => self.pool.push(buffer),
+                    (Request::Write { buffer, .. }, _) if buffer.len() == usual => self.pool.push(buffer),
                     _ => {}
                 }
             }
@@ -362,6 +364,4 @@ impl Drop for Checkpoint<'_> {
     }
 }
 
-/// Pages that are written and can be read together.
-const PART_BYTES: usize = 1 << 20;
 const WRITES_MAX: usize = 2;

@@ -43,6 +43,7 @@ impl Plan {
             quiet: Duration::from_millis([1, 20, 200][chance.below(3) as usize]),
             retry: Duration::from_millis(50),
             deadline: Duration::from_secs(60),
+            part_bytes: BLOCK_BYTES,
         };
         let drive = DriveOptions {
             capacity: if chance.one_in(4) { log.segment_bytes * (3 + chance.below(4)) } else { 1 << 30 },

@@ -28,6 +28,8 @@ pub struct World {
     pub disk: Option<OpenDisk>,
     /// Bytes of a segment of its log; the usual ones where it is none.
     pub log_segment_bytes: Option<u64>,
+    /// Bytes of a checkpoint that are read and written together; the usual ones where it is none.
+    pub checkpoint_part_bytes: Option<usize>,
 }
 
 /// Opens the directory of a server's data.
@@ -55,7 +57,14 @@ impl fmt::Debug for OpenDisk {
 
 impl Default for World {
     fn default() -> Self {
-        Self { threads: Arc::new(SystemThreads), waits: None, page_bytes: None, disk: None, log_segment_bytes: None }
+        Self {
+            threads: Arc::new(SystemThreads),
+            waits: None,
+            page_bytes: None,
+            disk: None,
+            log_segment_bytes: None,
+            checkpoint_part_bytes: None,
+        }
     }
 }
 

@@ -157,7 +157,10 @@ impl Store {
             name: name.into(),
             keys: KeyCodec::new(&schema),
             layout: Arc::new(layout),
-            tree: tree.map_err(|e| exhausted(&e))?,
+            tree: tree.map_err(|unplanted| match unplanted {
+                Unplanted::Exhausted(why) => exhausted(&why),
+                Unplanted::Broken(text) => fault(FaultCode::BadRequest, text),
+            })?,
             schema,
             rows: AtomicI64::new(0),
             changed: AtomicU64::new(0),
@@ -289,16 +292,24 @@ pub(crate) struct Ground {
 }
 
 /// Makes a table's tree.
-pub(crate) type Plant<'p> = dyn Fn(Ground) -> Result<Tree, String> + 'p;
+pub(crate) type Plant<'p> = dyn Fn(Ground) -> Result<Tree, Unplanted> + 'p;
+
+/// Why there is no tree.
+pub(crate) enum Unplanted {
+    /// There is no memory for it, as the text says.
+    Exhausted(String),
+    /// It cannot be made of what there is, as the text says in full.
+    Broken(String),
+}
 
 /// A tree without rows.
-pub(crate) fn empty(ground: Ground) -> Result<Tree, String> {
+pub(crate) fn empty(ground: Ground) -> Result<Tree, Unplanted> {
     let Ground { arena, options, waits, stamps } = ground;
     let tree = match stamps {
         Some(stamps) => Tree::stamped(arena, options, waits, stamps),
         None => Tree::with_waits(arena, options, waits),
     };
-    tree.map_err(|error| error.to_string())
+    tree.map_err(|error| Unplanted::Exhausted(error.to_string()))
 }
 
 /// A table's name and schema, as its record in the log has them.

@@ -213,6 +213,7 @@ impl Stage {
                 durability: kept.durability,
                 group: kept.group,
                 checkpoint_bytes: kept.checkpoint_bytes,
+                recovery_threads: plan.workers,
                 ..DataOptions::new("/simulated")
             };
             data = Some(options);
@@ -245,6 +246,8 @@ impl Stage {
                 page_bytes: Some(plan.page_bytes),
                 disk: drive.map(|drive| parts::OpenDisk::new(move |_| Ok(drive.open(&inside)))),
                 log_segment_bytes: plan.kept.map(|kept| kept.segment_bytes),
+                // So short that a recovery deals them out.
+                checkpoint_part_bytes: Some(4096),
             },
             ..ServerOptions::default()
         };

@@ -1,74 +1,270 @@
 //! Tables as a checkpoint has them: its pages become a tree's, without a row being searched for a place.
+//!
+//! The parts of a table's file are dealt out in ranges, which several threads read, check and copy at
+//! once. A leaf begins where the leaf before it ended, so a range's first one takes its beginning from the part in front of it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use overside_bwtree::{AdoptError, AdoptLeaf, Part, Tree};
+use overside_bwtree::{AdoptError, AdoptLeaf, Adoption, Leaf, Part, Tree};
 use overside_disk::Disk;
-use overside_log::{self as log, Directory, PageRef, Refusal};
+use overside_log::{self as log, Directory, PageRef, PagesReader, Refusal};
+use overside_service::{Running, Threads};
 
-use crate::server::store::{Ground, Store};
+use super::recover::{OnProgress, Recovering};
+use crate::server::store::{Ground, Store, Unplanted};
 
-/// Makes a table of a checkpoint's pages. Where damage is passed over, the directory notes it.
-///
-/// # Errors
-/// The pages are damaged or missing, or do not fit the server's memory.
-pub(super) fn table<D: Disk>(store: &Store, directory: &mut Directory<D>, table: &log::Table) -> Result<(), String> {
-    let losses = RefCell::new(Vec::new());
-    let rows = Cell::new(0);
-    let plant = |ground: Ground| {
-        let Ground { arena, options, waits, stamps } = ground;
-        let adoption = Tree::adopt(arena, options, waits, stamps).map_err(|error| error.to_string())?;
-        let mut part = adoption.part(&[]);
-        take_pages(directory, table, &mut part, &rows, &mut losses.borrow_mut())?;
-        adoption.finish([part]).map_err(|error| error.to_string())
-    };
-    let made = store.restore(table.number, &table.options, &plant).map_err(|fault| fault.text)?;
-    if let Some(made) = made {
-        made.count(rows.get());
-    }
-    losses.into_inner().into_iter().for_each(|text| directory.lose(text));
-    Ok(())
+/// Makes tables of a checkpoint's pages.
+pub(super) struct Adopter<'s> {
+    store: &'s Store,
+    threads: Arc<dyn Threads>,
+    /// How many of them there may be.
+    threads_max: usize,
+    progress: Arc<Progress>,
 }
 
-fn take_pages<D: Disk>(
-    directory: &Directory<D>,
-    table: &log::Table,
-    part: &mut Part,
-    rows: &Cell<i64>,
-    losses: &mut Vec<String>,
-) -> Result<(), String> {
-    let salvages = directory.salvages();
-    let mut pass_over = |refusal: Refusal| match refusal {
-        Refusal::Damage(_) if salvages => {
-            losses.push(refusal.to_string());
-            Ok(())
-        }
-        refusal => Err(refusal.to_string()),
-    };
-    let mut pages = match directory.pages(table) {
-        Ok(pages) => pages,
-        Err(refusal) => return pass_over(refusal),
-    };
-    let mut leaves = Vec::new();
-    for number in 0..pages.parts().len() {
-        let mut damaged = Vec::new();
-        let read = pages.read(number, &mut |page: &PageRef<'_>| {
-            let leaf = AdoptLeaf {
-                base: page.base,
-                rows: page.rows.start as usize..page.rows.end as usize,
-                deltas: &page.deltas,
-                extents: &page.extents,
-            };
-            match part.take(&leaf) {
-                Ok(()) => rows.set(rows.get() + i64::from(page.count)),
-                Err(error @ AdoptError::Leaf { .. }) if salvages => damaged.push(error.to_string()),
-                Err(error) => return Err(error.to_string()),
-            }
-            Ok(())
-        });
-        read.or_else(&mut pass_over)?;
-        leaves.extend(damaged);
+/// How far it is with all tables.
+struct Progress {
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    /// Rows that the checkpoint says it has.
+    of: u64,
+    told: Option<OnProgress>,
+}
+
+impl<'s> Adopter<'s> {
+    /// For the tables of a checkpoint that says it has `of` rows.
+    pub(super) fn new(
+        store: &'s Store,
+        threads: Arc<dyn Threads>,
+        threads_max: usize,
+        of: u64,
+        told: Option<OnProgress>,
+    ) -> Adopter<'s> {
+        let progress = Progress { rows: AtomicU64::new(0), bytes: AtomicU64::new(0), of, told };
+        Adopter { store, threads, threads_max, progress: Arc::new(progress) }
     }
-    losses.extend(leaves);
-    Ok(())
+
+    /// Makes a table. Where damage is passed over, the directory notes it.
+    ///
+    /// # Errors
+    /// The pages are damaged or missing, or do not fit the server's memory.
+    pub(super) fn table<D: Disk>(&self, directory: &mut Directory<D>, table: &log::Table) -> Result<(), String> {
+        let taken = RefCell::new(Taken::default());
+        let plant = |ground: Ground| {
+            let Ground { arena, options, waits, stamps } = ground;
+            let adoption = Tree::adopt(arena, options, waits, stamps);
+            let adoption = adoption.map_err(|error| Unplanted::Exhausted(error.to_string()))?;
+            let (adoption, parts) = self.take_all(directory, table, adoption, &mut taken.borrow_mut())?;
+            adoption.finish(parts).map_err(unplanted)
+        };
+        let made = self.store.restore(table.number, &table.options, &plant).map_err(|fault| fault.text)?;
+        let Taken { rows, losses } = taken.into_inner();
+        if let Some(made) = made {
+            // What is there, whatever the checkpoint says.
+            made.count(rows as i64);
+        }
+        losses.into_iter().for_each(|text| directory.lose(text));
+        Ok(())
+    }
+
+    /// Rows that were adopted.
+    pub(super) fn rows(&self) -> u64 {
+        self.progress.rows.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the pages that they were in.
+    pub(super) fn bytes(&self) -> u64 {
+        self.progress.bytes.load(Ordering::Relaxed)
+    }
+
+    fn take_all<D: Disk>(
+        &self,
+        directory: &Directory<D>,
+        table: &log::Table,
+        adoption: Adoption,
+        taken: &mut Taken,
+    ) -> Result<(Adoption, Vec<Part>), Unplanted> {
+        let salvages = directory.salvages();
+        let mut first = match directory.pages(table) {
+            Ok(pages) => pages,
+            Err(refusal @ Refusal::Damage(_)) if salvages => {
+                taken.losses.push(refusal.to_string());
+                return Ok((adoption, Vec::new()));
+            }
+            Err(refusal) => return Err(broken(&refusal)),
+        };
+        let ranges = ranges(first.parts().len(), if salvages { 1 } else { self.threads_max });
+        let others = ranges.len().min(self.threads_max).saturating_sub(1);
+        let work = Arc::new(Work {
+            adoption,
+            salvages,
+            ranges,
+            progress: self.progress.clone(),
+            next: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            done: Mutex::default(),
+        });
+        let mut running = Vec::new();
+        for number in 0..others {
+            let mut pages = directory.pages(table).map_err(|refusal| broken(&refusal))?;
+            let work = work.clone();
+            let run = Box::new(move || work.carry_out(&mut pages));
+            // With fewer threads it takes longer.
+            running.extend(self.threads.start(&format!("adopt-{number}"), run));
+        }
+        work.carry_out(&mut first);
+        running.into_iter().for_each(Running::join);
+        let bug = || Unplanted::Broken(BUG.into());
+        let work = Arc::into_inner(work).ok_or_else(bug)?;
+        let done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::new();
+        for outcome in done.into_values() {
+            let (part, losses) = outcome?;
+            taken.rows += part.rows();
+            taken.losses.extend(losses);
+            parts.push(part);
+        }
+        if parts.len() == work.ranges.len() { Ok((work.adoption, parts)) } else { Err(bug()) }
+    }
+}
+
+/// What a table's pages came to.
+#[derive(Default)]
+struct Taken {
+    rows: u64,
+    losses: Vec<String>,
+}
+
+/// A table's ranges, for whoever has time.
+struct Work {
+    adoption: Adoption,
+    salvages: bool,
+    ranges: Vec<Range<usize>>,
+    progress: Arc<Progress>,
+    /// The range that nobody has begun.
+    next: AtomicUsize,
+    failed: AtomicBool,
+    /// By range.
+    done: Mutex<BTreeMap<usize, Outcome>>,
+}
+
+/// A range's leaves, and what of them was passed over.
+type Outcome = Result<(Part, Vec<String>), Unplanted>;
+
+impl Work {
+    /// Takes ranges until there is none left, or one of them has failed.
+    fn carry_out(&self, pages: &mut PagesReader) {
+        while !self.failed.load(Ordering::Relaxed) {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(range) = self.ranges.get(number) else { return };
+            let outcome = self.take(pages, range.clone());
+            if outcome.is_err() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            self.done.lock().unwrap_or_else(PoisonError::into_inner).insert(number, outcome);
+        }
+    }
+
+    fn take(&self, pages: &mut PagesReader, range: Range<usize>) -> Outcome {
+        let mut losses = Vec::new();
+        let mut part = self.adoption.part(&end_of(pages, range.start)?);
+        for number in range {
+            let (bytes, before) = (pages.parts()[number].bytes, part.rows());
+            let (mut leaves, mut failed) = (Vec::new(), None);
+            let read = pages.read(number, &mut |page| match part.take(&leaf_of(page)) {
+                Err(error @ AdoptError::Leaf { .. }) if self.salvages => {
+                    leaves.push(error.to_string());
+                    Ok(())
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    Err(error.to_string())
+                }
+                Ok(()) => Ok(()),
+            });
+            match (read, failed) {
+                (Err(refusal @ Refusal::Damage(_)), _) if self.salvages => losses.push(refusal.to_string()),
+                (Err(_), Some(error)) => return Err(unplanted(error)),
+                (read, _) => read.map_err(|refusal| broken(&refusal))?,
+            }
+            losses.extend(leaves);
+            self.progress.add(part.rows() - before, bytes);
+        }
+        Ok((part, losses))
+    }
+}
+
+impl Progress {
+    fn add(&self, rows: u64, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let rows = rows + self.rows.fetch_add(rows, Ordering::Relaxed);
+        if let Some(told) = &self.told {
+            told.tell(Recovering::Adopting { rows, of: self.of });
+        }
+    }
+}
+
+/// Where the parts before this one end.
+fn end_of(pages: &mut PagesReader, part: usize) -> Result<Vec<u8>, Unplanted> {
+    let mut end = Vec::new();
+    if part > 0 {
+        let mut note = |page: &PageRef<'_>| {
+            let leaf = Leaf::parse(page.base).map_err(|error| error.to_string())?;
+            end.clear();
+            end.extend(leaf.high_fence().unwrap_or_default());
+            Ok(())
+        };
+        pages.read(part - 1, &mut note).map_err(|refusal| broken(&refusal))?;
+    }
+    Ok(end)
+}
+
+fn unplanted(error: AdoptError) -> Unplanted {
+    match error {
+        AdoptError::Tree(error) => Unplanted::Exhausted(error.to_string()),
+        error => Unplanted::Broken(format!("the checkpoint is damaged: {error}")),
+    }
+}
+
+fn broken(refusal: &Refusal) -> Unplanted {
+    Unplanted::Broken(refusal.to_string())
+}
+
+fn leaf_of<'p>(page: &'p PageRef<'_>) -> AdoptLeaf<'p> {
+    AdoptLeaf {
+        base: page.base,
+        rows: page.rows.start as usize..page.rows.end as usize,
+        deltas: &page.deltas,
+        extents: &page.extents,
+    }
+}
+
+/// So many parts in ranges, a few for each thread: all of them then end at about the same time.
+fn ranges(parts: usize, threads: usize) -> Vec<Range<usize>> {
+    let ranges = if threads > 1 { parts.min(RANGES_EACH * threads) } else { parts.min(1) };
+    (0..ranges).map(|range| parts * range / ranges..parts * (range + 1) / ranges).collect()
+}
+
+const RANGES_EACH: usize = 4;
+const BUG: &str = "a bug ended a thread that reads the checkpoint; please report it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_parts_once() {
+        for parts in 0..40 {
+            for threads in 1..5 {
+                let ranges = ranges(parts, threads);
+                assert!(ranges.iter().cloned().flatten().eq(0..parts), "{parts} parts for {threads} threads");
+                assert!(ranges.iter().all(|range| !range.is_empty()));
+                assert!(ranges.len() <= RANGES_EACH * threads);
+            }
+        }
+    }
 }

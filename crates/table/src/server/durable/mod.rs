@@ -25,7 +25,7 @@ use overside_verbs::{Clock, VerbsError};
 
 pub(crate) use change::Change;
 pub(super) use keeper::Keeper;
-pub use recover::{DataError, OnProgress, Recovery, check_data};
+pub use recover::{DataError, OnProgress, Recovering, Recovery, check_data};
 pub(super) use recover::{Opened, open};
 
 use super::store::fault;
@@ -45,6 +45,8 @@ pub struct DataOptions {
     pub salvage: bool,
     /// A checkpoint is due once the log since the last has so many bytes, or as many as the tables have.
     pub checkpoint_bytes: u64,
+    /// How many threads read a checkpoint in a recovery. Default: as many as there are processors.
+    pub recovery_threads: usize,
     /// Told how far a recovery is.
     pub on_progress: Option<OnProgress>,
 }
@@ -59,6 +61,7 @@ impl DataOptions {
             group,
             salvage: false,
             checkpoint_bytes: 256 << 20,
+            recovery_threads: std::thread::available_parallelism().map_or(2, usize::from),
             on_progress: None,
         }
     }

@@ -12,9 +12,10 @@ use overside_disk::Disk;
 use overside_log::{self as log, Change, Directory, Mode, Record};
 use overside_verbs::Clock;
 
+use super::adopt::Adopter;
 use super::checkpoint::Checkpointer;
 use super::writer::Writer;
-use super::{DataOptions, Journal, adopt};
+use super::{DataOptions, Journal};
 use crate::row::RowView;
 use crate::server::store::{Store, Table, empty};
 use crate::server::{ServerOptions, StartError};
@@ -25,13 +26,23 @@ use crate::wire::Durability;
 pub struct Recovery {
     /// Rows of all tables.
     pub rows: u64,
+    /// Rows that came from the checkpoint, and bytes of the pages they were in.
+    pub adopted_rows: u64,
+    /// Bytes of those pages.
+    pub adopted_bytes: u64,
+    /// How long that took.
+    pub adopt_took: Duration,
     /// Records of the log that were replayed.
     pub replayed: u64,
+    /// Bytes of the log that was read.
+    pub replayed_bytes: u64,
+    /// How long that took.
+    pub replay_took: Duration,
     /// Bytes of a torn end of the log, which nobody was told to be there.
     pub cut_bytes: u64,
     /// What was damaged and passed over, a line each, where that was asked for ([`DataOptions::salvage`]).
     pub losses: Vec<String>,
-    /// How long it took.
+    /// How long all of it took.
     pub took: Duration,
 }
 
@@ -40,16 +51,37 @@ pub struct Recovery {
 #[error("{0}")]
 pub struct DataError(String);
 
-/// Told how far a recovery is: how many records of the log it has replayed.
+/// Told how far a recovery is, by several threads.
 #[derive(Clone)]
 pub struct OnProgress(Arc<Tells>);
 
-type Tells = dyn Fn(u64) + Send + Sync;
+type Tells = dyn Fn(Recovering) + Send + Sync;
+
+/// How far a recovery is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovering {
+    /// It reads the checkpoint.
+    Adopting {
+        /// Rows that it has.
+        rows: u64,
+        /// Rows that the checkpoint says there are.
+        of: u64,
+    },
+    /// It replays the log.
+    Replaying {
+        /// Records that it has replayed.
+        records: u64,
+    },
+}
 
 impl OnProgress {
     /// `to` is told.
-    pub fn new(to: impl Fn(u64) + Send + Sync + 'static) -> OnProgress {
+    pub fn new(to: impl Fn(Recovering) + Send + Sync + 'static) -> OnProgress {
         OnProgress(Arc::new(to))
+    }
+
+    pub(super) fn tell(&self, how_far: Recovering) {
+        (self.0)(how_far);
     }
 }
 
@@ -94,12 +126,18 @@ pub(in crate::server) fn open(
     let mut directory =
         Directory::open(disk, id, log_options(data, options), mode).map_err(|refusal| refused(&refusal))?;
     let manifest = directory.checkpoint().map_err(|refusal| refused(&refusal))?;
-    for table in manifest.iter().flat_map(|manifest| &manifest.tables) {
-        adopt::table(&store, &mut directory, table).map_err(|text| refused(&text))?;
+    let tables = manifest.as_ref().map_or(&[][..], |manifest| &manifest.tables);
+    let of = tables.iter().fold(0, |sum: u64, table| sum.saturating_add(table.rows));
+    let (threads, progress) = (options.world.threads.clone(), data.on_progress.clone());
+    let adopter = Adopter::new(&store, threads, data.recovery_threads.max(1), of, progress);
+    for table in tables {
+        adopter.table(&mut directory, table).map_err(|text| refused(&text))?;
     }
+    let adopted = clock.now();
     let mut replay = Replay::new(&store, data.on_progress.clone());
     let replayed = directory.replay(&mut |record| replay.take(&record)).map_err(|refusal| refused(&refusal))?;
     replay.flush().map_err(|text| refused(&text))?;
+    let read = clock.now();
     let losses = directory.losses().to_vec();
     // Until here nothing in the directory was changed.
     let (mut log, appender) = directory.start().map_err(|refusal| refused(&refusal))?;
@@ -108,12 +146,21 @@ pub(in crate::server) fn open(
     store.number_from(replayed.next_table);
     journal.begin(appender);
     // What a recovery would replay now.
-    journal.begun_at.store(manifest.map_or(0, |manifest| manifest.position), Ordering::Relaxed);
+    journal.begun_at.store(manifest.as_ref().map_or(0, |manifest| manifest.position), Ordering::Relaxed);
     let rows = store.all().iter().map(|table| table.rows()).sum();
-    let took = clock.now().duration_since(began);
-    let (replayed, cut_bytes) = (replayed.records, replayed.cut_bytes);
     let at_once = !losses.is_empty();
-    let recovery = Recovery { rows, replayed, cut_bytes, losses, took };
+    let recovery = Recovery {
+        rows,
+        adopted_rows: adopter.rows(),
+        adopted_bytes: adopter.bytes(),
+        adopt_took: adopted.duration_since(began),
+        replayed: replayed.records,
+        replayed_bytes: replayed.bytes,
+        replay_took: read.duration_since(adopted),
+        cut_bytes: replayed.cut_bytes,
+        losses,
+        took: clock.now().duration_since(began),
+    };
     let on_failure = options.on_failure.clone();
     let checkpointer = Checkpointer {
         journal: journal.clone(),
@@ -150,7 +197,8 @@ fn log_options(data: &DataOptions, options: &ServerOptions) -> log::Options {
     };
     let usual = log::Options::default();
     let segment_bytes = options.world.log_segment_bytes.unwrap_or(usual.segment_bytes);
-    log::Options { durability, segment_bytes, ..usual }
+    let part_bytes = options.world.checkpoint_part_bytes.unwrap_or(usual.part_bytes);
+    log::Options { durability, segment_bytes, part_bytes, ..usual }
 }
 
 /// Records becoming rows. Puts of one table go to its tree together.
@@ -177,8 +225,8 @@ impl<'s> Replay<'s> {
     /// The next record in the order of stamps.
     fn take(&mut self, record: &Record<'_>) -> Result<(), String> {
         self.records += 1;
-        if let Some(OnProgress(tells)) = self.on_progress.as_ref().filter(|_| self.records.is_multiple_of(TOLD_EACH)) {
-            tells(self.records);
+        if let Some(told) = self.on_progress.as_ref().filter(|_| self.records.is_multiple_of(TOLD_EACH)) {
+            told.tell(Recovering::Replaying { records: self.records });
         }
         if let Some(table) = self.tables.get(&record.table) {
             // The checkpoint does not have this.
