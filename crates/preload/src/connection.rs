@@ -1,6 +1,6 @@
 //! A connection as this process sees it.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -85,7 +85,7 @@ pub(crate) struct Inner {
     pub(crate) out: Sender,
     pub(crate) input: Receiver,
     /// Consecutive receives that found nothing, sends that found unread bytes.
-    pub(crate) dry: u32,
+    pub(crate) dry: Dry,
     pub(crate) unread: u32,
     /// Bytes have come out of the ring since the last send.
     pub(crate) answered: bool,
@@ -97,6 +97,38 @@ pub(crate) struct Inner {
     /// One that our own calls have taken from the socket, and that is the program's.
     pub(crate) error: Option<Errno>,
     pub(crate) tally: Tally,
+}
+
+/// Receives that found nothing, in a row. Counting them changes nothing that matters to one who comes after.
+#[derive(Clone, Debug)]
+pub(crate) struct Dry(Cell<u32>);
+
+impl Dry {
+    pub(crate) fn forget(&self) {
+        self.0.set(0);
+    }
+
+    /// The next one looks for the end of the stream.
+    pub(crate) fn look_next(&self) {
+        self.0.set(self.0.get() | LOOK_MASK);
+    }
+
+    /// One more. Whether it is to look.
+    pub(crate) fn count(&self) -> bool {
+        self.0.set(self.0.get().wrapping_add(1));
+        self.0.get() & LOOK_MASK == 0
+    }
+
+    /// The next one looks as well.
+    pub(crate) fn again(&self) {
+        self.0.set(self.0.get().wrapping_sub(1));
+    }
+}
+
+impl std::hash::Hash for Dry {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.get().hash(state);
+    }
 }
 
 /// Where a connection's counts lie.
@@ -117,9 +149,11 @@ pub(crate) struct Tally {
 }
 
 /// The lock is held, `inner` can be used.
+///
+/// Whoever only looks at `inner` may be jumped out of by a signal handler. Whoever changes it says so before, by the way it is reached.
 pub(crate) struct Held<'a> {
     pub(crate) connection: &'a Connection,
-    _guard: Guard<'a>,
+    guard: Guard<'a>,
 }
 
 impl std::ops::Deref for Held<'_> {
@@ -134,6 +168,7 @@ impl std::ops::Deref for Held<'_> {
 impl std::ops::DerefMut for Held<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Inner {
+        self.guard.changes();
         // SAFETY: [preload-lock] the guard lives as long as this, and `self` is borrowed alone.
         unsafe { &mut *self.connection.inner.get() }
     }
@@ -153,10 +188,17 @@ impl Held<'_> {
         self.connection.set_state(self.life.state());
     }
 
+    /// What the lock guards is being changed, though not by way of this.
+    pub(crate) fn changes(&self) {
+        self.guard.changes();
+    }
+
     /// The lock stays held, over a fork.
     pub(crate) fn keep(mut self) {
         self.publish();
         self.connection.lock.mark_kept();
+        // Whoever jumps out of the fork leaves it held.
+        self.guard.changes();
         std::mem::forget(self);
     }
 
@@ -221,15 +263,25 @@ impl Connection {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// None when this thread has it already (a signal handler).
+    /// None when this thread has it already (a signal handler), or it `is_broken`.
     #[inline]
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
-        self.lock.lock().map(|guard| Held { connection: self, _guard: guard })
+        self.lock.look().map(|guard| Held { connection: self, guard })
+    }
+
+    /// Whether a thread has jumped out of a call that was changing it: nobody knows what of it is true.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.lock.is_broken()
+    }
+
+    /// What a call says that could not have it: the program's handler has interrupted another, or it is broken.
+    pub(crate) fn refusal(&self) -> c_int {
+        if self.is_broken() { libc::ECONNRESET } else { libc::EINTR }
     }
 
     /// The same for who holds others.
     pub(crate) fn hold_soon(&self) -> Option<Held<'_>> {
-        self.lock.lock_soon().map(|guard| Held { connection: self, _guard: guard })
+        self.lock.lock_soon().map(|guard| Held { connection: self, guard })
     }
 
     /// Its place is free for another: a lock that this thread has left behind is given back.
@@ -304,7 +356,7 @@ impl Inner {
             incoming: Incoming::Open,
             out: Sender::NEW,
             input: Receiver::NEW,
-            dry: 0,
+            dry: Dry(Cell::new(0)),
             unread: 0,
             answered: false,
             patience: Patience::default(),
@@ -469,6 +521,8 @@ impl Inner {
     }
 }
 
+/// A receive that finds nothing looks for the end of the stream so often.
+const LOOK_MASK: u32 = 3;
 /// It has no eventfd.
 pub(crate) const NO_EVENTFD: c_int = -1;
 /// The ends look for each other after so many calls: a connection of one exchange never pays for it.
@@ -507,7 +561,7 @@ mod explored {
             self.tally = Tally::default();
             self.operations = 0;
             self.next_try = 0;
-            self.dry %= 4;
+            self.dry.0.set(self.dry.0.get() % 4);
             self.unread = self.unread.min(2);
             self.reason = Reason::None;
         }

@@ -34,13 +34,13 @@ pub(crate) enum Step {
 }
 
 /// Whether this process still has bytes to read from the ring of a direction that is switched.
-pub(crate) fn is_in_ring(held: &mut Held<'_>) -> bool {
+pub(crate) fn is_in_ring(held: &Held<'_>) -> bool {
     let Some(shared) = held.ring() else { return false };
     held.incoming.has_left() && (held.rest() > 0 || fallback::resend::due(held, &shared) > 0)
 }
 
 /// Whether bytes lie in the ring that the program may know of.
-pub(crate) fn is_unread(held: &mut Held<'_>) -> bool {
+pub(crate) fn is_unread(held: &Held<'_>) -> bool {
     let Some(shared) = held.ring() else { return false };
     if held.incoming.has_left() {
         return fallback::resend::due(held, &shared) > 0;
@@ -74,9 +74,14 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bo
         }
         Source::Ring | Source::Along(_) | Source::Kernel => {}
     }
-    match held.input.read(&shared, direction, to, look) {
+    // To find nothing changes nothing: the program may jump out of it.
+    let took = match held.input.look(&shared, direction) {
+        Ok(Took::Bytes(waiting)) => held.input.take(&shared, direction, waiting, to, look),
+        other => other,
+    };
+    match took {
         Ok(Took::Bytes(bytes)) => {
-            held.dry = 0;
+            held.dry.forget();
             if !look {
                 held.answered = true;
                 held.tally.bytes_in += bytes;
@@ -99,8 +104,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bo
 
 /// The ring is empty. Now and then, or when the kernel has said that there is something, looks whether the stream has ended.
 fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
-    held.dry += 1;
-    if held.dry & DRY_MASK != 0 {
+    if !held.dry.count() {
         return Step::Nothing;
     }
     drain::wake_bytes(held, fd, shared);
@@ -110,7 +114,8 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
     if ended.is_none() && shared.has_lost_peer() {
         return fallback::lose(held, fd, shared).map_or(Step::Again, Step::Error);
     }
-    if !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0)
+    if held.error.is_some()
+        && !held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0)
         && let Some(error) = held.error.take()
     {
         return Step::Error(error);
@@ -131,7 +136,7 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
         // A sender that ended before its device had written all.
         Some(Ok(())) if shared.lacks_bytes() => Step::Error(Errno::CONNRESET),
         Some(Ok(()) | Err(Errno::CONNRESET)) => {
-            held.dry -= 1;
+            held.dry.again();
             Step::End
         }
         // The look has consumed the error.
@@ -152,6 +157,7 @@ fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
 fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor<'_>, look: bool) -> Step {
     let there = kernel::pending(fd);
     if there == 0
+        && held.error.is_some()
         && let Some(error) = held.error.take()
     {
         return Step::Error(error);
@@ -344,9 +350,6 @@ fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, 
         return Step::Bytes(got);
     }
 }
-
-/// A receive that finds nothing looks for the end of the stream so often.
-pub(crate) const DRY_MASK: u32 = 3;
 
 /// Milliseconds that any other may take.
 pub(crate) const AGAIN_TRIES: u32 = 1_000;

@@ -114,6 +114,9 @@ pub(crate) fn look(
             // It cannot be counted, so the ends must not meet.
             connection.tainted.store(true, Ordering::Relaxed);
         }
+        if let Some(broken) = of_broken(connection, wanted) {
+            return broken;
+        }
         return Look { ask: wanted, plain: true, ..Look::default() };
     };
     let Some(seat) = seat else { return look_held(&mut held, fd, wanted, false, None) };
@@ -136,6 +139,12 @@ pub(crate) fn look(
         seat.eventfd = look.eventfd.map(|_| connection.pollers.join());
     }
     look
+}
+
+/// What is to be told of a connection that is broken: an error, which the next call says. The kernel does not know of it.
+pub(crate) fn of_broken(connection: &Connection, wanted: i16) -> Option<Look> {
+    let broken = connection.state() == State::Ring && connection.is_broken();
+    broken.then(|| Look { ready: POLLERR | wanted & (READS | WRITES), ..Look::default() })
 }
 
 /// By one who has the connection's lock. With `sleep`, wake bytes of before are drained and a wake request is left,
@@ -257,7 +266,7 @@ pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16,
             Look { plain: true, .. } => kernel::events(fd, PollFlags::from_bits_retain(wanted as u16)).bits() as i16,
             Look { ready, .. } => ready,
         },
-        None => got & wanted,
+        None => got & wanted | of_broken(connection, wanted).map_or(0, |broken| broken.ready),
     }
 }
 
@@ -281,7 +290,7 @@ pub(crate) fn translate_held(
     if got & (POLLIN | POLLHUP | POLLRDHUP | POLLERR) != 0 {
         if look.ready & READS == 0 {
             // A wake byte, or the end, or what the kernel had before.
-            held.dry |= incoming::DRY_MASK;
+            held.dry.look_next();
             if held.incoming.has_left() {
                 incoming::progress(held, fd);
             } else {

@@ -33,7 +33,8 @@ fn promised(now: u64) -> Option<u64> {
 
 /// Both directions are back in the kernel and nothing of the rings is left: all is new for the next time.
 pub(crate) fn rest(held: &mut Held<'_>) {
-    (held.dry, held.unread, held.patience) = (0, 0, Patience::default());
+    held.dry.forget();
+    (held.unread, held.patience) = (0, Patience::default());
     held.next_try = 0;
     held.reason = Reason::Fork;
 }

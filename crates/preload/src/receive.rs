@@ -71,9 +71,7 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
         // Urgent data and the like; looking at the error queue moves no bytes.
         State::Ring | State::Counting if flags & libc::MSG_ERRQUEUE == 0 => {
             settle(fd, connection, Reason::Call("a flag of recv"), Reader::Kernel);
-            if connection.state() == State::Ring
-                && table::hold(fd, connection).is_some_and(|mut held| is_in_ring(&mut held))
-            {
+            if connection.state() == State::Ring && table::hold(fd, connection).is_some_and(|held| is_in_ring(&held)) {
                 // What lies in the ring comes first, and the flag means nothing there.
                 return from_ring(fd, connection, list, flags & UNDERSTOOD, how);
             }
@@ -113,12 +111,12 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     let (mut got, mut switched) = (0usize, false);
     loop {
         let Some(mut held) = table::hold(fd, connection) else {
-            return Way::Done(errno::fail(libc::EINTR));
+            return Way::Done(errno::fail(connection.refusal()));
         };
         // In the middle of a switch back the library takes bytes out of the kernel itself, but nothing beside them.
         let how = if got == 0 { how } else { How::Bytes };
         let blocking = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(Ordering::Relaxed);
-        let unread = !blocking && is_unread(&mut held);
+        let unread = !blocking && is_unread(&held);
         let beside = how == How::Ancillary && is_after_ring(&mut held, fd) && kernel::something(fd);
         if connection.state() != State::Ring {
             drop(held);

@@ -27,6 +27,12 @@ impl Shared {
         }
     }
 
+    /// Whether a look at the peer's words changes what the connection's lock guards.
+    #[inline]
+    pub(crate) fn changes_by_looks(&self) -> bool {
+        self.device().is_some()
+    }
+
     /// Says what is new, before the lock is given back.
     #[inline]
     pub(crate) fn publish(&self) {

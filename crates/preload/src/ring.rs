@@ -253,7 +253,7 @@ pub(crate) struct Receiver {
     pub(crate) tail: u64,
 }
 
-/// What taking bytes came to.
+/// What taking bytes, or a look for some, came to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Took {
     /// So many.
@@ -274,7 +274,7 @@ impl Receiver {
 
     /// Bytes that wait, checked.
     #[inline]
-    pub(crate) fn waiting(&mut self, shared: &Shared, direction: usize) -> Result<u64, Corrupt> {
+    pub(crate) fn waiting(&self, shared: &Shared, direction: usize) -> Result<u64, Corrupt> {
         shared.check()?;
         let head = shared.head(direction).load(Ordering::Acquire);
         let waiting = head.wrapping_sub(self.tail);
@@ -321,6 +321,18 @@ impl Receiver {
         }
     }
 
+    /// Whether there is something, and how much.
+    #[inline]
+    pub(crate) fn look(&self, shared: &Shared, direction: usize) -> Result<Took, Corrupt> {
+        match self.waiting(shared, direction)? {
+            0 if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 || shared.ends_at(self.tail) => {
+                Ok(Took::Switched)
+            }
+            0 => Ok(Took::Nothing),
+            waiting => Ok(Took::Bytes(waiting)),
+        }
+    }
+
     /// Copies what is there into the buffers and takes it, unless it is only looked at.
     #[inline]
     pub(crate) fn read(
@@ -330,11 +342,22 @@ impl Receiver {
         to: &mut Cursor<'_>,
         look: bool,
     ) -> Result<Took, Corrupt> {
-        let waiting = self.waiting(shared, direction)?;
-        if waiting == 0 {
-            let switched = shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 || shared.ends_at(self.tail);
-            return Ok(if switched { Took::Switched } else { Took::Nothing });
+        match self.look(shared, direction)? {
+            Took::Bytes(waiting) => self.take(shared, direction, waiting, to, look),
+            other => Ok(other),
         }
+    }
+
+    /// The same of so many, which a look has found.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        shared: &Shared,
+        direction: usize,
+        waiting: u64,
+        to: &mut Cursor<'_>,
+        look: bool,
+    ) -> Result<Took, Corrupt> {
         let mut target = *to;
         let bytes = match shared.read(self.tail, waiting, &mut target, look) {
             Some(read) => read?,

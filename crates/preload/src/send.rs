@@ -111,7 +111,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     }
     loop {
         let Some(mut held) = table::hold(fd, connection) else {
-            return Way::Done(errno::fail(libc::EINTR));
+            return Way::Done(errno::fail(connection.refusal()));
         };
         if connection.state() != State::Ring {
             drop(held);

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, Held, State};
 use crate::diagnosis::Reason;
 use crate::fallback::Asked;
 use crate::incoming::{AGAIN_TRIES, Step, progress};
@@ -37,6 +37,9 @@ impl Reader {
 /// is unread is there, as far as the peer lets us.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason, reader: Reader) {
     errno::kept(|| {
+        if connection.is_broken() && connection.state() == State::Ring {
+            return leave_broken(fd, reader);
+        }
         for _ in 0..REMOTE_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
             if fallback::ask(&mut held, fd) != Asked::Waits {
@@ -63,6 +66,15 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
             kernel::nap();
         }
     });
+}
+
+/// Of one of which nobody knows what is true, who reads the socket without this library is to have an error.
+fn leave_broken(fd: c_int, reader: Reader) {
+    match reader {
+        Reader::Kernel | Reader::Stranger => fallback::resend::break_off(fd),
+        Reader::Beside => kernel::set_inherited(fd, false),
+        Reader::Here | Reader::Both => {}
+    }
 }
 
 /// What an attempt came to.

@@ -45,6 +45,9 @@ pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'s
         return None;
     }
     if let Some(shared) = held.shared() {
+        if shared.changes_by_looks() {
+            held.changes();
+        }
         shared.refresh(fd);
     }
     Some(held)

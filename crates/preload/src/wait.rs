@@ -20,7 +20,7 @@ use crate::sleepers::{Counted, Present};
 use crate::spin::{self, SpinBudget};
 use crate::state::Source;
 use crate::wake;
-use crate::{drain, errno, fallback, futex, incoming, kernel, real, table};
+use crate::{drain, errno, fallback, futex, kernel, real, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
@@ -360,7 +360,7 @@ pub(crate) fn after_sleep(fd: c_int, connection: &'static Connection, reset: boo
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.ring() else { return };
     // Let the next receive look at the kernel. The wake byte that has woken this thread has done all that it is for.
-    held.dry |= incoming::DRY_MASK;
+    held.dry.look_next();
     if !reset && !connection.sleepers.any() {
         drain::wake_bytes(&mut held, fd, &shared);
     }

@@ -212,7 +212,9 @@ impl Catch<'_> {
             let Some((member, view)) = next else { break };
             let held = view.and_then(|view| Some((view, table::hold(view.fd, view.connection()?)?)));
             let Some((view, mut held)) = held else {
-                if let Some(mut members) = set.hold() {
+                if let Some(broken) = view.and_then(|view| ready::of_broken(view.connection()?, view.wanted)) {
+                    self.note(member, broken, false);
+                } else if let Some(mut members) = set.hold() {
                     members.cool(member);
                 }
                 continue;

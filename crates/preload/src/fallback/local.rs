@@ -1,11 +1,12 @@
 //! Back to the kernel, of two ends that have the same memory.
 
 use std::ffi::c_int;
+use std::ops::DerefMut;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{Asked, Rim, act, go_out, push_all, resend, switch_out};
+use super::{Asked, Rim, act, go_out, look, push_all, resend, switch_out};
 use crate::connection::{Held, Inner};
 use crate::diagnosis::Reason;
 use crate::fault::{self, Fault};
@@ -35,15 +36,17 @@ impl Rim for Local {
     }
 
     fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
-        find(held, fd, shared, Find::stopping(held.out.head))
+        let find = Find::stopping(held.out.head);
+        self::find(&mut &mut *held, fd, shared, find)
     }
 
     fn note_out(&self, held: &mut Inner, _: &Shared, word: u64) {
         go_out(held, leaving::resend(word, held.out.head, UNREAD_MAX));
     }
 
-    fn find_border(&self, held: &mut Inner, fd: c_int, shared: &Shared) {
-        find(held, fd, shared, Find::responding(held.out.head));
+    fn find_border(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+        let find = Find::responding(held.out.head);
+        self::find(held, fd, shared, find);
     }
 
     fn is_peer_needed(&self, held: &Inner, shared: &Shared) -> bool {
@@ -94,9 +97,12 @@ impl Rim for Local {
 }
 
 /// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
-pub(super) fn find(held: &mut Inner, fd: c_int, shared: &Shared, mut find: Find) -> bool {
+pub(super) fn find(held: &mut impl DerefMut<Target = Inner>, fd: c_int, shared: &Shared, mut find: Find) -> bool {
     let end = held.end;
-    leaving::run(&mut find, |action| act(held, fd, shared, end, action));
+    leaving::run(&mut find, |action| match look(held, shared, end, action) {
+        Some(word) => leaving::Event::Word(word),
+        None => act(held, fd, shared, end, action),
+    });
     if let Some(word) = find.word {
         Local.note_out(held, shared, word);
     }

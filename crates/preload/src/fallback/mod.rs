@@ -145,7 +145,7 @@ pub(crate) trait Rim: Sync {
     fn note_out(&self, held: &mut Inner, shared: &Shared, word: u64);
 
     /// Looks whether the receiver has left, in a sending direction that has not.
-    fn find_border(&self, held: &mut Inner, fd: c_int, shared: &Shared);
+    fn find_border(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared);
 
     /// This end leaves: whether the peer has something to do for that, and must be woken.
     fn is_peer_needed(&self, held: &Inner, shared: &Shared) -> bool;
@@ -198,14 +198,17 @@ fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
 /// Does what a machine of `leaving` says, with a word of this direction or the socket `fd`. What puts bytes into the stream, and what
 /// says who does, is for the caller.
 pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize, action: Action) -> Event {
+    if let Some(word) = look(held, shared, direction, action) {
+        return Event::Word(word);
+    }
     let receiver = direction ^ 1;
     match action {
-        Action::LookLeft => Event::Word(shared.left(receiver).load(Ordering::SeqCst)),
-        Action::LookHead => Event::Word(shared.head(direction).load(Ordering::SeqCst)),
-        Action::LookTail => Event::Word(shared.tail(direction).load(Ordering::SeqCst)),
-        Action::LookPushed => Event::Word(shared.pushed(direction).load(Ordering::SeqCst).saturating_sub(1)),
-        Action::LookGiven => Event::Word(shared.given(direction).load(Ordering::SeqCst)),
-        Action::LookBorder => Event::Word(held.border()),
+        Action::LookLeft
+        | Action::LookHead
+        | Action::LookTail
+        | Action::LookPushed
+        | Action::LookGiven
+        | Action::LookBorder => Event::Refused,
         Action::SayLeft => {
             shared.left(receiver).store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
@@ -242,6 +245,19 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
         }
         Action::Room(bytes) if kernel::takes(fd, bytes) => Event::Done,
         Action::Room(_) | Action::Claim | Action::Borrow | Action::GiveWakeByte | Action::Give { .. } => Event::Refused,
+    }
+}
+
+/// What of this is a look alone. It changes nothing, so the program may jump out of it.
+fn look(held: &Inner, shared: &Shared, direction: usize, action: Action) -> Option<u64> {
+    match action {
+        Action::LookLeft => Some(shared.left(direction ^ 1).load(Ordering::SeqCst)),
+        Action::LookHead => Some(shared.head(direction).load(Ordering::SeqCst)),
+        Action::LookTail => Some(shared.tail(direction).load(Ordering::SeqCst)),
+        Action::LookPushed => Some(shared.pushed(direction).load(Ordering::SeqCst).saturating_sub(1)),
+        Action::LookGiven => Some(shared.given(direction).load(Ordering::SeqCst)),
+        Action::LookBorder => Some(held.border()),
+        _ => None,
     }
 }
 
@@ -310,7 +326,8 @@ pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
 /// Of the last bytes that were written, how many the kernel has to be offered anew: the peer has left before them.
 pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -> u64 {
     if !held.outgoing.has_left() {
-        local::find(held, fd, shared, Find::published(held.out.head));
+        let find = Find::published(held.out.head);
+        local::find(&mut &mut *held, fd, shared, find);
     }
     if !held.outgoing.has_left() {
         return 0;

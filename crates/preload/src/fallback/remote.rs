@@ -40,7 +40,7 @@ impl Rim for Remote {
         end_out(held, shared, word, false);
     }
 
-    fn find_border(&self, held: &mut Inner, _: c_int, shared: &Shared) {
+    fn find_border(&self, held: &mut Held<'_>, _: c_int, shared: &Shared) {
         let word = shared.tail(held.end).load(Ordering::SeqCst);
         if word & SWITCHED != 0 {
             self.note_out(held, shared, word);

@@ -20,7 +20,7 @@ unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t {
     if len == 0 {
         // It returns at once, unlike `recv`.
         // SAFETY: [preload-real] the program's arguments.
@@ -116,7 +116,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: usize) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: usize) -> ssize_t {
     // SAFETY: [preload-real] the program's arguments.
     send_by(fd, &one(from, len), 0, || unsafe { real::write(fd, from, len) })
 }

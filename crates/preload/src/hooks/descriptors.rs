@@ -109,7 +109,7 @@ fn is_of_this_host(fd: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     forget(fd);
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::close(fd) }

@@ -11,6 +11,7 @@ mod messages;
 mod options;
 mod processes;
 mod sets;
+mod streams;
 mod unnoticed;
 mod variadic;
 mod waiting;
@@ -36,6 +37,7 @@ static INIT: extern "C" fn() = init;
 static FINI: extern "C" fn() = fini;
 
 extern "C" fn init() {
+    errno::find_main();
     table::adopt();
     report::find_file();
     policy::find_soon();

@@ -1,10 +1,9 @@
 //! Calls that move bytes past the hooks of this library: before each, the connection goes back to the kernel.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{aiocb, iovec, off_t, ssize_t};
 
-use super::descriptors::forget;
 use super::{give_up, give_up_to};
 use crate::connection::State;
 use crate::settle::Reader;
@@ -49,31 +48,6 @@ fn out_of_ring(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_t {
     }
     // SAFETY: [preload-real] so many bytes of ours, just read.
     unsafe { real::write(to, bytes.as_ptr().cast(), got as usize) }
-}
-
-/// A stream of the C library reads and writes by calls of its own.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    give_up_to(Reader::Stranger, fd, "fdopen");
-    if table::find(fd).is_none() {
-        // A socket that is connected later is the kernel's, too.
-        table::note_in_set(fd, true);
-    }
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::fdopen(fd, mode) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fclose(stream: *mut c_void) -> c_int {
-    if !stream.is_null() {
-        // SAFETY: [preload-program] the program's stream.
-        let fd = errno::kept(|| unsafe { libc::fileno(stream.cast()) });
-        if fd >= 0 {
-            forget(fd);
-        }
-    }
-    // SAFETY: [preload-real] the program's argument.
-    unsafe { real::fclose(stream) }
 }
 
 #[unsafe(no_mangle)]

@@ -63,7 +63,7 @@ impl Order {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct World {
-    owner: usize,
+    owner: u64,
     waiters: u32,
     turn: u32,
     at: [At; THREADS],
@@ -77,7 +77,8 @@ impl World {
     fn lock<T>(&mut self, change: impl FnOnce(&Lock) -> T) -> T {
         let (owner, waiters, turn) = (self.owner, self.waiters, self.turn);
         let lock = Lock {
-            owner: AtomicUsize::new(owner),
+            owner: AtomicU64::new(owner),
+            refusals: AtomicU32::new(0),
             waiters: AtomicU32::new(waiters),
             turn: AtomicU32::new(turn),
             kept: AtomicBool::new(false),
@@ -148,7 +149,7 @@ impl World {
     }
 
     fn take(&mut self, who: usize) -> bool {
-        self.lock(|lock| lock.take(who + 1)).is_ok()
+        self.lock(|lock| lock.take(Holder::of((who + 1) << 2, 0))).is_ok()
     }
 
     fn again(&mut self, who: usize) -> At {

@@ -282,6 +282,9 @@ pub(crate) mod jump {
     /// What is jumped out of beside a receive, poll, epoll and select.
     pub(crate) const SEND: u8 = 4;
     pub(crate) const EXCHANGE: u8 = 5;
+    /// Receives that do not wait, and polls, one after the other, of which none finds anything.
+    pub(crate) const RECEIVES: u8 = 6;
+    pub(crate) const POLLS: u8 = 7;
 
     /// Where the frame of `call` is; nothing before there is one.
     static PLACE: AtomicU64 = AtomicU64::new(0);
@@ -357,6 +360,13 @@ pub(crate) mod jump {
                     let much = crate::leaving::much();
                     libc::send(fd, much.as_ptr().cast(), much.len(), 0) as i64
                 }
+                6 => loop {
+                    libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT);
+                },
+                7 => loop {
+                    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    libc::poll(&mut poll, 1, 0);
+                },
                 _ => loop {
                     let mut bytes = [7u8; 100];
                     libc::send(fd, bytes.as_ptr().cast(), 100, 0);
@@ -366,18 +376,18 @@ pub(crate) mod jump {
         }
     }
 
-    /// Until this thread has slept for 50 ms without a break. On a busy machine no time is long enough to be sure of that.
+    /// Until this thread has slept for 50 ms, but for a nap or two in 10 ms. On a busy machine no time is long enough to be sure of that.
     fn until_asleep(task: libc::pid_t) {
         let switches = || {
             let status = std::fs::read_to_string(format!("/proc/self/task/{task}/status")).unwrap();
             let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
-            (of("State:").starts_with('S'), of("voluntary_ctxt_switches:"))
+            (of("State:").starts_with('S'), of("voluntary_ctxt_switches:").parse::<u64>().unwrap())
         };
         let (mut before, mut quiet) = (switches(), 0);
         while quiet < 5 {
             nap(10);
             let now = switches();
-            quiet = if now.0 && now == before { quiet + 1 } else { 0 };
+            quiet = if now.0 && now.1 - before.1 <= 2 { quiet + 1 } else { 0 };
             before = now;
         }
     }
@@ -422,6 +432,8 @@ pub(crate) mod jump {
 pub(crate) mod jump {
     pub(crate) const SEND: u8 = 4;
     pub(crate) const EXCHANGE: u8 = 5;
+    pub(crate) const RECEIVES: u8 = 6;
+    pub(crate) const POLLS: u8 = 7;
 
     pub(crate) fn out_of(kind: u8, fd: i32, _: i32, _: u64) -> i64 {
         if kind == SEND {

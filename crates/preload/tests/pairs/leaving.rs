@@ -351,3 +351,67 @@ pub(crate) fn jumps_out_of_anything(side: Side, log: &mut Log) {
     side.rendezvous(1);
     log.say("as ever");
 }
+
+/// A signal handler jumps out of calls that find nothing: nothing has happened to the connection.
+pub(crate) fn jumps_out_of_looks(side: Side, log: &mut Log) {
+    side.warm_up();
+    for round in 0..200u64 {
+        if side.server {
+            let kind = if round % 2 == 0 { jump::RECEIVES } else { jump::POLLS };
+            assert_eq!(jump::out_of(kind, side.fd, 0, 29 * round % 700), -77);
+            send_all(side.fd, &[round as u8]);
+            assert_eq!(recv_exactly(side.fd, 1), [round as u8]);
+        } else {
+            assert_eq!(recv_exactly(side.fd, 1), [round as u8]);
+            send_all(side.fd, &[round as u8]);
+        }
+    }
+    side.rendezvous(1);
+    log.say("as ever");
+}
+
+/// The same out of a program that exchanges messages as fast as it can, and goes on with the connection: that may be lost, and says so.
+pub(crate) fn jumps_and_goes_on(side: Side, log: &mut Log) {
+    side.warm_up();
+    let end = std::time::Duration::from_secs(20);
+    for round in 0..60u64 {
+        let one = second(&side);
+        one.warm_up();
+        if !side.server {
+            let mut part = [0; 100];
+            loop {
+                let n = recv(one.fd, &mut part, 0);
+                if n <= 0 || send(one.fd, &part[..n as usize], 0) <= 0 {
+                    break;
+                }
+            }
+            close(one.fd);
+            continue;
+        }
+        let mut out = 0;
+        // Until there is an error, or for a while.
+        let begun = std::time::Instant::now();
+        for again in 0..5 {
+            assert_eq!(jump::out_of(jump::EXCHANGE, one.fd, 0, 300 + 37 * round + 11 * again), -77);
+            let (mut bytes, mut refused) = ([7; 100], 0);
+            loop {
+                let sends = send(one.fd, &bytes, libc::MSG_DONTWAIT);
+                let error = std::io::Error::last_os_error().raw_os_error();
+                if sends >= 0 || error != Some(libc::EINTR) {
+                    out += usize::from(sends < 0 && error == Some(libc::ECONNRESET));
+                    break;
+                }
+                refused += 1;
+                assert!(refused < 100_000 && begun.elapsed() < end, "EINTR for ever");
+            }
+            if out > 0 {
+                assert_eq!(recv(one.fd, &mut bytes, 0), -1);
+                assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ECONNRESET));
+                break;
+            }
+        }
+        close(one.fd);
+    }
+    side.rendezvous(1);
+    log.say("as ever");
+}

@@ -114,7 +114,7 @@ fn reader(fd: RawFd, bytes: usize) -> Vec<u8> {
 }
 
 /// What the sender does behind its bytes.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Close,
     ShutDown,
@@ -332,5 +332,59 @@ pub(crate) fn written_without_waiting(side: Side, log: &mut Log) {
             side.rendezvous(2);
         }
         close(one.fd);
+    }
+}
+
+/// A stream of the C library reads all of it, whatever has become of the sender and of its ring.
+pub(crate) fn unread_by_a_stream(side: Side, log: &mut Log) {
+    side.warm_up();
+    for then in [Then::Nothing, Then::ShutDown, Then::Close] {
+        for (len, forks) in [(1, false), (100_000, false), (130_000, true), (1_500_000, false), (1_500_000, true)] {
+            if !side.tcp && len > 130_000 {
+                continue;
+            }
+            let one = second(&side);
+            one.warm_up();
+            if !side.server {
+                send_all(one.fd, &pattern(7, len));
+                if forks {
+                    forked(|| ());
+                }
+                match then {
+                    Then::Close => close(one.fd),
+                    Then::ShutDown => shut_down(one.fd),
+                    Then::Nothing => {}
+                }
+                side.rendezvous(1);
+                // Not one call to that connection until the other end has all.
+                side.rendezvous(2);
+                if then == Then::Nothing {
+                    log.say(crate::sock::recv_exactly(one.fd, 6) == b"answer");
+                }
+                if then != Then::Close {
+                    close(one.fd);
+                }
+                continue;
+            }
+            side.rendezvous(1);
+            // SAFETY: a stream over a descriptor of ours, which is its own from here on; live buffers.
+            unsafe {
+                let stream = libc::fdopen(one.fd, c"r+".as_ptr());
+                assert!(!stream.is_null() && libc::fileno(stream) == one.fd);
+                let mut got = vec![0u8; len + 1];
+                let most = if then == Then::Nothing { len } else { len + 1 };
+                let n = libc::fread(got.as_mut_ptr().cast(), 1, most, stream);
+                got.truncate(n);
+                let ends = (libc::feof(stream) != 0, libc::ferror(stream) != 0);
+                log.say(format_args!("{then:?} {len}: {} of {n} {ends:?}", got == pattern(7, len)));
+                side.rendezvous(2);
+                if then == Then::Nothing {
+                    log.result("seek", libc::fseek(stream, 0, libc::SEEK_CUR) as isize);
+                    assert_eq!(libc::fwrite(b"answer".as_ptr().cast(), 1, 6, stream), 6);
+                }
+                log.result("close", libc::fclose(stream) as isize);
+                log.say(libc::fcntl(one.fd, libc::F_GETFD));
+            }
+        }
     }
 }
