@@ -1,13 +1,14 @@
 //! `cargo xtask sim`: the systems' simulations, over many seeds.
 //!
 //! A simulation is a test target called `sim` with a test `asked`, which runs the seeds of the variable
-//! `OVERSIDE_SIM_SEEDS` and prints a line for each. A killed process of a simulated world leaves its
-//! threads behind, so each process of ours runs a few seeds and ends.
+//! `OVERSIDE_SIM_SEEDS` and prints a line for each, and behind it how often each kind of thing happened in
+//! that world. What happens in none of many worlds is not tested by them, and fails the run. A killed process of
+//! a simulated world leaves its threads behind, so each process of ours runs a few seeds and ends.
 //!
 //! `--mutants` builds with `--cfg mutants`. Then `mutant("name")` in shipped code plants a fault, when the
 //! environment asks for its name, and some seed must find each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,23 @@ use crate::syntax;
 use crate::tree::Tree;
 
 pub const HELP: &str =
-    "usage: cargo xtask sim [--seeds N | --seed S [--history FILE] [--events FILE]] [--from S] [--mutants]
-Runs the simulations with N seeds (300; with --mutants at most 1,000) from S (0) on, or with one seed.
---history writes what the clients of that seed asked and heard, a line of JSON a call; --events every
-step of its threads. With several simulations, FILE.PACKAGE is one's own.
---mutants plants each fault of the shipped code in turn, and fails when no seed finds it.";
+    "usage: cargo xtask sim [--seeds N | --seed S [--events FILE]] [--history FILE] [--from S] [--mutants]
+Runs the simulations with N seeds (300; with --mutants at most 1,000) from S (0) on, or with one seed. Behind
+each simulation it says how often what happened; with 300 seeds or more, what never happened fails the run.
+--mutants plants each fault of the shipped code in turn, and fails when no seed finds it.
+--events writes every step of the threads of one seed, to FILE.PACKAGE for each simulation.
+--history writes what clients asked and heard, to FILE.PACKAGE for one seed, and to FILE.PACKAGE.SEED for each
+of several. It is a line of JSON for each operation:
+  process   who asked
+  kind      insert, upsert, upsert-among (one row of several), update, delete, read (by a get or a scan), create,
+            drop, describe; checkpoint; end, for the end of a server
+  key       TABLE/KEY for a row, by the table's number; `table NAME` for a table's name; null for the server
+  value     what a put wrote
+  invoked   when it was asked; moments count what clients did
+  returned  when the answer came; null while it is pending: it happened, or did not
+  until     when a pending one can have happened at the latest: its server's end; null if that did not end
+  result    done: whether it took effect or found something; read: the value. Of an end, what the server left:
+            all, acknowledged (not what was only shown), prefix (of the log) or checkpoint (the last complete one)";
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +60,8 @@ impl Asked {
                 "--seeds" => count = Some(arguments.next()?.parse::<u64>().ok()?),
                 "--from" => from = arguments.next()?.parse::<u64>().ok()?,
                 "--seed" => seed = Some(arguments.next()?.parse::<u64>().ok()?),
-                "--history" => files.push(("OVERSIDE_SIM_HISTORY", (*arguments.next()?).to_owned())),
-                "--events" => files.push(("OVERSIDE_SIM_EVENTS", (*arguments.next()?).to_owned())),
+                "--history" => files.push((HISTORY, (*arguments.next()?).to_owned())),
+                "--events" => files.push((EVENTS, (*arguments.next()?).to_owned())),
                 "--mutants" => mutants = true,
                 _ => return None,
             }
@@ -58,7 +71,8 @@ impl Asked {
             (None, count) => from..from.checked_add(count.unwrap_or(if mutants { 1000 } else { 300 }))?,
             _ => return None,
         };
-        (files.is_empty() || seed.is_some()).then_some(Self { seeds, files, mutants })
+        let events = files.iter().any(|(name, _)| *name == EVENTS);
+        (!events || seed.is_some()).then_some(Self { seeds, files, mutants })
     }
 }
 
@@ -72,7 +86,7 @@ struct Suite {
 /// A seed's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Line {
-    Held { seed: u64, trace: String },
+    Held { seed: u64, trace: String, did: Vec<(String, u64)> },
     Failed { seed: u64, why: String },
 }
 
@@ -82,10 +96,12 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     if asked.mutants {
         return find_mutants(root, &suites, asked.seeds.clone());
     }
-    let mut failed = 0;
+    let (mut failed, mut lacking) = (0, Vec::new());
     for suite in &suites {
         let begun = Instant::now();
-        let own = |file: &str| root.join(format!("{file}.{}", suite.package)).display().to_string();
+        let several = asked.seeds.end - asked.seeds.start > 1;
+        let of_seed = if several { ".{seed}" } else { "" };
+        let own = |file: &str| root.join(format!("{file}.{}{of_seed}", suite.package)).display().to_string();
         let environment = asked.files.iter().map(|(name, file)| (*name, own(file)));
         let lines = over(suite, asked.seeds.clone(), &environment.collect::<Vec<_>>(), false)?;
         let hash = lines.iter().fold(0u64, |hash, line| match line {
@@ -100,11 +116,35 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
         }
         let took = begun.elapsed().as_secs_f64();
         println!("sim {}: {} seeds in {took:.1} s, trace {hash:016x}", suite.package, lines.len());
+        let (told, never) = coverage(&lines);
+        println!("sim {} did {told}", suite.package);
+        if lines.len() as u64 >= SEEDS_FOR_ALL && !never.is_empty() {
+            println!("NEVER: {} did in no world: {}", suite.package, never.join(", "));
+            lacking.push(suite.package.clone());
+        }
     }
     if failed > 0 {
         bail!("{failed} seeds failed");
     }
+    if !lacking.is_empty() {
+        bail!("what the worlds of {} are there for does not happen in them", lacking.join(", "));
+    }
     Ok(())
+}
+
+/// How often each kind of thing happened, and in how many worlds; and what happened in none.
+fn coverage(lines: &[Line]) -> (String, Vec<String>) {
+    let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for line in lines {
+        let Line::Held { did, .. } = line else { continue };
+        for (kind, count) in did {
+            let (sum, worlds) = sums.entry(kind).or_default();
+            (*sum, *worlds) = (*sum + count, *worlds + u64::from(*count > 0));
+        }
+    }
+    let told = sums.iter().map(|(kind, (sum, worlds))| format!("{kind} {sum} in {worlds}"));
+    let never = sums.iter().filter(|(_, (sum, _))| *sum == 0).map(|(kind, _)| (*kind).to_owned());
+    (told.collect::<Vec<_>>().join("; "), never.collect())
 }
 
 /// Every fault that is planted in shipped code is found by a seed.
@@ -251,10 +291,14 @@ fn parse(said: &str) -> Vec<Line> {
         if let (Some(Line::Failed { why, .. }), true) = (lines.last_mut(), text.starts_with("    ")) {
             let _ = write!(why, "\n{text}");
         }
+        if let (Some(Line::Held { did, .. }), Some(counts)) = (lines.last_mut(), text.strip_prefix("  did ")) {
+            let count = |count: &str| count.split_once('=').and_then(|(kind, n)| Some((kind.into(), n.parse().ok()?)));
+            did.extend(counts.split('|').filter_map(count));
+        }
         let Some((seed, rest)) = text.strip_prefix("seed ").and_then(|rest| rest.split_once(' ')) else { continue };
         let Ok(seed) = seed.parse() else { continue };
         if let Some(trace) = rest.strip_prefix("trace ") {
-            lines.push(Line::Held { seed, trace: trace.trim().to_owned() });
+            lines.push(Line::Held { seed, trace: trace.trim().to_owned(), did: Vec::new() });
         } else if let Some(why) = rest.strip_prefix("FAILS: ") {
             lines.push(Line::Failed { seed, why: why.to_owned() });
         }
@@ -272,6 +316,11 @@ impl Line {
 
 /// The root of a package's simulation.
 const ROOTS: [&str; 2] = ["/tests/sim/main.rs", "/tests/sim.rs"];
+/// The variables that ask a simulation for files.
+const HISTORY: &str = "OVERSIDE_SIM_HISTORY";
+const EVENTS: &str = "OVERSIDE_SIM_EVENTS";
+/// So many worlds see all that there is.
+const SEEDS_FOR_ALL: u64 = 300;
 /// Seeds that one process runs: what killed processes of their worlds leave behind goes with it.
 const SEEDS_AT_ONCE: u64 = 10;
 
@@ -288,17 +337,20 @@ mod tests {
         assert_eq!(seeds(&["--seed", "5", "--history", "h"]), Some(5..6));
         assert_eq!(seeds(&["--mutants"]), Some(0..1000));
         assert_eq!(seeds(&["--seed", "5", "--seeds", "3"]), None);
-        assert_eq!(seeds(&["--history", "h"]), None);
+        assert_eq!(seeds(&["--history", "h"]), Some(0..300));
+        assert_eq!(seeds(&["--events", "e"]), None);
         assert_eq!(seeds(&["7"]), None);
     }
 
     #[test]
     fn lines_are_told_from_what_a_test_says() {
-        let said =
-            "\nrunning 1 test\nseed 3 trace 00ff\nseed 4 FAILS: no order\n    1 to 2\n    3\ntest asked ... ok\n";
-        let held = Line::Held { seed: 3, trace: "00ff".into() };
+        let said = "\nrunning 1 test\nseed 3 trace 00ff\n  did kill=2|scan: copy=0\nseed 4 FAILS: no order\n    1 to 2\n    3\ntest asked ... ok\n";
+        let did = vec![("kill".to_owned(), 2), ("scan: copy".to_owned(), 0)];
+        let held = Line::Held { seed: 3, trace: "00ff".into(), did };
         let failed = Line::Failed { seed: 4, why: "no order\n    1 to 2\n    3".into() };
-        assert_eq!(parse(said), [held, failed]);
+        let lines = parse(said);
+        assert_eq!(lines, [held, failed]);
+        assert_eq!(coverage(&lines), ("kill 2 in 1; scan: copy 0 in 0".to_owned(), vec!["scan: copy".to_owned()]));
     }
 
     #[test]

@@ -77,6 +77,10 @@ impl<M: Model> Search<'_, M> {
             if event.answer.as_ref().is_some_and(|given| *given != answer) {
                 return false;
             }
+            // Without an answer and without an effect its place says nothing, and many of them have many orders.
+            if event.answer.is_none() && next == *state && !events.iter().any(|other| other.after == Some(index)) {
+                return false;
+            }
             self.done[index / 64] |= 1 << (index % 64);
             let answered = answered + usize::from(event.answer.is_some());
             let found = self.from(answered, &next, latest.max(event.began));
@@ -145,6 +149,14 @@ mod tests {
         assert!(explained(&[first, second, event(None, Some(Some(2)), 10, 11)]));
         let turned = [Event { answer: Some(Some(2)), ..first }, Event { answer: Some(None), ..second }];
         assert!(!explained(&turned));
+    }
+
+    #[test]
+    fn calls_without_answer_and_effect_cost_no_orders() {
+        let mut events: Vec<_> = (0..60).map(|n| event(Some(1), None, 10 + n, 100)).collect();
+        events.push(event(Some(1), Some(None), 1, 2));
+        events.push(event(None, Some(Some(2)), 101, 102));
+        assert!(!explained(&events));
     }
 
     #[test]

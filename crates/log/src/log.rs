@@ -624,7 +624,9 @@ impl<D: Disk> Log<D> {
         if self.options.durability == Durability::Sync {
             self.synced = self.written;
         }
-        let mut advanced = self.shared.reached(self.written);
+        let early = mutant("group-reply-before-write") && self.options.durability != Durability::Sync;
+        let written = if early { self.shared.lock().appended() } else { self.written };
+        let mut advanced = self.shared.reached(written);
         while self.floors.front().is_some_and(|(position, _)| *position <= self.written) {
             let Some((position, floor)) = self.floors.pop_front() else { break };
             self.floor_passed = floor;
@@ -642,7 +644,7 @@ impl<D: Disk> Log<D> {
     /// In `group`, brings what the kernel has to the disk, now and then.
     fn sync(&mut self, now: Duration) {
         let Durability::Group { every } = self.options.durability else { return };
-        let due = self.closing || now.saturating_sub(self.synced_at) >= every;
+        let due = self.closing || (now.saturating_sub(self.synced_at) >= every && !mutant("group-never-synced"));
         if self.syncing.0 > 0 || self.dirty.is_empty() || !due {
             return;
         }

@@ -162,8 +162,9 @@ impl<D: Disk> Reader<'_, D> {
         let mut segment = Segment { number: header.number, newest: 0, begun: true };
         let mut at = BLOCK_BYTES;
         let mut continued = false;
-        while let Some(group) = Group::parse(bytes.get(at..).unwrap_or(&[])) {
+        while let Some(group) = Group::parse(bytes.get(at..).unwrap_or(&[])).or_else(|| behind_hole(&bytes, &mut at)) {
             let follows = group.header.position == end.replayed.position && group.header.previous == end.previous;
+            let follows = follows || mutant("hole-skipped");
             if !(belongs(&group, &header, self.directory) && follows || mutant("old-group-taken")) {
                 break;
             }
@@ -388,6 +389,15 @@ impl Claims {
             self.by = by.to_owned();
         }
     }
+}
+
+/// The planted fault: where a group is missing, the next one is taken.
+fn behind_hole<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Group<'a>> {
+    if !mutant("hole-skipped") {
+        return None;
+    }
+    *at += BLOCK_BYTES;
+    Group::parse(bytes.get(*at..)?)
 }
 
 /// Whether a group is of this segment, as far as it can be seen without its place.

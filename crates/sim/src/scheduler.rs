@@ -186,7 +186,7 @@ impl Scheduler {
         self.note(&mut state, what, number);
         let (points, naps) = (state.points, state.naps);
         if state.chance.one_in(naps) {
-            let nap = Duration::from_micros(1 << state.chance.below(17));
+            let nap = Duration::from_micros(1 << state.chance.below(NAPS));
             state.threads[me].doing = Doing::Waits(Wait::until("naps", self.passed() + nap));
         } else if !state.chance.one_in(points) {
             return;
@@ -379,6 +379,10 @@ impl State {
         self.time_max = time_max;
     }
 
+    pub(crate) fn nap_max(&self) -> Duration {
+        if self.naps > 0 { Duration::from_micros(1 << (NAPS - 1)) } else { Duration::ZERO }
+    }
+
     pub(crate) fn name(&self, thread: usize) -> &str {
         &self.threads[thread].name
     }
@@ -411,6 +415,8 @@ const TICK_NS: u64 = 20_000;
 /// Who looks so often without waiting polls for time to pass: from then on it leaps.
 const LOOKS_BEFORE_LEAPS: u32 = 64;
 const LEAP_MAX: u32 = 16;
+/// A nap takes a power of two below this one, in µs.
+const NAPS: u64 = 17;
 /// Virtual time in which a world must have ended, unless said.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Events after which a world must have ended: its threads go round in circles.

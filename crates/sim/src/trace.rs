@@ -1,6 +1,6 @@
 //! What happened, in order: a running hash of all of it, and the last of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub struct Event {
 pub struct Trace {
     hash: u64,
     count: u64,
+    /// How often each thing was done.
+    counts: BTreeMap<&'static str, u64>,
     last: VecDeque<Event>,
 }
 
@@ -38,6 +40,11 @@ impl Trace {
         self.count
     }
 
+    /// How often a thing was done: what a world is there for must happen in some.
+    pub fn count_of(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
     /// The last events, oldest first.
     pub fn last(&self) -> impl Iterator<Item = &Event> {
         self.last.iter()
@@ -49,6 +56,7 @@ impl Trace {
         self.hash = words.iter().fold(self.hash, |hash, word| mix(hash ^ word));
         self.hash = what.bytes().fold(self.hash, |hash, byte| mix(hash ^ u64::from(byte)));
         self.count += 1;
+        *self.counts.entry(what).or_default() += 1;
         if self.last.len() == LAST {
             self.last.pop_front();
         }

@@ -138,6 +138,11 @@ impl World {
         self.scheduler.note(&mut self.scheduler.state(), what, number);
     }
 
+    /// How long a thread sleeps at most at a marked point; zero where none does in this world.
+    pub fn nap_max(&self) -> Duration {
+        self.scheduler.state().nap_max()
+    }
+
     /// The virtual time within which the world must have ended; a day unless said.
     pub fn end_within(&self, time: Duration) {
         self.scheduler.state().set_time_max(time);

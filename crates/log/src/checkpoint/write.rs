@@ -239,6 +239,11 @@ impl Checkpoint<'_> {
             logged: facts.logged,
             tables: std::mem::take(&mut self.tables),
         };
+        if let Some(last) = self.of.last.as_ref().filter(|_| mutant("old-checkpoint-freed-early")) {
+            let name = layout::manifest(last.number);
+            self.of.disk.unlink(&name)?;
+            self.of.sync_folder()?;
+        }
         let part = layout::part(manifest.number);
         let bytes = manifest.write();
         let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
@@ -277,7 +282,9 @@ impl Checkpoint<'_> {
         let (file, at, length) = (open.file, open.table.footer_at, buffer.len());
         self.push(Request::Write { file, at, buffer, length, sync: false })?;
         self.drain(0)?;
-        overside_disk::complete(&mut *self.of.disk, Request::Sync { file }, self.of.facts.deadline)?;
+        if !mutant("pages-not-synced") {
+            overside_disk::complete(&mut *self.of.disk, Request::Sync { file }, self.of.facts.deadline)?;
+        }
         self.of.disk.close(file);
         self.tables.push(open.table);
         Ok(())

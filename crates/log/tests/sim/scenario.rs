@@ -72,11 +72,55 @@ enum End {
     Power,
 }
 
-/// Runs the world of a seed; its trace's hash, or what is wrong.
-pub fn run(seed: u64) -> Result<u64, String> {
+/// What the world of a seed came to.
+pub struct Held {
+    pub hash: u64,
+    /// How often each of [`KINDS`] happened.
+    pub counts: Vec<u64>,
+}
+
+/// What some of many worlds must have seen, or they do not test it.
+pub const KINDS: &[&str] = &[
+    "server: sync",
+    "server: group",
+    "server: ended cleanly",
+    "server: killed",
+    "server: ended in recovery",
+    "server: lost power",
+    "server: refuses damage",
+    "server: unharmed by a flipped bit",
+    "client: refused, disk full",
+    "checkpoint: complete",
+    "is struck: lists",
+    "is struck: makes a folder",
+    "is struck: opens",
+    "is struck: renames",
+    "is struck: unlinks",
+    "is struck: reads",
+    "is struck: writes",
+    "is struck: writes through",
+    "is struck: syncs",
+    "is struck: allocates",
+    "is struck: completes",
+    "disk: power lost",
+    "disk: write torn",
+    "disk: bytes lost",
+    "disk: names lost",
+    "disk: write failed",
+    "disk: sync failed",
+    "disk: full",
+    "disk: reordered",
+    "disk: stalled",
+    "disk: bit flipped",
+];
+
+/// Runs the world of a seed; what it came to, or what is wrong.
+pub fn run(seed: u64) -> Result<Held, String> {
     let plan = Plan::new(&mut Chance::of(seed, "plan"));
     let ended = World::run(seed, scene).map_err(|failed| format!("{failed}{plan:?}"))?;
-    ended.value.map(|()| ended.trace.hash()).map_err(|why| format!("{why}\n{plan:?}"))
+    let trace = ended.trace;
+    let held = Held { hash: trace.hash(), counts: KINDS.iter().map(|kind| trace.count_of(kind)).collect() };
+    ended.value.map(|()| held).map_err(|why| format!("{why}\n{plan:?}"))
 }
 
 fn scene(world: &World) -> Result<(), String> {
@@ -86,6 +130,7 @@ fn scene(world: &World) -> Result<(), String> {
     let drive = Drive::new(world, plan.drive);
     let book = Arc::new(Mutex::new(Book::default()));
     let mut kept = Kept::Acknowledged;
+    world.note(if plan.log.durability == Durability::Sync { "server: sync" } else { "server: group" }, 0);
     for life in 0..=plan.lives {
         let last = life == plan.lives;
         if last {
@@ -101,6 +146,13 @@ fn scene(world: &World) -> Result<(), String> {
         let crash_at = 1 + chance.below(reach);
         let lived = Life { world: world.clone(), plan, drive: drive.clone(), book: book.clone(), kept };
         let ended = lived.run(life, end, crash_at).map_err(|why| format!("life {life}: {why}"))?;
+        let ending = match ended {
+            Ended::Cleanly => "server: ended cleanly",
+            Ended::Killed => "server: killed",
+            Ended::Lost => "server: lost power",
+            Ended::InRecovery => "server: ended in recovery",
+        };
+        world.note(ending, 0);
         kept = match (ended, plan.log.durability) {
             (Ended::Cleanly, _) => Kept::Acknowledged,
             // The page cache is gone.
@@ -289,8 +341,14 @@ fn flip(world: &World, drive: &Drive, plan: &Plan, book: &Arc<Mutex<Book>>, chan
         let disk = drive_inside.open(&reader);
         let read = open(&inside, disk, &plan).and_then(|mut directory| recover(&mut directory));
         match read {
-            Ok(found) => book.lock().unwrap_or_else(|e| e.into_inner()).check(&found, Kept::Acknowledged),
-            Err(_) => Ok(()),
+            Ok(found) => {
+                inside.note("server: unharmed by a flipped bit", 0);
+                book.lock().unwrap_or_else(|e| e.into_inner()).check(&found, Kept::Acknowledged)
+            }
+            Err(_) => {
+                inside.note("server: refuses damage", 0);
+                Ok(())
+            }
         }
     });
     let checked = read.join().map_err(|_| "the reader was killed".to_owned())?;

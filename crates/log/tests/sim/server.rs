@@ -224,6 +224,7 @@ impl Server {
         }
         let next = self.rows().next;
         checkpoint.finish(&self.appender, next, TABLE + 1)?;
+        self.world.note("checkpoint: complete", 0);
         *self.release.lock().unwrap_or_else(|e| e.into_inner()) = floor;
         self.wake_log();
         Ok(())
@@ -286,7 +287,10 @@ impl Server {
             Err(Refused::Failed(_)) => return false,
             Err(Refused::TooLarge { .. }) => panic!("a request of {bytes} bytes is refused for its length"),
             Err(refused) => {
-                self.was_full.fetch_or(matches!(refused, Refused::Full { .. }), Ordering::Relaxed);
+                if matches!(refused, Refused::Full { .. }) {
+                    self.world.note("client: refused, disk full", 0);
+                    self.was_full.store(true, Ordering::Relaxed);
+                }
                 self.wake_log();
                 self.world.clock().sleep(Duration::from_millis(1 + chance.below(30)));
                 return true;

@@ -126,11 +126,14 @@ impl File {
         });
     }
 
-    /// What a power loss leaves: of each sector any version since the last sync, and a length that was once.
-    pub(crate) fn lose_power(&mut self, chance: &mut Chance) {
+    /// What a power loss leaves: of each sector any version since the last sync, and a length that was once. How many
+    /// sectors are not as they were shown.
+    pub(crate) fn lose_power(&mut self, chance: &mut Chance) -> usize {
+        let mut lost = self.phantom.len();
         self.phantom.clear();
         for (sector, mut versions) in std::mem::take(&mut self.unsynced) {
             let kept = chance.below(versions.len() as u64 + 1) as usize;
+            lost += usize::from(kept + 1 != versions.len());
             if kept < versions.len() {
                 self.durable.insert(sector, versions.swap_remove(kept).1);
             }
@@ -141,6 +144,7 @@ impl File {
         let end = self.len.div_ceil(SECTOR as u64);
         self.durable.retain(|sector, _| *sector < end);
         self.len_durable = self.len;
+        lost
     }
 
     /// Flips a bit of what is safe.

@@ -76,8 +76,17 @@ struct State {
     under_way: Vec<UnderWay>,
     /// Operations so far.
     operations: u64,
-    /// What is done at an operation: the number, and what.
-    planned: Option<(u64, Box<dyn FnOnce() + Send>)>,
+    /// What is done at an operation.
+    planned: Option<Planned>,
+    /// What befell it since that was last noted.
+    befell: Vec<&'static str>,
+}
+
+/// Done at the operation before which so many others of its kind, or of any, take place.
+struct Planned {
+    kind: Option<&'static str>,
+    others: u64,
+    done: Box<dyn FnOnce() + Send>,
 }
 
 enum Node {
@@ -132,6 +141,7 @@ impl Drive {
             under_way: Vec::new(),
             operations: 0,
             planned: None,
+            befell: Vec::new(),
         };
         let wake = eventfd().expect("the system has a descriptor for a disk");
         let drive =
@@ -167,9 +177,28 @@ impl Drive {
     /// Does something at an operation from now on, the next being 1: kills the process, for example.
     /// It must not wait.
     pub fn at_operation(&self, number: u64, done: impl FnOnce() + Send + 'static) {
-        let mut state = self.state();
-        state.planned = Some((state.operations + number, Box::new(done)));
+        self.plan(None, number, Box::new(done));
     }
+
+    /// The same at an operation of one kind: one of [`KINDS`](Self::KINDS).
+    pub fn at_operation_of(&self, kind: &'static str, number: u64, done: impl FnOnce() + Send + 'static) {
+        self.plan(Some(kind), number, Box::new(done));
+    }
+
+    fn plan(&self, kind: Option<&'static str>, number: u64, done: Box<dyn FnOnce() + Send>) {
+        self.state().planned = Some(Planned { kind, others: number.saturating_sub(1), done });
+    }
+
+    /// What there is of operations.
+    pub const KINDS: [&'static str; STRUCK.len()] = {
+        let mut kinds = [""; STRUCK.len()];
+        let mut at = 0;
+        while at < kinds.len() {
+            kinds[at] = STRUCK[at].0;
+            at += 1;
+        }
+        kinds
+    };
 
     /// Forgets what was planned.
     pub fn forget_plan(&self) {
@@ -184,25 +213,35 @@ impl Drive {
     /// The power fails. Processes that used the disk must have been killed; it can be opened again.
     pub fn lose_power(&self) {
         let mut state = self.state();
-        let State { chance, under_way, nodes, .. } = &mut *state;
+        let State { chance, under_way, nodes, befell, .. } = &mut *state;
+        befell.push(LOSES_POWER);
         for UnderWay { node, request, .. } in under_way.drain(..) {
             if let (Some(Node::File { file, .. }), Request::Write { at, buffer, length, .. }) =
                 (nodes.get_mut(&node), &request)
             {
                 file.tear(*at, &buffer[..*length], chance);
+                befell.push(TEARS);
             }
         }
         for node in nodes.values_mut() {
             match node {
                 Node::File { file, lock } => {
-                    file.lose_power(chance);
+                    if file.lose_power(chance) > 0 {
+                        befell.push(LOSES_BYTES);
+                    }
                     *lock = None;
                 }
-                Node::Folder(folder) => folder.lose_power(chance),
+                Node::Folder(folder) => {
+                    if folder.lose_power(chance) {
+                        befell.push(LOSES_NAMES);
+                    }
+                }
             }
         }
         state.queues.clear();
         state.forget_unnamed();
+        drop(state);
+        self.note_befell();
     }
 
     /// All files with their lengths, by name.
@@ -234,6 +273,9 @@ impl Drive {
         if let Some(Node::File { file, .. }) = node.and_then(|node| state.nodes.get_mut(&node)) {
             file.flip(at, bit);
         }
+        state.befell.push(FLIPS);
+        drop(state);
+        self.note_befell();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -246,12 +288,24 @@ impl Drive {
         let planned = {
             let mut state = self.state();
             state.operations += 1;
-            let now = state.operations;
-            state.planned.take_if(|(at, _)| *at <= now)
+            state.planned.take_if(|planned| {
+                let counts = planned.kind.is_none_or(|kind| kind == what);
+                let now = counts && planned.others == 0;
+                planned.others -= u64::from(counts && !now);
+                now
+            })
         };
-        if let Some((_, done)) = planned {
+        if let Some(Planned { done, .. }) = planned {
+            let struck = STRUCK.iter().find(|(at, _)| *at == what).map_or("is struck", |(_, struck)| struck);
+            self.0.world.note(struck, number);
             done();
         }
+    }
+
+    /// Enters into the trace what befell the disk.
+    fn note_befell(&self) {
+        let befell = std::mem::take(&mut self.state().befell);
+        befell.into_iter().for_each(|what| self.0.world.note(what, 0));
     }
 
     /// The disk's own thread: requests complete when their time has come.
@@ -268,6 +322,7 @@ impl Drive {
             if let Some(number) = due {
                 self.operation("completes", number);
                 self.state().complete(number);
+                self.note_befell();
                 continue;
             }
             let next = self.state().under_way.iter().map(|request| request.due).min();
@@ -283,6 +338,10 @@ impl State {
     fn complete(&mut self, number: u64) {
         let Some(at) = self.under_way.iter().position(|request| request.number == number) else { return };
         let UnderWay { queue, token, node, mut request, covers, direct, .. } = self.under_way.remove(at);
+        let overtaken = |other: &UnderWay| other.queue == queue && other.number < number;
+        if self.under_way.iter().any(overtaken) {
+            self.befell.push(OVERTAKES);
+        }
         let result = self.carry_out(node, &mut request, covers, direct);
         if let Some(state) = self.queues.get_mut(&queue)
             && !state.dead
@@ -296,7 +355,7 @@ impl State {
 
     fn carry_out(&mut self, number: u64, request: &mut Request, covers: u64, direct: bool) -> io::Result<u64> {
         let used = self.used();
-        let State { options, chance, nodes, .. } = self;
+        let State { options, chance, nodes, befell, .. } = self;
         let room = options.capacity.saturating_sub(used);
         let fails =
             matches!(request, Request::Write { .. } | Request::Sync { .. }) && chance.one_in(options.fail_one_in);
@@ -311,9 +370,11 @@ impl State {
             (Some(Node::File { file, .. }), Request::Write { at, buffer, length, sync, .. }) => {
                 let bytes = &buffer[..*length];
                 if (*at + *length as u64).saturating_sub(file.len()) > room {
+                    befell.push(IS_FULL);
                     return Err(full());
                 }
                 if fails {
+                    befell.push(FAILS_A_WRITE);
                     file.tear(*at, bytes, chance);
                     return Err(failed());
                 }
@@ -322,6 +383,7 @@ impl State {
             }
             (Some(Node::File { file, .. }), Request::Sync { .. }) => {
                 if fails {
+                    befell.push(FAILS_A_SYNC);
                     file.sync_in_vain(covers, chance);
                     return Err(failed());
                 }
@@ -330,6 +392,7 @@ impl State {
             }
             (Some(Node::Folder(folder)), Request::Sync { .. }) => {
                 if fails {
+                    befell.push(FAILS_A_SYNC);
                     folder.sync_in_vain(covers as usize, chance);
                     return Err(failed());
                 }
@@ -338,6 +401,7 @@ impl State {
             }
             (Some(Node::File { file, .. }), Request::Allocate { length, .. }) => {
                 if length.saturating_sub(file.len()) > room {
+                    befell.push(IS_FULL);
                     return Err(full());
                 }
                 file.set_len(file.len().max(*length));
@@ -449,3 +513,28 @@ fn path() -> PathBuf {
 }
 
 const ROOT: u64 = 0;
+
+/// What is noted when something that was planned comes at an operation, which is not done then.
+const STRUCK: [(&str, &str); 11] = [
+    ("lists", "is struck: lists"),
+    ("makes a folder", "is struck: makes a folder"),
+    ("opens", "is struck: opens"),
+    ("renames", "is struck: renames"),
+    ("unlinks", "is struck: unlinks"),
+    ("reads", "is struck: reads"),
+    ("writes", "is struck: writes"),
+    ("writes through", "is struck: writes through"),
+    ("syncs", "is struck: syncs"),
+    ("allocates", "is struck: allocates"),
+    ("completes", "is struck: completes"),
+];
+const LOSES_POWER: &str = "disk: power lost";
+const TEARS: &str = "disk: write torn";
+const LOSES_BYTES: &str = "disk: bytes lost";
+const LOSES_NAMES: &str = "disk: names lost";
+const FAILS_A_WRITE: &str = "disk: write failed";
+const FAILS_A_SYNC: &str = "disk: sync failed";
+const IS_FULL: &str = "disk: full";
+const OVERTAKES: &str = "disk: reordered";
+const FLIPS: &str = "disk: bit flipped";
+const STALLS: &str = "disk: stalled";

@@ -74,15 +74,19 @@ impl Folder {
         self.sync(chance.below(covers as u64 + 1) as usize);
     }
 
-    /// What a power loss leaves: the first so many changes, or any of them.
-    pub(crate) fn lose_power(&mut self, chance: &mut Chance) {
+    /// What a power loss leaves: the first so many changes, or any of them. Whether some are lost.
+    pub(crate) fn lose_power(&mut self, chance: &mut Chance) -> bool {
         let (in_order, kept) = (chance.one_in(2), chance.below(self.changes.len() as u64 + 1) as usize);
+        let mut lost = false;
         for (index, change) in self.changes.drain(..).enumerate() {
             if if in_order { index < kept } else { chance.one_in(2) } {
                 change.apply(&mut self.durable);
+            } else {
+                lost = true;
             }
         }
         self.names = self.durable.clone();
+        lost
     }
 }
 

@@ -270,12 +270,16 @@ impl Disk for Queue {
             let number = state.next;
             let State { options, chance, .. } = &mut *state;
             let mut latency = Duration::from_nanos(1 + chance.below(options.latency_max.as_nanos().max(1) as u64));
-            if chance.one_in(options.stall_one_in) {
+            let stalls = chance.one_in(options.stall_one_in);
+            if stalls {
                 latency += options.stall;
             }
             let (due, queue) = (now + latency, self.number);
             state.under_way.push(UnderWay { number, due, queue, token, node, request, covers, direct });
             drop(state);
+            if stalls {
+                self.drive.0.world.note(super::STALLS, 0);
+            }
             signal(&self.drive.0.wake);
         }
         Ok(())

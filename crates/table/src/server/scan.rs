@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
+use overside_disk::mutant;
 use overside_planner::{Goal, Planner};
 use overside_service::{Context, Message, Produced};
 use smallvec::SmallVec;
@@ -186,6 +187,9 @@ impl ActiveScan {
                         return None;
                     };
                     self.newest = self.newest.max(page.newest());
+                    if mutant("scan-page-lost") && page.deltas().count() > 4 {
+                        continue;
+                    }
                     Part { page, from: 0 }
                 }
             };

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_sim::{Chance, World};
+use overside_table::block::{Answer as Block, LentError};
 use overside_table::client::{Client, ClientError, ClientOptions, LinkError, RemoteTable, ScanOptions};
-use overside_table::row::{RowView, ValueRef};
+use overside_table::row::{Bytes, RowView, ValueRef};
 use overside_table::schema::{Column, ColumnType, Schema};
-use overside_table::wire::{FaultCode, MODES, Mode, PutMode};
+use overside_table::wire::{Durability, FaultCode, Mode, PutMode};
 use overside_verbs::Provider;
 
 use super::history::{Answer, Call, History, Subject};
@@ -19,8 +20,16 @@ use super::history::{Answer, Call, History, Subject};
 pub struct Load {
     pub keys: u64,
     pub calls: usize,
-    /// Tables survive their server.
-    pub kept: bool,
+    /// How tables survive their server.
+    pub kept: Option<Durability>,
+    /// Values with a longer rest lie outside of their page.
+    pub inline_max: usize,
+    /// One call in so many asks for a checkpoint; none where it is 0.
+    pub checkpoint_one_in: u64,
+    /// Tables come and go often.
+    pub restless: bool,
+    /// Every put has several rows.
+    pub heavy: bool,
     pub history: History,
 }
 
@@ -58,11 +67,26 @@ fn text(value: u64) -> String {
     text
 }
 
+/// A row as it was read: its key, its value, and its text where that was asked for.
+type Row = (u64, u64, Option<String>);
+
+fn read<P: Bytes>(row: &RowView<'_, P>, with_text: bool) -> Option<Row> {
+    let mut text = String::new();
+    let whole = !with_text || row.copy_str(2, &mut text).ok()?;
+    whole.then_some((row.u64(0)?, row.u64(1)?, with_text.then_some(text)))
+}
+
+/// The key and the value of a row, whose text must be that value's.
+fn checked(row: Option<Row>) -> (u64, u64) {
+    let (key, value, found) = row.expect("a row that can be read");
+    assert!(found.is_none_or(|found| found == text(value)), "the row of value {value} is not whole");
+    (key, value)
+}
+
 /// The value of a row, whose text must be that value's.
 fn value_of(row: &RowView<'_>, key: u64) -> u64 {
-    let ValueRef::UInt64(value) = row.value(1).unwrap() else { panic!("no value") };
-    assert_eq!(row.value(0).unwrap(), ValueRef::UInt64(key), "a row of another key");
-    assert_eq!(row.str(2).unwrap(), Some(text(value).as_str()), "the row of value {value} is not whole");
+    let (found, value) = checked(read(row, true));
+    assert_eq!(found, key, "a row of another key");
     value
 }
 
@@ -70,7 +94,7 @@ fn value_of(row: &RowView<'_>, key: u64) -> u64 {
 fn is_lost(error: &ClientError) -> bool {
     match error {
         ClientError::Link(LinkError::TimedOut(_)) => panic!("a server that is there did not answer: {error}"),
-        ClientError::Link(_) | ClientError::Partly { .. } => true,
+        ClientError::Link(_) | ClientError::Partly { .. } | ClientError::Lent(LentError::Revoked) => true,
         _ => false,
     }
 }
@@ -98,11 +122,12 @@ impl Caller {
             match self.call() {
                 Ok(()) => {}
                 // Refused before anything was changed.
-                Err(error) if self.load.kept && is_refused(&error, FaultCode::DiskFull) => {}
-                Err(error) => {
-                    assert!(is_lost(&error), "client {}: {error}", self.number);
-                    self.client = None;
+                Err(error) if self.load.kept.is_some() && is_refused(&error, FaultCode::DiskFull) => {
+                    self.load.history.note("client: refused, disk full");
                 }
+                // A segment of the log must hold a request.
+                Err(error) if self.load.kept.is_some() && is_refused(&error, FaultCode::TooLarge) => {}
+                Err(error) => self.lose(&error),
             }
         }
     }
@@ -121,12 +146,20 @@ impl Caller {
                     Err(error) if is_refused(&error, FaultCode::DiskFull) => {
                         self.world.clock().sleep(Duration::from_millis(20));
                     }
-                    Err(error) => {
-                        assert!(is_lost(&error), "client {}: {error}", self.number);
-                        self.client = None;
-                    }
+                    Err(error) => self.lose(&error),
                 }
             }
+        }
+    }
+
+    /// The connection is gone.
+    fn lose(&mut self, error: &ClientError) {
+        assert!(is_lost(error), "client {}: {error}", self.number);
+        self.client = None;
+        self.load.history.note("client: connection lost");
+        if self.load.kept.is_some_and(|kept| kept != Durability::Sync) {
+            // The next server may have lost a table, and given its number to another.
+            self.tables.clear();
         }
     }
 
@@ -148,6 +181,9 @@ impl Caller {
     }
 
     fn begin(&self, calls: &[(Subject, Call)]) -> Vec<usize> {
+        if let Some((_, call)) = calls.first() {
+            self.load.history.note(call.name());
+        }
         self.load.history.begin(self.number, calls)
     }
 
@@ -161,9 +197,14 @@ impl Caller {
     }
 
     fn call(&mut self) -> Result<(), ClientError> {
-        match self.chance.below(32) {
+        if self.load.kept.is_some() && self.chance.one_in(self.load.checkpoint_one_in) {
+            return self.checkpoint();
+        }
+        let restless = self.load.restless && self.chance.one_in(2);
+        match self.chance.below(if restless { 3 } else { 32 }) {
             0 => self.create(),
             1 => self.drop_table(),
+            2 if self.chance.one_in(3) => self.list(),
             2 => self.describe(),
             kind => {
                 let name = if kind < 6 { OTHERS[self.chance.below(2) as usize] } else { MAIN };
@@ -245,14 +286,41 @@ impl Caller {
         Ok(())
     }
 
+    fn list(&mut self) -> Result<(), ClientError> {
+        let call = self.begin(&OTHERS.map(|name| (Subject::Name(name), Call::Describe)));
+        let tables = self.client().tables()?;
+        let is_there = |name| Answer(tables.iter().any(|table| table.name == name), None);
+        self.end(&call, &OTHERS.map(is_there));
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<(), ClientError> {
+        self.load.history.note("call: checkpoint");
+        let asked = self.load.history.checkpoint_asked();
+        match self.client().checkpoint() {
+            Ok(_) => {
+                self.load.history.note("server: checkpoint complete");
+                self.load.history.checkpoint_complete(asked);
+            }
+            // It says that the last one still counts, for the disk fails or the server ends.
+            Err(ClientError::Refused { .. }) => self.load.history.note("client: checkpoint refused"),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     fn put(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
         let mode = [PutMode::Upsert, PutMode::Insert, PutMode::Update][self.chance.below(3) as usize];
-        let rows = if self.chance.one_in(3) { 2 + self.chance.below(5) } else { 1 };
+        let rows = if self.load.heavy || self.chance.one_in(3) { 2 + self.chance.below(5) } else { 1 };
         let mut batch = table.batch();
         let mut calls = Vec::new();
         for _ in 0..rows {
             let (key, value) = (self.chance.below(self.load.keys), self.fresh());
-            batch.push(&[ValueRef::UInt64(key), ValueRef::UInt64(value), ValueRef::Utf8(&text(value))])?;
+            let text = text(value);
+            if text.len() > self.load.inline_max {
+                self.load.history.note("put: overflow");
+            }
+            batch.push(&[ValueRef::UInt64(key), ValueRef::UInt64(value), ValueRef::Utf8(&text)])?;
             let call = match mode {
                 PutMode::Upsert if rows == 1 => Call::Upsert(value),
                 PutMode::Upsert => Call::UpsertAmong(value),
@@ -260,6 +328,9 @@ impl Caller {
                 PutMode::Update => Call::Update(value),
             };
             calls.push((Subject::Row(table.info().id, key), call));
+        }
+        if rows > 1 {
+            self.load.history.note("put: batch");
         }
         let begun = self.begin(&calls);
         let applied = self.client().put(table, mode, &batch).inspect_err(|error| self.void(error, &begun))?;
@@ -302,23 +373,38 @@ impl Caller {
             true => (0, keys),
             false => (self.chance.below(keys), 1 + self.chance.below(keys)),
         };
-        let mode = [MODES[0], MODES[1], MODES[2], Mode::Auto][self.chance.below(4) as usize];
+        let modes = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::InPlace, Mode::Auto];
+        let mode = modes[self.chance.below(modes.len() as u64) as usize];
         self.scan_range(table, from, to, mode)
     }
 
     fn scan_range(&mut self, table: &RemoteTable, from: u64, to: u64, mode: Mode) -> Result<(), ClientError> {
         let read = |key| (Subject::Row(table.info().id, key), Call::Read);
+        let in_place = self.chance.one_in(3);
+        let columns: Option<&[usize]> = if self.chance.one_in(4) { Some(&[0, 1]) } else { None };
+        self.load.history.note(match mode {
+            _ if in_place => "scan: read in place",
+            Mode::Auto => "scan: auto",
+            Mode::Copy => "scan: copy",
+            Mode::Gather => "scan: gather",
+            Mode::Delta => "scan: delta",
+            Mode::InPlace => "scan: in place, copied out",
+        });
+        let (from_key, to_key) = ([ValueRef::UInt64(from)], [ValueRef::UInt64(to)]);
+        let (lower, upper) = (Bound::Included(&from_key[..]), Bound::Excluded(&to_key[..]));
+        let options = ScanOptions { mode, columns, from: lower, to: upper, ..ScanOptions::default() };
         let begun = self.begin(&(from..to).map(read).collect::<Vec<_>>());
-        let found = read_range(self.client(), table, from, to, mode);
+        let found = read_range(self.client(), table, &options, in_place);
         let found = found.inspect_err(|error| self.void(error, &begun))?;
         let answer = |key| Answer(found.contains_key(&key), found.get(&key).copied());
         self.end(&begun, &(from..to).map(answer).collect::<Vec<_>>());
         Ok(())
     }
 
-    /// A table that was dropped has no rows whose calls could be explained, and a full disk changes nothing.
+    /// A table that was dropped has no rows whose calls could be explained, and what the log has no room for changes nothing.
     fn void(&self, error: &ClientError, begun: &[usize]) {
-        if is_refused(error, FaultCode::UnknownTable) || is_refused(error, FaultCode::DiskFull) {
+        let codes = [FaultCode::UnknownTable, FaultCode::DiskFull, FaultCode::TooLarge];
+        if codes.into_iter().any(|code| is_refused(error, code)) {
             self.load.history.void(begun);
         }
     }
@@ -330,24 +416,38 @@ impl Caller {
     }
 }
 
-/// The rows of a range, which must come in ascending order.
+/// The rows of a range, which must come in ascending order, each once.
 fn read_range(
     client: &mut Client,
     table: &RemoteTable,
-    from: u64,
-    to: u64,
-    mode: Mode,
+    options: &ScanOptions<'_>,
+    in_place: bool,
 ) -> Result<BTreeMap<u64, u64>, ClientError> {
-    let (from_key, to_key) = ([ValueRef::UInt64(from)], [ValueRef::UInt64(to)]);
-    let (from, to) = (Bound::Included(&from_key[..]), Bound::Excluded(&to_key[..]));
-    let mut scan = client.scan(table, &ScanOptions { mode, from, to, ..ScanOptions::default() })?;
+    let with_text = options.columns.is_none();
     let mut found = BTreeMap::new();
-    while let Some(block) = scan.next_block()? {
-        for row in block.rows() {
-            let ValueRef::UInt64(key) = row.value(0)? else { panic!("no key") };
+    let mut take = |rows: Vec<Option<Row>>| {
+        for (key, value) in rows.into_iter().map(checked) {
             assert!(found.last_key_value().is_none_or(|(last, _)| *last < key), "{key} is out of order in a scan");
-            found.insert(key, value_of(&row, key));
+            found.insert(key, value);
         }
+    };
+    if !in_place {
+        let mut scan = client.scan(table, options)?;
+        while let Some(block) = scan.next_block()? {
+            take(block.rows().map(|row| read(&row, with_text)).collect());
+        }
+        return Ok(found);
+    }
+    let mut scan = client.scan_in_place(table, options)?;
+    while let Some(answer) = scan.next_in_place()? {
+        take(match &answer {
+            Block::Copied(block) => block.rows().map(|row| read(&row, with_text)).collect(),
+            // What was read counts only if the server still vouches for it afterwards.
+            Block::Lent(block) => {
+                let rows = block.read(|rows| rows.map(|row| read(&row, with_text)).collect());
+                rows.map_err(ClientError::Lent)?
+            }
+        });
     }
     Ok(found)
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use overside_corpus::{Event, Model};
+use overside_sim::World;
 
 /// A call about one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,31 @@ pub enum Call {
     Drop,
     /// Whether there is a table of the name.
     Describe,
+}
+
+impl Call {
+    /// What it writes.
+    pub fn value(self) -> Option<u64> {
+        match self {
+            Call::Insert(value) | Call::Upsert(value) | Call::UpsertAmong(value) | Call::Update(value) => Some(value),
+            Call::Delete | Call::Read | Call::Create | Call::Drop | Call::Describe => None,
+        }
+    }
+
+    /// Its name in a trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Insert(_) => "call: insert",
+            Call::Upsert(_) => "call: upsert",
+            Call::UpsertAmong(_) => "call: upsert-among",
+            Call::Update(_) => "call: update",
+            Call::Delete => "call: delete",
+            Call::Read => "call: read",
+            Call::Create => "call: create",
+            Call::Drop => "call: drop",
+            Call::Describe => "call: describe",
+        }
+    }
 }
 
 /// What a call says: whether it took effect or found something, and the value that it read.
@@ -72,19 +98,81 @@ pub struct Record {
     void: bool,
 }
 
+/// What a server leaves to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// All that was acknowledged or shown.
+    All,
+    /// All that was acknowledged, not what was only shown.
+    Acknowledged,
+    /// What the log has up to some place. It has what was acknowledged by this moment.
+    Prefix { whole: u64 },
+    /// What the last complete checkpoint has.
+    Checkpoint,
+}
+
+/// The end of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    pub at: u64,
+    pub left: Left,
+    /// It had recovered before.
+    pub was_up: bool,
+}
+
+/// When somebody asked for a checkpoint, and heard that it is complete. A clean end asks for one, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub began: u64,
+    pub ended: Option<u64>,
+}
+
 /// All calls of a world.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct History {
+    world: World,
     records: Arc<Mutex<Vec<Record>>>,
-    time: Arc<AtomicU64>,
+    /// The world's time at each moment.
+    times: Arc<Mutex<Vec<Duration>>>,
     /// Numbers of tables that were created.
     tables: Arc<Mutex<BTreeSet<u32>>>,
+    ends: Arc<Mutex<Vec<End>>>,
+    checkpoints: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl History {
+    pub fn new(world: &World) -> History {
+        History {
+            world: world.clone(),
+            records: Arc::default(),
+            times: Arc::default(),
+            tables: Arc::default(),
+            ends: Arc::default(),
+            checkpoints: Arc::default(),
+        }
+    }
+
+    pub fn seed(&self) -> u64 {
+        self.world.seed()
+    }
+
     /// The next moment.
     pub fn now(&self) -> u64 {
-        self.time.fetch_add(1, Ordering::Relaxed)
+        let mut times = lock(&self.times);
+        times.push(self.world.passed());
+        times.len() as u64 - 1
+    }
+
+    /// The last moment that lies so far back in the world's time.
+    fn before(&self, back: Duration) -> u64 {
+        let Some(since) = self.world.passed().checked_sub(back) else { return 0 };
+        let times = lock(&self.times);
+        times.partition_point(|at| *at <= since).saturating_sub(1) as u64
+    }
+
+    /// Enters into the trace what was done, to be counted.
+    pub fn note(&self, what: &'static str) {
+        self.world.note(what, 0);
     }
 
     /// Calls begin together; their numbers.
@@ -117,25 +205,66 @@ impl History {
         calls.iter().for_each(|call| records[*call].void = true);
     }
 
-    /// The server has ended: what has no answer by now takes effect no more. Where it was `lost` with
-    /// changes that it had shown and not acknowledged, reads and refusals bind nobody.
-    pub fn server_ended(&self, lost: bool) {
-        let now = self.now();
+    /// The server has ended: what has no answer by now takes effect no more. A log that lost something may lack
+    /// what was acknowledged within `window` before.
+    pub fn server_ended(&self, left: Ended, was_up: bool, window: Duration) {
+        let whole = self.before(window);
+        let at = self.now();
         for record in self.records().iter_mut() {
             let event = &mut record.event;
             if event.answer.is_none() && event.ended == u64::MAX {
-                event.ended = now;
+                event.ended = at;
             }
-            let reads = matches!(event.call, Call::Read | Call::Describe);
-            let refused = event.answer == Some(Answer(false, None));
-            record.void |= lost && (reads || (refused && !matches!(event.call, Call::Upsert(_))));
         }
+        let left = match left {
+            Ended::All => Left::All,
+            Ended::Acknowledged => Left::Acknowledged,
+            Ended::Prefix => Left::Prefix { whole },
+            Ended::Checkpoint => Left::Checkpoint,
+        };
+        let mut ends = lock(&self.ends);
+        if left == (Left::Prefix { whole }) && !was_up {
+            // What the servers before left was in the kernel's memory until the next one had recovered it.
+            for end in ends.iter_mut().rev() {
+                if end.left == Left::Acknowledged {
+                    end.left = Left::Prefix { whole: whole.min(end.at) };
+                }
+                if end.was_up {
+                    break;
+                }
+            }
+        }
+        ends.push(End { at, left, was_up });
     }
 
-    /// A table was created. Its number was never another one's.
+    /// The ends of all servers but the last.
+    pub fn ends(&self) -> Vec<End> {
+        lock(&self.ends).clone()
+    }
+
+    /// Somebody asks for a checkpoint; its number.
+    pub fn checkpoint_asked(&self) -> usize {
+        let began = self.now();
+        let mut checkpoints = lock(&self.checkpoints);
+        checkpoints.push(Asked { began, ended: None });
+        checkpoints.len() - 1
+    }
+
+    /// It is complete.
+    pub fn checkpoint_complete(&self, number: usize) {
+        let ended = self.now();
+        lock(&self.checkpoints)[number].ended = Some(ended);
+    }
+
+    pub fn checkpoints(&self) -> Vec<Asked> {
+        lock(&self.checkpoints).clone()
+    }
+
+    /// A table was created. Its number was never another one's, unless a server lost that one.
     pub fn created(&self, table: u32) {
-        let fresh = self.tables.lock().unwrap_or_else(|e| e.into_inner()).insert(table);
-        assert!(fresh, "table number {table} was given twice");
+        let fresh = lock(&self.tables).insert(table);
+        let lost = lock(&self.ends).iter().any(|end| matches!(end.left, Left::Prefix { .. } | Left::Checkpoint));
+        assert!(fresh || lost, "table number {table} was given twice");
     }
 
     /// All of them, those about nothing left out.
@@ -144,8 +273,58 @@ impl History {
     }
 
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {
-        self.records.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.records)
     }
+
+    /// As lines of JSON, in the order of their beginnings.
+    pub fn json(&self) -> String {
+        let mut lines: Vec<(u64, String)> = Vec::new();
+        lines.extend(self.all().iter().filter(|r| !r.is_void()).map(|r| (r.event.began, r.json())));
+        lines.extend(self.checkpoints().iter().map(|asked| (asked.began, asked.json())));
+        lines.extend(self.ends().iter().map(|end| (end.at, end.json())));
+        lines.sort_by_key(|(at, _)| *at);
+        lines.into_iter().map(|(_, line)| line + "\n").collect()
+    }
+}
+
+/// How a server ended, for what it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    All,
+    Acknowledged,
+    Prefix,
+    Checkpoint,
+}
+
+impl End {
+    fn json(&self) -> String {
+        let End { at, left, .. } = self;
+        let left = match left {
+            Left::All => "all",
+            Left::Acknowledged => "acknowledged",
+            Left::Prefix { .. } => "prefix",
+            Left::Checkpoint => "checkpoint",
+        };
+        format!(
+            "{{\"process\":\"server\",\"kind\":\"end\",\"key\":null,\"value\":null,\"invoked\":{at},\"returned\":{at},\
+             \"until\":{at},\"result\":\"{left}\"}}"
+        )
+    }
+}
+
+impl Asked {
+    fn json(&self) -> String {
+        let Asked { began, ended } = self;
+        let returned = ended.map_or("null".to_owned(), |ended| ended.to_string());
+        format!(
+            "{{\"process\":\"client\",\"kind\":\"checkpoint\",\"key\":null,\"value\":null,\"invoked\":{began},\
+             \"returned\":{returned},\"until\":null,\"result\":null}}"
+        )
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Record {
@@ -156,33 +335,24 @@ impl Record {
     /// As a line of JSON.
     pub fn json(&self) -> String {
         let Record { client, subject, event, .. } = self;
-        let (call, value) = match event.call {
-            Call::Insert(value) => ("insert", Some(value)),
-            Call::Upsert(value) => ("upsert", Some(value)),
-            Call::UpsertAmong(value) => ("upsert-among", Some(value)),
-            Call::Update(value) => ("update", Some(value)),
-            Call::Delete => ("delete", None),
-            Call::Read => ("read", None),
-            Call::Create => ("create", None),
-            Call::Drop => ("drop", None),
-            Call::Describe => ("describe", None),
-        };
+        let call = event.call.name().trim_start_matches("call: ");
         let number = |number: Option<u64>| number.map_or("null".to_owned(), |number| number.to_string());
-        let subject = match subject {
-            Subject::Row(table, key) => format!("\"table\":{table},\"key\":{key}"),
-            Subject::Name(name) => format!("\"name\":\"{name}\""),
+        let key = match subject {
+            Subject::Row(table, key) => format!("{table}/{key}"),
+            Subject::Name(name) => format!("table {name}"),
         };
-        let answer = match event.answer {
+        let result = match event.answer {
             None => "null".to_owned(),
-            Some(Answer(effect, read)) => format!("{{\"effect\":{effect},\"read\":{}}}", number(read)),
+            Some(Answer(done, read)) => format!("{{\"done\":{done},\"read\":{}}}", number(read)),
         };
         let ended = (event.ended < u64::MAX).then_some(event.ended);
         format!(
-            "{{\"client\":{client},{subject},\"call\":\"{call}\",\"value\":{},\"answer\":{answer},\
-             \"began\":{},\"ended\":{}}}",
-            number(value),
+            "{{\"process\":\"client {client}\",\"kind\":\"{call}\",\"key\":\"{key}\",\"value\":{},\"invoked\":{},\
+             \"returned\":{},\"until\":{},\"result\":{result}}}",
+            number(event.call.value()),
             event.began,
-            number(ended)
+            number(event.answer.and(ended)),
+            number(ended),
         )
     }
 }

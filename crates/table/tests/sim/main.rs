@@ -8,12 +8,12 @@ mod scenario;
 
 use std::process::Command;
 
-use scenario::run;
+use scenario::{KINDS, run};
 
 /// The world of a seed holds its promises; its trace's hash.
 fn holds(seed: u64) -> u64 {
     match run(seed) {
-        Ok(hash) => hash,
+        Ok(held) => held.hash,
         Err(why) => panic!("seed {seed} fails: {why}\nagain: cargo xtask sim --seed {seed}"),
     }
 }
@@ -34,7 +34,12 @@ fn asked() {
     let seeds = from.parse::<u64>().expect("a seed")..to.parse().expect("a seed");
     for seed in seeds {
         match run(seed) {
-            Ok(hash) => println!("seed {seed} trace {hash:016x}"),
+            Ok(held) => {
+                println!("seed {seed} trace {:016x}", held.hash);
+                let counts: Vec<String> =
+                    KINDS.iter().zip(held.counts).map(|(kind, n)| format!("{kind}={n}")).collect();
+                println!("  did {}", counts.join("|"));
+            }
             Err(why) => {
                 println!("seed {seed} FAILS: {}", why.replace('\n', "\n    "));
                 // A planted fault is found once, and a broken world may take long.

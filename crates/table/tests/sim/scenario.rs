@@ -16,7 +16,7 @@ use rustix::event::EventfdFlags;
 
 use super::check::check;
 use super::client::{Caller, Load};
-use super::history::History;
+use super::history::{Ended, History};
 
 /// What the seed chose.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +29,31 @@ struct Plan {
     weather: reference::Weather,
     /// One client in so many is killed at some moment.
     kill_one_in: u64,
+    /// Tables come and go often.
+    restless: bool,
     /// Where tables survive the server.
     kept: Option<Kept>,
+}
+
+impl Plan {
+    /// Enters into the trace what kind of world it is.
+    fn note(&self, world: &World) {
+        if self.weather.delay_max > Duration::ZERO {
+            world.note("network: delays", 0);
+        }
+        if self.weather.cut_one_in > 0 {
+            world.note("network: cuts", 0);
+        }
+        world.note(
+            match self.kept.map(|kept| kept.durability) {
+                None => "server: keeps nothing",
+                Some(Durability::Sync) => "server: sync",
+                Some(Durability::Group) => "server: group",
+                Some(Durability::None) => "server: none",
+            },
+            0,
+        );
+    }
 }
 
 /// How tables are kept, and what may befall their server.
@@ -40,10 +63,15 @@ struct Kept {
     group: Duration,
     segment_bytes: u64,
     checkpoint_bytes: u64,
+    /// One call in so many asks for a checkpoint.
+    checkpoint_one_in: u64,
     drive: DriveOptions,
-    /// Crashes, and within how many operations of the disk each comes.
-    crashes: u64,
+    /// Servers that do not live to the end.
+    ends: u64,
+    /// Each crashes within so many operations of the disk,
     reach: u64,
+    /// or within this time.
+    lifetime: Duration,
 }
 
 impl Plan {
@@ -57,45 +85,132 @@ impl Plan {
             clients: 2 + chance.below(3) as usize,
             // Few keys meet often, many make pages split.
             keys: [1, 2, 3, 12][chance.below(4) as usize],
-            calls: 10 + chance.below(40) as usize,
+            calls: 10 + chance.below(60) as usize,
             page_bytes: [512, 1024, 4096, 16384][chance.below(4) as usize],
             weather,
             kill_one_in: [0, 2][chance.below(2) as usize],
-            kept: (!chance.one_in(4)).then(|| Kept::new(chance)),
+            restless: chance.one_in(4),
+            kept: (!chance.one_in(6)).then(|| Kept::new(chance)),
         }
     }
 }
 
 impl Kept {
     fn new(chance: &mut Chance) -> Kept {
-        let segment_bytes = 256 << 10;
-        let durability = if chance.one_in(4) { Durability::Group } else { Durability::Sync };
-        // In `group` a failed sync takes what only the kernel had.
-        let fails = [0, 0, 0, 150][chance.below(4) as usize];
+        // A segment holds the longest batch. Small ones are changed often, and small disks are soon full.
+        let tight = chance.one_in(4);
+        let segment_bytes = if tight { 80 << 10 } else { [80 << 10, 256 << 10][chance.below(2) as usize] };
+        let durability = match chance.below(8) {
+            0..4 => Durability::Sync,
+            4..6 => Durability::Group,
+            _ => Durability::None,
+        };
+        let none = durability == Durability::None;
         let drive = DriveOptions {
-            capacity: if chance.one_in(6) { segment_bytes * 4 } else { 1 << 30 },
+            capacity: if tight { segment_bytes * (3 + chance.below(3)) } else { 1 << 30 },
             latency_max: Duration::from_micros([20, 300, 5000, 40_000][chance.below(4) as usize]),
             stall_one_in: [0, 50][chance.below(2) as usize],
             stall: Duration::from_millis(100),
-            fail_one_in: if durability == Durability::Sync { fails } else { 0 },
+            fail_one_in: [0, 0, 0, 60][chance.below(4) as usize],
         };
         Kept {
             durability,
             group: Duration::from_millis(1 + chance.below(20)),
             segment_bytes,
-            checkpoint_bytes: [400, 4_000, 40_000, u64::MAX][chance.below(4) as usize],
+            checkpoint_bytes: if tight { u64::MAX } else { [400, 4_000, 40_000, u64::MAX][chance.below(4) as usize] },
+            // Without a log they are all that a crash leaves.
+            checkpoint_one_in: if none { 4 << chance.below(3) } else { [0, 40][chance.below(2) as usize] },
             drive,
-            crashes: chance.below(5),
-            reach: [60, 300, 1000][chance.below(3) as usize],
+            ends: if tight { 6 } else { chance.below(6) },
+            reach: [12, 60, 120, 300, 600][chance.below(5) as usize],
+            lifetime: Duration::from_millis([20, 100, 500][chance.below(3) as usize]),
         }
+    }
+
+    /// How far back of what was acknowledged a loss of power may reach in `group`: the time between two syncs, and what
+    /// slow disks and sleeping threads add.
+    fn window(&self, world: &World) -> Duration {
+        let DriveOptions { latency_max, stall_one_in, stall, .. } = self.drive;
+        let sync = latency_max + if stall_one_in > 0 { stall } else { Duration::ZERO };
+        self.group + 2 * sync + 8 * world.nap_max() + Duration::from_millis(20)
     }
 }
 
-/// Runs the world of a seed; its trace's hash, or what is wrong.
-pub fn run(seed: u64) -> Result<u64, String> {
+/// What the world of a seed came to.
+pub struct Held {
+    pub hash: u64,
+    /// How often each of [`KINDS`] happened.
+    pub counts: Vec<u64>,
+}
+
+/// What some of many worlds must have seen, or they do not test it.
+pub const KINDS: &[&str] = &[
+    "call: insert",
+    "call: upsert",
+    "call: upsert-among",
+    "call: update",
+    "call: delete",
+    "call: read",
+    "call: create",
+    "call: drop",
+    "call: describe",
+    "call: checkpoint",
+    "put: batch",
+    "put: overflow",
+    "scan: auto",
+    "scan: copy",
+    "scan: gather",
+    "scan: delta",
+    "scan: in place, copied out",
+    "scan: read in place",
+    "client: killed",
+    "client: connection lost",
+    "client: refused, disk full",
+    "network: delays",
+    "network: cuts",
+    "server: keeps nothing",
+    "server: sync",
+    "server: group",
+    "server: none",
+    "server: checkpoint complete",
+    "server: killed",
+    "server: killed in recovery",
+    "server: power lost",
+    "server: ended cleanly",
+    "server: killed while it ends",
+    "server: gave up",
+    "server: refuses damage",
+    "server: unharmed by a flipped bit",
+    "is struck: lists",
+    "is struck: makes a folder",
+    "is struck: opens",
+    "is struck: renames",
+    "is struck: unlinks",
+    "is struck: reads",
+    "is struck: writes",
+    "is struck: writes through",
+    "is struck: syncs",
+    "is struck: allocates",
+    "is struck: completes",
+    "disk: power lost",
+    "disk: write torn",
+    "disk: bytes lost",
+    "disk: names lost",
+    "disk: write failed",
+    "disk: sync failed",
+    "disk: full",
+    "disk: reordered",
+    "disk: stalled",
+    "disk: bit flipped",
+];
+
+/// Runs the world of a seed; what it came to, or what is wrong.
+pub fn run(seed: u64) -> Result<Held, String> {
     let plan = Plan::new(&mut Chance::of(seed, "plan"));
     let ended = World::run(seed, move |world| scene(world, plan)).map_err(|failed| format!("{failed}{plan:?}"))?;
-    ended.value.map(|()| ended.trace.hash()).map_err(|why| format!("{why}\n{plan:?}"))
+    let trace = ended.trace;
+    let held = Held { hash: trace.hash(), counts: KINDS.iter().map(|kind| trace.count_of(kind)).collect() };
+    ended.value.map(|()| held).map_err(|why| format!("{why}\n{plan:?}"))
 }
 
 fn scene(world: &World, plan: Plan) -> Result<(), String> {
@@ -104,7 +219,8 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
     let courier = network.courier().expect("the system has a descriptor");
     world.process("network").spawn("courier", move || courier.run());
     let drive = plan.kept.map(|kept| Drive::new(world, kept.drive));
-    let history = History::default();
+    plan.note(world);
+    let history = History::new(world);
     let stage = Stage { world: world.clone(), network, plan, drive, history: history.clone() };
     let mut serving = stage.serve(0)?;
     let mut clients = Vec::new();
@@ -118,21 +234,24 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
     while clients.iter().any(|(_, running)| !running.has_ended()) {
         if serving.has_ended() {
             life += 1;
-            serving = stage.after_crash(serving, life)?;
+            serving = stage.next(serving, life)?;
         }
+        serving.end_in_time(&stage);
         world.clock().sleep(Duration::from_millis(2));
     }
-    let ended = stage.drive.as_ref().map(Drive::forget_plan);
-    if serving.has_ended() {
-        serving = stage.after_crash(serving, life + 1)?;
+    // Nothing befalls the last servers, so that the world comes to its end.
+    stage.drive.iter().for_each(Drive::forget_plan);
+    while serving.has_ended() {
+        life += 1;
+        serving = stage.next(serving, LAST + life)?;
     }
-    serving.stop()?;
-    if ended.is_some() {
+    stage.stop(serving)?;
+    if stage.drive.is_some() {
         // What a clean end leaves is all there.
-        history.server_ended(false);
-        let serving = stage.serve(LAST)?;
-        stage.read_all(life + 2);
-        serving.stop()?;
+        let serving = stage.serve(LAST + life)?;
+        stage.read_all(life + 1);
+        stage.stop(serving)?;
+        stage.flip_a_bit(life + 2)?;
     }
     write_history(&history);
     check(&history)
@@ -144,6 +263,7 @@ fn kill_some(world: &World, one_in: u64, clients: &[Process]) {
     for process in clients {
         if chance.one_in(one_in) {
             world.clock().sleep(Duration::from_millis(chance.below(50)));
+            world.note("client: killed", 0);
             process.kill();
         }
     }
@@ -165,8 +285,17 @@ impl Stage {
         let provider = Arc::new(self.network.provider());
         let doomed = provider.clone();
         process.at_kill(move || doomed.kill());
-        let Plan { keys, calls, kept, .. } = self.plan;
-        let load = Load { keys, calls, kept: kept.is_some(), history: self.history.clone() };
+        let Plan { keys, calls, kept, page_bytes, restless, .. } = self.plan;
+        let load = Load {
+            keys,
+            calls,
+            kept: kept.map(|kept| kept.durability),
+            inline_max: page_bytes / 4,
+            checkpoint_one_in: kept.map_or(0, |kept| kept.checkpoint_one_in),
+            restless,
+            heavy: kept.is_some_and(|kept| kept.drive.capacity < 1 << 30),
+            history: self.history.clone(),
+        };
         let world = self.world.clone();
         let running = process.spawn("caller", move || run(Caller::new(&world, provider, number, load)));
         (process, running)
@@ -178,22 +307,79 @@ impl Stage {
         running.join().expect("nobody kills it");
     }
 
-    /// The next server after one that crashed or gave up, with all that it must have recovered.
-    fn after_crash(&self, serving: Serving, life: u64) -> Result<Serving, String> {
-        serving.complaints()?;
+    /// Enters what a server leaves to the next one.
+    fn ended(&self, serving: &Serving) -> Result<(), String> {
+        let how = serving.how()?;
+        // A clean end needs no power afterwards, and what was killed may lose it.
         serving.process.kill();
-        // In `group` what somebody was shown need not survive, only what was acknowledged.
-        let lost = self.plan.kept.is_some_and(|kept| kept.durability == Durability::Group);
-        self.history.server_ended(lost);
+        let was_up = serving.up.load(Ordering::Relaxed);
+        let lost_power = serving.lost_power.load(Ordering::Relaxed);
+        let note = |what| self.world.note(what, 0);
+        match how {
+            How::Cleanly => note("server: ended cleanly"),
+            How::GaveUp => note("server: gave up"),
+            How::Killed if !was_up => note("server: killed in recovery"),
+            How::Killed if serving.stopping.load(Ordering::Relaxed) => note("server: killed while it ends"),
+            How::Killed => note("server: killed"),
+        }
+        if lost_power {
+            note("server: power lost");
+        }
+        let Some(kept) = self.plan.kept else { return Ok(()) };
+        let left = match (kept.durability, how) {
+            (Durability::Sync, _) | (_, How::Cleanly) => Ended::All,
+            (Durability::None, _) => Ended::Checkpoint,
+            // After a failure of the disk nobody knows what it has of what was not synced.
+            (Durability::Group, How::GaveUp) => Ended::Prefix,
+            (Durability::Group, How::Killed) if lost_power => Ended::Prefix,
+            (Durability::Group, How::Killed) => Ended::Acknowledged,
+        };
+        self.history.server_ended(left, was_up, kept.window(&self.world));
+        Ok(())
+    }
+
+    /// Ends a server cleanly. Nothing excuses it any more.
+    fn stop(&self, serving: Serving) -> Result<(), String> {
+        serving.begin_stop(&self.history);
+        while !serving.has_ended() {
+            self.world.clock().sleep(Duration::from_millis(2));
+        }
+        self.ended(&serving)
+    }
+
+    /// A bit flips in what a clean end left: the next server refuses it, or has all rows nevertheless.
+    fn flip_a_bit(&self, life: u64) -> Result<(), String> {
+        let Some(drive) = &self.drive else { return Ok(()) };
+        let mut chance = self.world.chance("flip");
+        let files: Vec<(String, u64)> = drive.files().into_iter().filter(|(_, len)| *len > 0).collect();
+        let Some((name, len)) = files.get(chance.below(files.len().max(1) as u64) as usize) else { return Ok(()) };
+        // Beginnings have more that matters.
+        let at = if chance.one_in(2) { chance.below(*len) } else { chance.below((*len).min(8192)) };
+        drive.flip(name, at, chance.below(8) as u32);
+        let serving = self.serve(LAST + life)?;
+        if serving.has_ended() {
+            self.world.note("server: refuses damage", 0);
+            return Ok(());
+        }
+        self.world.note("server: unharmed by a flipped bit", 0);
+        self.read_all(life);
+        serving.begin_stop(&self.history);
+        Ok(())
+    }
+
+    /// The next server after one that has ended, with all that it must have recovered.
+    fn next(&self, serving: Serving, life: u64) -> Result<Serving, String> {
+        self.ended(&serving)?;
         let mut serving = self.serve(life)?;
         if !serving.has_ended() {
             // A reader loses its server where that crashes soon; what it asked is then without an answer.
             let (_, running) = self.client(&format!("reader-{life}"), 100 + life as usize, Caller::read_all);
             while !running.has_ended() && !serving.has_ended() {
                 self.world.clock().sleep(Duration::from_millis(2));
+                serving.end_in_time(self);
             }
             if !running.has_ended() {
-                serving = self.after_crash(serving, life + 100)?;
+                serving = self.next(serving, life + LAST)?;
                 running.join().expect("nobody kills it");
             }
         }
@@ -207,7 +393,7 @@ impl Stage {
         let provider = Arc::new(network.provider());
         let doomed = provider.clone();
         process.at_kill(move || doomed.kill());
-        let mut data = None;
+        let (mut data, mut fate) = (None, Fate::default());
         if let (Some(kept), Some(drive)) = (plan.kept, &self.drive) {
             let options = DataOptions {
                 durability: kept.durability,
@@ -217,9 +403,9 @@ impl Stage {
                 ..DataOptions::new("/simulated")
             };
             data = Some(options);
-            self.plan_crash(&process, drive, kept, life);
+            self.plan_end(&mut fate, &process, drive, kept, life);
         }
-        let serving = Serving::new(process.clone(), data.is_some() && self.excuses());
+        let serving = Serving::new(process.clone(), data.is_some() && self.excuses(), fate);
         let (bugs, failed, told, giving_up) =
             (serving.complaints.clone(), serving.failed.clone(), serving.complaints.clone(), process.clone());
         let drive = self.drive.clone();
@@ -263,21 +449,58 @@ impl Stage {
         })
     }
 
-    fn plan_crash(&self, process: &Process, drive: &Drive, kept: Kept, life: u64) {
-        let mut chance = self.world.chance(&format!("crash {life}"));
-        if life >= kept.crashes {
+    fn plan_end(&self, fate: &mut Fate, process: &Process, drive: &Drive, kept: Kept, life: u64) {
+        let mut chance = self.world.chance(&format!("end {life}"));
+        drive.forget_plan();
+        if life >= kept.ends {
             // From now on the disk is sound, so that the world comes to its end.
             drive.set(DriveOptions { fail_one_in: 0, capacity: 1 << 30, ..kept.drive });
             return;
         }
-        let doomed = process.clone();
-        // In `group`, a power loss takes what was acknowledged; crates/log has that in its own worlds.
-        if kept.durability == Durability::Sync && chance.one_in(2) {
-            let powered = drive.clone();
-            process.at_kill(move || powered.lose_power());
+        if chance.one_in(2) {
+            let (powered, lost) = (drive.clone(), fate.lost_power.clone());
+            process.at_kill(move || {
+                lost.store(true, Ordering::Relaxed);
+                powered.lose_power();
+            });
         }
-        drive.at_operation(1 + chance.below(kept.reach), move || doomed.kill());
+        let within = self.world.passed() + kept.lifetime.mul_f64(chance.below(1000) as f64 / 1000.0);
+        let way = chance.below(8);
+        if way < 3 {
+            fate.stops_at = Some(within);
+        } else if way < 5 || (way == 5 && kept.durability == Durability::None) {
+            // Where little goes to the disk.
+            fate.killed_at = Some(within);
+        }
+        // A clean end may be cut off, too.
+        if fate.killed_at.is_none() && way > 0 {
+            let doomed = process.clone();
+            // What is done rarely is struck as often as what is done all the time.
+            if chance.one_in(2) {
+                let kind = Drive::KINDS[chance.below(Drive::KINDS.len() as u64) as usize];
+                drive.at_operation_of(kind, 1 + chance.below(6), move || doomed.kill());
+            } else {
+                drive.at_operation(1 + chance.below(kept.reach), move || doomed.kill());
+            }
+        }
     }
+}
+
+/// What is planned for a server.
+#[derive(Default)]
+struct Fate {
+    stops_at: Option<Duration>,
+    killed_at: Option<Duration>,
+    lost_power: Arc<AtomicBool>,
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Cleanly,
+    Killed,
+    /// Its disk failed.
+    GaveUp,
 }
 
 /// A server in a process of its own.
@@ -287,6 +510,11 @@ struct Serving {
     stop: Arc<OwnedFd>,
     up: Arc<AtomicBool>,
     failed: Arc<AtomicBool>,
+    /// Its clean end has begun.
+    stopping: AtomicBool,
+    stops_at: Option<Duration>,
+    killed_at: Option<Duration>,
+    lost_power: Arc<AtomicBool>,
     /// A server that gives up is excused by its disk.
     excused: bool,
     /// What its operator was told.
@@ -294,7 +522,8 @@ struct Serving {
 }
 
 impl Serving {
-    fn new(process: Process, excused: bool) -> Serving {
+    fn new(process: Process, excused: bool, fate: Fate) -> Serving {
+        let Fate { stops_at, killed_at, lost_power } = fate;
         let stop = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).expect("the system has a descriptor");
         let (up, failed) = (Arc::default(), Arc::default());
         Serving {
@@ -303,6 +532,10 @@ impl Serving {
             stop: Arc::new(stop),
             up,
             failed,
+            stopping: AtomicBool::new(false),
+            stops_at,
+            killed_at,
+            lost_power,
             excused,
             complaints: Arc::default(),
         }
@@ -328,26 +561,38 @@ impl Serving {
         lock(&self.running).as_ref().is_none_or(Handle::has_ended)
     }
 
-    /// A clean end.
-    fn stop(self) -> Result<(), String> {
-        rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).expect("its descriptor can be written");
-        self.ended()?;
-        self.complaints()
+    /// Asks for a clean end, which writes a checkpoint where nothing else is kept.
+    fn begin_stop(&self, history: &History) {
+        if !self.stopping.swap(true, Ordering::Relaxed) {
+            history.checkpoint_asked();
+            rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).expect("its descriptor can be written");
+        }
     }
 
-    fn ended(&self) -> Result<(), String> {
+    /// Ends it when its time has come.
+    fn end_in_time(&self, stage: &Stage) {
+        let now = stage.world.passed();
+        if self.killed_at.is_some_and(|at| at <= now) {
+            self.process.kill();
+        } else if self.stops_at.is_some_and(|at| at <= now) {
+            self.begin_stop(&stage.history);
+        }
+    }
+
+    /// How it ended. Only a disk that fails or is full may make it complain.
+    fn how(&self) -> Result<How, String> {
+        self.complaints()?;
         let running = lock(&self.running).take();
         match running.map(Handle::join) {
             Some(Ok(Err(why))) if !self.excused => Err(format!("a server does not start: {why}")),
-            _ => Ok(()),
+            Some(Ok(Err(_))) => Ok(How::GaveUp),
+            _ if self.failed.load(Ordering::Relaxed) => Ok(How::GaveUp),
+            Some(Ok(Ok(()))) => Ok(How::Cleanly),
+            Some(Err(_)) | None => Ok(How::Killed),
         }
     }
 
-    /// Only a disk that fails or is full may make it complain.
     fn complaints(&self) -> Result<(), String> {
-        if self.has_ended() {
-            self.ended()?;
-        }
         let complaints = lock(&self.complaints);
         let bugs: BTreeSet<&String> =
             complaints.iter().filter(|line| line.contains("a bug") || !self.excused).collect();
@@ -378,12 +623,12 @@ impl Waits for TreeWaits {
     }
 }
 
-/// Appends to the file that was asked for, a line a call.
+/// Writes the file that was asked for, a line a call.
 fn write_history(history: &History) {
-    let Some(path) = std::env::var_os("OVERSIDE_SIM_HISTORY") else { return };
-    let lines: Vec<String> = history.all().iter().filter(|record| !record.is_void()).map(|r| r.json() + "\n").collect();
-    std::fs::write(path, lines.concat()).expect("the history's file can be written");
+    let Ok(path) = std::env::var("OVERSIDE_SIM_HISTORY") else { return };
+    let path = path.replace("{seed}", &history.seed().to_string());
+    std::fs::write(path, history.json()).expect("the history's file can be written");
 }
 
-/// The life that only looks at what a clean end left.
+/// Lives from this one on come to their end.
 const LAST: u64 = 1000;
