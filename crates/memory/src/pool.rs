@@ -1,5 +1,6 @@
 //! Transmit buffers that come back when their transmission completes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -68,7 +69,17 @@ impl Pool {
 
     /// The first `len` bytes of `buffer` as a view; its release brings the buffer back.
     pub fn view(&self, buffer: Buffer, len: usize) -> View {
-        let fragments = Fragment::of(buffer.as_ptr(), len.min(buffer.len()), buffer.segment_id());
+        let len = len.min(buffer.len());
+        self.part(buffer, 0..len)
+    }
+
+    /// A part of `buffer` as a view; its release brings the buffer back.
+    ///
+    /// # Panics
+    /// When it ends past the buffer.
+    pub fn part(&self, buffer: Buffer, range: Range<usize>) -> View {
+        let bytes = &buffer[range];
+        let fragments = Fragment::of(bytes.as_ptr(), bytes.len(), buffer.segment_id());
         let lent = Lent { pool: self.clone(), buffer: Some(buffer) };
         // SAFETY: [view] the hold owns the buffer until its release returns it.
         unsafe { View::pinned(fragments, Hold::from(Box::new(lent))) }
@@ -105,6 +116,9 @@ mod tests {
         let mut buffer = pool.take().unwrap();
         buffer[0] = 5;
         let view = pool.view(buffer, 10);
+        let part = pool.part(pool.take().unwrap(), 4000..4096);
+        assert_eq!(part.bytes(), 96);
+        drop(part);
         let _other = pool.take().unwrap();
         assert!(pool.take().is_none(), "both are out");
         std::thread::spawn(move || drop(view)).join().unwrap();

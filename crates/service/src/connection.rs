@@ -146,13 +146,16 @@ impl Outgoing {
     }
 
     /// An unfinished request is answered.
-    pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>, hold: Hold, transmit: &Transmit) {
+    pub(crate) fn finish(&mut self, place: Place, reply: Parcel, hold: Hold, transmit: &Transmit) {
         self.unfinished = self.unfinished.saturating_sub(1);
-        let reply = Held { what: Parcel::Bytes(reply), hold };
+        let reply = Held { what: reply, hold };
         let entry = match place {
             Place::Behind(entry) => return self.queue_behind(entry, reply, transmit),
             Place::Entry(entry) => entry,
         };
+        if let Parcel::Message(message) = &reply.what {
+            self.lent.lend(message.size());
+        }
         let mut released = Vec::new();
         self.ordered.finish(entry, reply, |held| released.push(held));
         for held in released {

@@ -86,7 +86,16 @@ impl<'a> Context<'a> {
         if ticket.to != self.out.id {
             return ticket.complete(body);
         }
-        self.finish(ticket.place, message(ticket.number, body));
+        self.finish(ticket.place, Parcel::Bytes(message(ticket.number, body)));
+        ticket.used();
+    }
+
+    /// The same with a message from where it lies ([`Ticket::answer`]).
+    pub fn answer(&mut self, mut ticket: Ticket, reply: Message) {
+        if ticket.to != self.out.id {
+            return ticket.answer(reply);
+        }
+        self.finish(ticket.place, Parcel::Message(reply));
         ticket.used();
     }
 
@@ -190,7 +199,7 @@ impl<'a> Context<'a> {
     }
 
     /// An unfinished request is answered.
-    pub(crate) fn finish(&mut self, place: Place, reply: Vec<u8>) {
+    pub(crate) fn finish(&mut self, place: Place, reply: Parcel) {
         self.out.finish(place, reply, self.hold, &self.worker.transmit);
         self.behind = self.out.ordered.newest();
     }

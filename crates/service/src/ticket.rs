@@ -9,7 +9,9 @@ use overside_verbs::{QueuePair, VerbsError};
 use rustix::event::EventfdFlags;
 
 use crate::envelope::message;
+use crate::ordered::Parcel;
 use crate::state::State;
+use crate::transmit::Message;
 
 /// What a request that finishes later keeps back of its connection's later requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +71,17 @@ impl Ticket {
     /// [`Context::complete`](crate::Context::complete) spares the way through its mailbox.
     pub fn complete(mut self, body: impl FnOnce(&mut Vec<u8>)) {
         if let Some(mailbox) = &self.mailbox {
-            let reply = message(self.number, body);
+            let reply = Parcel::Bytes(message(self.number, body));
             mailbox.post(Letter::Reply { to: self.to, place: self.place, reply });
+        }
+        self.used();
+    }
+
+    /// Answers the request with a message from where it lies: a whole reply, with its header, no longer than the peer's buffers.
+    /// Where the worker itself is at hand, [`Context::answer`](crate::Context::answer) spares the way through its mailbox.
+    pub fn answer(mut self, reply: Message) {
+        if let Some(mailbox) = &self.mailbox {
+            mailbox.post(Letter::Reply { to: self.to, place: self.place, reply: Parcel::Message(reply) });
         }
         self.used();
     }
@@ -130,7 +141,7 @@ struct Letters {
 /// A word to a connection.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    Reply { to: ConnectionId, place: Place, reply: Vec<u8> },
+    Reply { to: ConnectionId, place: Place, reply: Parcel },
     Dropped { to: ConnectionId, place: Place, number: u32 },
     Wake(ConnectionId),
 }

@@ -16,6 +16,7 @@ use crate::context::{Context, Lends};
 use crate::envelope::{self, BadMessage, Kind};
 use crate::hold::Hold;
 use crate::options::ServiceOptions;
+use crate::ordered::Parcel;
 use crate::state::Permit;
 use crate::system::{Produced, Session, System};
 use crate::ticket::{ConnectionId, Letter, Mailbox};
@@ -215,7 +216,8 @@ impl<S: System> Worker<S> {
                     Ok(())
                 }
                 Letter::Dropped { place, number, .. } => {
-                    context.finish(place, envelope::message(number, |body| system.unfinished(body)));
+                    let reply = envelope::message(number, |body| system.unfinished(body));
+                    context.finish(place, Parcel::Bytes(reply));
                     Ok(())
                 }
             });

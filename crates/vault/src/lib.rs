@@ -3,8 +3,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`members`] | what a volume lies on: files, memory |
+//! | [`server`] | volumes served: sessions, credits, each request once |
 //!
 //! Time, threads and disks come from traits, so that a simulation can run a node.
 #![forbid(unsafe_code)]
 
 pub mod members;
+pub mod server;

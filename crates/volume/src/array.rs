@@ -106,6 +106,16 @@ impl Array {
         Self::over(members, |lengths, unit| Concat::new(lengths, unit).map(Layout::Concat))
     }
 
+    /// One device, asked for no more than so many bytes at once: whole units of it.
+    ///
+    /// # Errors
+    /// As [`concat`](Self::concat).
+    pub fn in_pieces(device: Box<dyn Device>, bytes: u64) -> Result<Array, ArrayError> {
+        Self::over(vec![device], |lengths, unit| {
+            Concat::new(lengths, unit).map(|concat| Layout::Concat(concat.in_pieces(bytes)))
+        })
+    }
+
     /// RAID 0 with stripes of so many bytes.
     ///
     /// # Errors

@@ -12,11 +12,14 @@
 //! | [`Overlaps`] | which requests may be under way together |
 //! | [`Sectors`] | 512-byte sectors over a device with longer units |
 //! | [`MemoryDevice`] | blocks in memory |
+//! | [`wire`] | what a client and a node say to each other |
+//! | [`client`] | a volume of a node as a device: exactly once, over reconnects |
 //!
 //! This crate runs inside a preload library too: it has no threads and no files of `std`.
 #![forbid(unsafe_code)]
 
 mod array;
+pub mod client;
 pub mod device;
 pub mod layout;
 mod memory;
@@ -24,6 +27,7 @@ mod overlaps;
 mod sectors;
 mod slots;
 mod wait;
+pub mod wire;
 
 pub use array::{Array, ArrayError, MemberState};
 pub use device::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};

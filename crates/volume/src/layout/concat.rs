@@ -7,6 +7,8 @@ use super::{LayoutError, Piece};
 pub struct Concat {
     /// Where each member ends, in bytes of the volume.
     ends: Vec<u64>,
+    /// Bytes of a piece at most.
+    piece_max: u64,
 }
 
 impl Concat {
@@ -24,7 +26,13 @@ impl Concat {
             end = end.checked_add(whole).ok_or(LayoutError::TooLong)?;
             ends.push(end);
         }
-        if ends.is_empty() { Err(LayoutError::TooFew(1)) } else { Ok(Concat { ends }) }
+        if ends.is_empty() { Err(LayoutError::TooFew(1)) } else { Ok(Concat { ends, piece_max: u64::MAX }) }
+    }
+
+    /// With pieces of so many bytes at most: whole units, and at least one.
+    #[must_use]
+    pub fn in_pieces(self, bytes: u64) -> Concat {
+        Concat { piece_max: bytes.max(1), ..self }
     }
 
     /// Bytes of the volume.
@@ -41,6 +49,6 @@ impl Concat {
     pub(super) fn piece(&self, at: u64, length: u64) -> Piece {
         let member = self.ends.partition_point(|end| *end <= at);
         let start = member.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Piece { member, at: at - start, length: length.min(self.ends[member] - at) }
+        Piece { member, at: at - start, length: length.min(self.ends[member] - at).min(self.piece_max) }
     }
 }

@@ -100,6 +100,7 @@ mod tests {
 
     fn layouts(members: &[u64], stripe: u64) -> Vec<Layout> {
         let mut all = vec![Layout::Concat(Concat::new(members, 512).unwrap())];
+        all.push(Layout::Concat(Concat::new(members, 512).unwrap().in_pieces(stripe * 512)));
         all.extend(Stripes::new(members, stripe, 512).ok().map(Layout::Stripes));
         all.extend(Mirror::new(members, 512).ok().map(Layout::Mirror));
         all

@@ -1,0 +1,94 @@
+//! One client of a volume, over all of its connections.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use overside_service::SessionWaker;
+
+use super::ledger::Ledger;
+use super::lock;
+use super::volume::Volume;
+
+/// One client of a volume.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) session: u64,
+    pub(super) volume: Arc<Volume>,
+    /// It may write, as long as it is not fenced off.
+    pub(super) writes: bool,
+    fenced: AtomicBool,
+    connections: AtomicUsize,
+    /// When its last connection ended.
+    left: Mutex<Option<Instant>>,
+    requests: Mutex<Requests>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    ledger: Ledger,
+    /// Connections that wait until nothing is in flight.
+    waiting: Vec<SessionWaker>,
+}
+
+impl Attachment {
+    pub(super) fn new(session: u64, volume: Arc<Volume>, writes: bool) -> Attachment {
+        Attachment {
+            session,
+            volume,
+            writes,
+            fenced: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            left: Mutex::default(),
+            requests: Mutex::default(),
+        }
+    }
+
+    /// Another writer takes its place: from now on it is refused.
+    pub(super) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
+    pub(super) fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn disconnected(&self, now: Instant) {
+        if self.connections.fetch_sub(1, Ordering::AcqRel) == 1 {
+            *lock(&self.left) = Some(now);
+        }
+    }
+
+    /// Nobody has been connected for longer than `linger`.
+    pub(super) fn is_gone(&self, now: Instant, linger: Duration) -> bool {
+        self.connections.load(Ordering::Acquire) == 0
+            && lock(&self.left).is_some_and(|left| now.saturating_duration_since(left) >= linger)
+    }
+
+    pub(super) fn with<T>(&self, what: impl FnOnce(&mut Ledger) -> T) -> T {
+        what(&mut lock(&self.requests).ledger)
+    }
+
+    /// Whether nothing is in flight; if something is, `waker` is used once that has changed.
+    pub(super) fn is_quiet_or_wakes(&self, waker: impl FnOnce() -> SessionWaker) -> bool {
+        let mut requests = lock(&self.requests);
+        let quiet = requests.ledger.is_quiet();
+        if !quiet {
+            requests.waiting.push(waker());
+        }
+        quiet
+    }
+
+    /// A request has ended.
+    pub(super) fn end(&self, number: u64, status: overside_volume::wire::Status, remember: bool) {
+        let mut requests = lock(&self.requests);
+        requests.ledger.end(number, status, remember);
+        if requests.ledger.is_quiet() {
+            requests.waiting.drain(..).for_each(|waker| waker.wake());
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! One connection of a client: its greeting, its requests.
+
+use std::sync::Arc;
+
+use overside_memory::Bytes;
+use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
+use overside_volume::wire::{self, Asked, HEADER, Hello, Operation, Reply, Role, Status, Welcome};
+use overside_volume::{DeviceError, SECTOR_BYTES, Work};
+
+use super::attachment::Attachment;
+use super::ledger::{Admitted, Credits};
+use super::volume::{Route, answer};
+use super::{Node, Writes, lock};
+
+/// A connection's session with the service.
+#[derive(Debug)]
+pub struct Connection {
+    node: Arc<Node>,
+    attached: Option<Attached>,
+    /// It was greeted, and waits for what must end first.
+    greeted: Option<Greeted>,
+}
+
+#[derive(Debug)]
+struct Attached {
+    to: Arc<Attachment>,
+    credits: Credits,
+    request_bytes_max: u32,
+    read_only: bool,
+}
+
+#[derive(Debug)]
+struct Greeted {
+    attached: Attached,
+    /// What these have in flight must end before the client is welcome.
+    before: Vec<Arc<Attachment>>,
+    ticket: Ticket,
+    welcome: Welcome,
+}
+
+impl Connection {
+    pub(super) fn new(node: Arc<Node>) -> Connection {
+        Connection { node, attached: None, greeted: None }
+    }
+
+    fn greet(&mut self, context: &mut Context<'_>, hello: &Hello) -> Result<(), BadMessage> {
+        let refused = |status| Welcome {
+            status,
+            session: 0,
+            generation: hello.generation,
+            incarnation: self.node.incarnation,
+            bytes: 0,
+            unit_bytes: SECTOR_BYTES as u32,
+            read_only: true,
+            requests_max: 0,
+            request_bytes_max: 0,
+            features: 0,
+        };
+        let (to, before) = match self.attach(context, hello)? {
+            Ok(found) => found,
+            Err(status) => {
+                context.reply(0, |body| body.extend_from_slice(&refused(status).bytes()[CONTROL_HEADER..]));
+                return Ok(());
+            }
+        };
+        context.admit();
+        context.set_buffer_bytes(hello.buffer_bytes as usize);
+        let options = &self.node.options;
+        let request_bytes_max = options.request_bytes_max.min(hello.buffer_bytes.saturating_sub(HEADER as u32));
+        let geometry = to.volume.geometry();
+        let read_only = geometry.read_only || !to.writes;
+        let welcome = Welcome {
+            session: to.session,
+            bytes: geometry.bytes,
+            unit_bytes: geometry.unit_bytes as u32,
+            read_only,
+            requests_max: options.requests_max,
+            request_bytes_max,
+            features: hello.features & wire::FEATURES,
+            ..refused(Status::Done)
+        };
+        let requests = usize::from(options.requests_max);
+        let credits = Credits { requests, bytes: requests as u64 * u64::from(options.request_bytes_max) };
+        to.connected();
+        let attached = Attached { to, credits, request_bytes_max, read_only };
+        let ticket = context.later(0, Order::Free);
+        self.greeted = Some(Greeted { attached, before, ticket, welcome });
+        self.look(context);
+        Ok(())
+    }
+
+    /// Whose client it is, and whose requests must end before it is welcome.
+    #[expect(clippy::type_complexity, reason = "an answer, a refusal or a fault")]
+    fn attach(
+        &self,
+        context: &Context<'_>,
+        hello: &Hello,
+    ) -> Result<Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status>, BadMessage> {
+        let Some(volume) = self.node.volume(&hello.name) else { return Ok(Err(Status::Unknown)) };
+        let now = context.clock().now();
+        let mut attachments = lock(&self.node.attachments);
+        if let Some(found) = attachments.get(&hello.session).filter(|found| Arc::ptr_eq(&found.volume, &volume)) {
+            if found.is_fenced() {
+                return Ok(Err(Status::Device(DeviceError::Fenced)));
+            }
+            let Some(begins) = found.with(|ledger| ledger.renew(hello.generation)) else {
+                return Err(BadMessage("a greeting of an older generation"));
+            };
+            let before = if begins { vec![found.clone()] } else { Vec::new() };
+            return Ok(Ok((found.clone(), before)));
+        }
+        if hello.session == 0 && hello.generation != 1 {
+            return Err(BadMessage("a new session begins with its first generation"));
+        }
+        attachments.retain(|_, attachment| !(attachment.is_gone(now, self.node.options.linger) && !attachment.writes));
+        if attachments.len() >= self.node.options.sessions_max {
+            return Ok(Err(Status::Full));
+        }
+        let mut before = Vec::new();
+        let writes = hello.role != Role::Reader;
+        let mut writer = lock(&volume.writer);
+        if let Some(other) = writer.as_ref().filter(|_| writes) {
+            if hello.role != Role::TakeOver && !other.is_gone(now, self.node.options.linger) {
+                return Ok(Err(Status::Busy));
+            }
+            other.fence();
+            attachments.remove(&other.session);
+            before.push(other.clone());
+        }
+        let session = self.node.new_session();
+        let new = Arc::new(Attachment::new(session, volume.clone(), writes));
+        new.with(|ledger| ledger.renew(hello.generation));
+        if writes {
+            *writer = Some(new.clone());
+        }
+        attachments.insert(session, new.clone());
+        Ok(Ok((new, before)))
+    }
+
+    /// Welcomes the client once nothing is in the way.
+    fn look(&mut self, context: &mut Context<'_>) {
+        let Some(greeted) = &self.greeted else { return };
+        if !greeted.before.iter().all(|other| other.is_quiet_or_wakes(|| context.waker())) {
+            return;
+        }
+        if let Some(Greeted { attached, ticket, welcome, .. }) = self.greeted.take() {
+            self.attached = Some(attached);
+            context.complete(ticket, |body| body.extend_from_slice(&welcome.bytes()[CONTROL_HEADER..]));
+        }
+    }
+
+    fn carry_out(&mut self, context: &mut Context<'_>, asked: &Asked, payload: &[u8]) -> Result<(), BadMessage> {
+        let Some(Attached { to, credits, request_bytes_max, read_only }) = &self.attached else {
+            return Err(BadMessage("a request before a welcome"));
+        };
+        if asked.session != to.session {
+            return Err(BadMessage("a request of another session"));
+        }
+        let admitted = to.with(|ledger| ledger.enter(asked, *credits))?;
+        let mut reply = Reply {
+            status: Status::Done,
+            session: asked.session,
+            generation: asked.generation,
+            number: asked.number,
+            incarnation: self.node.incarnation,
+            length: 0,
+        };
+        let ticket = context.later(asked.number as u32, Order::Free);
+        if let Admitted::Again(status) = admitted {
+            reply.status = status;
+            answer(ticket, &reply, Some(context));
+            return Ok(());
+        }
+        if asked.operation == Operation::Goodbye {
+            to.end(asked.number, Status::Done, false);
+            self.leave();
+            answer(ticket, &reply, Some(context));
+            return Ok(());
+        }
+        let moves = matches!(asked.operation, Operation::Read | Operation::Write { .. });
+        let (length, block) = (asked.length as usize, moves.then_some(asked.length));
+        let mut refuse = |error| {
+            reply.status = Status::Device(error);
+            to.end(asked.number, reply.status, false);
+            Err(reply)
+        };
+        let prepared = match (asked.lba.checked_mul(SECTOR_BYTES), block) {
+            (None, _) => refuse(DeviceError::Invalid),
+            _ if to.is_fenced() => refuse(DeviceError::Fenced),
+            (_, Some(bytes)) if bytes > *request_bytes_max || bytes == 0 => refuse(DeviceError::Invalid),
+            (Some(at), _) => {
+                let block = match (self.node.blocks(), block) {
+                    (Some(blocks), Some(bytes)) => blocks.take(bytes as usize),
+                    _ => None,
+                };
+                let through = to.volume.writes == Writes::Through;
+                match self.work(asked.operation, at, length, payload, through, block) {
+                    Some((work, _)) if *read_only && work.writes() => refuse(DeviceError::ReadOnly),
+                    Some(prepared) => Ok(prepared),
+                    None => refuse(DeviceError::NoMemory),
+                }
+            }
+        };
+        match (prepared, self.node.blocks()) {
+            (Ok((work, block)), Some(blocks)) => {
+                let zeroes = matches!(work, Work::Zero { .. } | Work::Discard { .. });
+                let flushes = zeroes && to.volume.writes == Writes::Through;
+                let route = Route { attachment: to.clone(), ticket, reply, block, flushes };
+                to.volume.submit(work, route, blocks, context);
+            }
+            (Err(reply), _) => answer(ticket, &reply, Some(context)),
+            // It is served, so there are blocks.
+            (Ok(_), None) => drop(ticket),
+        }
+        Ok(())
+    }
+
+    /// What the device is asked for.
+    fn work(
+        &self,
+        operation: Operation,
+        at: u64,
+        length: usize,
+        payload: &[u8],
+        through: bool,
+        block: Option<super::blocks::Block>,
+    ) -> Option<(Work, Option<super::blocks::Block>)> {
+        let bytes = length as u64;
+        Some(match operation {
+            Operation::Read => {
+                let mut block = block?;
+                let into = block.lend()?;
+                (Work::Read { at, length, into }, Some(block))
+            }
+            Operation::Write { fua } => {
+                let mut block = block?;
+                block.get_mut(..length)?.copy_from_slice(payload);
+                let from = Bytes::prefix(block.lend()?, length);
+                (Work::Write { at, from, fua: fua || through }, Some(block))
+            }
+            Operation::Flush | Operation::Goodbye => (Work::Flush, None),
+            Operation::Discard => (Work::Discard { at, length: bytes }, None),
+            Operation::Zero => (Work::Zero { at, length: bytes }, None),
+            Operation::Hint(hint) => (Work::Hint { at, length: bytes, hint }, None),
+        })
+    }
+
+    /// The client says goodbye: its place is free.
+    fn leave(&self) {
+        let Some(Attached { to, .. }) = &self.attached else { return };
+        lock(&self.node.attachments).remove(&to.session);
+        let mut writer = lock(&to.volume.writer);
+        if writer.as_ref().is_some_and(|writer| Arc::ptr_eq(writer, to)) {
+            *writer = None;
+        }
+    }
+}
+
+impl Session for Connection {
+    fn request(&mut self, context: &mut Context<'_>, number: u32, body: &[u8]) -> Result<(), BadMessage> {
+        let (header, payload) = wire::enveloped(number, body).map_err(bad)?;
+        if Hello::greets(&header) {
+            if self.attached.is_some() || self.greeted.is_some() {
+                return Err(BadMessage("a second greeting"));
+            }
+            let hello = Hello::of(&header, payload).map_err(bad)?;
+            return self.greet(context, &hello);
+        }
+        let asked = Asked::of(&header, payload).map_err(bad)?;
+        self.carry_out(context, &asked, payload)
+    }
+
+    fn woken(&mut self, context: &mut Context<'_>) -> Result<(), BadMessage> {
+        self.look(context);
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let attached = self.attached.take().or(self.greeted.take().map(|greeted| greeted.attached));
+        if let Some(Attached { to, .. }) = attached {
+            to.disconnected(self.node.clock.now());
+        }
+    }
+}
+
+fn bad(wire::Malformed(what): wire::Malformed) -> BadMessage {
+    BadMessage(what)
+}

@@ -1,0 +1,153 @@
+//! Exactly once: which requests of a client are in flight, and how those ended that it may ask for again.
+
+use std::collections::BTreeMap;
+
+use overside_service::BadMessage;
+use overside_volume::wire::{Asked, Operation, Status};
+
+/// Numbers between a client's lowest unanswered request and its newest, at most. So what is remembered
+/// of a client is bounded.
+pub const NUMBERS_MAX: u64 = 16_384;
+
+/// One client's requests.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    generation: u32,
+    lowest: u64,
+    /// Numbers, and bytes of each.
+    in_flight: BTreeMap<u64, u64>,
+    bytes: u64,
+    /// How requests ended that must not be carried out twice.
+    ended: BTreeMap<u64, Status>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// It is carried out.
+    New,
+    /// It was carried out; this is its answer.
+    Again(Status),
+}
+
+/// What a client may have in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Credits {
+    pub(super) requests: usize,
+    pub(super) bytes: u64,
+}
+
+impl Ledger {
+    /// A connection of this generation comes. Whether it begins the generation: then what older ones
+    /// have in flight must end before it is welcomed. None where there is a newer one.
+    pub(super) fn renew(&mut self, generation: u32) -> Option<bool> {
+        if generation < self.generation {
+            return None;
+        }
+        let begins = generation > self.generation;
+        self.generation = generation;
+        Some(begins)
+    }
+
+    /// Nothing is in flight.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// A request comes.
+    pub(super) fn enter(&mut self, asked: &Asked, credits: Credits) -> Result<Admitted, BadMessage> {
+        // A mutant admits everything, so that a late request of a dead connection may follow its replay.
+        if asked.generation != self.generation && !overside_disk::mutant("volume-no-generation-fence") {
+            return Err(BadMessage("a request of another generation of its session"));
+        }
+        let number = asked.number;
+        if asked.lowest < self.lowest || number >= asked.lowest.saturating_add(NUMBERS_MAX) {
+            return Err(BadMessage("requests are numbered without a bound"));
+        }
+        self.lowest = asked.lowest;
+        self.ended = self.ended.split_off(&self.lowest);
+        if let Some(status) = self.ended.get(&number)
+            && !overside_disk::mutant("volume-carried-out-twice")
+        {
+            return Ok(Admitted::Again(*status));
+        }
+        let bytes = u64::from(asked.length);
+        let moves = matches!(asked.operation, Operation::Read | Operation::Write { .. });
+        let bytes = if moves { bytes } else { 0 };
+        if self.in_flight.len() >= credits.requests || self.bytes + bytes > credits.bytes {
+            return Err(BadMessage("more requests in flight than there are credits"));
+        }
+        if self.in_flight.insert(number, bytes).is_some() {
+            return Err(BadMessage("a request twice at the same time"));
+        }
+        self.bytes += bytes;
+        Ok(Admitted::New)
+    }
+
+    /// A request has ended; `remember` is for those that change something.
+    pub(super) fn end(&mut self, number: u64, status: Status, remember: bool) {
+        if let Some(bytes) = self.in_flight.remove(&number) {
+            self.bytes -= bytes;
+            if remember && number >= self.lowest {
+                self.ended.insert(number, status);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CREDITS: Credits = Credits { requests: 4, bytes: 64 << 10 };
+
+    fn asked(number: u64, lowest: u64) -> Asked {
+        let operation = Operation::Write { fua: false };
+        Asked { operation, session: 1, generation: 1, number, lowest, lba: 0, length: 8192 }
+    }
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.renew(1), Some(true));
+        ledger
+    }
+
+    #[test]
+    fn what_was_done_is_answered_from_memory_until_the_client_has_seen_it() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.enter(&asked(1, 1), CREDITS), Ok(Admitted::New));
+        assert!(ledger.enter(&asked(1, 1), CREDITS).is_err(), "it is in flight");
+        ledger.end(1, Status::Done, true);
+        assert_eq!(ledger.enter(&asked(1, 1), CREDITS), Ok(Admitted::Again(Status::Done)));
+        assert_eq!(ledger.enter(&asked(2, 2), CREDITS), Ok(Admitted::New));
+        assert!(ledger.ended.is_empty(), "forgotten");
+        assert!(ledger.enter(&asked(3, 1), CREDITS).is_err(), "the lowest does not go back");
+    }
+
+    #[test]
+    fn nothing_of_an_older_generation_is_admitted() {
+        let mut ledger = ledger();
+        ledger.enter(&asked(1, 1), CREDITS).unwrap();
+        assert_eq!(ledger.renew(1), Some(false), "another connection of the same");
+        assert_eq!(ledger.renew(2), Some(true));
+        assert!(!ledger.is_quiet(), "what was admitted before must end first");
+        assert!(ledger.enter(&asked(2, 1), CREDITS).is_err());
+        assert_eq!(ledger.renew(1), None);
+        ledger.end(1, Status::Done, true);
+        assert!(ledger.is_quiet());
+        let again = Asked { generation: 2, ..asked(1, 1) };
+        assert_eq!(ledger.enter(&again, CREDITS), Ok(Admitted::Again(Status::Done)));
+    }
+
+    #[test]
+    fn credits_cannot_be_overdrawn() {
+        let mut ledger = ledger();
+        (1..=4).for_each(|number| assert_eq!(ledger.enter(&asked(number, 1), CREDITS), Ok(Admitted::New)));
+        assert!(ledger.enter(&asked(5, 1), CREDITS).is_err(), "requests");
+        ledger.end(3, Status::Done, false);
+        let long = Asked { length: 64 << 10, ..asked(5, 1) };
+        assert!(ledger.enter(&long, CREDITS).is_err(), "bytes");
+        assert_eq!(ledger.enter(&asked(5, 1), CREDITS), Ok(Admitted::New));
+        assert!(ledger.enter(&asked(NUMBERS_MAX + 1, 1), CREDITS).is_err(), "numbers");
+    }
+}

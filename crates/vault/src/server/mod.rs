@@ -1,0 +1,205 @@
+//! The node: volumes served to clients, each request carried out once.
+//!
+//! | in the order of a request | files |
+//! |---|---|
+//! | one connection: greetings, requests, what they are answered with | `connection` |
+//! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
+//! | one volume: its device, and the thread that waits for it | `volume` |
+//! | memory for blocks, registered where connections come in | `blocks` |
+
+mod attachment;
+mod blocks;
+mod connection;
+mod ledger;
+mod volume;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use overside_service::{Listening, Running, Server, ServiceOptions, System};
+use overside_verbs::{Clock, VerbsError};
+use overside_volume::Device;
+use overside_volume::wire::HEADER;
+
+use attachment::Attachment;
+use blocks::Blocks;
+use connection::Connection;
+use volume::Volume;
+
+/// How a node is set up.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// When a WRITE is acknowledged.
+    pub writes: Writes,
+    /// Bytes of one request at most; clients cut longer ones.
+    pub request_bytes_max: u32,
+    /// Requests that a client may have in flight.
+    pub requests_max: u16,
+    /// Buffers for blocks on their way.
+    pub blocks: usize,
+    /// Clients at once.
+    pub sessions_max: usize,
+    /// How long a client that vanished keeps its place as a volume's writer.
+    pub linger: Duration,
+}
+
+/// When a WRITE is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// When it is on stable storage.
+    Through,
+    /// When the node's kernel has it.
+    Back,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            writes: Writes::Through,
+            request_bytes_max: 128 << 10,
+            requests_max: 64,
+            blocks: 128,
+            sessions_max: 1024,
+            linger: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A storage node. What it serves can be added while it runs.
+#[derive(Debug)]
+pub struct Node {
+    options: NodeOptions,
+    clock: Arc<dyn Clock>,
+    /// One life of the node: no other has the same.
+    incarnation: u64,
+    volumes: Mutex<BTreeMap<String, Arc<Volume>>>,
+    attachments: Mutex<BTreeMap<u64, Arc<Attachment>>>,
+    next_session: AtomicU64,
+    blocks: OnceLock<Blocks>,
+}
+
+/// A node that is being served. Dropping it ends that.
+#[derive(Debug)]
+pub struct Served {
+    node: Arc<Node>,
+    server: Option<Server<Node>>,
+    threads: Vec<Running>,
+}
+
+/// What a node says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeStatistics {
+    /// Clients that are attached.
+    pub sessions: usize,
+    /// Volumes.
+    pub volumes: usize,
+}
+
+impl Node {
+    /// With no volume yet.
+    ///
+    /// # Errors
+    /// When the system has no chance to give.
+    pub fn new(clock: Arc<dyn Clock>, options: NodeOptions) -> Result<Arc<Node>, VerbsError> {
+        let mut chance = [0; 8];
+        clock.fill(&mut chance)?;
+        Ok(Arc::new(Node {
+            options,
+            clock,
+            incarnation: u64::from_le_bytes(chance).max(1),
+            volumes: Mutex::default(),
+            attachments: Mutex::default(),
+            next_session: AtomicU64::new(0),
+            blocks: OnceLock::new(),
+        }))
+    }
+
+    /// Adds a volume before the node is served.
+    ///
+    /// # Errors
+    /// When the system has no descriptor for it.
+    pub fn add(&self, name: &str, device: Box<dyn Device>) -> Result<(), VerbsError> {
+        let volume = Volume::new(device, self.options.writes, self.clock.clone())?;
+        lock(&self.volumes).insert(name.to_owned(), Arc::new(volume));
+        Ok(())
+    }
+
+    /// Serves it, on threads of `options`.
+    ///
+    /// # Errors
+    /// When the system has no memory or threads for it.
+    pub fn serve(self: &Arc<Self>, listening: Vec<Listening>, options: ServiceOptions) -> Result<Served, VerbsError> {
+        let room = self.options.request_bytes_max as usize;
+        let blocks = Blocks::new(room, self.options.blocks, &listening)?;
+        let _ = self.blocks.set(blocks);
+        let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
+        let mut served = Served { node: self.clone(), server: None, threads: Vec::new() };
+        let volumes: Vec<_> = lock(&self.volumes).iter().map(|(name, volume)| (name.clone(), volume.clone())).collect();
+        for (name, volume) in volumes {
+            let node = self.clone();
+            let run = move || {
+                if let Some(blocks) = node.blocks() {
+                    volume.run(blocks);
+                }
+            };
+            served.threads.push(options.threads.start(&format!("volume-{name}"), Box::new(run))?);
+        }
+        let listening = listening.into_iter().map(|listening| (listening, self.clone())).collect();
+        served.server = Some(Server::start(listening, options)?);
+        Ok(served)
+    }
+
+    /// How it does.
+    pub fn statistics(&self) -> NodeStatistics {
+        NodeStatistics { sessions: lock(&self.attachments).len(), volumes: lock(&self.volumes).len() }
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<Volume>> {
+        lock(&self.volumes).get(name).cloned()
+    }
+
+    fn blocks(&self) -> Option<&Blocks> {
+        self.blocks.get()
+    }
+
+    /// A number that no session of this life has had, and hardly one of another life.
+    fn new_session(&self) -> u64 {
+        let next = self.next_session.fetch_add(1, Ordering::Relaxed);
+        self.incarnation.rotate_left(32).wrapping_add(next).max(1)
+    }
+}
+
+impl Served {
+    /// How its service does.
+    pub fn service(&self) -> overside_service::Statistics {
+        self.server.as_ref().map(Server::statistics).unwrap_or_default()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        lock(&self.node.volumes).values().for_each(|volume| volume.stop());
+        self.threads.drain(..).for_each(Running::join);
+    }
+}
+
+impl System for Node {
+    type Session = Connection;
+
+    fn session(self: &Arc<Self>) -> Connection {
+        Connection::new(self.clone())
+    }
+
+    fn unfinished(&self, body: &mut Vec<u8>) {
+        // A fault of this program: the client breaks the connection off and asks again.
+        body.clear();
+    }
+}
+
+/// What one thread left in the middle of is single steps: they stand.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

@@ -1,0 +1,186 @@
+//! One volume: its device, and the thread that waits for it.
+//!
+//! Whoever has a request hands it to the device and takes what has ended, on its own thread: what is in
+//! memory costs no hand-over. What ends later is taken by the volume's thread.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use overside_service::{Context, Ticket};
+use overside_verbs::watch::Signal;
+use overside_verbs::{Clock, VerbsError};
+use overside_volume::wire::{HEADER, Reply, Status};
+use overside_volume::{Completion, Device, Geometry, Request, Work};
+
+use super::attachment::Attachment;
+use super::blocks::{Block, Blocks};
+use super::{Writes, lock};
+
+#[derive(Debug)]
+pub(super) struct Volume {
+    geometry: Geometry,
+    pub(super) writes: Writes,
+    core: Mutex<Core>,
+    /// Who writes it.
+    pub(super) writer: Mutex<Option<Arc<Attachment>>>,
+    clock: Arc<dyn Clock>,
+    /// Wakes the volume's thread.
+    signal: Signal,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Core {
+    device: Box<dyn Device>,
+    fd: Option<OwnedFd>,
+    next: u64,
+    routes: BTreeMap<u64, Route>,
+    /// What the device had no room for yet.
+    waiting: VecDeque<Request>,
+    polled: Vec<Completion>,
+}
+
+/// Where a request's answer goes.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) attachment: Arc<Attachment>,
+    pub(super) ticket: Ticket,
+    pub(super) reply: Reply,
+    pub(super) block: Option<Block>,
+    /// It is answered only after a FLUSH.
+    pub(super) flushes: bool,
+}
+
+impl Volume {
+    pub(super) fn new(device: Box<dyn Device>, writes: Writes, clock: Arc<dyn Clock>) -> Result<Volume, VerbsError> {
+        let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
+        let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
+        let core = Core { device, fd, next: 0, routes: BTreeMap::new(), waiting: VecDeque::new(), polled: Vec::new() };
+        Ok(Volume {
+            geometry: core.device.geometry(),
+            writes,
+            core: Mutex::new(core),
+            writer: Mutex::default(),
+            clock,
+            signal: Signal::new()?,
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Hands a request to the device, and answers all that has ended.
+    pub(super) fn submit(&self, work: Work, route: Route, blocks: &Blocks, context: &mut Context<'_>) {
+        let mut core = lock(&self.core);
+        let tag = core.next;
+        core.next += 1;
+        core.routes.insert(tag, route);
+        core.waiting.push_back(Request { tag, work });
+        core.turn(blocks, Some(context));
+        // Without a descriptor the volume's thread does not know that there is something to wait for.
+        let unwatched = core.fd.is_none() && !core.routes.is_empty();
+        drop(core);
+        if unwatched {
+            self.signal.notify();
+        }
+    }
+
+    /// The volume's thread.
+    pub(super) fn run(&self, blocks: &Blocks) {
+        while !self.stopping.load(Ordering::Acquire) {
+            let mut core = lock(&self.core);
+            core.turn(blocks, None);
+            let sleeps = core.device.arm();
+            let (due, fd) = (core.device.due(), core.fd.as_ref().and_then(|fd| fd.try_clone().ok()));
+            drop(core);
+            if sleeps {
+                let slept = match &fd {
+                    Some(fd) => self.clock.wait(&[fd.as_fd(), self.signal.as_fd()], due),
+                    None => self.clock.wait(&[self.signal.as_fd()], due),
+                };
+                self.signal.drain();
+                if slept.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.signal.notify();
+    }
+}
+
+impl Core {
+    /// Hands over what waits, and answers what has ended.
+    fn turn(&mut self, blocks: &Blocks, mut context: Option<&mut Context<'_>>) {
+        loop {
+            if !self.waiting.is_empty() {
+                self.device.submit(&mut self.waiting);
+            }
+            let mut polled = std::mem::take(&mut self.polled);
+            self.device.poll(&mut polled);
+            let found = !polled.is_empty();
+            for completion in polled.drain(..) {
+                self.ended(completion, blocks, context.as_deref_mut());
+            }
+            self.polled = polled;
+            if !found {
+                return;
+            }
+        }
+    }
+
+    fn ended(&mut self, completion: Completion, blocks: &Blocks, context: Option<&mut Context<'_>>) {
+        let Completion { tag, work, result } = completion;
+        let Some(mut route) = self.routes.remove(&tag) else { return };
+        if route.flushes && result.is_ok() && !matches!(work, Work::Flush) {
+            route.flushes = false;
+            self.routes.insert(tag, route);
+            return self.waiting.push_back(Request { tag, work: Work::Flush });
+        }
+        let Route { attachment, ticket, mut reply, block, .. } = route;
+        let remember = !matches!(work, Work::Read { .. } | Work::Hint { .. });
+        reply.status = Status::from(result);
+        match (work, block) {
+            (Work::Read { length, into, .. }, Some(block)) if result.is_ok() => {
+                reply.length = length as u32;
+                let message = blocks.message(block, into, length, &reply.bytes());
+                attachment.end(reply.number, reply.status, remember);
+                match context {
+                    Some(context) => context.answer(ticket, message),
+                    None => ticket.answer(message),
+                }
+                return;
+            }
+            (Work::Read { into, .. }, Some(block)) => blocks.put(block, into),
+            (Work::Write { from, .. }, Some(block)) => {
+                if let Ok(buffer) = from.into_buffer() {
+                    blocks.put(block, buffer);
+                }
+            }
+            _ => {}
+        }
+        // Ended in the ledger first: the client may ask for more as soon as it has the answer.
+        attachment.end(reply.number, reply.status, remember);
+        answer(ticket, &reply, context);
+    }
+}
+
+/// Answers a request without a payload.
+pub(super) fn answer(ticket: Ticket, reply: &Reply, context: Option<&mut Context<'_>>) {
+    let bytes = reply.bytes();
+    let body = |out: &mut Vec<u8>| out.extend_from_slice(&bytes[HEADER - BODY..]);
+    match context {
+        Some(context) => context.complete(ticket, body),
+        None => ticket.complete(body),
+    }
+}
+
+/// Bytes of a header behind the envelope, which the service writes.
+const BODY: usize = HEADER - overside_service::CONTROL_HEADER;

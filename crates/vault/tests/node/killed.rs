@@ -1,0 +1,139 @@
+//! kill -9 of the node at any depth: I/O goes on, and every byte is right.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use overside_memory::{Bytes, Segment};
+use overside_vault::server::Writes;
+use overside_volume::client::{Link, LinkOptions};
+use overside_volume::{Completion, Request, Work};
+
+use super::*;
+
+const BYTES: u64 = 256 << 10;
+const ASKED: &str = "OVERSIDE_TEST_NODE";
+
+/// Serves a file until it is killed.
+pub fn second_process() {
+    let Ok(asked) = std::env::var(ASKED) else { return };
+    let [transport, name, folder, writes] = asked.split('|').collect::<Vec<_>>()[..] else { panic!("{asked}") };
+    let writes = if writes == "back" { Writes::Back } else { Writes::Through };
+    let device = file(Path::new(folder), BYTES);
+    let _served = serve(transport, name, device, NodeOptions { writes, ..NodeOptions::default() });
+    println!("serving");
+    loop {
+        std::thread::park();
+    }
+}
+
+struct Killed(Child);
+
+impl Killed {
+    fn start(transport: &str, name: &str, folder: &Path, writes: &str) -> Killed {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["second_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ASKED, format!("{transport}|{name}|{}|{writes}", folder.display()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(said.map_while(Result::ok).any(|line| line.contains("serving")), "the node did not come up");
+        Killed(child)
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Requests that overlap, 16 at a time, while the node is killed and started again: each READ finds what
+/// was written before it was submitted.
+fn goes_on(transport: &str, writes: &str, kills: u64, seed: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, name) = (folder.path().join("disk"), fresh_name(transport));
+    let mut node = Some(Killed::start(transport, &name, &path, writes));
+    let mut device = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+    let (mut chance, mut model) = (Chance(seed), vec![0u8; BYTES as usize]);
+    let mut under_way: BTreeMap<u64, Option<Vec<u8>>> = BTreeMap::new();
+    let (mut tag, mut done, mut killed, limit) = (0u64, 0u64, 0, Instant::now() + PATIENCE * 3);
+    let mut out: Vec<Completion> = Vec::new();
+    while killed < kills || !under_way.is_empty() {
+        let mut batch = std::collections::VecDeque::new();
+        while killed < kills && under_way.len() < 16 {
+            tag += 1;
+            let sectors = 1 + chance.below(24);
+            // Few places, so that many overlap.
+            let at = chance.below(BYTES / 512 / 4 - sectors) * 512;
+            let (length, range) = ((sectors * 512) as usize, at as usize..(at + sectors * 512) as usize);
+            let work = if chance.below(10) < 4 {
+                under_way.insert(tag, Some(model[range].to_vec()));
+                let into = Segment::private(length).unwrap().carve(length).pop().unwrap();
+                Work::Read { at, length, into }
+            } else {
+                let mut buffer = Segment::private(length).unwrap().carve(length).pop().unwrap();
+                buffer[..length].iter_mut().enumerate().for_each(|(i, byte)| *byte = (tag * 31 + i as u64 / 512) as u8);
+                model[range].copy_from_slice(&buffer[..length]);
+                under_way.insert(tag, None);
+                Work::Write { at, from: Bytes::prefix(buffer, length), fua: chance.below(8) == 0 }
+            };
+            batch.push_back(Request { tag, work });
+        }
+        device.submit(&mut batch);
+        assert!(batch.is_empty());
+        if device.poll(&mut out) == 0 {
+            let look = Some(Instant::now() + Duration::from_millis(20));
+            overside_volume::wait(&mut device, &SystemClock, look).unwrap();
+        }
+        for completion in out.drain(..) {
+            assert_eq!(completion.result, Ok(()), "I/O waits, and does not fail");
+            done += 1;
+            let Some(expected) = under_way.remove(&completion.tag).unwrap() else { continue };
+            let Work::Read { into, at, .. } = completion.work else { panic!("another request came back") };
+            assert!(into[..expected.len()] == expected[..], "a wrong byte at {at} after {killed} kills");
+        }
+        if killed < kills && done >= (killed + 1) * 150 {
+            killed += 1;
+            drop(node.take());
+            node = Some(Killed::start(transport, &name, &path, writes));
+        }
+        assert!(Instant::now() < limit, "I/O does not go on: {} under way, {done} done", under_way.len());
+    }
+    assert!(kills > 0 && done >= kills * 150);
+}
+
+#[test]
+fn io_goes_on_over_shm_when_the_node_is_killed_and_writes_go_through() {
+    goes_on("shm", "through", 4, 1);
+}
+
+#[test]
+fn io_goes_on_over_tcp_when_the_node_is_killed_and_writes_go_back() {
+    goes_on("tcp", "back", 4, 2);
+}
+
+/// Nobody comes back: requests end once the client would not wait longer.
+#[test]
+fn io_ends_when_the_client_gives_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, name) = (folder.path().join("disk"), fresh_name("shm"));
+    let node = Killed::start("shm", &name, &path, "back");
+    let options = LinkOptions { give_up: Some(Duration::from_millis(200)), ..LinkOptions::default() };
+    let mut device = Link::attach(provider("shm"), &name, "v", options).unwrap();
+    drop(node);
+    let (_, result) = overside_volume::complete(&mut device, &SystemClock, Work::Flush, PATIENCE);
+    assert_eq!(result, Err(overside_volume::DeviceError::Unreachable));
+}

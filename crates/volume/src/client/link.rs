@@ -1,0 +1,561 @@
+//! A client's session: what is in flight, over all connections.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overside_verbs::watch::Watch;
+use overside_verbs::{Clock, Provider, VerbsError};
+
+use super::connection::{Connection, Message};
+use crate::array::{Array, ArrayError};
+use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
+use crate::overlaps::Overlaps;
+use crate::wire::{Asked, HEADER, Hello, Operation, Reply, Role, Status, Welcome};
+
+/// How a volume is attached.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// What is wanted of it.
+    pub role: Role,
+    /// How long one request may take before it is asked again over another connection.
+    pub deadline: Duration,
+    /// How long I/O waits for a node that is away; for ever where there is none.
+    pub give_up: Option<Duration>,
+    /// How long one attempt to connect may take.
+    pub patience: Duration,
+    /// Bytes of one request at most, unless the node takes less.
+    pub request_bytes_max: u32,
+    /// Receive buffers: answers on their way.
+    pub receives: usize,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self {
+            role: Role::Writer,
+            deadline: Duration::from_secs(30),
+            give_up: None,
+            patience: Duration::from_secs(1),
+            request_bytes_max: 128 << 10,
+            receives: 64,
+        }
+    }
+}
+
+/// Why a volume cannot be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Nobody answers there.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The node does not let this side in.
+    #[error("{}", refusal(*.0))]
+    Refused(Status),
+    /// The node says what no node says.
+    #[error("the node does not speak this program's protocol; are both of the same version?")]
+    Malformed,
+    /// The system has no descriptor.
+    #[error(transparent)]
+    Array(#[from] ArrayError),
+}
+
+fn refusal(status: Status) -> &'static str {
+    match status {
+        Status::Unknown => {
+            "the node has no such volume, or the key is another one; `overside volume list` says which there are"
+        }
+        Status::Busy => "another client writes the volume; attach it with --read-only, or take it over (--take-over)",
+        Status::Version => "the node is of another version; update one of the two",
+        Status::Full => "the node has no room for another client; try again later",
+        Status::Device(DeviceError::Fenced) => "another client has taken the volume over",
+        Status::Device(_) | Status::Done => "the node refuses the volume; its own messages say why",
+    }
+}
+
+/// A volume of a node. Requests are no longer than the node takes: [`Link::attach`] gives a device that
+/// cuts longer ones.
+#[derive(Debug)]
+pub struct Link {
+    provider: Arc<dyn Provider>,
+    clock: Arc<dyn Clock>,
+    address: String,
+    volume: String,
+    options: LinkOptions,
+    geometry: Geometry,
+    request_bytes_max: u32,
+    requests_max: usize,
+    session: u64,
+    generation: u32,
+    connection: Option<Connection>,
+    /// When to connect again, and how long to wait after that.
+    next_try: Instant,
+    pause: Duration,
+    away_since: Option<Instant>,
+    /// Nothing more can be carried out.
+    over: Option<DeviceError>,
+    /// The next request's number.
+    next: u64,
+    pending: BTreeMap<u64, Pending>,
+    overlaps: Overlaps,
+    /// Admitted and not sent, in the order in which they are to be sent.
+    ready: VecDeque<u64>,
+    sent: usize,
+    sent_bytes: u64,
+    watch: Watch,
+    done: Vec<Completion>,
+    messages: Vec<Message>,
+    admitted: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    tag: u64,
+    work: Work,
+    /// It may be in flight beside those that may.
+    admitted: bool,
+    /// When it was sent over this connection.
+    sent: Option<Instant>,
+}
+
+impl Pending {
+    fn bytes(&self) -> u64 {
+        match &self.work {
+            Work::Read { length, .. } => *length as u64,
+            Work::Write { from, .. } => from.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
+impl Link {
+    /// Attaches a volume as a device that takes requests of any length.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn attach(
+        provider: Arc<dyn Provider>,
+        address: &str,
+        volume: &str,
+        options: LinkOptions,
+    ) -> Result<Array, LinkError> {
+        let link = Link::connect(provider, address, volume, options)?;
+        let bytes = u64::from(link.request_bytes_max) / link.geometry.unit_bytes * link.geometry.unit_bytes;
+        Ok(Array::in_pieces(Box::new(link), bytes)?)
+    }
+
+    /// Connects to the node at the provider's part of an address, and waits for its welcome.
+    ///
+    /// # Errors
+    /// Nobody answers there, or the node does not let this side in.
+    pub fn connect(
+        provider: Arc<dyn Provider>,
+        address: &str,
+        volume: &str,
+        options: LinkOptions,
+    ) -> Result<Link, LinkError> {
+        let clock = provider.clock();
+        let now = clock.now();
+        let mut link = Link {
+            geometry: Geometry { bytes: 0, unit_bytes: SECTOR_BYTES, read_only: true },
+            request_bytes_max: options.request_bytes_max,
+            requests_max: 0,
+            session: 0,
+            generation: 0,
+            connection: None,
+            next_try: now,
+            pause: PAUSE_MIN,
+            away_since: None,
+            over: None,
+            next: 1,
+            pending: BTreeMap::new(),
+            overlaps: Overlaps::default(),
+            ready: VecDeque::new(),
+            sent: 0,
+            sent_bytes: 0,
+            watch: Watch::new()?,
+            done: Vec::new(),
+            messages: Vec::new(),
+            admitted: Vec::new(),
+            provider,
+            clock,
+            address: address.to_owned(),
+            volume: volume.to_owned(),
+            options,
+        };
+        link.dial()?;
+        let until = now + link.options.deadline;
+        loop {
+            if let Some(welcome) = link.greeted()? {
+                link.welcome(welcome)?;
+                return Ok(link);
+            }
+            if link.clock.now() >= until {
+                return Err(VerbsError::TimedOut(link.options.deadline).into());
+            }
+            if link.connection.as_mut().is_some_and(Connection::arm) {
+                link.clock.wait(&[link.watch.as_fd()], Some(until))?;
+            }
+        }
+    }
+
+    /// Bytes of one request at most.
+    pub fn request_bytes_max(&self) -> u32 {
+        self.request_bytes_max
+    }
+
+    /// Ends the session, so that another writer need not wait; at most for `patience`.
+    pub fn close(mut self, patience: Duration) {
+        let number = self.next;
+        let header = self.asked(number, Operation::Goodbye, 0, 0).bytes();
+        let until = self.clock.now() + patience;
+        let Some(connection) = &mut self.connection else { return };
+        connection.send(&header);
+        while self.clock.now() < until && connection.post().is_ok() && connection.receive(&mut self.messages) {
+            let answers = |message: &Message| {
+                let header = message.header();
+                header.is_some_and(|header| {
+                    Reply::of(&header, message.payload()).is_ok_and(|reply| reply.number == number)
+                })
+            };
+            if self.messages.iter().any(answers) {
+                return;
+            }
+            self.messages.drain(..).for_each(|message| connection.put(message.into_buffer()));
+            if connection.arm() && self.clock.wait(&[self.watch.as_fd()], Some(until)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Connects, and greets the node with a new generation.
+    fn dial(&mut self) -> Result<(), VerbsError> {
+        let length = (HEADER + self.options.request_bytes_max as usize, self.options.receives.max(1));
+        let mut connection = Connection::open(&self.provider, &self.address, self.options.patience, length)?;
+        self.generation = self.generation.wrapping_add(1);
+        let hello = Hello {
+            name: self.volume.clone(),
+            role: self.options.role,
+            session: self.session,
+            generation: self.generation,
+            buffer_bytes: length.0 as u32,
+            features: crate::wire::FEATURES,
+        };
+        connection.watched_by(&self.watch, true)?;
+        connection.send(&hello.bytes());
+        connection.post()?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    /// The node's answer to the greeting, if it is there.
+    fn greeted(&mut self) -> Result<Option<Welcome>, LinkError> {
+        let Some(connection) = &mut self.connection else { return Err(VerbsError::Closed.into()) };
+        connection.post()?;
+        let lives = connection.receive(&mut self.messages);
+        let Some(message) = self.messages.pop() else {
+            return if lives { Ok(None) } else { Err(VerbsError::Closed.into()) };
+        };
+        let parsed = message.header().and_then(|header| Welcome::parse(&header).ok());
+        let parsed = parsed.filter(|_| message.payload() == 0 && self.messages.is_empty());
+        connection.put(message.into_buffer());
+        parsed.map(Some).ok_or(LinkError::Malformed)
+    }
+
+    /// The node lets this side in: what is unanswered is asked again.
+    fn welcome(&mut self, welcome: Welcome) -> Result<(), LinkError> {
+        if welcome.status != Status::Done {
+            return Err(LinkError::Refused(welcome.status));
+        }
+        let unit_bytes = u64::from(welcome.unit_bytes);
+        let geometry = Geometry { bytes: welcome.bytes, unit_bytes, read_only: welcome.read_only };
+        let max = welcome.request_bytes_max.min(self.options.request_bytes_max);
+        let sane = unit_bytes.is_power_of_two() && unit_bytes >= SECTOR_BYTES && u64::from(max) >= unit_bytes;
+        let other = self.session != 0 && (geometry != self.geometry || max < self.request_bytes_max);
+        if !sane || welcome.requests_max == 0 || welcome.generation != self.generation || other {
+            return Err(LinkError::Malformed);
+        }
+        self.geometry = geometry;
+        self.request_bytes_max = max;
+        self.requests_max = usize::from(welcome.requests_max).min(self.options.receives);
+        self.session = welcome.session;
+        if let Some(connection) = &mut self.connection {
+            connection.welcomed = true;
+        }
+        (self.away_since, self.pause) = (None, PAUSE_MIN);
+        self.ready = self.pending.iter().filter(|(_, pending)| pending.admitted).map(|(number, _)| *number).collect();
+        (self.sent, self.sent_bytes) = (0, 0);
+        Ok(())
+    }
+
+    fn lowest(&self) -> u64 {
+        self.pending.first_key_value().map_or(self.next, |(number, _)| *number)
+    }
+
+    fn asked(&self, number: u64, operation: Operation, at: u64, length: u64) -> Asked {
+        Asked {
+            operation,
+            session: self.session,
+            generation: self.generation,
+            number,
+            lowest: self.lowest().min(number),
+            lba: at / SECTOR_BYTES,
+            length: length as u32,
+        }
+    }
+
+    fn take(&mut self, request: Request) {
+        let refused = self.over.map_or(Ok(()), Err).and(self.geometry.check(&request.work));
+        let too_long = |work: &Work| {
+            let length = work.range().map_or(0, |(_, length)| length);
+            length > u64::from(self.request_bytes_max)
+        };
+        let refused = refused.and(if too_long(&request.work) { Err(DeviceError::Invalid) } else { Ok(()) });
+        if refused.is_err() {
+            return self.done.push(request.ended(refused));
+        }
+        let number = self.next;
+        self.next += 1;
+        let (range, writes) = (request.work.range(), request.work.writes());
+        let admitted = range.is_none_or(|(at, length)| self.overlaps.enter(number, at, length, writes));
+        if admitted {
+            self.ready.push_back(number);
+        }
+        self.pending.insert(number, Pending { tag: request.tag, work: request.work, admitted, sent: None });
+    }
+
+    /// Sends what may be sent.
+    fn send(&mut self) {
+        let now = self.clock.now();
+        let bytes_max = self.requests_max as u64 * u64::from(self.request_bytes_max);
+        while let Some(number) = self.ready.front().copied() {
+            let lowest = self.lowest();
+            let Some(connection) = self.connection.as_mut().filter(|connection| connection.welcomed) else { return };
+            let Some(pending) = self.pending.get_mut(&number) else {
+                self.ready.pop_front();
+                continue;
+            };
+            let bytes = pending.bytes();
+            if self.sent >= self.requests_max || self.sent_bytes + bytes > bytes_max {
+                break;
+            }
+            let (at, length) = pending.work.range().unwrap_or_default();
+            let operation = match &pending.work {
+                Work::Read { .. } => Operation::Read,
+                Work::Write { fua, .. } => Operation::Write { fua: *fua },
+                Work::Flush => Operation::Flush,
+                Work::Discard { .. } => Operation::Discard,
+                Work::Zero { .. } => Operation::Zero,
+                Work::Hint { hint, .. } => Operation::Hint(*hint),
+            };
+            let asked = Asked {
+                operation,
+                session: self.session,
+                generation: self.generation,
+                number,
+                lowest,
+                lba: at / SECTOR_BYTES,
+                length: length as u32,
+            };
+            let header = asked.bytes();
+            match &pending.work {
+                Work::Write { from, .. } if !connection.send_with(&header, from) => break,
+                Work::Write { .. } => {}
+                _ => connection.send(&header),
+            }
+            pending.sent = Some(now);
+            self.sent += 1;
+            self.sent_bytes += bytes;
+            self.ready.pop_front();
+        }
+        if self.connection.as_mut().is_some_and(|connection| connection.post().is_err()) {
+            self.lost();
+        }
+    }
+
+    /// Takes what the node says.
+    fn receive(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        if !connection.welcomed {
+            return match self.greeted() {
+                Ok(Some(welcome)) => match self.welcome(welcome) {
+                    Ok(()) => {}
+                    Err(LinkError::Refused(Status::Device(error))) => self.end(error),
+                    // It may be starting, or another writer may go.
+                    Err(_) => self.lost(),
+                },
+                Ok(None) => {}
+                Err(_) => self.lost(),
+            };
+        }
+        let mut messages = std::mem::take(&mut self.messages);
+        let mut lives = connection.receive(&mut messages);
+        for message in messages.drain(..) {
+            lives &= self.answered(&message);
+            if let Some(connection) = &mut self.connection {
+                connection.put(message.into_buffer());
+            }
+        }
+        self.messages = messages;
+        if !lives {
+            self.lost();
+        }
+    }
+
+    /// An answer. False: it is none that a node gives.
+    fn answered(&mut self, message: &Message) -> bool {
+        let Some(reply) = message.header().and_then(|header| Reply::of(&header, message.payload()).ok()) else {
+            return false;
+        };
+        let Some(pending) = self.pending.get_mut(&reply.number).filter(|pending| pending.sent.is_some()) else {
+            return false;
+        };
+        if (reply.session, reply.generation) != (self.session, self.generation) {
+            return false;
+        }
+        let result = match reply.status {
+            Status::Done => Ok(()),
+            Status::Device(error) => Err(error),
+            _ => return false,
+        };
+        let expected = match (&mut pending.work, result) {
+            (Work::Read { length, into, .. }, Ok(())) => {
+                if u64::from(reply.length) != *length as u64 || !message.copy(&mut into[..*length]) {
+                    return false;
+                }
+                reply.length
+            }
+            _ => 0,
+        };
+        if reply.length != expected {
+            return false;
+        }
+        self.ended(reply.number, result);
+        true
+    }
+
+    fn ended(&mut self, number: u64, result: Result<(), DeviceError>) {
+        let Some(pending) = self.pending.remove(&number) else { return };
+        if pending.sent.is_some() {
+            self.sent -= 1;
+            self.sent_bytes -= pending.bytes();
+        }
+        if pending.work.range().is_some() {
+            self.overlaps.leave(number, &mut self.admitted);
+            for admitted in self.admitted.drain(..) {
+                if let Some(pending) = self.pending.get_mut(&admitted) {
+                    pending.admitted = true;
+                    self.ready.push_back(admitted);
+                }
+            }
+        }
+        self.done.push(Completion { tag: pending.tag, work: pending.work, result });
+    }
+
+    /// The connection is of no use any more: another one is tried soon.
+    fn lost(&mut self) {
+        let now = self.clock.now();
+        if let Some(mut connection) = self.connection.take() {
+            let _ = connection.watched_by(&self.watch, false);
+        }
+        self.messages.clear();
+        self.away_since.get_or_insert(now);
+        self.next_try = now + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.ready.clear();
+        (self.sent, self.sent_bytes) = (0, 0);
+        self.pending.values_mut().for_each(|pending| pending.sent = None);
+    }
+
+    /// Nothing more can be carried out.
+    fn end(&mut self, error: DeviceError) {
+        self.lost();
+        self.over = Some(error);
+        let numbers: Vec<u64> = self.pending.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.ended(number, Err(error)));
+    }
+
+    /// What time has come for.
+    fn look_at_the_clock(&mut self) {
+        if self.over.is_some() {
+            return;
+        }
+        let now = self.clock.now();
+        if self.given_up().is_some_and(|when| now >= when) {
+            return self.end(DeviceError::Unreachable);
+        }
+        match &self.connection {
+            None if now >= self.next_try => {
+                if self.dial().is_err() {
+                    self.lost();
+                }
+            }
+            None => {}
+            Some(_) if self.too_late().is_some_and(|when| now >= when) => self.lost(),
+            Some(_) => {}
+        }
+    }
+
+    fn given_up(&self) -> Option<Instant> {
+        self.options.give_up.and_then(|give_up| Some(self.away_since? + give_up))
+    }
+
+    /// When an answer is overdue.
+    fn too_late(&self) -> Option<Instant> {
+        let connection = self.connection.as_ref()?;
+        if !connection.welcomed {
+            return Some(connection.since + self.options.deadline);
+        }
+        let oldest = self.pending.values().filter_map(|pending| pending.sent).min();
+        oldest.map(|sent| sent + self.options.deadline)
+    }
+}
+
+impl Device for Link {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        while self.pending.len() < REQUESTS_MAX
+            && self.next - self.lowest() < NUMBERS_MAX
+            && let Some(request) = batch.pop_front()
+        {
+            self.take(request);
+        }
+        self.send();
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.look_at_the_clock();
+        self.receive();
+        self.send();
+        let found = self.done.len();
+        out.append(&mut self.done);
+        found
+    }
+
+    fn arm(&mut self) -> bool {
+        self.done.is_empty() && self.connection.as_mut().is_none_or(Connection::arm)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watch.as_fd())
+    }
+
+    fn due(&self) -> Option<Instant> {
+        if self.over.is_some() {
+            return None;
+        }
+        let next_try = self.connection.is_none().then_some(self.next_try);
+        [next_try, self.given_up(), self.too_late()].into_iter().flatten().min()
+    }
+}
+
+/// Requests that are taken at once; more wait with the caller.
+const REQUESTS_MAX: usize = 1024;
+/// Numbers between the lowest that is unanswered and the newest: fewer than a node remembers.
+const NUMBERS_MAX: u64 = 8192;
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(200);

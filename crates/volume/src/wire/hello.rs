@@ -1,0 +1,177 @@
+//! Greetings: the first message of each connection, and its answer.
+
+use super::request::HELLO;
+use super::{HEADER, Malformed, Status, VERSION, begin, header, put, u32_at, u64_at, zeros};
+
+/// Bytes of a volume's name at most.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Features of this version: none yet. A node answers with those that both have.
+pub const FEATURES: u64 = 0;
+
+/// What a client says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The volume's name.
+    pub name: String,
+    /// What it wants.
+    pub role: Role,
+    /// The session that it goes on with; 0 begins one.
+    pub session: u64,
+    /// The session's generation from now on: higher than any before. A connection with the current one joins it.
+    pub generation: u32,
+    /// Bytes of its receive buffers.
+    pub buffer_bytes: u32,
+    /// Features that it has.
+    pub features: u64,
+}
+
+/// What a client wants of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// To read.
+    Reader,
+    /// To write, unless another session does.
+    Writer,
+    /// To write, whoever does now.
+    TakeOver,
+}
+
+/// What the node answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Whether the client is let in.
+    pub status: Status,
+    /// Its session.
+    pub session: u64,
+    /// And its generation.
+    pub generation: u32,
+    /// Which life of the node this is.
+    pub incarnation: u64,
+    /// Length of the volume in bytes.
+    pub bytes: u64,
+    /// Its units.
+    pub unit_bytes: u32,
+    /// It can only be read by this client.
+    pub read_only: bool,
+    /// Requests that the client may have in flight.
+    pub requests_max: u16,
+    /// Bytes of one request at most.
+    pub request_bytes_max: u32,
+    /// Features that both have.
+    pub features: u64,
+}
+
+impl Hello {
+    /// As it goes over the wire.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = begin(0);
+        let role = match self.role {
+            Role::Reader => 0,
+            Role::Writer => 1,
+            Role::TakeOver => 2,
+        };
+        let name = &self.name.as_bytes()[..self.name.len().min(NAME_BYTES_MAX)];
+        bytes[8..12].copy_from_slice(&[HELLO, VERSION, role, name.len() as u8]);
+        put(&mut bytes, 12, &self.buffer_bytes.to_le_bytes());
+        put(&mut bytes, 16, &self.session.to_le_bytes());
+        put(&mut bytes, 24, &self.generation.to_le_bytes());
+        put(&mut bytes, 32, &self.features.to_le_bytes());
+        [&bytes[..], name].concat()
+    }
+
+    /// Whether a message with this header is a greeting, of whichever version.
+    pub fn greets(bytes: &[u8; HEADER]) -> bool {
+        bytes[8] == HELLO
+    }
+
+    /// A greeting.
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything else, and for another version.
+    pub fn parse(message: &[u8]) -> Result<Hello, Malformed> {
+        let (bytes, name) = header(message)?;
+        Self::of(bytes, name)
+    }
+
+    /// The same of a header and what follows.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn of(bytes: &[u8; HEADER], name: &[u8]) -> Result<Hello, Malformed> {
+        if bytes[8] != HELLO {
+            return Err(Malformed("no greeting"));
+        }
+        if bytes[9] != VERSION {
+            return Err(Malformed("a greeting of another version"));
+        }
+        let role = match bytes[10] {
+            0 => Role::Reader,
+            1 => Role::Writer,
+            2 => Role::TakeOver,
+            _ => return Err(Malformed("no role of this version")),
+        };
+        zeros(&bytes[4..8])?;
+        zeros(&bytes[28..32])?;
+        zeros(&bytes[40..])?;
+        if name.len() != usize::from(bytes[11]) || name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Malformed("a volume's name of another length"));
+        }
+        let name = std::str::from_utf8(name).map_err(|_| Malformed("a volume's name is no text"))?;
+        Ok(Hello {
+            name: name.to_owned(),
+            role,
+            session: u64_at(bytes, 16),
+            generation: u32_at(bytes, 24),
+            buffer_bytes: u32_at(bytes, 12),
+            features: u64_at(bytes, 32),
+        })
+    }
+}
+
+impl Welcome {
+    /// As it goes over the wire.
+    pub fn bytes(&self) -> [u8; HEADER] {
+        let mut bytes = begin(0);
+        bytes[8..12].copy_from_slice(&[HELLO, self.status.code(), VERSION, u8::from(self.read_only)]);
+        put(&mut bytes, 12, &self.request_bytes_max.to_le_bytes());
+        put(&mut bytes, 16, &self.session.to_le_bytes());
+        put(&mut bytes, 24, &self.generation.to_le_bytes());
+        put(&mut bytes, 28, &self.unit_bytes.to_le_bytes());
+        put(&mut bytes, 32, &self.features.to_le_bytes());
+        put(&mut bytes, 40, &self.incarnation.to_le_bytes());
+        put(&mut bytes, 48, &self.bytes.to_le_bytes());
+        put(&mut bytes, 56, &self.requests_max.to_le_bytes());
+        bytes
+    }
+
+    /// An answer to a greeting.
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything else.
+    pub fn parse(message: &[u8]) -> Result<Welcome, Malformed> {
+        let (bytes, rest) = header(message)?;
+        if bytes[8] != HELLO || !rest.is_empty() {
+            return Err(Malformed("no answer to a greeting"));
+        }
+        if bytes[10] != VERSION {
+            return Err(Malformed("an answer of another version"));
+        }
+        if bytes[11] > 1 {
+            return Err(Malformed("no answer of this version"));
+        }
+        zeros(&bytes[4..8])?;
+        zeros(&bytes[58..])?;
+        Ok(Welcome {
+            status: Status::parse(bytes[9])?,
+            session: u64_at(bytes, 16),
+            generation: u32_at(bytes, 24),
+            incarnation: u64_at(bytes, 40),
+            bytes: u64_at(bytes, 48),
+            unit_bytes: u32_at(bytes, 28),
+            read_only: bytes[11] == 1,
+            requests_max: u16::from_le_bytes([bytes[56], bytes[57]]),
+            request_bytes_max: u32_at(bytes, 12),
+            features: u64_at(bytes, 32),
+        })
+    }
+}

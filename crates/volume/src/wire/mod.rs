@@ -1,0 +1,186 @@
+//! What a client and a node say to each other. Formats are in docs/wire.md.
+//!
+//! Every message begins with 64 bytes, little-endian, of which the first 8 are the envelope of every
+//! service: `OVSC`, and the low half of the request's number. Bytes that mean nothing are zero, and a
+//! message in which they are not is refused, so that they can mean something one day.
+
+mod hello;
+mod reply;
+mod request;
+
+pub use hello::{FEATURES, Hello, NAME_BYTES_MAX, Role, Welcome};
+pub use reply::{Reply, Status};
+pub use request::{Asked, Operation};
+
+/// Bytes before a payload.
+pub const HEADER: usize = 64;
+/// The one that both must speak.
+pub const VERSION: u8 = 1;
+/// Longest payload of a message, in bytes, whatever a node offers.
+pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
+
+/// A message that is not what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message of a volume's protocol is malformed: {0}; are both sides of the same version?")]
+pub struct Malformed(pub &'static str);
+
+/// The first 64 bytes of a message, and the rest.
+fn header(message: &[u8]) -> Result<(&[u8; HEADER], &[u8]), Malformed> {
+    let (header, payload) = message.split_first_chunk::<HEADER>().ok_or(Malformed("shorter than its header"))?;
+    if header[..4] != MAGIC { Err(Malformed("wrong magic")) } else { Ok((header, payload)) }
+}
+
+/// A message as a service hands it on: its number, and what follows the envelope. As the header and the rest.
+///
+/// # Errors
+/// [`Malformed`] when it is shorter than a header.
+pub fn enveloped(number: u32, body: &[u8]) -> Result<([u8; HEADER], &[u8]), Malformed> {
+    let (rest, payload) = body.split_at_checked(HEADER - 8).ok_or(Malformed("shorter than its header"))?;
+    let mut bytes = begin(u64::from(number));
+    put(&mut bytes, 8, rest);
+    Ok((bytes, payload))
+}
+
+fn begin(number: u64) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    bytes[..4].copy_from_slice(&MAGIC);
+    put(&mut bytes, 4, &(number as u32).to_le_bytes());
+    bytes
+}
+
+fn put(bytes: &mut [u8; HEADER], at: usize, field: &[u8]) {
+    bytes[at..at + field.len()].copy_from_slice(field);
+}
+
+fn u32_at(bytes: &[u8; HEADER], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+fn u64_at(bytes: &[u8; HEADER], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+fn zeros(bytes: &[u8]) -> Result<(), Malformed> {
+    if bytes.iter().any(|byte| *byte != 0) { Err(Malformed("bytes that mean nothing are not zero")) } else { Ok(()) }
+}
+
+const MAGIC: [u8; 4] = *b"OVSC";
+
+/// Inputs that the parsers take, for fuzzing.
+#[doc(hidden)]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let asked =
+        |operation, lba, length| Asked { operation, session: 3, generation: 2, number: 7, lowest: 5, lba, length };
+    let hello =
+        Hello { name: "pg".into(), role: Role::Writer, session: 0, generation: 1, buffer_bytes: 8256, features: 0 };
+    vec![
+        asked(Operation::Read, 8, 8192).bytes().to_vec(),
+        [&asked(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
+        asked(Operation::Flush, 0, 0).bytes().to_vec(),
+        asked(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
+        hello.bytes(),
+    ]
+}
+
+/// Parses a message as a node does, and holds what it says against its own bytes. Whether it was taken.
+#[doc(hidden)]
+pub fn fuzz_to_node(message: &[u8]) -> bool {
+    if let Ok(hello) = Hello::parse(message) {
+        assert_eq!(hello.bytes(), message, "a hello says itself again");
+        assert!(Asked::parse(message).is_err(), "a hello is no request");
+        return true;
+    }
+    let Ok((asked, payload)) = Asked::parse(message) else { return false };
+    assert_eq!([&asked.bytes()[..], payload].concat(), message, "a request says itself again");
+    assert_eq!(payload.len(), asked.payload());
+    true
+}
+
+/// The same as a client does.
+#[doc(hidden)]
+pub fn fuzz_to_client(message: &[u8]) -> bool {
+    if let Ok(welcome) = Welcome::parse(message) {
+        assert_eq!(&welcome.bytes()[..], message, "a welcome says itself again");
+        return true;
+    }
+    let Ok((reply, payload)) = Reply::parse(message) else { return false };
+    assert_eq!([&reply.bytes()[..], payload].concat(), message, "a reply says itself again");
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn operations() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            Just(Operation::Read),
+            any::<bool>().prop_map(|fua| Operation::Write { fua }),
+            Just(Operation::Flush),
+            Just(Operation::Discard),
+            Just(Operation::Zero),
+            Just(Operation::Hint(crate::Hint::Random)),
+            Just(Operation::Goodbye),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_survive_the_wire(
+            operation in operations(), session: u64, generation: u32, number: u64, lowest: u64, lba: u64, sectors in 0u32..64,
+        ) {
+            let moves = !matches!(operation, Operation::Flush | Operation::Goodbye);
+            let (lba, length) = if moves { (lba, sectors * 512) } else { (0, 0) };
+            let lowest = lowest.min(number);
+            let asked = Asked { operation, session, generation, number, lowest, lba, length };
+            let message = [&asked.bytes()[..], &vec![9; asked.payload()]].concat();
+            let (again, payload) = Asked::parse(&message).unwrap();
+            prop_assert_eq!(again, asked);
+            prop_assert_eq!(payload.len(), asked.payload());
+            prop_assert!(Asked::parse(&message[..message.len() - 1]).is_err());
+            prop_assert!(Asked::parse(&[&message[..], &[0]].concat()).is_err());
+        }
+
+        #[test]
+        fn greetings_and_replies_survive_the_wire(
+            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..13, bytes: u64,
+        ) {
+            let hello = Hello { name, role: Role::TakeOver, session, generation, buffer_bytes: 4096, features: 0 };
+            prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);
+            let welcome = Welcome {
+                status: Status::parse(code).unwrap_or(Status::Done), session, generation, incarnation, bytes,
+                unit_bytes: 512, read_only: generation % 2 == 0, requests_max: 7, request_bytes_max: 4096, features: 0,
+            };
+            prop_assert_eq!(Welcome::parse(&welcome.bytes()).unwrap(), welcome);
+            let reply = Reply { status: welcome.status, session, generation, number, incarnation, length: 3 };
+            let message = [&reply.bytes()[..], b"abc"].concat();
+            prop_assert_eq!(Reply::parse(&message).unwrap(), (reply, &b"abc"[..]));
+        }
+
+        #[test]
+        fn anything_is_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = bytes;
+            for _ in 0..2 {
+                fuzz_to_node(&bytes);
+                fuzz_to_client(&bytes);
+                if bytes.len() >= 4 { bytes[..4].copy_from_slice(&MAGIC); }
+            }
+        }
+    }
+
+    #[test]
+    fn seeds_are_taken_and_near_them_nothing_panics() {
+        for seed in seeds() {
+            assert!(fuzz_to_node(&seed), "{seed:?}");
+            for at in 0..seed.len().min(HEADER) {
+                for change in [1, 0x80, 0xff] {
+                    let mut near = seed.clone();
+                    near[at] ^= change;
+                    fuzz_to_node(&near);
+                    fuzz_to_client(&near);
+                }
+            }
+        }
+    }
+}
