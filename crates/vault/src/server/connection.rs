@@ -45,6 +45,7 @@ impl Connection {
 
     fn greet(&mut self, context: &mut Context<'_>, hello: &Hello) -> Result<(), BadMessage> {
         let refused = |status| Welcome {
+            number: hello.number,
             status,
             session: 0,
             generation: hello.generation,
@@ -59,7 +60,7 @@ impl Connection {
         let (to, before) = match self.attach(context, hello)? {
             Ok(found) => found,
             Err(status) => {
-                context.reply(0, |body| body.extend_from_slice(&refused(status).bytes()[CONTROL_HEADER..]));
+                context.reply(hello.number, |body| body.extend_from_slice(&refused(status).bytes()[CONTROL_HEADER..]));
                 return Ok(());
             }
         };
@@ -83,7 +84,7 @@ impl Connection {
         let credits = Credits { requests, bytes: requests as u64 * u64::from(options.request_bytes_max) };
         to.connected();
         let attached = Attached { to, credits, request_bytes_max, read_only };
-        let ticket = context.later(0, Order::Free);
+        let ticket = context.later(hello.number, Order::Free);
         self.greeted = Some(Greeted { attached, before, ticket, welcome });
         self.look(context);
         Ok(())

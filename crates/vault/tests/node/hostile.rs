@@ -19,23 +19,35 @@ fn raw(transport: &str, name: &str) -> Raw {
     Raw::connect(provider(transport), name, options).unwrap()
 }
 
+/// Says a greeting; its number is the link's.
+fn greet(link: &mut Raw, session: u64, generation: u32, role: Role) -> Result<Welcome, RawError> {
+    say(link, &hello(session, generation, role));
+    heard(link).map(|message| Welcome::parse(&message).unwrap())
+}
+
 fn hello(session: u64, generation: u32, role: Role) -> Vec<u8> {
     let name = "v".to_owned();
-    Hello { name, role, session, generation, buffer_bytes: 129 << 10, features: 0 }.bytes()
+    Hello { number: 0, name, role, session, generation, buffer_bytes: 129 << 10, features: 0 }.bytes()
 }
 
-/// The service's link numbers messages itself; the node takes a number from the body alone where it is one of 32 bits.
+/// The service's link numbers messages itself, from 1.
 fn say(link: &mut Raw, message: &[u8]) {
-    link.send(|out| out.extend_from_slice(&message[BODY..])).unwrap();
+    let _ = link.send(|out| out.extend_from_slice(message.get(BODY..).unwrap_or_default()));
 }
 
-/// The whole next message.
 fn heard(link: &mut Raw) -> Result<Vec<u8>, RawError> {
     link.message().map(|message| message.as_ref().to_vec())
 }
 
-fn asked(operation: Operation, number: u64, lba: u64, length: u32) -> Asked {
-    Asked { operation, session: 0, generation: 1, number, lowest: 1, lba, length }
+/// Asks, and takes the answer's status.
+fn ask(link: &mut Raw, asked: Asked, payload: &[u8]) -> Result<Status, RawError> {
+    say(link, &[&asked.bytes()[..], payload].concat());
+    heard(link).map(|message| Reply::parse(&message).unwrap().0.status)
+}
+
+/// The link's second message.
+fn asked(session: u64, operation: Operation, lba: u64, length: u32) -> Asked {
+    Asked { operation, session, generation: 1, number: 2, lowest: 1, lba, length }
 }
 
 #[test]
@@ -84,33 +96,74 @@ fn a_writer_that_says_goodbye_leaves_its_place() {
 #[test]
 fn who_breaks_the_protocol_loses_its_connection_alone() {
     let name = fresh_name("shm");
-    let _served = serve("shm", &name, memory(), NodeOptions { requests_max: 2, ..NodeOptions::default() });
+    let _served = serve("shm", &name, memory(), NodeOptions::default());
     let mut other = Link::attach(provider("shm"), &name, "v", LinkOptions::default()).unwrap();
-    let bad: Vec<Vec<Vec<u8>>> = vec![
-        vec![vec![0xff; 64]],
-        vec![vec![0; 9]],
-        // A request before a greeting.
-        vec![asked(Operation::Flush, 1, 0, 0).bytes().to_vec()],
-        // Two greetings.
-        vec![hello(0, 1, Role::Reader), hello(0, 1, Role::Reader)],
-        // A new session with a generation.
-        vec![hello(0, 7, Role::Reader)],
-        // Another session's request.
-        vec![hello(0, 1, Role::Reader), Asked { session: 1, ..asked(Operation::Flush, 1, 0, 0) }.bytes().to_vec()],
+    let flush = |session| asked(session, Operation::Flush, 0, 0);
+    let bad: [(&str, fn(u64) -> Vec<u8>); 6] = [
+        ("noise", |_| vec![0xff; 64]),
+        ("half a header", |_| vec![0; 40]),
+        ("a second greeting", |_| hello(0, 1, Role::Reader)),
+        ("another session", |session| asked(session + 1, Operation::Flush, 0, 0).bytes().to_vec()),
+        ("another generation", |session| {
+            Asked { generation: 2, ..asked(session, Operation::Flush, 0, 0) }.bytes().to_vec()
+        }),
+        ("a payload that is cut", |session| asked(session, Operation::Write { fua: false }, 0, 512).bytes().to_vec()),
     ];
-    for messages in bad {
+    let greeted = || {
         let mut link = raw("shm", &name);
-        // Numbers of the envelope count from 1, and a greeting's is 0, so some of these are wrong in that too.
-        messages.iter().for_each(|message| say(&mut link, message));
-        while heard(&mut link).is_ok() {}
-        let flush = complete(&mut other, &SystemClock, Work::Flush, PATIENCE).1;
-        assert_eq!(flush, Ok(()), "others are served on");
+        let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
+        (link, session)
+    };
+    for (what, message) in bad {
+        let (mut link, session) = greeted();
+        say(&mut link, &message(session));
+        assert!(heard(&mut link).is_err(), "{what}");
+        assert_eq!(complete(&mut other, &SystemClock, Work::Flush, PATIENCE).1, Ok(()), "{what}: others are served on");
     }
+    let (mut link, session) = greeted();
+    let far = Asked { number: 2 + (1 << 32), ..flush(session) };
+    assert!(ask(&mut link, far, &[]).is_err(), "numbers without a bound");
+    let mut link = raw("shm", &name);
+    assert!(ask(&mut link, Asked { number: 1, ..flush(0) }, &[]).is_err(), "a request before a greeting");
+    let mut link = raw("shm", &name);
+    assert!(greet(&mut link, 0, 7, Role::Reader).is_err(), "a new session in the middle of its life");
 }
 
 #[test]
-fn welcome_and_replies_are_whole_messages() {
-    let reply = Reply { status: Status::Busy, session: 1, generation: 1, number: 1 << 40, incarnation: 9, length: 0 };
-    assert_eq!(Reply::parse(&reply.bytes()).unwrap().0, reply);
-    assert!(Welcome::parse(&reply.bytes()).is_err());
+fn requests_that_there_cannot_be_are_refused_and_the_connection_stays() {
+    let name = fresh_name("tcp");
+    let _served = serve("tcp", &name, memory(), NodeOptions::default());
+    let mut link = raw("tcp", &name);
+    let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
+    let absurd = [(u64::MAX, 512), (1 << 55, 512), (2048, 512), (2047, 1024), (0, 0), (0, 100), (0, 256 << 10)];
+    for (number, (lba, length)) in (2..).zip(absurd) {
+        let request = Asked { number, ..asked(session, Operation::Read, lba, length) };
+        let status = ask(&mut link, request, &[]).unwrap();
+        assert_eq!(status, Status::Device(DeviceError::Invalid), "{lba} {length}");
+    }
+    let write = Asked { number: 9, ..asked(session, Operation::Write { fua: false }, 0, 512) };
+    assert_eq!(ask(&mut link, write, &[1; 512]).unwrap(), Status::Device(DeviceError::ReadOnly));
+}
+
+/// What was carried out is answered from memory, over whichever connection it is asked again.
+#[test]
+fn a_request_that_comes_again_is_not_carried_out_again() {
+    let name = fresh_name("shm");
+    let _served = serve("shm", &name, memory(), NodeOptions::default());
+    let mut first = raw("shm", &name);
+    let session = greet(&mut first, 0, 1, Role::Writer).unwrap().session;
+    let write = asked(session, Operation::Write { fua: false }, 0, 512);
+    assert_eq!(ask(&mut first, write, &[1; 512]).unwrap(), Status::Done);
+    let mut second = raw("shm", &name);
+    let again = greet(&mut second, session, 2, Role::Writer).unwrap();
+    assert_eq!((again.status, again.session), (Status::Done, session));
+    // The same number with other bytes: only the first was carried out.
+    let replay = Asked { generation: 2, ..write };
+    assert_eq!(ask(&mut second, replay, &[2; 512]).unwrap(), Status::Done);
+    let read = Asked { generation: 2, number: 3, lowest: 2, ..asked(session, Operation::Read, 0, 512) };
+    say(&mut second, &read.bytes());
+    let message = heard(&mut second).unwrap();
+    assert_eq!(Reply::parse(&message).unwrap().1, [1; 512]);
+    // The connection of the older generation is of no use any more.
+    assert!(ask(&mut first, Asked { number: 3, ..write }, &[3; 512]).is_err());
 }

@@ -235,6 +235,7 @@ impl Link {
         let mut connection = Connection::open(&self.provider, &self.address, self.options.patience, length)?;
         self.generation = self.generation.wrapping_add(1);
         let hello = Hello {
+            number: 0,
             name: self.volume.clone(),
             role: self.options.role,
             session: self.session,

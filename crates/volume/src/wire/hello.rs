@@ -11,6 +11,8 @@ pub const FEATURES: u64 = 0;
 /// What a client says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// The message's number, which the answer has too.
+    pub number: u32,
     /// The volume's name.
     pub name: String,
     /// What it wants.
@@ -39,6 +41,8 @@ pub enum Role {
 /// What the node answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
+    /// The greeting's number.
+    pub number: u32,
     /// Whether the client is let in.
     pub status: Status,
     /// Its session.
@@ -64,7 +68,7 @@ pub struct Welcome {
 impl Hello {
     /// As it goes over the wire.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = begin(0);
+        let mut bytes = begin(u64::from(self.number));
         let role = match self.role {
             Role::Reader => 0,
             Role::Writer => 1,
@@ -110,7 +114,6 @@ impl Hello {
             2 => Role::TakeOver,
             _ => return Err(Malformed("no role of this version")),
         };
-        zeros(&bytes[4..8])?;
         zeros(&bytes[28..32])?;
         zeros(&bytes[40..])?;
         if name.len() != usize::from(bytes[11]) || name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -118,6 +121,7 @@ impl Hello {
         }
         let name = std::str::from_utf8(name).map_err(|_| Malformed("a volume's name is no text"))?;
         Ok(Hello {
+            number: u32_at(bytes, 4),
             name: name.to_owned(),
             role,
             session: u64_at(bytes, 16),
@@ -131,7 +135,7 @@ impl Hello {
 impl Welcome {
     /// As it goes over the wire.
     pub fn bytes(&self) -> [u8; HEADER] {
-        let mut bytes = begin(0);
+        let mut bytes = begin(u64::from(self.number));
         bytes[8..12].copy_from_slice(&[HELLO, self.status.code(), VERSION, u8::from(self.read_only)]);
         put(&mut bytes, 12, &self.request_bytes_max.to_le_bytes());
         put(&mut bytes, 16, &self.session.to_le_bytes());
@@ -159,9 +163,9 @@ impl Welcome {
         if bytes[11] > 1 {
             return Err(Malformed("no answer of this version"));
         }
-        zeros(&bytes[4..8])?;
         zeros(&bytes[58..])?;
         Ok(Welcome {
+            number: u32_at(bytes, 4),
             status: Status::parse(bytes[9])?,
             session: u64_at(bytes, 16),
             generation: u32_at(bytes, 24),

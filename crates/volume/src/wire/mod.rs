@@ -66,13 +66,20 @@ fn zeros(bytes: &[u8]) -> Result<(), Malformed> {
 
 const MAGIC: [u8; 4] = *b"OVSC";
 
-/// Inputs that the parsers take, for fuzzing.
+/// Messages that a node takes, for fuzzing.
 #[doc(hidden)]
-pub fn seeds() -> Vec<Vec<u8>> {
+pub fn seeds_to_node() -> Vec<Vec<u8>> {
     let asked =
         |operation, lba, length| Asked { operation, session: 3, generation: 2, number: 7, lowest: 5, lba, length };
-    let hello =
-        Hello { name: "pg".into(), role: Role::Writer, session: 0, generation: 1, buffer_bytes: 8256, features: 0 };
+    let hello = Hello {
+        number: 4,
+        name: "pg".into(),
+        role: Role::Writer,
+        session: 0,
+        generation: 1,
+        buffer_bytes: 8256,
+        features: 0,
+    };
     vec![
         asked(Operation::Read, 8, 8192).bytes().to_vec(),
         [&asked(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
@@ -80,6 +87,27 @@ pub fn seeds() -> Vec<Vec<u8>> {
         asked(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
         hello.bytes(),
     ]
+}
+
+/// Messages that a client takes.
+#[doc(hidden)]
+pub fn seeds_to_client() -> Vec<Vec<u8>> {
+    let reply = Reply { status: Status::Done, session: 3, generation: 2, number: 7, incarnation: 11, length: 16 };
+    let failed = Reply { status: Status::Device(crate::DeviceError::NoSpace), length: 0, ..reply };
+    let welcome = Welcome {
+        number: 4,
+        status: Status::Done,
+        session: 3,
+        generation: 2,
+        incarnation: 11,
+        bytes: 1 << 31,
+        unit_bytes: 512,
+        read_only: false,
+        requests_max: 64,
+        request_bytes_max: 128 << 10,
+        features: 0,
+    };
+    vec![[&reply.bytes()[..], &[7; 16]].concat(), failed.bytes().to_vec(), welcome.bytes().to_vec()]
 }
 
 /// Parses a message as a node does, and holds what it says against its own bytes. Whether it was taken.
@@ -146,9 +174,10 @@ mod tests {
         fn greetings_and_replies_survive_the_wire(
             name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..13, bytes: u64,
         ) {
-            let hello = Hello { name, role: Role::TakeOver, session, generation, buffer_bytes: 4096, features: 0 };
+            let hello = Hello { number: 9, name, role: Role::TakeOver, session, generation, buffer_bytes: 4096, features: 0 };
             prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);
             let welcome = Welcome {
+                number: generation,
                 status: Status::parse(code).unwrap_or(Status::Done), session, generation, incarnation, bytes,
                 unit_bytes: 512, read_only: generation % 2 == 0, requests_max: 7, request_bytes_max: 4096, features: 0,
             };
@@ -171,8 +200,8 @@ mod tests {
 
     #[test]
     fn seeds_are_taken_and_near_them_nothing_panics() {
-        for seed in seeds() {
-            assert!(fuzz_to_node(&seed), "{seed:?}");
+        for seed in seeds_to_node().into_iter().chain(seeds_to_client()) {
+            assert!(fuzz_to_node(&seed) || fuzz_to_client(&seed), "{seed:?}");
             for at in 0..seed.len().min(HEADER) {
                 for change in [1, 0x80, 0xff] {
                     let mut near = seed.clone();

@@ -1,0 +1,16 @@
+//! Writes the seeds.
+
+use std::path::Path;
+
+use overside_volume::wire::{seeds_to_client, seeds_to_node};
+
+fn main() -> std::io::Result<()> {
+    for (target, seeds) in [("to_node", seeds_to_node()), ("to_client", seeds_to_client())] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+        std::fs::create_dir_all(&folder)?;
+        for (number, bytes) in seeds.into_iter().enumerate() {
+            std::fs::write(folder.join(format!("seed-{number}")), bytes)?;
+        }
+    }
+    Ok(())
+}
