@@ -29,7 +29,7 @@ impl Blocks {
     /// When there is no memory, or a provider does not take it.
     pub(super) fn new(room: usize, count: usize, listening: &[Listening]) -> Result<Blocks, VerbsError> {
         let room = room.next_multiple_of(PAGE);
-        let length = (room + PAGE).checked_mul(count.max(1)).unwrap_or(usize::MAX);
+        let length = (room + PAGE).saturating_mul(count.max(1));
         let pool = Pool::new(Segment::shared(length)?, room + PAGE)?;
         for listening in listening {
             let memory = Memory::Segment(pool.segment().clone());

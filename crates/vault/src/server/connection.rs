@@ -113,7 +113,7 @@ impl Connection {
         if hello.session == 0 && hello.generation != 1 {
             return Err(BadMessage("a new session begins with its first generation"));
         }
-        attachments.retain(|_, attachment| !(attachment.is_gone(now, self.node.options.linger) && !attachment.writes));
+        attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.node.options.linger));
         if attachments.len() >= self.node.options.sessions_max {
             return Ok(Err(Status::Full));
         }

@@ -486,15 +486,9 @@ impl Link {
         if self.given_up().is_some_and(|when| now >= when) {
             return self.end(DeviceError::Unreachable);
         }
-        match &self.connection {
-            None if now >= self.next_try => {
-                if self.dial().is_err() {
-                    self.lost();
-                }
-            }
-            None => {}
-            Some(_) if self.too_late().is_some_and(|when| now >= when) => self.lost(),
-            Some(_) => {}
+        let is_time = self.connection.is_none() && now >= self.next_try;
+        if (is_time && self.dial().is_err()) || self.too_late().is_some_and(|when| now >= when) {
+            self.lost();
         }
     }
 
