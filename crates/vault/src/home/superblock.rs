@@ -1,0 +1,228 @@
+//! What a member says of itself, in its first blocks.
+//!
+//! Two copies, of which the newer sound one counts: whichever is being written, the other one is whole.
+//! A block of 4,096 bytes, little-endian: magic, version, crc32c of the block with this field zero,
+//! generation, the volume's id, number of this member and of all, layout, flags, stripe, bytes of the
+//! volume, bytes of this member, first byte of its data, length of the name, the name, zeros.
+
+use overside_disk::BLOCK_BYTES;
+
+/// Where a member's data begins: behind the superblock's copies and room for what is to come.
+pub const DATA_START: u64 = 1 << 20;
+/// Bytes of a volume's name at most.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// What a member says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Grows with every change. A member with a lower one than another has missed something.
+    pub generation: u64,
+    /// The volume's, by chance.
+    pub id: [u8; 16],
+    /// Which member this is.
+    pub member: u16,
+    /// How many there are.
+    pub members: u16,
+    /// How they make the volume.
+    pub layout: LayoutKind,
+    /// Bytes of a stripe; 0 where there is none.
+    pub stripe: u64,
+    /// Bytes of the volume.
+    pub volume_bytes: u64,
+    /// Bytes of this member's data.
+    pub member_bytes: u64,
+    /// The volume's name.
+    pub name: String,
+}
+
+/// How members make a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutKind {
+    /// One behind the other.
+    Concat,
+    /// RAID 0.
+    Stripes,
+    /// RAID 1.
+    Mirror,
+}
+
+/// Bytes that are no superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoSuperblock(pub &'static str);
+
+impl LayoutKind {
+    /// As it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutKind::Concat => "concat",
+            LayoutKind::Stripes => "raid0",
+            LayoutKind::Mirror => "raid1",
+        }
+    }
+
+    /// By its name.
+    pub fn parse(name: &str) -> Option<LayoutKind> {
+        [LayoutKind::Concat, LayoutKind::Stripes, LayoutKind::Mirror].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl Superblock {
+    /// As it lies on the disk.
+    pub fn bytes(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        let mut put = |at: usize, field: &[u8]| block[at..at + field.len()].copy_from_slice(field);
+        put(0, MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(16, &self.generation.to_le_bytes());
+        put(24, &self.id);
+        put(40, &self.member.to_le_bytes());
+        put(42, &self.members.to_le_bytes());
+        let layout = match self.layout {
+            LayoutKind::Concat => 0,
+            LayoutKind::Stripes => 1,
+            LayoutKind::Mirror => 2,
+        };
+        put(44, &[layout]);
+        put(48, &self.stripe.to_le_bytes());
+        put(56, &self.volume_bytes.to_le_bytes());
+        put(64, &self.member_bytes.to_le_bytes());
+        put(72, &DATA_START.to_le_bytes());
+        let name = &self.name.as_bytes()[..self.name.len().min(NAME_BYTES_MAX)];
+        put(80, &[name.len() as u8]);
+        put(96, name);
+        let sum = crc32c::crc32c(&block);
+        block[12..16].copy_from_slice(&sum.to_le_bytes());
+        block
+    }
+
+    /// From a member's block.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn parse(block: &[u8]) -> Result<Superblock, NoSuperblock> {
+        let block: &[u8; BLOCK_BYTES] = block.try_into().map_err(|_| NoSuperblock("it is cut"))?;
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| block[at + i]));
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| block[at + i]));
+        let u16_at = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
+        if &block[..8] != MAGIC {
+            return Err(NoSuperblock("it does not begin as one"));
+        }
+        if u32_at(8) != VERSION {
+            return Err(NoSuperblock("it is of another version than 1; use the program that made it"));
+        }
+        let mut unsummed = *block;
+        unsummed[12..16].fill(0);
+        if crc32c::crc32c(&unsummed) != u32_at(12) {
+            return Err(NoSuperblock("its checksum is wrong"));
+        }
+        let layout = match block[44] {
+            0 => LayoutKind::Concat,
+            1 => LayoutKind::Stripes,
+            2 => LayoutKind::Mirror,
+            _ => return Err(NoSuperblock("its layout is unknown; use a newer program")),
+        };
+        let length = usize::from(block[80]);
+        let name = block[96..].get(..length).filter(|name| (1..=NAME_BYTES_MAX).contains(&name.len()));
+        let name = name.and_then(|name| std::str::from_utf8(name).ok()).ok_or(NoSuperblock("its name is no name"))?;
+        let found = Superblock {
+            generation: u64_at(16),
+            id: std::array::from_fn(|i| block[24 + i]),
+            member: u16_at(40),
+            members: u16_at(42),
+            layout,
+            stripe: u64_at(48),
+            volume_bytes: u64_at(56),
+            member_bytes: u64_at(64),
+            name: name.to_owned(),
+        };
+        let unit = BLOCK_BYTES as u64;
+        let sound = found.member < found.members
+            && u64_at(72) == DATA_START
+            && found.member_bytes >= unit
+            && found.member_bytes.is_multiple_of(unit)
+            && found.member_bytes.checked_add(DATA_START).is_some();
+        if !sound || found.bytes() != *block {
+            return Err(NoSuperblock("it says what no volume has; use a newer program"));
+        }
+        Ok(found)
+    }
+
+    /// The newer one of a member's two copies.
+    ///
+    /// # Errors
+    /// Why the first is none, where both are none.
+    pub fn newer(copies: &[u8]) -> Result<Superblock, NoSuperblock> {
+        let (first, second) = copies.split_at_checked(BLOCK_BYTES).ok_or(NoSuperblock("it is cut"))?;
+        let second = Self::parse(second.get(..BLOCK_BYTES).unwrap_or_default());
+        match (Self::parse(first), second) {
+            (Ok(first), Ok(second)) if second.id == first.id && second.generation > first.generation => Ok(second),
+            (Ok(first), _) => Ok(first),
+            (Err(_), Ok(second)) => Ok(second),
+            (Err(why), Err(_)) => Err(why),
+        }
+    }
+}
+
+const MAGIC: &[u8; 8] = b"OVSDVOL\n";
+const VERSION: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of version 1, as it was released.
+    const SAMPLE: &[u8] = include_bytes!("../../samples/superblock-1");
+
+    fn of_the_sample() -> Superblock {
+        Superblock {
+            generation: 7,
+            id: *b"0123456789abcdef",
+            member: 1,
+            members: 3,
+            layout: LayoutKind::Stripes,
+            stripe: 64 << 10,
+            volume_bytes: 6 << 30,
+            member_bytes: 2 << 30,
+            name: "pg".into(),
+        }
+    }
+
+    #[test]
+    fn the_sample_of_version_1_is_read() {
+        assert_eq!(Superblock::parse(SAMPLE).unwrap(), of_the_sample());
+        assert_eq!(of_the_sample().bytes()[..], *SAMPLE);
+    }
+
+    #[test]
+    fn no_byte_of_it_may_be_another() {
+        for at in 0..BLOCK_BYTES {
+            for change in [1, 0xff] {
+                let mut near = of_the_sample().bytes();
+                near[at] ^= change;
+                assert!(Superblock::parse(&near).is_err(), "byte {at}");
+                // The checksum is no proof of sense.
+                near[12..16].fill(0);
+                let sum = crc32c::crc32c(&near);
+                near[12..16].copy_from_slice(&sum.to_le_bytes());
+                let _ = Superblock::parse(&near);
+            }
+        }
+        for cut in [0, 1, 100, BLOCK_BYTES - 1] {
+            assert!(Superblock::parse(&of_the_sample().bytes()[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_newer_sound_copy_counts() {
+        let (old, new) = (of_the_sample(), Superblock { generation: 8, ..of_the_sample() });
+        let both = |a: &[u8], b: &[u8]| Superblock::newer(&[a, b].concat()).map(|found| found.generation);
+        let torn = [0; BLOCK_BYTES];
+        assert_eq!(both(&old.bytes(), &new.bytes()), Ok(8));
+        assert_eq!(both(&new.bytes(), &old.bytes()), Ok(8));
+        assert_eq!(both(&torn, &old.bytes()), Ok(7));
+        assert_eq!(both(&old.bytes(), &torn), Ok(7));
+        assert!(both(&torn, &torn).is_err());
+        assert!(Superblock::newer(&old.bytes()[..10]).is_err());
+    }
+}
