@@ -148,7 +148,7 @@ pub(crate) fn insert(fd: c_int, end: usize, host: Host) -> Option<&'static Conne
     }
     raise_top(fd);
     // Not beside a fork, which would know nothing of it.
-    let _guard = SLAB.lock()?;
+    let _guard = SLAB.lock_soon()?;
     slot.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Release);
     Some(connection)
 }
@@ -185,12 +185,13 @@ pub(crate) fn all() -> impl Iterator<Item = (c_int, &'static Connection)> {
 pub(crate) fn give_back(connection: &'static Connection) {
     connection.abandon();
     connection.set_state(State::Free);
-    let Some(_guard) = SLAB.lock() else { return };
+    let Some(_guard) = SLAB.lock_soon() else { return };
     FREE.give_back(connection);
 }
 
 fn take_free() -> Option<&'static Connection> {
-    let _guard = SLAB.lock()?;
+    // A thread may have jumped out of this, and be anywhere: then it is the kernel's.
+    let _guard = SLAB.lock_soon()?;
     FREE.take()
 }
 
@@ -237,5 +238,10 @@ mod tests {
         let held = is_whole(first) && is_whole(second);
         crate::fork::parent();
         assert!(held && !is_whole(first) && !is_whole(second) && first.hold().is_some() && second.hold().is_some());
+        // A thread has jumped out of a change to the table, and others go on without it.
+        std::thread::scope(|scope| drop(scope.spawn(|| std::mem::forget(SLAB.lock().unwrap())).join()));
+        assert!(insert(60_003, 0, Host::This).is_none() && remove(60_001, second));
+        give_back(second);
+        SLAB.renew();
     }
 }
