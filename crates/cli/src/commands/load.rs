@@ -277,12 +277,14 @@ impl Sender<'_> {
         let mut sent = Ok(());
         while rows.len() > 0 && sent.is_ok() {
             self.batch.clear();
+            let mut last: &[u8] = &[];
             for (key, value) in rows.by_ref().take(BATCH_ROWS) {
                 self.batch.push_encoded(value);
-                if key > &self.highest[..] {
-                    self.highest.clear();
-                    self.highest.extend_from_slice(key);
-                }
+                last = key;
+            }
+            if last > &self.highest[..] {
+                self.highest.clear();
+                self.highest.extend_from_slice(last);
             }
             sent = self.puts.put(&self.batch);
         }

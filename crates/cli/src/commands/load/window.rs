@@ -66,7 +66,7 @@ impl Window {
     }
 
     /// The rows in the order of their keys, and of equal keys as they were read.
-    pub fn sorted(&mut self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+    pub fn sorted(&mut self) -> Sorted<'_> {
         let batches = &self.batches;
         let key = |row: Row| batches[row.batch()].row(row.row()).0;
         let shared = shared(batches.iter().flat_map(|batch| batch.iter().map(|(key, _)| key)));
@@ -81,7 +81,7 @@ impl Window {
                 || key(*a).get(whole..).cmp(&key(*b).get(whole..)).then_with(|| key(*a).len().cmp(&key(*b).len()));
             head_a.cmp(head_b).then_with(ties).then(a.cmp(b))
         });
-        self.order.iter().map(|(_, row)| batches[row.batch()].row(row.row()))
+        Sorted { batches, order: self.order.iter(), ahead: Vec::with_capacity(AHEAD), given: 0 }
     }
 
     /// Empties it; where its rows were, for errors.
@@ -91,6 +91,51 @@ impl Window {
         (std::mem::take(&mut self.columns), self.order.iter().map(|(_, row)| *row).collect())
     }
 }
+
+/// Keys and values in the order of keys.
+///
+/// They lie all over the window, which is larger than a processor's caches. Some rows are looked up together: what each
+/// of them waits for from memory then comes at the same time.
+pub struct Sorted<'w> {
+    batches: &'w [EncodedRows],
+    order: std::slice::Iter<'w, (u64, Row)>,
+    ahead: Vec<(&'w [u8], &'w [u8])>,
+    /// How many of those were given out.
+    given: usize,
+}
+
+impl<'w> Sorted<'w> {
+    fn look_up(&mut self) {
+        self.ahead.clear();
+        self.given = 0;
+        let batches = self.batches;
+        let rows = self.order.by_ref().take(AHEAD);
+        self.ahead.extend(rows.map(|(_, row)| batches[row.batch()].row(row.row())));
+        let ends = self.ahead.iter().map(|(_, value)| (value.first(), value.last()));
+        let touch = ends.fold(0, |all, (first, last)| all ^ first.copied().unwrap_or(0) ^ last.copied().unwrap_or(0));
+        std::hint::black_box(touch);
+    }
+}
+
+impl<'w> Iterator for Sorted<'w> {
+    type Item = (&'w [u8], &'w [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.given == self.ahead.len() {
+            self.look_up();
+        }
+        let row = self.ahead.get(self.given).copied();
+        self.given += usize::from(row.is_some());
+        row
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.ahead.len() - self.given + self.order.len();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Sorted<'_> {}
 
 /// Bytes that all keys begin with.
 fn shared<'k>(mut keys: impl Iterator<Item = &'k [u8]>) -> usize {
@@ -109,12 +154,45 @@ fn head(key: &[u8]) -> u64 {
 /// Keys and values that are sorted at once. A table of some hundred megabytes then gets several rows into each of its
 /// pages at a time; more would gain little and cost memory.
 const WINDOW_BYTES: usize = 24 << 20;
+/// Rows that are looked up together.
+const AHEAD: usize = 32;
 const ROW_BITS: u32 = 16;
 const BATCHES_MAX: usize = 1 << (u32::BITS - ROW_BITS);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::UInt64Array;
+    use overside::table::arrow::{BatchEncoder, from_arrow};
+
     use super::*;
+
+    #[test]
+    fn rows_come_by_key_whichever_batch_they_are_in() {
+        let ids = |batch: u64| (0..100).map(move |row| (batch * 100 + row) * 7919 % 1000);
+        let mut window = Window::default();
+        for batch in 0..10 {
+            let column = Arc::new(UInt64Array::from_iter_values(ids(batch))) as _;
+            let columns = RecordBatch::try_from_iter([("id", column)]).unwrap();
+            let mut rows = window.spare();
+            let schema = from_arrow(&columns.schema(), &["id"]).unwrap();
+            BatchEncoder::new(&schema).encode(&columns, &mut rows).unwrap();
+            window.add(rows, columns);
+        }
+        let mut sorted = window.sorted();
+        for id in 0..1000u64 {
+            assert_eq!(sorted.len() as u64, 1000 - id);
+            let (key, value) = sorted.next().unwrap();
+            assert!(key == id.to_be_bytes() && value[..8] == id.to_le_bytes(), "{id}: {key:?}, {value:?}");
+        }
+        assert!(sorted.next().is_none() && sorted.len() == 0);
+        drop(sorted);
+        let (columns, places) = window.take_places();
+        let read =
+            |row: &Row| columns[row.batch()].column(0).as_any().downcast_ref::<UInt64Array>().unwrap().value(row.row());
+        assert!(places.iter().map(read).eq(0..1000));
+    }
 
     #[test]
     fn heads_and_shared_bytes() {
