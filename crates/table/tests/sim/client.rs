@@ -311,7 +311,8 @@ impl Caller {
 
     fn put(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
         let mode = [PutMode::Upsert, PutMode::Insert, PutMode::Update][self.chance.below(3) as usize];
-        let rows = if self.load.heavy || self.chance.one_in(3) { 2 + self.chance.below(5) } else { 1 };
+        let several = self.load.heavy || self.chance.one_in(3);
+        let rows = if several { 2 + self.chance.below(if self.load.heavy { 2 } else { 5 }) } else { 1 };
         let mut batch = table.batch();
         let mut calls = Vec::new();
         for _ in 0..rows {

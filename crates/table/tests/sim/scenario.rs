@@ -121,10 +121,16 @@ impl Kept {
             // Without a log they are all that a crash leaves.
             checkpoint_one_in: if none { 4 << chance.below(3) } else { [0, 40][chance.below(2) as usize] },
             drive,
-            ends: if tight { 6 } else { chance.below(6) },
-            reach: [12, 60, 120, 300, 600][chance.below(5) as usize],
-            lifetime: Duration::from_millis([20, 100, 500][chance.below(3) as usize]),
+            // A disk takes time to fill.
+            ends: if tight { 1 + chance.below(3) } else { chance.below(6) },
+            reach: if tight { 2000 } else { [12, 60, 120, 300, 600][chance.below(5) as usize] },
+            lifetime: Duration::from_millis(if tight { 2000 } else { [20, 100, 500][chance.below(3) as usize] }),
         }
+    }
+
+    /// Whether its disk is soon full.
+    fn is_tight(self) -> bool {
+        self.drive.capacity < 1 << 30
     }
 
     /// How far back of what was acknowledged a loss of power may reach in `group`: the time between two syncs, and what
@@ -288,12 +294,12 @@ impl Stage {
         let Plan { keys, calls, kept, page_bytes, restless, .. } = self.plan;
         let load = Load {
             keys,
-            calls,
+            calls: if kept.is_some_and(Kept::is_tight) { 3 * calls } else { calls },
             kept: kept.map(|kept| kept.durability),
             inline_max: page_bytes / 4,
             checkpoint_one_in: kept.map_or(0, |kept| kept.checkpoint_one_in),
             restless,
-            heavy: kept.is_some_and(|kept| kept.drive.capacity < 1 << 30),
+            heavy: kept.is_some_and(Kept::is_tight),
             history: self.history.clone(),
         };
         let world = self.world.clone();
@@ -476,7 +482,10 @@ impl Stage {
         if fate.killed_at.is_none() && way > 0 {
             let doomed = process.clone();
             // What is done rarely is struck as often as what is done all the time.
-            if chance.one_in(2) {
+            if life == 0 && chance.one_in(4) {
+                // Only the first server makes them.
+                drive.at_operation_of("makes a folder", 1 + chance.below(3), move || doomed.kill());
+            } else if chance.one_in(2) {
                 let kind = Drive::KINDS[chance.below(Drive::KINDS.len() as u64) as usize];
                 drive.at_operation_of(kind, 1 + chance.below(6), move || doomed.kill());
             } else {
