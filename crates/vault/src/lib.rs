@@ -2,13 +2,17 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`cache`] | a device over a device that keeps blocks in memory, by one of seven policies |
 //! | [`home`] | where volumes are written down: a folder, and superblocks on members |
 //! | [`members`] | what a volume lies on: files, memory |
 //! | [`server`] | volumes served: sessions, credits, each request once |
+//! | [`trace`] | traces of requests, and what each policy makes of them |
 //!
 //! Time, threads and disks come from traits, so that a simulation can run a node.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod home;
 pub mod members;
 pub mod server;
+pub mod trace;
