@@ -70,3 +70,41 @@ mod of_stripes_of_files {
 
     overside_conformance::device_tests!(open);
 }
+
+mod of_a_cache {
+    use super::*;
+    use overside_vault::cache::{Cache, CacheOptions, PolicyKind};
+    use overside_volume::MemoryDevice;
+
+    /// So small that blocks come and go.
+    fn over(below: Box<dyn Device>) -> Box<dyn Device> {
+        let options = CacheOptions { bytes: 16 * 8192, block_bytes: 8192, policy: PolicyKind::Mq };
+        Box::new(Cache::over(below, options).unwrap())
+    }
+
+    mod over_memory {
+        fn open() -> Box<dyn super::Device> {
+            super::over(Box::new(super::MemoryDevice::new(1 << 20).unwrap()))
+        }
+
+        overside_conformance::device_tests!(open);
+    }
+
+    mod over_a_file {
+        fn open() -> Box<dyn super::Device> {
+            super::over(Box::new(super::Sectors::over(super::Files::new(false).member(0))))
+        }
+
+        overside_conformance::device_tests!(open);
+    }
+
+    mod of_no_blocks {
+        fn open() -> Box<dyn super::Device> {
+            let below = super::MemoryDevice::new(1 << 20).unwrap();
+            let options = super::CacheOptions { bytes: 0, ..super::CacheOptions::default() };
+            Box::new(super::Cache::over(below, options).unwrap())
+        }
+
+        overside_conformance::device_tests!(open);
+    }
+}

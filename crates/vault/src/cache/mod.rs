@@ -2,11 +2,15 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `device` | a cache over a device, and a device itself |
+//! | `blocks` | memory of its blocks |
 //! | `policy` | the trait, and the names of the policies |
 //! | `queues` | blocks in queues, found by number: what every policy is made of |
 //! | `mq`, `lru`, `arc`, `two_q`, `lirs`, `s3_fifo`, `w_tinylfu` | one policy each |
 
 mod arc;
+mod blocks;
+mod device;
 mod lirs;
 mod lru;
 mod mq;
@@ -16,6 +20,7 @@ mod s3_fifo;
 mod two_q;
 mod w_tinylfu;
 
+pub use device::{Cache, CacheOptions, CacheStatistics};
 pub use policy::{Access, Policy, PolicyKind};
 
 #[cfg(test)]

@@ -1,0 +1,479 @@
+//! A cache of blocks over a device (vi-attached-storage §2.1, §2.2).
+//!
+//! A READ takes what is there from memory; a block that is not is read once, however many ask for it
+//! meanwhile. Writes go through: they end when the device below has ended them, and the cache has
+//! their bytes from then on. A block in memory never changes: a write puts another one in its place, so
+//! whoever still reads the old one reads it whole.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use overside_memory::Bytes;
+use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Overlaps, Request, Work};
+
+use super::blocks::Pool;
+use super::policy::{Policy, PolicyKind};
+
+/// How a cache is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// Bytes of blocks that it may hold; 0: none, and everything passes by.
+    pub bytes: u64,
+    /// Bytes of a block: a power of two, at least the units of the device below.
+    pub block_bytes: u64,
+    /// Which block makes room.
+    pub policy: PolicyKind,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        CacheOptions { bytes: 256 << 20, block_bytes: 8192, policy: PolicyKind::Mq }
+    }
+}
+
+/// What went through a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Blocks of READs that were in memory.
+    pub hits: u64,
+    /// Blocks of READs that were not.
+    pub misses: u64,
+    /// Blocks that are in memory now.
+    pub blocks: u64,
+}
+
+/// A cache over a device, and a device itself.
+#[derive(Debug)]
+pub struct Cache<D> {
+    below: D,
+    geometry: Geometry,
+    block: u64,
+    blocks_max: usize,
+    policy: Box<dyn Policy>,
+    blocks: HashMap<u64, Bytes>,
+    pool: Pool,
+    statistics: CacheStatistics,
+    /// Requests that touch one block, and of which one writes, go one after the other.
+    overlaps: Overlaps,
+    admitted: Vec<u64>,
+    next: u64,
+    requests: BTreeMap<u64, UnderWay>,
+    /// Requests to the device below.
+    steps: BTreeMap<u64, Step>,
+    /// Blocks that are being read, by number.
+    fills: BTreeMap<u64, Fill>,
+    queue: VecDeque<Request>,
+    done: Vec<Completion>,
+    polled: Vec<Completion>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    tag: u64,
+    /// None while the device below has it.
+    work: Option<Work>,
+    /// Blocks that it waits for.
+    left: usize,
+    result: Result<(), DeviceError>,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// A request as it came.
+    Passed(u64),
+    /// A block that is read.
+    Fill(u64),
+}
+
+#[derive(Debug, Default)]
+struct Fill {
+    waiting: Vec<u64>,
+    /// The policy has a place for it.
+    kept: bool,
+    /// Nobody waits for it, so writes of the block are kept back under this number.
+    hint: Option<u64>,
+}
+
+impl<D: Device> Cache<D> {
+    /// Over a device.
+    ///
+    /// # Errors
+    /// The text says which size cannot be.
+    pub fn over(below: D, options: CacheOptions) -> Result<Cache<D>, String> {
+        let geometry = below.geometry();
+        let block = options.block_bytes;
+        if !block.is_power_of_two() || block < geometry.unit_bytes || block > BLOCK_BYTES_MAX {
+            return Err(format!(
+                "a cache's blocks are a power of two from {} to {BLOCK_BYTES_MAX} bytes here, not {block}",
+                geometry.unit_bytes
+            ));
+        }
+        let blocks_max = (options.bytes / block).min(u64::from(u32::MAX / 2)) as usize;
+        Ok(Cache {
+            below,
+            geometry,
+            block,
+            blocks_max,
+            policy: options.policy.policy(blocks_max),
+            blocks: HashMap::new(),
+            pool: Pool::new(block as usize),
+            statistics: CacheStatistics::default(),
+            overlaps: Overlaps::default(),
+            admitted: Vec::new(),
+            next: 0,
+            requests: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            fills: BTreeMap::new(),
+            queue: VecDeque::new(),
+            done: Vec::new(),
+            polled: Vec::new(),
+        })
+    }
+
+    /// The device under it.
+    pub fn below(&mut self) -> &mut D {
+        &mut self.below
+    }
+
+    /// What went through it.
+    pub fn statistics(&self) -> CacheStatistics {
+        CacheStatistics { blocks: self.blocks.len() as u64, ..self.statistics }
+    }
+
+    /// Bytes as they lie in memory, to be sent from there; none where they are not whole in one block, or
+    /// are being written. It counts as a READ.
+    pub fn lookup(&mut self, at: u64, length: usize) -> Option<Bytes> {
+        let block = at / self.block;
+        let within = (at - block * self.block) as usize;
+        let bytes = self.blocks.get(&block)?;
+        let part = (within + length <= bytes.len() && length > 0).then(|| bytes.slice(within..within + length))?;
+        let id = self.number();
+        let is_free = self.overlaps.enter(id, block * self.block, self.block, false);
+        self.overlaps.leave(id, &mut self.admitted);
+        if !is_free {
+            return None;
+        }
+        self.policy.access(block, &mut |_| false);
+        self.statistics.hits += 1;
+        Some(part)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The blocks that a range touches.
+    fn touched(&self, (at, length): (u64, u64)) -> std::ops::Range<u64> {
+        at / self.block..(at + length).div_ceil(self.block)
+    }
+
+    /// Bytes of a block: the last one may be shorter.
+    fn bytes_of(&self, block: u64) -> u64 {
+        self.block.min(self.geometry.bytes - block * self.block)
+    }
+
+    fn take(&mut self, request: Request) {
+        if let Err(error) = self.geometry.check(&request.work) {
+            return self.done.push(request.ended(Err(error)));
+        }
+        let Request { tag, work } = request;
+        let id = self.number();
+        let (range, writes) = (work.range(), work.writes());
+        let orders = writes || matches!(work, Work::Read { .. });
+        self.requests.insert(id, UnderWay { tag, work: Some(work), left: 0, result: Ok(()) });
+        let goes = match range.filter(|_| orders && self.blocks_max > 0) {
+            Some(range) => {
+                let touched = self.touched(range);
+                let (start, end) = (touched.start * self.block, touched.end * self.block);
+                self.overlaps.enter(id, start, end - start, writes)
+            }
+            None => true,
+        };
+        if goes {
+            self.begin(id);
+        }
+    }
+
+    fn begin(&mut self, id: u64) {
+        let Some(under_way) = self.requests.get_mut(&id) else { return };
+        let Some(work) = under_way.work.take() else { return };
+        match work {
+            Work::Read { at, length, into } if self.blocks_max > 0 => self.read(id, at, length, into),
+            Work::Hint { at, length, hint } if self.blocks_max > 0 => {
+                self.hint((at, length), hint);
+                self.pass(id, work);
+            }
+            work => self.pass(id, work),
+        }
+    }
+
+    fn pass(&mut self, id: u64, work: Work) {
+        let tag = self.number();
+        self.steps.insert(tag, Step::Passed(id));
+        self.queue.push_back(Request { tag, work });
+    }
+
+    fn read(&mut self, id: u64, at: u64, length: usize, mut into: overside_memory::Buffer) {
+        let mut left = 0;
+        for block in self.touched((at, length as u64)) {
+            if let Some(fill) = self.fills.get_mut(&block) {
+                fill.waiting.push(id);
+                self.statistics.misses += 1;
+                left += 1;
+                continue;
+            }
+            let fills = &self.fills;
+            let access = self.policy.access(block, &mut |block| !fills.contains_key(&block));
+            self.evict(access.evicted);
+            match self.blocks.get(&block) {
+                Some(bytes) => {
+                    copy(bytes, block * self.block, at, &mut into[..length]);
+                    self.statistics.hits += 1;
+                }
+                None => {
+                    self.statistics.misses += 1;
+                    left += 1;
+                    self.fill(block, Fill { waiting: vec![id], kept: access.admitted, hint: None });
+                }
+            }
+        }
+        if let Some(under_way) = self.requests.get_mut(&id) {
+            under_way.work = Some(Work::Read { at, length, into });
+            under_way.left += left;
+        }
+        self.end_if_done(id);
+    }
+
+    /// Reads a block for those who wait for it.
+    fn fill(&mut self, block: u64, fill: Fill) {
+        self.fills.insert(block, fill);
+        let Some(into) = self.pool.take() else {
+            return self.filled(block, None, Err(DeviceError::NoMemory));
+        };
+        let tag = self.number();
+        self.steps.insert(tag, Step::Fill(block));
+        let length = self.bytes_of(block) as usize;
+        self.queue.push_back(Request { tag, work: Work::Read { at: block * self.block, length, into } });
+    }
+
+    fn filled(&mut self, block: u64, bytes: Option<Bytes>, result: Result<(), DeviceError>) {
+        let Some(Fill { waiting, kept, hint }) = self.fills.remove(&block) else { return };
+        if let Some(id) = hint {
+            self.overlaps.leave(id, &mut self.admitted);
+        }
+        for id in waiting {
+            let Some(under_way) = self.requests.get_mut(&id) else { continue };
+            under_way.left = under_way.left.saturating_sub(1);
+            under_way.result = under_way.result.and(result);
+            if let (Some(bytes), Some(Work::Read { at, length, into })) = (&bytes, &mut under_way.work) {
+                copy(bytes, block * self.block, *at, &mut into[..*length]);
+            }
+            self.end_if_done(id);
+        }
+        match bytes {
+            Some(bytes) if kept => self.keep(block, bytes),
+            Some(bytes) => self.pool.give(bytes),
+            None if kept => self.policy.remove(block),
+            None => {}
+        }
+    }
+
+    fn keep(&mut self, block: u64, bytes: Bytes) {
+        if let Some(old) = self.blocks.insert(block, bytes) {
+            self.pool.give(old);
+        }
+    }
+
+    fn evict(&mut self, block: Option<u64>) {
+        if let Some(bytes) = block.and_then(|block| self.blocks.remove(&block)) {
+            self.pool.give(bytes);
+        }
+    }
+
+    /// A block is not in the cache any more.
+    fn forget(&mut self, block: u64) {
+        self.evict(Some(block));
+        self.policy.remove(block);
+    }
+
+    fn hint(&mut self, range: (u64, u64), hint: Hint) {
+        if self.geometry.check(&Work::Hint { at: range.0, length: range.1, hint }).is_err() {
+            return;
+        }
+        match hint {
+            Hint::WillNeed => {
+                for block in self.touched(range).take(HINTED_MAX) {
+                    let is_there = self.blocks.contains_key(&block) || self.fills.contains_key(&block);
+                    let id = self.number();
+                    // What is being written will be there anyway.
+                    if is_there || !self.overlaps.enter(id, block * self.block, self.block, false) {
+                        self.overlaps.leave(id, &mut self.admitted);
+                        continue;
+                    }
+                    let fills = &self.fills;
+                    let access = self.policy.access(block, &mut |block| !fills.contains_key(&block));
+                    self.evict(access.evicted);
+                    if access.admitted {
+                        self.fill(block, Fill { waiting: Vec::new(), kept: true, hint: Some(id) });
+                    } else {
+                        self.overlaps.leave(id, &mut self.admitted);
+                    }
+                }
+            }
+            Hint::DontNeed => {
+                for block in self.touched(range) {
+                    if self.blocks.contains_key(&block) {
+                        self.forget(block);
+                    }
+                }
+            }
+            Hint::Sequential | Hint::Random => {}
+        }
+    }
+
+    /// The device below has ended a request as it came.
+    fn passed(&mut self, id: u64, work: Work, result: Result<(), DeviceError>) {
+        if self.blocks_max > 0 && work.writes() {
+            self.written(&work, result);
+        }
+        if let Some(under_way) = self.requests.get_mut(&id) {
+            (under_way.work, under_way.result) = (Some(work), result);
+        }
+        self.end_if_done(id);
+    }
+
+    /// What was written is in the cache from now on; what failed, or is zeros, is not.
+    fn written(&mut self, work: &Work, result: Result<(), DeviceError>) {
+        let Some((at, length)) = work.range() else { return };
+        for block in self.touched((at, length)) {
+            let (Work::Write { from, .. }, Ok(())) = (work, result) else {
+                self.forget(block);
+                continue;
+            };
+            let (start, bytes) = (block * self.block, self.bytes_of(block));
+            let is_whole = at <= start && start + bytes <= at + length;
+            if !is_whole && !self.blocks.contains_key(&block) {
+                continue;
+            }
+            let fills = &self.fills;
+            let access = self.policy.access(block, &mut |block| !fills.contains_key(&block));
+            self.evict(access.evicted);
+            if !access.admitted {
+                continue;
+            }
+            let offset = (start.max(at) - at) as usize;
+            let fits = from.buffer().len() as u64 <= 2 * self.block;
+            let new = if is_whole && fits {
+                // It is there already, and keeps little else.
+                Some(from.slice(offset..offset + bytes as usize))
+            } else {
+                self.composed(block, at, from)
+            };
+            match new {
+                Some(new) => self.keep(block, new),
+                None => self.forget(block),
+            }
+        }
+    }
+
+    /// A block with what was written over it, in memory of its own.
+    fn composed(&mut self, block: u64, at: u64, from: &Bytes) -> Option<Bytes> {
+        let mut buffer = self.pool.take()?;
+        let (start, length) = (block * self.block, self.bytes_of(block) as usize);
+        if let Some(old) = self.blocks.get(&block) {
+            buffer[..length].copy_from_slice(&old[..length]);
+        }
+        copy(from, at, start, &mut buffer[..length]);
+        Some(Bytes::prefix(buffer, length))
+    }
+
+    fn end_if_done(&mut self, id: u64) {
+        if self.requests.get(&id).is_none_or(|under_way| under_way.left > 0 || under_way.work.is_none()) {
+            return;
+        }
+        let Some(UnderWay { tag, work: Some(work), result, .. }) = self.requests.remove(&id) else { return };
+        self.overlaps.leave(id, &mut self.admitted);
+        self.done.push(Completion { tag, work, result });
+    }
+
+    fn turn(&mut self) -> bool {
+        while let Some(id) = self.admitted.pop() {
+            self.begin(id);
+        }
+        if !self.queue.is_empty() {
+            self.below.submit(&mut self.queue);
+        }
+        let mut polled = std::mem::take(&mut self.polled);
+        let found = self.below.poll(&mut polled) > 0;
+        for Completion { tag, work, result } in polled.drain(..) {
+            match (self.steps.remove(&tag), work) {
+                (Some(Step::Passed(id)), work) => self.passed(id, work, result),
+                (Some(Step::Fill(block)), Work::Read { length, into, .. }) => match result {
+                    Ok(()) => self.filled(block, Some(Bytes::prefix(into, length)), Ok(())),
+                    Err(error) => {
+                        self.pool.give_buffer(into);
+                        self.filled(block, None, Err(error));
+                    }
+                },
+                _ => {}
+            }
+        }
+        self.polled = polled;
+        found || !self.admitted.is_empty()
+    }
+}
+
+/// Copies what both ranges have in common: `from` lies at `from_at`, `into` at `into_at`.
+fn copy(from: &[u8], from_at: u64, into_at: u64, into: &mut [u8]) {
+    let start = from_at.max(into_at);
+    let end = (from_at + from.len() as u64).min(into_at + into.len() as u64);
+    if start < end {
+        let part = &from[(start - from_at) as usize..(end - from_at) as usize];
+        into[(start - into_at) as usize..(end - into_at) as usize].copy_from_slice(part);
+    }
+}
+
+impl<D: Device> Device for Cache<D> {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        while self.requests.len() < REQUESTS_MAX
+            && let Some(request) = batch.pop_front()
+        {
+            self.take(request);
+        }
+        if !self.queue.is_empty() {
+            self.below.submit(&mut self.queue);
+        }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        while self.turn() {}
+        let found = self.done.len();
+        out.append(&mut self.done);
+        found
+    }
+
+    fn arm(&mut self) -> bool {
+        self.done.is_empty() && self.admitted.is_empty() && self.below.arm()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.below.fd()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.below.due()
+    }
+}
+
+/// Requests in flight; more wait with the caller.
+const REQUESTS_MAX: usize = 1024;
+/// Blocks that one hint has read.
+const HINTED_MAX: usize = 256;
+/// Bytes of a block at most.
+const BLOCK_BYTES_MAX: u64 = 1 << 20;
