@@ -63,8 +63,11 @@ impl Device for Held {
         for request in batch.drain(..) {
             self.submitted += 1;
             // Half of them happen at once, the others in the end.
-            let waiting =
-                if self.submitted % 2 == 0 { Waiting::Done(self.carry_out(request)) } else { Waiting::Not(request) };
+            let waiting = if self.submitted.is_multiple_of(2) {
+                Waiting::Done(self.carry_out(request))
+            } else {
+                Waiting::Not(request)
+            };
             self.waiting.push(waiting);
         }
     }
@@ -80,6 +83,9 @@ impl Device for Held {
         None
     }
 }
+
+/// Tag, first sector, sectors; what it writes; of a READ what each of its sectors may be.
+type UnderWay = (u64, u64, u64, Option<u8>, Vec<Vec<u8>>);
 
 fn buffer(bytes: usize) -> Buffer {
     Segment::private(bytes).unwrap().carve(bytes).pop().unwrap()
@@ -198,9 +204,9 @@ proptest! {
         let sectors = (BLOCKS * BLOCK as u64 / 512) as usize;
         // What each sector may be: all that is under way, and what was before.
         let mut may: Vec<Vec<u8>> = vec![vec![0]; sectors];
-        let mut under_way: Vec<(u64, u64, u64, Option<u8>, Vec<Vec<u8>>)> = Vec::new();
+        let mut under_way: Vec<UnderWay> = Vec::new();
         let mut tag = 0;
-        let ended = |done: Vec<Completion>, under_way: &mut Vec<(u64, u64, u64, Option<u8>, Vec<Vec<u8>>)>, may: &mut Vec<Vec<u8>>| {
+        let ended = |done: Vec<Completion>, under_way: &mut Vec<UnderWay>, may: &mut Vec<Vec<u8>>| {
             for completion in done {
                 assert_eq!(completion.result, Ok(()));
                 let Some(place) = under_way.iter().position(|one| one.0 == completion.tag) else { continue };
