@@ -3,7 +3,7 @@
 //! A trace is text: a line a request, `r|w,offset,bytes`. Empty lines and lines that begin with `#` are
 //! passed over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::PolicyKind;
 
@@ -94,13 +94,13 @@ pub fn belady(blocks: usize, accesses: &[u64]) -> Replayed {
     let blocks = blocks.max(1);
     // When each access's block comes again.
     let mut again = vec![u64::MAX; accesses.len()];
-    let mut last: HashMap<u64, usize> = HashMap::new();
+    let mut last: BTreeMap<u64, usize> = BTreeMap::new();
     for (place, block) in accesses.iter().enumerate() {
         if let Some(before) = last.insert(*block, place) {
             again[before] = place as u64;
         }
     }
-    let mut cached: HashMap<u64, u64> = HashMap::new();
+    let mut cached: BTreeMap<u64, u64> = BTreeMap::new();
     let mut order: BTreeSet<(u64, u64)> = BTreeSet::new();
     let mut hits = 0;
     for (place, block) in accesses.iter().enumerate() {

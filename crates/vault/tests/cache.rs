@@ -84,7 +84,8 @@ impl Device for Held {
     }
 }
 
-/// Tag, first sector, sectors; what it writes; of a READ what each of its sectors may be.
+/// Tag, first sector, sectors; what it writes; of each sector what it may be (a READ), or what others that ended
+/// meanwhile wrote there (a write).
 type UnderWay = (u64, u64, u64, Option<u8>, Vec<Vec<u8>>);
 
 fn buffer(bytes: usize) -> Buffer {
@@ -213,11 +214,16 @@ proptest! {
                 let (_, at, length, writes, seen) = under_way.remove(place);
                 if let Some(value) = writes {
                     for sector in at..at + length {
-                        // Only what is under way with it may still be there instead.
-                        let others: Vec<u8> = under_way.iter()
-                            .filter(|one| one.3.is_some() && (one.1..one.1 + one.2).contains(&sector))
-                            .filter_map(|one| one.3).collect();
-                        may[sector as usize] = [vec![value], others].concat();
+                        // The order in which they end is not that in which they happened.
+                        let mut now = seen[(sector - at) as usize].clone();
+                        now.push(value);
+                        for one in under_way.iter_mut().filter(|one| (one.1..one.1 + one.2).contains(&sector)) {
+                            if let Some(other) = one.3 {
+                                now.push(other);
+                                one.4[(sector - one.1) as usize].push(value);
+                            }
+                        }
+                        may[sector as usize] = now;
                     }
                 } else if let Work::Read { into, .. } = &completion.work {
                     for (sector, allowed) in seen.iter().enumerate() {
@@ -246,7 +252,7 @@ proptest! {
                         }
                     }
                     (at..at + length).for_each(|sector| may[sector as usize].push(value));
-                    under_way.push((tag, at, length, Some(value), Vec::new()));
+                    under_way.push((tag, at, length, Some(value), vec![Vec::new(); length as usize]));
                     let mut from = buffer(bytes.next_multiple_of(4096));
                     from.fill(value);
                     let work = match step {

@@ -5,7 +5,7 @@
 //! their bytes from then on. A block in memory never changes: a write puts another one in its place, so
 //! whoever still reads the old one reads it whole.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -51,7 +51,7 @@ pub struct Cache<D> {
     block: u64,
     blocks_max: usize,
     policy: Box<dyn Policy>,
-    blocks: HashMap<u64, Bytes>,
+    blocks: BTreeMap<u64, Bytes>,
     pool: Pool,
     statistics: CacheStatistics,
     /// Requests that touch one block, and of which one writes, go one after the other.
@@ -116,7 +116,7 @@ impl<D: Device> Cache<D> {
             block,
             blocks_max,
             policy: options.policy.policy(blocks_max),
-            blocks: HashMap::new(),
+            blocks: BTreeMap::new(),
             pool: Pool::new(block as usize),
             statistics: CacheStatistics::default(),
             overlaps: Overlaps::default(),

@@ -1,8 +1,7 @@
 //! Multi-queue (Zhou, Philbin and Li, USENIX 2001; vi-attached-storage §2.2), for a cache below
 //! another one: what the upper cache keeps is never asked for here, and what it evicts comes back late.
-//! So blocks are ordered by how often they came (VI-M12), and keep their frequency for a while after they
-//! have left (VI-M13). Warm blocks stay; hot ones the upper cache has, and cold ones nobody wants
-//! (VI-M15).
+//! So blocks are ordered by how often they came, and keep their frequency for a while after they
+//! have left. Warm blocks stay; hot ones the upper cache has, and cold ones nobody wants.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;
@@ -89,7 +88,7 @@ impl Mq {
         Some(victim)
     }
 
-    /// The head of each queue that has not come for a life time drops by one (VI-M14).
+    /// The head of each queue that has not come for a life time drops by one.
     fn adjust(&mut self) {
         for queue in 1..QUEUES {
             let Some(head) = self.queues.front(queue) else { continue };

@@ -1,14 +1,14 @@
 //! Blocks in queues, found by number: what every policy is made of.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-/// Several queues of blocks; a block is in one of them at most. Each operation takes constant time.
+/// Several queues of blocks; a block is in one of them at most. An operation looks one block up.
 #[derive(Debug)]
 pub(super) struct Queues<M> {
     nodes: Vec<Node<M>>,
     free: Vec<u32>,
     /// Looked up by number, never walked.
-    index: HashMap<u64, u32>,
+    index: BTreeMap<u64, u32>,
     ends: Vec<Ends>,
 }
 
@@ -35,7 +35,7 @@ impl<M> Queues<M> {
     /// So many empty queues.
     pub(super) fn new(queues: usize) -> Queues<M> {
         let ends = vec![Ends { front: NONE, back: NONE, len: 0 }; queues];
-        Queues { nodes: Vec::new(), free: Vec::new(), index: HashMap::new(), ends }
+        Queues { nodes: Vec::new(), free: Vec::new(), index: BTreeMap::new(), ends }
     }
 
     /// Which queue a block is in.
