@@ -33,6 +33,7 @@ impl Cli {
         let checked = match &cli.command {
             Command::Demo(demo) => demo.over.check("demo"),
             Command::Bench(bench) => bench.over.check("bench"),
+            Command::Serve(serve) => serve.check(),
             _ => Ok(()),
         };
         checked.unwrap_or_else(|error| error.exit());
@@ -61,6 +62,9 @@ pub enum Command {
     /// Check every checksum of a data directory that nobody serves.
     #[command(long_about = CHECK, after_long_help = CHECK_EXAMPLES)]
     Check(Check),
+    /// Write a table of a data directory that nobody serves to a file.
+    #[command(long_about = DUMP, after_long_help = DUMP_EXAMPLES)]
+    Dump(Dump),
     /// Load Parquet, CSV or Arrow files into a table.
     #[command(long_about = LOAD, after_long_help = LOAD_EXAMPLES)]
     Load(Load),
@@ -248,8 +252,9 @@ pub struct Serve {
     #[arg(long, value_name = "sync|group|none", requires = "data", default_value = "sync", value_parser = durability)]
     pub durability: Durability,
     /// With --durability group: milliseconds of changes that a loss of power may cost.
-    #[arg(long, value_name = "N", requires = "data", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60_000))]
-    pub group_ms: u32,
+    /// 10 by default.
+    #[arg(long, value_name = "N", requires = "data", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub group_ms: Option<u32>,
     /// Start from what is sound of a damaged directory: says what is lost, and moves the old files aside.
     #[arg(long, requires = "data")]
     pub salvage: bool,
@@ -259,6 +264,17 @@ pub struct Serve {
     /// What goes over a network.
     #[command(flatten)]
     pub network: Wire,
+}
+
+impl Serve {
+    /// What clap has no word for.
+    fn check(&self) -> Result<(), clap::Error> {
+        if self.group_ms.is_none() || self.durability == Durability::Group {
+            return Ok(());
+        }
+        let text = "--group-ms means nothing without --durability group; give both, or neither";
+        Err(over::wrong("serve", text))
+    }
 }
 
 /// `overside status`
@@ -292,6 +308,37 @@ pub struct Checkpoint {
 pub struct Check {
     /// The directory that was given to serve --data.
     pub dir: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overside dump`
+#[derive(Debug, Args)]
+pub struct Dump {
+    /// The directory that was given to serve --data.
+    pub dir: PathBuf,
+    /// The table. Without it the tables are listed.
+    #[arg(requires = "out")]
+    pub table: Option<String>,
+    /// The file to write: .arrow, .parquet or .csv.
+    #[arg(long, value_name = "FILE", requires = "table")]
+    pub out: Option<PathBuf>,
+    /// Least key to write: a value for each of the key's first columns, comma-separated.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, requires = "table")]
+    pub from: Option<String>,
+    /// Greatest key to write, itself included, likewise.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, requires = "table")]
+    pub to: Option<String>,
+    /// Columns to write, in this order. All by default.
+    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "table")]
+    pub columns: Vec<String>,
+    /// Memory that the table may take, as 512M or 8G. Three quarters of what is available by default.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub memory: Option<usize>,
+    /// Take what is sound of a damaged directory, and say on standard error what is lost.
+    #[arg(long)]
+    pub salvage: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -548,6 +595,19 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   overside check /var/lib/overside
   overside check /var/lib/overside --json";
+
+const DUMP: &str = "\
+Write a table of a data directory to a file, without a server. The table is recovered in memory, as a
+server that starts from the directory would do it: every acknowledged change is in the file. It is
+one state of the table, which a scan of a table that is being changed is not. Nothing in the
+directory is changed, and nobody may serve it meanwhile.
+
+Without a table: which tables there are, and their rows.";
+const DUMP_EXAMPLES: &str = "\
+Examples:
+  overside dump /var/lib/overside
+  overside dump /var/lib/overside trips --out trips.parquet
+  overside dump /var/lib/overside trips --out part.csv --from 1000 --to 2000 --columns id,price --json";
 
 const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key

@@ -125,7 +125,8 @@ impl Folder {
             // Opening a pipe would wait for its writer.
             match rustix::fs::statat(&*folder, last, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(found) if !FileType::from_raw_mode(found.st_mode).is_file() => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no file"));
+                    let what = format!("{name} is a link or no file; put back the file itself");
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
                 }
                 _ => {}
             }
@@ -216,7 +217,14 @@ impl Folder {
             if part.is_empty() || part == ".." {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("`{name}` is no folder's name")));
             }
-            at = Arc::new(rustix::fs::openat(&*at, part, FOLDER, Mode::empty())?);
+            let opened = rustix::fs::openat(&*at, part, FOLDER, Mode::empty()).map_err(|error| match error {
+                Errno::NOTDIR | Errno::LOOP => {
+                    let what = format!("{name} is a link or no folder; put back the folder itself");
+                    io::Error::new(io::ErrorKind::InvalidInput, what)
+                }
+                error => error.into(),
+            })?;
+            at = Arc::new(opened);
         }
         Ok(at)
     }

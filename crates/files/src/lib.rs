@@ -100,6 +100,14 @@ impl FileReader {
     }
 }
 
+/// Checks that a file of this name can be [created](create), as far as the name says: for who needs long until he has rows for it.
+///
+/// # Errors
+/// An extension of no known format.
+pub fn check_name(path: &Path) -> Result<()> {
+    Format::of(path).map(|_| ()).with_context(|| format!("{}", path.display()))
+}
+
 /// Begins a file; its name's extension says its format.
 ///
 /// # Errors

@@ -190,7 +190,7 @@ impl<D: Disk> Directory<D> {
         let entries = self.disk.list(layout::LOG).map_err(Refusal::io(format!("reading {path}")))?;
         let strange = entries.iter().find(|entry| !entry.is_file);
         if let Some(strange) = strange {
-            return Err(Refusal::Strange { path, found: strange.name.clone() });
+            return Err(Refusal::NoFile { path, found: strange.name.clone() });
         }
         Ok(entries.iter().filter_map(|entry| layout::number(&entry.name, end)).collect())
     }

@@ -38,6 +38,14 @@ pub enum Refusal {
         /// What lies in it.
         found: String,
     },
+    /// Something else lies where its files do.
+    #[error("{path} holds `{found}`, which is a link or no file; put back the file itself, or take that away")]
+    NoFile {
+        /// The folder.
+        path: String,
+        /// What lies in it.
+        found: String,
+    },
     /// There is nothing in it.
     #[error("{path} is no data directory: it has no IDENTITY; name one that a server was started with")]
     Absent {
@@ -60,7 +68,7 @@ pub enum Refusal {
     #[error("{0}")]
     Options(String),
     /// The disk said no.
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed: {source}{}", advice(source))]
     Io {
         /// What was tried, and on which file.
         what: String,
@@ -83,6 +91,20 @@ pub struct Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is damaged at byte {}: {}", self.file, self.offset, self.what)
+    }
+}
+
+/// What to do about what the system said, where that is known.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; this user must be able to read and to write it"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room there, or name a folder on another disk"
+        }
+        io::ErrorKind::FileTooLarge => "; raise the limit of a file's size (ulimit -f)",
+        _ => "",
     }
 }
 

@@ -26,11 +26,15 @@ impl Over {
         if self.rdma_device.is_none() || Transport::of(&self.over).is_ok_and(|over| over.has_devices) {
             return Ok(());
         }
-        let mut all = Cli::command();
-        // The usage line has the whole command then.
-        all.build();
-        let mut command = all.find_subcommand(name).cloned().unwrap_or(all);
-        let reason = "--rdma-device names a device of --over rdma; give both, or neither";
-        Err(command.error(ErrorKind::ArgumentConflict, reason))
+        Err(wrong(name, "--rdma-device names a device of --over rdma; give both, or neither"))
     }
+}
+
+/// A wrong command line of the command of this name, for a reason that its definition cannot say.
+pub(super) fn wrong(name: &str, reason: &str) -> clap::Error {
+    let mut all = Cli::command();
+    // The usage line has the whole command then.
+    all.build();
+    let mut command = all.find_subcommand(name).cloned().unwrap_or(all);
+    command.error(ErrorKind::ArgumentConflict, reason)
 }

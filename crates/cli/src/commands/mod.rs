@@ -6,6 +6,7 @@ mod check;
 mod checkpoint;
 mod demo;
 mod devices;
+mod dump;
 mod load;
 mod point;
 mod run;
@@ -31,6 +32,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Serve(options) => serve::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Check(options) => check::run(&options),
+        // Until it writes a file, a signal may end it anywhere.
+        Command::Dump(options) => dump::run(&options),
         Command::Checkpoint(options) => checkpoint::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Calibrate(options) => calibrate::run(&options, &Signals::take()?),

@@ -57,7 +57,7 @@ pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
     }
 }
 
-fn borrowed(key: &[Value]) -> Vec<ValueRef<'_>> {
+pub fn borrowed(key: &[Value]) -> Vec<ValueRef<'_>> {
     key.iter().map(Value::as_ref).collect()
 }
 

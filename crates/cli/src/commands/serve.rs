@@ -1,11 +1,12 @@
 //! `overside serve`
 
+use super::dump::recovering;
 use crate::args::Serve;
 use crate::output::{self, Progress};
 use crate::signals::Doorbell;
 use anyhow::{Result, bail};
 use overside::calibrate::Effort;
-use overside::table::server::{DataOptions, Notices, OnFailure, OnProgress, Recovering, Server, ServerOptions};
+use overside::table::server::{DataOptions, Notices, OnFailure, Server, ServerOptions, look_at_data};
 use overside::{Address, Network, Prices, prices};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -36,12 +37,15 @@ pub fn run(args: &Serve) -> Result<()> {
     let failure = Failure::default();
     options.on_failure = Some(failure.watch(&doorbell)?);
     if let Some(dir) = &args.data {
+        // Before prices are measured, which takes seconds.
+        look_at_data(dir)?;
+        let usual = DataOptions::new(dir);
         options.data = Some(DataOptions {
             durability: args.durability,
-            group: Duration::from_millis(args.group_ms.into()),
+            group: args.group_ms.map_or(usual.group, |ms| Duration::from_millis(ms.into())),
             salvage: args.salvage,
             on_progress: Some(recovering()),
-            ..DataOptions::new(dir)
+            ..usual
         });
     }
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
@@ -86,19 +90,6 @@ pub fn run(args: &Serve) -> Result<()> {
 /// Whether other users could be let in there.
 fn is_network(address: &str) -> bool {
     address.parse().is_ok_and(|address: Address| address.transport().is_network)
-}
-
-/// How far a recovery is, on a terminal.
-fn recovering() -> OnProgress {
-    let progress = Progress::counting("recovering the tables");
-    OnProgress::new(move |how_far| match how_far {
-        Recovering::Adopting { rows, of } => {
-            progress.at(rows, || format!("{} of {} rows read", output::grouped(rows), output::grouped(of)));
-        }
-        Recovering::Replaying { records } => {
-            progress.at(records, || format!("{} changes replayed", output::grouped(records)));
-        }
-    })
 }
 
 /// What the server found in its directory.

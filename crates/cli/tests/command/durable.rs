@@ -15,37 +15,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A server on a directory of its own, started again and again.
-struct Durable {
-    folder: tempfile::TempDir,
-    options: Vec<&'static str>,
+pub struct Durable {
+    pub folder: tempfile::TempDir,
+    pub options: Vec<&'static str>,
 }
 
 impl Durable {
-    fn new(options: &[&'static str]) -> Durable {
+    pub fn new(options: &[&'static str]) -> Durable {
         Durable { folder: tempfile::tempdir().unwrap(), options: options.to_vec() }
     }
 
-    fn dir(&self) -> String {
+    pub fn dir(&self) -> String {
         self.folder.path().join("data").to_str().unwrap().to_string()
     }
 
-    fn start(&self) -> Server {
+    pub fn start(&self) -> Server {
         let dir = self.dir();
         Server::with(&[&["--data", &dir][..], &self.options].concat())
     }
 }
 
-fn schema() -> Schema {
+pub fn schema() -> Schema {
     let columns = vec![Column::new("id", ColumnType::UInt64), Column::new("version", ColumnType::UInt64)];
     let text = Column::new("text", ColumnType::Utf8);
     Schema::with_key(columns.into_iter().chain([text]).collect(), &["id"]).unwrap()
 }
 
-fn connect(server: &Server) -> Client {
+pub fn connect(server: &Server) -> Client {
     overside::connect(&server.address).unwrap()
 }
 
-fn put(client: &mut Client, table: &RemoteTable, ids: std::ops::Range<u64>, version: u64) -> Result<(), String> {
+pub fn put(client: &mut Client, table: &RemoteTable, ids: std::ops::Range<u64>, version: u64) -> Result<(), String> {
     let mut batch = table.batch();
     for id in ids.clone() {
         // A few are longer than a page, and lie in extents of their own.
@@ -57,12 +57,19 @@ fn put(client: &mut Client, table: &RemoteTable, ids: std::ops::Range<u64>, vers
     Ok(())
 }
 
+/// A number as the command prints it.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let cut = |at: usize| (digits.len() - at).is_multiple_of(3) && at > 0;
+    digits.char_indices().flat_map(|(at, c)| cut(at).then_some(',').into_iter().chain([c])).collect()
+}
+
 fn numbered(client: &mut Client, name: &str) -> u32 {
     client.tables().unwrap().into_iter().find(|table| table.name == name).unwrap().id
 }
 
 /// The versions of all rows, by id.
-fn rows(client: &mut Client, table: &RemoteTable) -> BTreeMap<u64, u64> {
+pub fn rows(client: &mut Client, table: &RemoteTable) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
     let mut scan = client.scan(table, &ScanOptions::default()).unwrap();
     while let Some(block) = scan.next_block().unwrap() {
@@ -81,7 +88,7 @@ fn rows(client: &mut Client, table: &RemoteTable) -> BTreeMap<u64, u64> {
 
 /// What a client knows of its changes.
 #[derive(Default)]
-struct Known {
+pub struct Known {
     /// The last one that began.
     begun: u64,
     /// Those that were acknowledged, ascending.
@@ -90,7 +97,7 @@ struct Known {
 
 impl Known {
     /// Changes rows of this client until its server is gone: each change puts its first rows again, and a few new ones.
-    fn load(&mut self, mut connection: Client, client: u64, acknowledged: &AtomicU64) {
+    pub fn load(&mut self, mut connection: Client, client: u64, acknowledged: &AtomicU64) {
         let table = connection.table("t").unwrap();
         let base = client * CLIENT;
         loop {
@@ -108,7 +115,7 @@ impl Known {
     }
 
     /// All that was acknowledged is there, and nothing that never began.
-    fn check(&self, found: &BTreeMap<u64, u64>, client: u64) {
+    pub fn check(&self, found: &BTreeMap<u64, u64>, client: u64) {
         let base = client * CLIENT;
         let newest = self.acknowledged.last().copied().unwrap_or(0);
         for hot in (base..base + HOT).filter(|_| newest > 0) {
@@ -229,7 +236,7 @@ fn a_clean_end_keeps_all_tables_and_a_drop_is_for_good() {
 }
 
 /// What a server says that refuses to start: one line, and exit status 1.
-fn refused(arguments: &[&str]) -> String {
+pub fn refused(arguments: &[&str]) -> String {
     let output = overside(&[&["serve", "--listen", "shm:never"], arguments].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     assert!(output.stdout.is_empty());

@@ -2,8 +2,12 @@
 
 mod bad_input;
 mod demo;
+mod directory;
+mod dump;
 mod durable;
 mod ends;
+mod history;
+mod killed;
 mod network;
 mod rows;
 mod run;

@@ -33,7 +33,7 @@ impl<D: Disk> Directory<D> {
         let path = self.disk.path().join(layout::CHECKPOINT).display().to_string();
         let entries = self.disk.list(layout::CHECKPOINT).map_err(Refusal::io(format!("reading {path}")))?;
         if let Some(strange) = entries.iter().find(|entry| !entry.is_file) {
-            return Err(Refusal::Strange { path, found: strange.name.clone() });
+            return Err(Refusal::NoFile { path, found: strange.name.clone() });
         }
         let mut numbers: Vec<u64> =
             entries.iter().filter_map(|entry| layout::number(&entry.name, layout::MANIFEST)).collect();

@@ -64,6 +64,16 @@ enum State {
     Broken,
 }
 
+impl ScanOptions<'_> {
+    /// Its ends as encoded keys, and whether each belongs to the range.
+    pub(crate) fn bounds(&self, table: &RemoteTable) -> Result<(KeyBound, KeyBound), ClientError> {
+        Ok((lower(table, self.from)?, upper(table, self.to)?))
+    }
+}
+
+/// An encoded key and whether it belongs to the range.
+type KeyBound = Option<(Vec<u8>, bool)>;
+
 impl<'a> Scan<'a> {
     pub(crate) fn start(
         link: &'a mut Link,
@@ -72,8 +82,7 @@ impl<'a> Scan<'a> {
         in_place: bool,
     ) -> Result<Scan<'a>, ClientError> {
         let projection = Arc::new(table.projection(options.columns)?);
-        let from = lower(table, options.from)?;
-        let to = upper(table, options.to)?;
+        let (from, to) = options.bounds(table)?;
         let lends = link.features().contains(Features::IN_PLACE);
         let mode = if options.mode == Mode::InPlace && !lends { Mode::Delta } else { options.mode };
         let request = ScanRequest {

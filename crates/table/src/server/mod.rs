@@ -29,7 +29,10 @@ mod wake;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use durable::{DataError, DataOptions, OnProgress, Recovering, Recovery, check_data};
+pub use durable::{
+    DataError, DataOptions, OnProgress, Recovering, Recovery, SavedOptions, SavedRows, SavedTable, SavedTables,
+    check_data, look_at_data,
+};
 pub use overside_log::Checked;
 use overside_planner::{Goal, Planner, Profile};
 use overside_service::{Listening, ServiceOptions, TransmitOptions};

@@ -136,7 +136,7 @@ impl Store {
         let exhausted = |e: &dyn std::fmt::Display| {
             fault(
                 FaultCode::Exhausted,
-                format!("no memory for table {name:?}: {e}; drop a table or raise the limit (serve --memory)"),
+                format!("no memory for table {name:?}: {e}; raise the limit (--memory), or drop a table"),
             )
         };
         let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
@@ -317,7 +317,7 @@ fn description(name: &str, schema: &[u8]) -> Vec<u8> {
     [&[name.len() as u8][..], name.as_bytes(), schema].concat()
 }
 
-fn described_as(description: &[u8]) -> Option<(&str, &[u8])> {
+pub(crate) fn described_as(description: &[u8]) -> Option<(&str, &[u8])> {
     let (len, rest) = description.split_first()?;
     let (name, schema) = rest.split_at_checked(usize::from(*len))?;
     Some((std::str::from_utf8(name).ok()?, schema))

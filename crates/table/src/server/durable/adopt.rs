@@ -15,7 +15,7 @@ use overside_log::{self as log, Directory, PageRef, PagesReader, Refusal};
 use overside_service::{Running, Threads};
 
 use super::recover::{OnProgress, Recovering};
-use crate::server::store::{Ground, Store, Unplanted};
+use crate::server::store::{Ground, Store, Unplanted, described_as, empty};
 
 /// Makes tables of a checkpoint's pages.
 pub(super) struct Adopter<'s> {
@@ -48,11 +48,20 @@ impl<'s> Adopter<'s> {
         Adopter { store, threads, threads_max, progress: Arc::new(progress) }
     }
 
-    /// Makes a table. Where damage is passed over, the directory notes it.
+    /// Makes a table; one that is not `only` without its rows. Where damage is passed over, the directory notes it.
     ///
     /// # Errors
     /// The pages are damaged or missing, or do not fit the server's memory.
-    pub(super) fn table<D: Disk>(&self, directory: &mut Directory<D>, table: &log::Table) -> Result<(), String> {
+    pub(super) fn table<D: Disk>(
+        &self,
+        directory: &mut Directory<D>,
+        table: &log::Table,
+        only: Option<&str>,
+    ) -> Result<(), String> {
+        let name = described_as(&table.options).map(|(name, _)| name);
+        if only.is_some() && name.is_some() && only != name {
+            return self.store.restore(table.number, &table.options, &empty).map(|_| ()).map_err(|fault| fault.text);
+        }
         let taken = RefCell::new(Taken::default());
         let plant = |ground: Ground| {
             let Ground { arena, options, waits, stamps } = ground;

@@ -10,6 +10,7 @@ mod change;
 mod checkpoint;
 mod keeper;
 mod recover;
+mod saved;
 mod writer;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ pub(crate) use change::Change;
 pub(super) use keeper::Keeper;
 pub use recover::{DataError, OnProgress, Recovering, Recovery, check_data};
 pub(super) use recover::{Opened, open};
+pub use saved::{SavedOptions, SavedRows, SavedTable, SavedTables, look_at_data};
 
 use super::store::fault;
 use super::wake::Wake;

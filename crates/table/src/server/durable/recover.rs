@@ -10,10 +10,12 @@ use std::time::Duration;
 use overside_bwtree::{Put, Stamps};
 use overside_disk::Disk;
 use overside_log::{self as log, Change, Directory, Mode, Record};
+use overside_service::Threads;
 use overside_verbs::Clock;
 
 use super::adopt::Adopter;
 use super::checkpoint::Checkpointer;
+use super::saved::existing;
 use super::writer::Writer;
 use super::{DataOptions, Journal};
 use crate::row::RowView;
@@ -50,6 +52,12 @@ pub struct Recovery {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DataError(String);
+
+impl DataError {
+    pub(super) fn of(why: &dyn fmt::Display) -> DataError {
+        DataError(why.to_string())
+    }
+}
 
 /// Told how far a recovery is, by several threads.
 #[derive(Clone)]
@@ -110,7 +118,7 @@ pub(in crate::server) fn open(
     new_store: impl FnOnce(Option<Arc<Journal>>) -> Arc<Store>,
 ) -> Result<Opened, StartError> {
     let began = clock.now();
-    let refused = |error: &dyn fmt::Display| DataError(error.to_string());
+    let refused = |error: &dyn fmt::Display| DataError::of(error);
     let disk = match &options.world.disk {
         Some(disk) => disk.open(&data.dir),
         None => overside_disk::open(&data.dir),
@@ -125,20 +133,14 @@ pub(in crate::server) fn open(
     let mode = if data.salvage { Mode::Salvage } else { Mode::Serve };
     let mut directory =
         Directory::open(disk, id, log_options(data, options), mode).map_err(|refusal| refused(&refusal))?;
-    let manifest = directory.checkpoint().map_err(|refusal| refused(&refusal))?;
-    let tables = manifest.as_ref().map_or(&[][..], |manifest| &manifest.tables);
-    let of = tables.iter().fold(0, |sum: u64, table| sum.saturating_add(table.rows));
-    let (threads, progress) = (options.world.threads.clone(), data.on_progress.clone());
-    let adopter = Adopter::new(&store, threads, data.recovery_threads.max(1), of, progress);
-    for table in tables {
-        adopter.table(&mut directory, table).map_err(|text| refused(&text))?;
-    }
-    let adopted = clock.now();
-    let mut replay = Replay::new(&store, data.on_progress.clone());
-    let replayed = directory.replay(&mut |record| replay.take(&record)).map_err(|refusal| refused(&refusal))?;
-    replay.flush().map_err(|text| refused(&text))?;
-    let read = clock.now();
-    let losses = directory.losses().to_vec();
+    let how = How {
+        only: None,
+        threads: options.world.threads.clone(),
+        threads_max: data.recovery_threads.max(1),
+        on_progress: data.on_progress.clone(),
+        clock: &*clock,
+    };
+    let (manifest, replayed, mut recovery) = recover(&store, &mut directory, &how)?;
     // Until here nothing in the directory was changed.
     let (mut log, appender) = directory.start().map_err(|refusal| refused(&refusal))?;
     let checkpoints = log.checkpoints().map_err(|error| refused(&error))?;
@@ -147,20 +149,8 @@ pub(in crate::server) fn open(
     journal.begin(appender);
     // What a recovery would replay now.
     journal.begun_at.store(manifest.as_ref().map_or(0, |manifest| manifest.position), Ordering::Relaxed);
-    let rows = store.all().iter().map(|table| table.rows()).sum();
-    let at_once = !losses.is_empty();
-    let recovery = Recovery {
-        rows,
-        adopted_rows: adopter.rows(),
-        adopted_bytes: adopter.bytes(),
-        adopt_took: adopted.duration_since(began),
-        replayed: replayed.records,
-        replayed_bytes: replayed.bytes,
-        replay_took: read.duration_since(adopted),
-        cut_bytes: replayed.cut_bytes,
-        losses,
-        took: clock.now().duration_since(began),
-    };
+    let at_once = !recovery.losses.is_empty();
+    recovery.took = clock.now().duration_since(began);
     let on_failure = options.on_failure.clone();
     let checkpointer = Checkpointer {
         journal: journal.clone(),
@@ -174,19 +164,62 @@ pub(in crate::server) fn open(
     Ok(Opened { store, writer, checkpointer, recovery })
 }
 
+/// How a directory is recovered.
+pub(super) struct How<'a> {
+    /// The rows of this table alone; of others there is the name.
+    pub(super) only: Option<&'a str>,
+    pub(super) threads: Arc<dyn Threads>,
+    /// How many of them there may be.
+    pub(super) threads_max: usize,
+    pub(super) on_progress: Option<OnProgress>,
+    pub(super) clock: &'a dyn Clock,
+}
+
+/// Recovers the tables in a directory: those of its newest checkpoint, and what the log behind it says. Nothing in the directory is
+/// changed.
+///
+/// # Errors
+/// The directory is damaged, or its tables do not fit the memory.
+pub(super) fn recover<D: Disk>(
+    store: &Store,
+    directory: &mut Directory<D>,
+    how: &How<'_>,
+) -> Result<(Option<log::Manifest>, log::Replayed, Recovery), DataError> {
+    let began = how.clock.now();
+    let manifest = directory.checkpoint().map_err(|refusal| DataError::of(&refusal))?;
+    let tables = manifest.as_ref().map_or(&[][..], |manifest| &manifest.tables);
+    let of = tables.iter().fold(0, |sum: u64, table| sum.saturating_add(table.rows));
+    let adopter = Adopter::new(store, how.threads.clone(), how.threads_max, of, how.on_progress.clone());
+    for table in tables {
+        adopter.table(directory, table, how.only).map_err(|text| DataError::of(&text))?;
+    }
+    let adopted = how.clock.now();
+    let mut replay = Replay::new(store, how.only, how.on_progress.clone());
+    let replayed = directory.replay(&mut |record| replay.take(&record)).map_err(|refusal| DataError::of(&refusal))?;
+    replay.flush().map_err(|text| DataError::of(&text))?;
+    let read = how.clock.now();
+    let recovery = Recovery {
+        rows: store.all().iter().map(|table| table.rows()).sum(),
+        adopted_rows: adopter.rows(),
+        adopted_bytes: adopter.bytes(),
+        adopt_took: adopted.duration_since(began),
+        replayed: replayed.records,
+        replayed_bytes: replayed.bytes,
+        replay_took: read.duration_since(adopted),
+        cut_bytes: replayed.cut_bytes,
+        losses: directory.losses().to_vec(),
+        took: read.duration_since(began),
+    };
+    Ok((manifest, replayed, recovery))
+}
+
 /// Reads all that counts in the directory of a server's data, and checks every checksum in it. Nothing is changed.
 ///
 /// # Errors
 /// There is none, it is in use or of another version, or the disk fails.
 pub fn check_data(dir: &Path) -> Result<log::Checked, DataError> {
-    if !dir.is_dir() {
-        return Err(DataError(format!(
-            "there is no directory {}; name one that was served with --data",
-            dir.display()
-        )));
-    }
-    let disk = overside_disk::open(dir).map_err(|error| DataError(error.to_string()))?;
-    log::check(disk, log::Options::default()).map_err(|refusal| DataError(refusal.to_string()))
+    let disk = existing(dir)?;
+    log::check(disk, log::Options::default()).map_err(|refusal| DataError::of(&refusal))
 }
 
 fn log_options(data: &DataOptions, options: &ServerOptions) -> log::Options {
@@ -204,6 +237,8 @@ fn log_options(data: &DataOptions, options: &ServerOptions) -> log::Options {
 /// Records becoming rows. Puts of one table go to its tree together.
 struct Replay<'s> {
     store: &'s Store,
+    /// Rows of other tables are passed over.
+    only: Option<&'s str>,
     tables: BTreeMap<u32, Arc<Table>>,
     /// The table of the puts that wait.
     table: Option<Arc<Table>>,
@@ -216,10 +251,10 @@ struct Replay<'s> {
 }
 
 impl<'s> Replay<'s> {
-    fn new(store: &'s Store, on_progress: Option<OnProgress>) -> Replay<'s> {
+    fn new(store: &'s Store, only: Option<&'s str>, on_progress: Option<OnProgress>) -> Replay<'s> {
         let tables = store.all().into_iter().map(|table| (table.id, table)).collect();
         let (bytes, ends, key) = (Vec::new(), Vec::new(), Vec::new());
-        Replay { store, tables, table: None, bytes, ends, key, records: 0, on_progress }
+        Replay { store, only, tables, table: None, bytes, ends, key, records: 0, on_progress }
     }
 
     /// The next record in the order of stamps.
@@ -231,6 +266,10 @@ impl<'s> Replay<'s> {
         if let Some(table) = self.tables.get(&record.table) {
             // The checkpoint does not have this.
             table.note_change(record.stamp);
+            let is_row = matches!(record.change, Change::Put { .. } | Change::Delete { .. });
+            if is_row && self.only.is_some_and(|only| only != table.name) {
+                return Ok(());
+            }
         }
         match record.change {
             Change::Create { options } => {
@@ -306,7 +345,7 @@ impl<'s> Replay<'s> {
 }
 
 fn no_room(table: &Table, error: &overside_bwtree::Error) -> String {
-    format!("table {:?} does not fit the server's memory ({error}); raise the limit (serve --memory)", table.name)
+    format!("table {:?} does not fit the memory ({error}); raise the limit (--memory)", table.name)
 }
 
 /// Records between two words on how far it is.
