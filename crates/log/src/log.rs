@@ -58,6 +58,8 @@ pub struct Log<D: Disk> {
     closing: bool,
     /// A statement was due and had no place: the disk is full.
     unstated: bool,
+    /// What the disk has done, in requests.
+    completed: u64,
     facts: Facts,
     checkpoint: Option<Manifest>,
 }
@@ -175,6 +177,7 @@ impl<D: Disk> Log<D> {
             done: Vec::new(),
             closing: false,
             unstated: false,
+            completed: 0,
             facts,
             checkpoint: beginning.checkpoint,
             options,
@@ -282,6 +285,11 @@ impl<D: Disk> Log<D> {
             gather = self.shared.lock();
             gather.segments.pop_front();
         }
+    }
+
+    /// Requests that the disk has carried out: whoever waits for it sees whether it does anything.
+    pub fn completed(&self) -> u64 {
+        self.completed
     }
 
     fn stepped(&mut self, floor: u64, now: Duration) -> io::Result<Step> {
@@ -557,6 +565,7 @@ impl<D: Disk> Log<D> {
     }
 
     fn ended(&mut self, completion: Completion) -> io::Result<()> {
+        self.completed += 1;
         let Some(at) = self.jobs.iter().position(|(token, _)| *token == completion.token) else {
             return Err(io::Error::other("the disk completed what was never asked"));
         };

@@ -45,6 +45,9 @@ pub(crate) struct Outgoing {
     behind: VecDeque<Vec<u8>>,
     behind_bytes: u64,
     pub(crate) stream: Option<Stream>,
+    /// Requests whose replies are not posted, where that is measured: the number of the last message of
+    /// each reply, and when the request arrived.
+    arrived: VecDeque<(u64, Instant)>,
     /// Of parts that the peer sends, on a connection that this side opened.
     pub(crate) assembly: Assembly,
     /// When the session is to be woken.
@@ -90,6 +93,7 @@ impl Outgoing {
             behind: VecDeque::new(),
             behind_bytes: 0,
             stream: None,
+            arrived: VecDeque::new(),
             assembly: Assembly::default(),
             due: None,
             is_busy: false,
@@ -190,6 +194,26 @@ impl Outgoing {
     pub(crate) fn posted(&mut self, count: usize) {
         self.outbox_bytes -= self.lent.post(count);
         self.in_flight += count;
+    }
+
+    /// A request that arrived at `at` was answered by the messages from `first` on, if by any.
+    pub(crate) fn answered(&mut self, first: u64, at: Instant) {
+        let next = self.lent.next();
+        if next > first {
+            self.arrived.push_back((next - 1, at));
+        }
+    }
+
+    /// Whether there are such requests.
+    pub(crate) fn is_measured(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Tells when those requests arrived whose replies were posted since the last call.
+    pub(crate) fn take_posted(&mut self) -> impl Iterator<Item = Instant> {
+        let posted = self.lent.posted();
+        let count = self.arrived.iter().take_while(|(last, _)| *last < posted).count();
+        self.arrived.drain(..count).map(|(_, at)| at)
     }
 
     /// Keeps a request until nothing holds it up any more.

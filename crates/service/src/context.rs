@@ -188,6 +188,14 @@ impl<'a> Context<'a> {
         self.worker.state.statistics()
     }
 
+    /// Calls `heard`, which hears a request that arrived at `at`, and notes that it was answered.
+    pub(crate) fn timed<T>(&mut self, at: Instant, heard: impl FnOnce(&mut Self) -> T) -> T {
+        let first = self.out.lent.next();
+        let outcome = heard(self);
+        self.out.answered(first, at);
+        outcome
+    }
+
     /// Whether the peer opened the connection.
     pub(crate) fn is_accepted(&self) -> bool {
         self.out.permit.is_some()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hold::Watermarks;
+use crate::latency::Latencies;
 use crate::notices::{Notices, OnFailure};
 use crate::threads::{SystemThreads, Threads};
 
@@ -33,6 +34,8 @@ pub struct ServiceOptions {
     pub on_failure: Option<OnFailure>,
     /// What held messages wait for ([`Context::hold`](crate::Context::hold)); none holds nothing.
     pub watermarks: Option<Arc<Watermarks>>,
+    /// Where workers record what requests take; none records nothing.
+    pub latencies: Option<Arc<Latencies>>,
     /// Starts the server's threads.
     pub threads: Arc<dyn Threads>,
 }
@@ -65,6 +68,7 @@ impl Default for ServiceOptions {
             notices: None,
             on_failure: None,
             watermarks: None,
+            latencies: None,
             threads: Arc::new(SystemThreads),
         }
     }

@@ -158,6 +158,16 @@ impl Lent {
         self.first + self.messages.len() as u64 - 1
     }
 
+    /// The number of the next message that is queued.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.messages.len() as u64
+    }
+
+    /// All messages with a lower number were posted.
+    pub(crate) fn posted(&self) -> u64 {
+        self.first + self.posted as u64
+    }
+
     /// The next `count` messages were posted; their bytes.
     pub(crate) fn post(&mut self, count: usize) -> u64 {
         let bytes = self.messages.iter().skip(self.posted).take(count).map(|queued| queued.bytes).sum();

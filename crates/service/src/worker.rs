@@ -15,6 +15,7 @@ use crate::connection::Outgoing;
 use crate::context::{Context, Lends};
 use crate::envelope::{self, BadMessage, Kind};
 use crate::hold::Hold;
+use crate::latency::Recorder;
 use crate::options::ServiceOptions;
 use crate::ordered::Parcel;
 use crate::state::Permit;
@@ -66,6 +67,8 @@ pub(crate) struct Worker<S: System> {
     /// at.
     holding: Vec<QueuePair>,
     reached: Hold,
+    /// Where what requests take is recorded, if it is.
+    recorder: Option<Arc<Recorder>>,
     /// When this round began.
     now: Instant,
     swept: Instant,
@@ -83,6 +86,7 @@ impl<S: System> Worker<S> {
         let receives = RingOptions { bytes: options.request_bytes_max, count: RECEIVES, ..RingOptions::default() };
         let ring = endpoint.ring(receives)?;
         let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit)?;
+        let recorder = options.latencies.as_ref().map(|latencies| latencies.enlist());
         let (state, clock) = (mailbox.state.clone(), provider.clock());
         let now = clock.now();
         Ok(Self {
@@ -95,6 +99,7 @@ impl<S: System> Worker<S> {
             timed: Vec::new(),
             holding: Vec::new(),
             reached: Hold::NONE,
+            recorder,
             now,
             swept: now,
         })
@@ -338,7 +343,12 @@ impl<S: System> Worker<S> {
         if held_up {
             out.hold_up(message);
         }
-        self.attend(queue_pair, |session, context| if held_up { Ok(()) } else { heard(session, context, message) });
+        let arrived = self.recorder.as_ref().filter(|_| out.permit.is_some()).map(|_| self.now);
+        self.attend(queue_pair, |session, context| match arrived {
+            _ if held_up => Ok(()),
+            None => heard(session, context, message),
+            Some(at) => context.timed(at, |context| heard(session, context, message)),
+        });
     }
 
     /// Gives every busy connection a turn; true when nothing can be done before something completes.
@@ -368,6 +378,9 @@ impl<S: System> Worker<S> {
                 let before = out.outbox.len();
                 let posted = self.endpoint.queue().post(out.id.queue_pair, &mut out.outbox);
                 out.posted(before - out.outbox.len());
+                if let Some(recorder) = self.recorder.as_ref().filter(|_| out.is_measured()) {
+                    recorder.record(self.lends.clock.now(), out.take_posted());
+                }
                 if let Err(error) = posted {
                     let queue_pair = out.id.queue_pair;
                     self.dismiss(queue_pair, &error.to_string());

@@ -332,6 +332,33 @@ fn a_full_disk_is_no_failure() {
     assert!(bench.failures.lock().unwrap().is_empty());
 }
 
+/// A clean end on a full disk waits for no room, and keeps all that was acknowledged.
+#[test]
+fn a_server_on_a_full_disk_ends_and_keeps_what_it_acknowledged() {
+    let mut bench = Bench::new("full-end");
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    bench.switches.full.store(true, Ordering::Release);
+    let mut rows = 0;
+    while put(&mut client, &table, rows, "small").is_ok() {
+        rows += 1;
+    }
+    // Deletes take the reserve, too, until there is no block left.
+    let mut deleted = 0;
+    while client.delete(&table, &[ValueRef::UInt64(deleted)]).is_ok_and(|was_there| was_there) {
+        deleted += 1;
+    }
+    assert!(deleted < rows, "the reserve has no end");
+    drop(client);
+    bench.server = None;
+    assert!(bench.failures.lock().unwrap().is_empty());
+    bench.switches.full.store(false, Ordering::Release);
+    bench.start();
+    let mut client = bench.client();
+    let table = client.table("t").unwrap();
+    assert_eq!(count(&mut client, &table), (rows - deleted) as usize);
+}
+
 /// What a checkpoint has comes back from it, what came later from the log; the log before it is given up.
 #[test]
 fn a_checkpoint_takes_the_place_of_the_log_before_it() {

@@ -84,6 +84,7 @@ fn replies() {
             since_checkpoint: 3,
             checkpoints: 5,
             is_checkpointing: true,
+            governor: GovernorStatus { pace: 6, p999_ns: Some(700), undisturbed_ns: None, halvings: 8 },
         })));
     }
     lines.add(&Reply::Checkpointed(Checkpointed { tables: 1, unchanged: 2, pages: 3, bytes: 4 }));

@@ -4,7 +4,7 @@ use super::connect;
 use crate::args::Status;
 use crate::output::{self, Grid, grouped};
 use anyhow::Result;
-use overside::table::wire::DataStatus;
+use overside::table::wire::{DataStatus, GovernorStatus};
 use serde_json::{Value, json};
 
 /// Shows a server's tables, its log and its checkpoints.
@@ -41,7 +41,8 @@ fn shown(status: &DataStatus) -> String {
     format!(
         "\ndata        {} ({}, by {})\n\
          log         {} bytes, of which {} have what that promises; {} since the last checkpoint began\n\
-         checkpoints {} since the start{now}\n",
+         checkpoints {} since the start{now}\n\
+         governor    {}\n",
         status.dir,
         status.durability.name(),
         status.way,
@@ -49,6 +50,18 @@ fn shown(status: &DataStatus) -> String {
         grouped(status.log_durable),
         grouped(status.since_checkpoint),
         grouped(status.checkpoints),
+        paced(&status.governor),
+    )
+}
+
+fn paced(governor: &GovernorStatus) -> String {
+    let us = |ns: Option<u64>| ns.map_or("unknown".to_owned(), |ns| format!("{} µs", grouped(ns.div_ceil(1000))));
+    format!(
+        "{} MiB/s for checkpoints, halved {} times; requests take (p99.9) {}, undisturbed {}",
+        grouped(governor.pace >> 20),
+        grouped(governor.halvings),
+        us(governor.p999_ns),
+        us(governor.undisturbed_ns),
     )
 }
 
@@ -62,5 +75,11 @@ fn described(status: &DataStatus) -> Value {
         "since_checkpoint": status.since_checkpoint,
         "checkpoints": status.checkpoints,
         "checkpointing": status.is_checkpointing,
+        "governor": {
+            "pace": status.governor.pace,
+            "p999_ns": status.governor.p999_ns,
+            "undisturbed_ns": status.governor.undisturbed_ns,
+            "halvings": status.governor.halvings,
+        },
     })
 }

@@ -12,6 +12,7 @@
 mod answer;
 mod apply;
 mod durable;
+mod governor;
 mod message;
 mod meter;
 #[doc(hidden)]
@@ -39,7 +40,7 @@ use overside_service::{Listening, ServiceOptions, TransmitOptions};
 pub use overside_service::{Notices, OnFailure};
 use overside_verbs::{Provider, SystemClock, VerbsError};
 
-use durable::{Journal, Keeper, Opened};
+use durable::{Checkpointer, Journal, Keeper, Opened, Writer};
 use meter::Meter;
 use registrar::Registrar;
 use session::Tables;
@@ -117,6 +118,7 @@ impl ServerOptions {
             notices: self.notices.clone(),
             on_failure: self.on_failure.clone(),
             watermarks: journal.map(|journal| journal.marks.clone()),
+            latencies: journal.map(|journal| journal.pace.latencies().clone()),
             threads: self.world.threads.clone(),
         }
     }
@@ -131,6 +133,16 @@ pub struct Server {
     recovery: Option<Recovery>,
     #[cfg(test)]
     store: Arc<Store>,
+}
+
+/// A server whose tables are there, and which nobody can reach yet.
+#[derive(Debug)]
+pub struct Recovered {
+    open: Vec<(Listening, ListenerConfig)>,
+    store: Arc<Store>,
+    threads: Option<(Writer, Checkpointer)>,
+    recovery: Option<Recovery>,
+    options: ServerOptions,
 }
 
 /// Why a server does not start.
@@ -181,15 +193,31 @@ impl Server {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_on(listeners: Vec<ListenerConfig>, options: ServerOptions) -> Result<Server, StartError> {
-        let Prepared { store: _store, served, keeper, recovery } = prepare(listeners, &options)?;
-        let service = options.service(_store.journal());
-        Ok(Server {
-            service: overside_service::Server::start(served, service)?,
-            keeper,
-            recovery,
-            #[cfg(test)]
-            store: _store,
-        })
+        Self::recover(listeners, options)?.serve()
+    }
+
+    /// Opens the directory of the data, and recovers the tables in it; nothing listens yet.
+    ///
+    /// # Errors
+    /// The [data](ServerOptions::data) cannot be used, or the system has no room.
+    pub fn recover(listeners: Vec<ListenerConfig>, options: ServerOptions) -> Result<Recovered, StartError> {
+        let clock = listeners.first().map_or_else(SystemClock::handle, |first| first.provider.clock());
+        let mut open = Vec::new();
+        for listener in listeners {
+            open.push((Listening::open(listener.provider.clone(), NOWHERE)?, listener));
+        }
+        let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
+        let registrar = Arc::new(Registrar::new(places, options.memory_max));
+        let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
+        let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), journal));
+        let (store, threads, recovery) = match &options.data {
+            None => (new_store(None), None, None),
+            Some(data) => {
+                let Opened { store, writer, checkpointer, recovery } = durable::open(data, &options, clock, new_store)?;
+                (store, Some((writer, checkpointer)), Some(recovery))
+            }
+        };
+        Ok(Recovered { open, store, threads, recovery, options })
     }
 
     /// What it found in the directory of its data; none where it has no such.
@@ -204,6 +232,51 @@ impl Server {
     }
 }
 
+impl Recovered {
+    /// Sets what transfers cost over each listener's provider, where that is not known yet.
+    ///
+    /// # Errors
+    /// Those of `price`.
+    pub fn price<E>(&mut self, mut price: impl FnMut(&ListenerConfig) -> Result<Option<Profile>, E>) -> Result<(), E> {
+        for (_, listener) in self.open.iter_mut().filter(|(_, listener)| listener.profile.is_none()) {
+            listener.profile = price(listener)?;
+        }
+        Ok(())
+    }
+
+    /// Listens, and serves in the background.
+    ///
+    /// # Errors
+    /// When an address is taken, or the system has no room.
+    pub fn serve(self) -> Result<Server, StartError> {
+        let service = self.options.service(self.store.journal());
+        let Prepared { store: _store, served, keeper, recovery } = self.prepared()?;
+        Ok(Server {
+            service: overside_service::Server::start(served, service)?,
+            keeper,
+            recovery,
+            #[cfg(test)]
+            store: _store,
+        })
+    }
+
+    fn prepared(self) -> Result<Prepared, StartError> {
+        let Recovered { open, store, threads, recovery, options } = self;
+        let mut served = Vec::new();
+        for (mut at, ListenerConfig { provider, names, profile }) in open {
+            let capabilities = provider.capabilities();
+            let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
+            let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
+            let prices = Prices { planner, sge_max, lends, meter };
+            at.listen(&names)?;
+            served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone() })));
+        }
+        let start = |(writer, checkpointer)| Keeper::start(writer, checkpointer, &*options.world.threads);
+        let keeper = threads.map(start).transpose()?;
+        Ok(Prepared { store, served, keeper, recovery })
+    }
+}
+
 /// A server that is to be started.
 struct Prepared {
     store: Arc<Store>,
@@ -211,39 +284,6 @@ struct Prepared {
     served: Vec<(Listening, Arc<Tables>)>,
     keeper: Option<Keeper>,
     recovery: Option<Recovery>,
-}
-
-/// Makes the store that all listeners share, recovers its tables where they are kept, and listens.
-fn prepare(listeners: Vec<ListenerConfig>, options: &ServerOptions) -> Result<Prepared, StartError> {
-    let mut open = Vec::new();
-    let clock = listeners.first().map_or_else(SystemClock::handle, |first| first.provider.clock());
-    for ListenerConfig { provider, names, profile } in listeners {
-        let capabilities = provider.capabilities();
-        let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
-        let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
-        let prices = Prices { planner, sge_max, lends, meter };
-        open.push((Listening::open(provider, NOWHERE)?, names, prices));
-    }
-    let places = open.iter().map(|(at, ..)| (at.provider().clone(), at.domain().clone())).collect();
-    let registrar = Arc::new(Registrar::new(places, options.memory_max));
-    let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-    let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), journal));
-    let (store, threads, recovery) = match &options.data {
-        None => (new_store(None), None, None),
-        Some(data) => {
-            let Opened { store, writer, checkpointer, recovery } = durable::open(data, options, clock, new_store)?;
-            (store, Some((writer, checkpointer)), Some(recovery))
-        }
-    };
-    let tables = |prices| Arc::new(Tables { store: store.clone(), prices, options: options.clone() });
-    let mut served = Vec::new();
-    for (mut at, names, prices) in open {
-        at.listen(&names)?;
-        served.push((at, tables(prices)));
-    }
-    let start = |(writer, checkpointer)| Keeper::start(writer, checkpointer, &*options.world.threads);
-    let keeper = threads.map(start).transpose()?;
-    Ok(Prepared { store, served, keeper, recovery })
 }
 
 /// Nobody connects before the tables are there.

@@ -13,7 +13,7 @@ use overside_verbs::{Provider, VerbsError};
 
 use super::durable::Keeper;
 use super::session::Tables;
-use super::{ListenerConfig, Prepared, ServerOptions, StartError, prepare};
+use super::{ListenerConfig, Prepared, Server, ServerOptions, StartError};
 
 /// What a server runs in, apart from its providers' clock: the operating system, or a simulation.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct World {
     pub log_segment_bytes: Option<u64>,
     /// Bytes of a checkpoint that are read and written together; the usual ones where it is none.
     pub checkpoint_part_bytes: Option<usize>,
+    /// Bytes a second that a checkpoint may write in any case; the usual ones where it is none.
+    pub pace_min: Option<u64>,
 }
 
 /// Opens the directory of a server's data.
@@ -64,6 +66,7 @@ impl Default for World {
             disk: None,
             log_segment_bytes: None,
             checkpoint_part_bytes: None,
+            pace_min: None,
         }
     }
 }
@@ -82,7 +85,8 @@ impl Stepped {
     /// As [`Server::start`](super::Server::start).
     pub fn start(provider: Arc<dyn Provider>, name: &str, options: &ServerOptions) -> Result<Stepped, StartError> {
         let listener = ListenerConfig { provider, names: vec![name.to_owned()], profile: None };
-        let Prepared { store, mut served, keeper, .. } = prepare(vec![listener], options)?;
+        let recovered = Server::recover(vec![listener], options.clone())?;
+        let Prepared { store, mut served, keeper, .. } = recovered.prepared()?;
         let (listening, tables) = served.pop().ok_or(VerbsError::Closed)?;
         let service = overside_service::Stepped::start(listening, tables, options.service(store.journal()))?;
         Ok(Stepped { service, _keeper: keeper })

@@ -373,6 +373,22 @@ pub struct DataStatus {
     pub checkpoints: u64,
     /// One is being written now.
     pub is_checkpointing: bool,
+    /// What sets the pace of checkpoints.
+    pub governor: GovernorStatus,
+}
+
+/// How fast work in the background may go, and what that is set by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GovernorStatus {
+    /// In bytes a second; without work in the background, what it last came to.
+    pub pace: u64,
+    /// What 999 of 1,000 requests take at most, from their arrival until their replies are posted, of late,
+    /// in ns; none without requests.
+    pub p999_ns: Option<u64>,
+    /// The same before the work under way began; none where there were too few requests.
+    pub undisturbed_ns: Option<u64>,
+    /// How often the pace was halved, since the start of the server.
+    pub halvings: u64,
 }
 
 /// What a checkpoint did.

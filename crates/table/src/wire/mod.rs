@@ -14,8 +14,8 @@ pub use batch::{pieces, push_piece, split_piece};
 pub use features::Features;
 pub(crate) use features::other_version;
 pub use message::{
-    Applied, Bounds, Checkpointed, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, MODES, Mode, PutMode, Reply,
-    Request, ScanReply, ScanRequest, ServerStats, TableInfo, WAYS,
+    Applied, Bounds, Checkpointed, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus, MODES, Mode,
+    PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats, TableInfo, WAYS,
 };
 pub use overside_service::{
     ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_HEADER, PART_MAGIC, cut, kind,

@@ -65,6 +65,8 @@ struct Kept {
     checkpoint_bytes: u64,
     /// One call in so many asks for a checkpoint.
     checkpoint_one_in: u64,
+    /// Of a checkpoint, in bytes a second.
+    pace_min: u64,
     drive: DriveOptions,
     /// Servers that do not live to the end.
     ends: u64,
@@ -125,6 +127,8 @@ impl Kept {
             ends: if tight { 1 + chance.below(3) } else { chance.below(6) },
             reach: if tight { 2000 } else { [12, 60, 120, 300, 600][chance.below(5) as usize] },
             lifetime: Duration::from_millis(if tight { 2000 } else { [20, 100, 500][chance.below(3) as usize] }),
+            // Slow enough that it pauses between the pages of a small table.
+            pace_min: [8 << 20, 256 << 10, 64 << 10][chance.below(3) as usize],
         }
     }
 
@@ -440,6 +444,7 @@ impl Stage {
                 log_segment_bytes: plan.kept.map(|kept| kept.segment_bytes),
                 // So short that a recovery deals them out.
                 checkpoint_part_bytes: Some(4096),
+                pace_min: plan.kept.map(|kept| kept.pace_min),
             },
             ..ServerOptions::default()
         };

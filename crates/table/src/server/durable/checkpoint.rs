@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overside_bwtree::Direction;
 use overside_disk::mutant;
@@ -14,6 +14,7 @@ use overside_log::{Appender, Checkpoint, Checkpoints, Page};
 use overside_service::{OnFailure, Ticket};
 
 use super::Journal;
+use crate::server::governor::Work;
 use crate::server::store::{Store, Table, fault};
 use crate::wire::{self, Checkpointed, Durability, Fault, FaultCode, Reply};
 
@@ -102,6 +103,7 @@ impl Checkpointer {
         let mut newest = 0;
         let mut sizes = BTreeMap::new();
         let mut checkpoint = self.checkpoints.begin(floor);
+        let work = journal.pace.begin();
         for table in &tables {
             // Its pages were read after that floor, and nothing has changed it since.
             if before.is_some_and(|before| table.changed() < before) && checkpoint.keep(table.id) {
@@ -111,11 +113,12 @@ impl Checkpointer {
             }
             let before = checkpoint.bytes();
             checkpoint.table(table.id, &table.description())?;
-            newest = newest.max(pages(table, &mut checkpoint, &mut done, journal)?);
+            newest = newest.max(pages(table, &mut checkpoint, &mut done, journal, &work)?);
             done.tables += 1;
             sizes.insert(table.id, checkpoint.bytes().saturating_sub(before));
         }
         checkpoint.written()?;
+        drop(work);
         done.bytes = checkpoint.bytes();
         // No change in it may be on the disk without those before it.
         while !(checkpoint.is_covered(appender) && appender.synced_floor() > newest) {
@@ -133,13 +136,20 @@ impl Checkpointer {
 }
 
 /// Writes a table's pages, one pinned at a time. Gives the newest change that they, or what is no more, show.
-fn pages(table: &Table, to: &mut Checkpoint<'_>, done: &mut Checkpointed, journal: &Journal) -> io::Result<u64> {
+fn pages(
+    table: &Table,
+    to: &mut Checkpoint<'_>,
+    done: &mut Checkpointed,
+    journal: &Journal,
+    work: &Work<'_>,
+) -> io::Result<u64> {
     let mut pages = table.tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
     for page in pages.by_ref() {
         let deltas: Vec<&[u8]> = page.deltas().map(|delta| delta.record()).collect();
         let extents: Vec<&[u8]> = page.extents().collect();
         let rows = page.rows();
-        let begun = to.page(&Page {
+        let bytes = page.base().len() + deltas.iter().chain(&extents).map(|piece| piece.len()).sum::<usize>();
+        to.page(&Page {
             low: page.low_fence(),
             high: page.high_fence(),
             base: page.base(),
@@ -150,11 +160,25 @@ fn pages(table: &Table, to: &mut Checkpoint<'_>, done: &mut Checkpointed, journa
             count: page.merged().count() as u32,
         })?;
         done.pages += 1;
-        if begun {
-            go_on(journal)?;
-        }
+        drop(page);
+        pause(journal, work.spent(bytes as u64))?;
     }
     Ok(pages.newest())
+}
+
+/// Pauses until then, or until nobody is served any more.
+fn pause(journal: &Journal, until: Instant) -> io::Result<()> {
+    go_on(journal)?;
+    // Shorter ones would cost more than they leave to others; what they leave out is added to the next.
+    if until.saturating_duration_since(journal.clock.now()) < PAUSE {
+        return Ok(());
+    }
+    while !journal.is_closing() && journal.clock.now() < until {
+        let waited = journal.clock.wait(&[journal.closes.fd()], Some(until));
+        waited.map_err(io::Error::other)?;
+        go_on(journal)?;
+    }
+    Ok(())
 }
 
 /// Nobody waits for a checkpoint that a server's end would wait for, unless nothing else keeps its tables.
@@ -207,5 +231,5 @@ impl Journal {
     }
 }
 
-/// Between two looks at how far the log has come.
+/// Between two looks at how far the log has come; and the shortest pause between two pages.
 const PAUSE: Duration = Duration::from_millis(1);

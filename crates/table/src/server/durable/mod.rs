@@ -21,15 +21,18 @@ use std::time::Duration;
 use overside_bwtree::Stamps;
 use overside_disk::mutant;
 use overside_log::{Appender, Claim, Refused, Room};
-use overside_service::{Hold, Ticket, Watermarks};
+use overside_service::{Hold, Latencies, Ticket, Watermarks};
 use overside_verbs::{Clock, VerbsError};
 
 pub(crate) use change::Change;
+pub(super) use checkpoint::Checkpointer;
 pub(super) use keeper::Keeper;
 pub use recover::{DataError, OnProgress, Recovering, Recovery, check_data};
 pub(super) use recover::{Opened, open};
 pub use saved::{SavedOptions, SavedRows, SavedTable, SavedTables, look_at_data};
+pub(super) use writer::Writer;
 
+use super::governor::{PACE_MIN, Pace};
 use super::store::fault;
 use super::wake::Wake;
 use crate::wire::{DataStatus, Durability, Fault, FaultCode};
@@ -101,6 +104,10 @@ pub(crate) struct Journal {
     checkpointing: AtomicBool,
     /// Changes below are in a checkpoint: the log may give them up.
     released: AtomicU64,
+    /// Of checkpoints.
+    pub(crate) pace: Pace,
+    /// Ends a pause of the thread that writes them.
+    closes: Wake,
     way: String,
     clock: Arc<dyn Clock>,
 }
@@ -110,6 +117,7 @@ impl Journal {
         options: DataOptions,
         stamps: Arc<Stamps>,
         way: String,
+        pace_min: Option<u64>,
         clock: Arc<dyn Clock>,
     ) -> Result<Journal, VerbsError> {
         Ok(Journal {
@@ -130,6 +138,8 @@ impl Journal {
             checkpoints: AtomicU64::new(0),
             checkpointing: AtomicBool::new(false),
             released: AtomicU64::new(0),
+            pace: Pace::new(Latencies::new(), clock.clone(), pace_min.unwrap_or(PACE_MIN)),
+            closes: Wake::new()?,
             way,
             clock,
         })
@@ -147,6 +157,7 @@ impl Journal {
         self.closing.store(true, Ordering::Release);
         self.wake.signal();
         self.due.signal();
+        self.closes.signal();
     }
 
     fn is_closing(&self) -> bool {
@@ -174,6 +185,7 @@ impl Journal {
             since_checkpoint: self.since_checkpoint(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
             is_checkpointing: self.checkpointing.load(Ordering::Relaxed),
+            governor: self.pace.status(),
         }
     }
 

@@ -126,7 +126,7 @@ pub(in crate::server) fn open(
     let disk: Box<dyn Disk> = disk.map_err(|error| refused(&error))?;
     let way = disk.way().to_string();
     // Replayed changes draw stamps of their own; those of this server come behind all that the log knows.
-    let journal = Arc::new(Journal::new(data.clone(), Stamps::new(1), way, clock.clone())?);
+    let journal = Arc::new(Journal::new(data.clone(), Stamps::new(1), way, options.world.pace_min, clock.clone())?);
     let store = new_store(Some(journal.clone()));
     let mut id = [0; 16];
     clock.fill(&mut id)?;

@@ -12,6 +12,7 @@ use overside_service::{Hold, OnFailure};
 use smallvec::SmallVec;
 
 use super::Journal;
+use crate::wire::Durability;
 
 /// The log, and those who wait for it.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Writer {
     }
 
     fn write(&mut self) -> Result<(), String> {
-        let mut closing_since = None;
+        let mut patience = None;
         loop {
             self.journal.wake.look();
             let closing = self.journal.is_closing();
@@ -72,15 +73,33 @@ impl Writer {
             if self.journal.is_due() {
                 self.journal.due.signal();
             }
+            let mut wake = step.wake;
             if closing {
-                // All that was acknowledged is on the disk. A full one has no room for the statement of that.
-                let since = *closing_since.get_or_insert(now);
-                if self.log.is_closed() || now.saturating_sub(since) > CLOSE_MAX {
+                if self.log.is_closed() {
                     return Ok(());
                 }
+                // However long the rest takes, as long as the disk does anything.
+                let completed = self.log.completed();
+                let patience = patience.get_or_insert_with(|| Patience::new(completed, now));
+                if patience.is_over(completed, now) {
+                    return Err(self.gave_up());
+                }
+                wake = Some(wake.map_or(patience.until(), |at| at.min(patience.until())));
             }
-            self.wait(step.wake);
+            self.wait(wake);
         }
+    }
+
+    fn gave_up(&self) -> String {
+        let has = match self.journal.options.durability {
+            Durability::Group => "has been handed to the system and may not be on the disk",
+            _ => "is on the disk",
+        };
+        format!(
+            "the disk that {} lies on has done nothing for {} s: what was acknowledged {has}, look at it before you start again",
+            self.journal.options.dir.display(),
+            SILENCE_MAX.as_secs()
+        )
     }
 
     /// Waits until something is appended or completes, or a time has come.
@@ -96,6 +115,50 @@ impl Writer {
     }
 }
 
-/// How long the end of a log may take.
-const CLOSE_MAX: Duration = Duration::from_secs(5);
+/// Patience with a disk: it ends when nothing was carried out for a long time.
+#[derive(Debug)]
+struct Patience {
+    completed: u64,
+    since: Duration,
+}
+
+impl Patience {
+    fn new(completed: u64, now: Duration) -> Patience {
+        Patience { completed, since: now }
+    }
+
+    /// Whether it is over, when so many requests have completed by now.
+    fn is_over(&mut self, completed: u64, now: Duration) -> bool {
+        if completed != self.completed {
+            *self = Patience::new(completed, now);
+        }
+        now >= self.until()
+    }
+
+    /// When it is, if nothing completes until then.
+    fn until(&self) -> Duration {
+        self.since + SILENCE_MAX
+    }
+}
+
+/// A disk that carries out nothing for so long while the log is closed is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_may_take_its_time_but_not_do_nothing() {
+        let at = Duration::from_secs;
+        let mut patience = Patience::new(7, at(100));
+        for done in 0..50 {
+            assert!(!patience.is_over(7 + done, at(100 + 20 * done)), "it carries out a request in 20 s");
+        }
+        let last = at(100 + 20 * 49);
+        assert_eq!(patience.until(), last + SILENCE_MAX);
+        assert!(!patience.is_over(56, last + SILENCE_MAX - Duration::from_nanos(1)));
+        assert!(patience.is_over(56, last + SILENCE_MAX));
+    }
+}
