@@ -187,6 +187,7 @@ fn options(figure: &str) -> Options {
         only: None,
         results: None,
         seed: 0,
+        dir: None,
     }
 }
 

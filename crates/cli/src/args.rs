@@ -137,6 +137,9 @@ pub struct Bench {
     /// Of `regret`: another grid of shapes than the usual one, which is that of 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// Of `durability`: in which folder its data lies while it measures; a new folder beside the current one unless said.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
@@ -526,7 +529,8 @@ delta (a page with deltas), consolidate (chains of deltas: updates, sending, wha
 shuffle (a columnar table to 2, 8 and 32 receivers), projection (rows without some columns), regret
 (what the planner's choice loses against the best fixed strategy, known afterwards), messages (round
 trips of small messages, beside sockets and bare shared memory), sockets (unmodified programs under
-`overside run` and without it).";
+`overside run` and without it), durability (tables that survive, beside tables in memory and the bare
+disk: requests, checkpoints, recovery).";
 const BENCH_EXAMPLES: &str = "\
 Examples:
   overside bench transmit --quick
@@ -534,6 +538,7 @@ Examples:
   overside bench delta --json > delta.json
   overside bench sockets --report sockets.html
   overside bench sockets --quick --only pgbench
+  overside bench durability --dir /var/tmp
   overside bench verbs --over rdma --rdma-device mlx5_1";
 
 const RUN: &str = "\

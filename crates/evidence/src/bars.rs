@@ -1,6 +1,9 @@
 //! Bars: what must be reached, and whether it was.
 
-use crate::Ratio;
+use crate::{
+    Ratio,
+    verdict::{Judged, Says, Wanted},
+};
 use serde::Serialize;
 
 /// A stated bar with what was measured against it.
@@ -8,8 +11,11 @@ use serde::Serialize;
 pub struct Bar {
     /// What is compared, in words.
     pub name: String,
-    /// The least ratio that meets the bar.
+    /// The least that meets the bar, or the most.
     pub wanted: f64,
+    /// Less is better.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
     /// What was measured; `None` when nothing could be compared.
     pub ratio: Option<Ratio>,
     /// Met, failed or open.
@@ -24,6 +30,8 @@ pub enum Verdict {
     Met,
     /// The median is below the bar, but the 95 % interval still includes it.
     WithinNoise,
+    /// The 95 % interval has the bar in it, and the bar asks for all of it.
+    CannotTell,
     /// The 95 % interval excludes the bar.
     Missed,
     /// Nothing was measured.
@@ -39,7 +47,27 @@ impl Bar {
             Some(r) if r.high >= wanted => Verdict::WithinNoise,
             Some(_) => Verdict::Missed,
         };
-        Bar { name: name.into(), wanted, ratio, verdict }
+        Bar { name: name.into(), wanted, at_most: false, ratio, verdict }
+    }
+
+    /// What a rule said: of the whole interval, which may lie on both sides of the bar.
+    pub(crate) fn judged(judged: &Judged, wanted: Wanted) -> Bar {
+        let (wanted, at_most) = match wanted {
+            Wanted::AtLeast(least) => (least, false),
+            Wanted::AtMost(most) | Wanted::Within(_, most) => (most, true),
+        };
+        let verdict = match (judged.verdict, judged.measured) {
+            (_, None) => Verdict::NotMeasured,
+            (Says::Agrees, _) => Verdict::Met,
+            (Says::CannotTell, _) => Verdict::CannotTell,
+            (Says::Differs, _) => Verdict::Missed,
+        };
+        Bar { name: judged.says.to_owned(), wanted, at_most, ratio: judged.measured, verdict }
+    }
+
+    /// What is wanted, with its direction.
+    pub fn wanted(&self) -> String {
+        format!("{} {}", if self.at_most { '≤' } else { '≥' }, self.wanted)
     }
 }
 
@@ -49,6 +77,7 @@ impl Verdict {
         match self {
             Verdict::Met => "met",
             Verdict::WithinNoise => "within noise",
+            Verdict::CannotTell => "cannot tell",
             Verdict::Missed => "missed",
             Verdict::NotMeasured => "not measured",
         }

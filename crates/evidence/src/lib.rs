@@ -17,15 +17,25 @@ pub use bars::{Bar, Verdict};
 pub use claims::{Claim, numbers, parse, states};
 pub use measured::{Lack, Measured, Metric, Place, Reading};
 pub use results::{FORMAT, Kept, verdicts};
-pub use rules::rules;
+pub use rules::{goals, rules};
 pub use stats::{BestOf, Ratio, Spread, best_of, median};
-pub use verdict::{At, Demand, Judged, Judgement, Of, On, Part, RangeEnds, Rule, Says, Wanted};
+pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds, Rule, Says, Wanted};
 
 use serde_json::Value;
 
 /// The figures of `overside bench`, in the order of `all`.
-pub const FIGURES: [&str; 9] =
-    ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages", "sockets"];
+pub const FIGURES: [&str; 10] = [
+    "verbs",
+    "transmit",
+    "delta",
+    "consolidate",
+    "shuffle",
+    "projection",
+    "regret",
+    "messages",
+    "sockets",
+    "durability",
+];
 
 /// What a figure's JSON says of every claim that asks it.
 ///
@@ -34,4 +44,14 @@ pub const FIGURES: [&str; 9] =
 pub fn judge(figure: &Value) -> Result<Vec<Judgement>, String> {
     let measured = Measured::of(figure)?;
     Ok(rules().filter(|rule| rule.figure == measured.figure).map(|rule| rule.judge(&measured)).collect())
+}
+
+/// What a figure's JSON says of the bars that the project has set it; `None` of a figure whose bars are stated elsewhere.
+///
+/// # Errors
+/// As [`judge`].
+pub fn bars(figure: &Value) -> Result<Option<Vec<Bar>>, String> {
+    let measured = Measured::of(figure)?;
+    let own = goals().find(|goals| goals.figure == measured.figure);
+    Ok(own.map(|goals| goals.judge(&measured)))
 }

@@ -59,6 +59,9 @@ impl Kept {
     /// # Errors
     /// A bar is not whole.
     pub fn bars(&self, path: &str) -> Result<Vec<Bar>, String> {
+        if let Some(bars) = crate::bars(&self.figure).map_err(|error| format!("{path}: {error}"))? {
+            return Ok(bars);
+        }
         let bars = self.figure["bars"].as_array().cloned().unwrap_or_default();
         let bar = |value: &Value| {
             let (name, wanted) = (value["name"].as_str()?, value["wanted"].as_f64()?);

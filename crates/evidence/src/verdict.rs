@@ -1,7 +1,7 @@
 //! Verdicts: what a figure says of what a paper states, as a pure function of the figure's JSON.
 
 use crate::{
-    Ratio,
+    Bar, Ratio,
     measured::{Lack, Measured, Metric, Place, Reading, over},
 };
 use serde::Serialize;
@@ -15,6 +15,15 @@ pub struct Rule {
     /// The figure that is asked.
     pub figure: &'static str,
     /// Every half of what the claim states.
+    pub parts: &'static [Part],
+}
+
+/// The bars of a figure, each asked of it as a half of a claim is.
+#[derive(Clone, Copy, Debug)]
+pub struct Goals {
+    /// The figure that is asked.
+    pub figure: &'static str,
+    /// Every bar.
     pub parts: &'static [Part],
 }
 
@@ -154,6 +163,13 @@ impl Rule {
         let parts: Vec<Judged> = self.parts.iter().map(|part| part.judge(figure)).collect();
         let verdict = parts.iter().map(|part| part.verdict).max().unwrap_or(Says::CannotTell);
         Judgement { claim: self.claim, verdict, parts }
+    }
+}
+
+impl Goals {
+    /// What `figure` says of each bar.
+    pub fn judge(&self, figure: &Measured) -> Vec<Bar> {
+        self.parts.iter().map(|part| Bar::judged(&part.judge(figure), part.bar)).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 //! cargo run --release -p overside-peers -- tree   [--quick] [--json] [--only E,insert] [--peers bwtree,concurrent-map] [--keep FILE]
 //! cargo run --release -p overside-peers -- flight [--quick] [--json] [--over tcp] [--pyarrow PYTHON]
 //! cargo run --release -p overside-peers -- gather [--quick] [--json] [--only 4,16]
+//! cargo run --release -p overside-peers -- durability [--quick] [--json] [--dir DIR]
 //! ```
 //!
 //! Sides alternate in rounds on the same machine and do the same work; medians and the 95 % interval of paired
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod bars;
+mod durability;
 mod flight;
 mod gather;
 mod tree;
@@ -32,7 +34,9 @@ enum What {
     Flight(flight::FlightMeasure),
     /// Messages of scattered records over shared memory and TCP against libfabric and UCX.
     Gather(gather::GatherMeasure),
-    /// A process of `gather`; not to be called by hand.
+    /// Tables that survive against redis, PostgreSQL, fjall and bf-tree.
+    Durability(durability::DurabilityMeasure),
+    /// A process of `gather` or `durability`; not to be called by hand.
     #[command(hide = true)]
     BenchChild {
         /// What it is to do.
@@ -69,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         What::Tree(measure) => tree::main(measure),
         What::Flight(measure) => flight::main(&measure),
         What::Gather(measure) => gather::main(&measure),
+        What::Durability(measure) => durability::main(&measure),
         What::BenchChild { arguments } => overside_bench::child_main(&arguments),
         What::FlightChild { side, address, key_file } => flight::child(&side, &address, key_file),
     }

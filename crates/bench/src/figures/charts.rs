@@ -106,4 +106,26 @@ pub(super) fn breakdown(of: &str, parts: &[&str], rows: &[(String, Vec<f64>)]) -
     format!("<p class=\"panel\">{of}</p>{}", shares.draw())
 }
 
+/// Bars side by side, from values of rounds.
+pub(super) mod bars {
+    use super::WIDTH;
+    use crate::{
+        measure::Spread,
+        svg::{Bar, Bars, Group, Scale},
+    };
+
+    /// Median and quartiles, scaled; none where nothing was measured.
+    pub(in crate::figures) fn of(spread: Spread, scale: f64) -> Option<Bar> {
+        let Spread { median, quarter_low, quarter_high, samples, .. } = spread;
+        (samples > 0).then_some(Bar { value: median * scale, low: quarter_low * scale, high: quarter_high * scale })
+    }
+
+    /// The chart as SVG.
+    pub(in crate::figures) fn draw(value: &str, series: &[&str], groups: Vec<Group>) -> String {
+        let series: Vec<String> = series.iter().map(|name| (*name).to_owned()).collect();
+        let (value, size, references) = (value.to_owned(), (WIDTH, 260.0), Vec::new());
+        Bars { value, scale: Scale::Linear, series, groups, references, size }.draw()
+    }
+}
+
 const WIDTH: f64 = 660.0;

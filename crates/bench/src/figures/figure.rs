@@ -123,6 +123,13 @@ pub struct Comparison {
     pub judgement: Judgement,
 }
 
+impl Recorded {
+    /// Of every round; nothing of what was counted.
+    pub(super) fn values(&self) -> &[f64] {
+        self.rounds.as_ref().map_or(&[], |rounds| &rounds.value)
+    }
+}
+
 impl Figure {
     /// An empty one.
     pub fn new(figure: &'static str, provider: &str, title: &str) -> Figure {
@@ -169,12 +176,16 @@ impl Figure {
         self.measured.push(Recorded { series: series.to_owned(), x, rows, rounds: None, exact: Some(exact) });
     }
 
-    /// Puts every claim that asks this figure beside what was measured.
+    /// Puts every claim that asks this figure beside what was measured, and judges its bars.
     ///
     /// # Errors
     /// A place has no round at all.
     pub fn judge(&mut self) -> anyhow::Result<()> {
-        let judged = overside_evidence::judge(&serde_json::to_value(&*self)?).map_err(anyhow::Error::msg)?;
+        let json = serde_json::to_value(&*self)?;
+        if let Some(bars) = overside_evidence::bars(&json).map_err(anyhow::Error::msg)? {
+            self.bars = bars;
+        }
+        let judged = overside_evidence::judge(&json).map_err(anyhow::Error::msg)?;
         let compare =
             |judgement: Judgement| Comparison { paper: overside_evidence::states(judgement.claim), judgement };
         self.claims = judged.into_iter().map(compare).collect();

@@ -8,6 +8,7 @@ mod charts;
 mod consolidate;
 mod delta;
 mod digest;
+mod durability;
 mod figure;
 pub mod gather;
 mod messages;
@@ -25,9 +26,15 @@ mod text;
 mod transmit;
 mod verbs;
 
+pub use durability::{Batches, Ground, Ours, Values};
 pub use figure::{Comparison, Figure, Point, PointSpread, Recorded};
 pub use regret::{PricesApart, prices_apart};
 pub use sender::Sample;
+pub use sockets::{
+    installed::{found, free_port},
+    keeper::{Keeper, Order, tree_ns},
+    postgresql::{account, programs as postgresql},
+};
 
 use crate::{
     meeting::Meeting,
@@ -67,6 +74,8 @@ pub struct Options {
     pub results: Option<PathBuf>,
     /// Of `regret`: which grid of shapes; 0 is the usual one.
     pub seed: u64,
+    /// Of `durability`: in which folder its data lies meanwhile; the current one unless said.
+    pub dir: Option<PathBuf>,
 }
 
 /// All figures of a run.
@@ -109,6 +118,12 @@ pub fn run(options: &Options) -> Result<Figures> {
         "--seed chooses the shapes of regret; {} has no use for it",
         options.figure
     );
+    if names.contains(&"durability") {
+        // Refused now rather than after all the others have been measured.
+        durability::place::parent(options.dir.as_deref())?;
+    } else {
+        ensure!(options.dir.is_none(), "--dir is where durability has its data; {} has none", options.figure);
+    }
     let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
     report::writable(&report)?;
     ensure!(
@@ -131,6 +146,7 @@ pub fn run(options: &Options) -> Result<Figures> {
         installed,
         only,
         seed: options.seed,
+        dir: options.dir.as_deref(),
     };
     let figures = names.iter().map(|name| judged(name, &setting)).collect::<Result<Vec<_>>>()?;
     let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
@@ -172,6 +188,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "regret" => regret::measure(setting),
         "messages" => messages::measure(setting),
         "sockets" => sockets::measure(setting),
+        "durability" => durability::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -183,6 +200,7 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
         receiver::ROLE => Some(Meeting::told(arguments).and_then(receiver::serve)),
         messages::ROLE => Some(messages::answer(arguments)),
         sockets::ROLE => Some(sockets::program(arguments)),
+        durability::ROLE => Some(durability::serve(arguments)),
         _ => None,
     }
 }
@@ -233,6 +251,7 @@ struct Setting<'a> {
     installed: bool,
     only: Option<&'a str>,
     seed: u64,
+    dir: Option<&'a Path>,
 }
 
 impl Setting<'_> {

@@ -91,19 +91,19 @@ fn bars(bars: &[Bar]) -> String {
         let class = match bar.verdict {
             Verdict::Missed => "bad",
             Verdict::Met => "good",
-            Verdict::WithinNoise | Verdict::NotMeasured => "open",
+            Verdict::WithinNoise | Verdict::CannotTell | Verdict::NotMeasured => "open",
         };
         format!(
             "<tr><td>{}</td><td>{}</td><td class=\"whole\">{}</td><td class=\"whole {class}\">{}</td></tr>",
             escape(&bar.name),
-            bar.wanted,
+            bar.wanted(),
             shown(bar.ratio),
             bar.verdict.text()
         )
     };
     let rows: String = bars.iter().map(row).collect();
     format!(
-        "<table class=\"claims bars\"><thead><tr><th>bar</th><th>at least</th><th>measured</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
+        "<table class=\"claims bars\"><thead><tr><th>bar</th><th>wanted</th><th>measured</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
     )
 }
 

@@ -23,7 +23,7 @@ fn write(figure: &Figure, out: &mut String) -> std::fmt::Result {
         points(figure, out)?;
     }
     for bar in &figure.bars {
-        writeln!(out, "bar: {} ≥ {}: {} {}", bar.name, bar.wanted, shown(bar.ratio), bar.verdict.text())?;
+        writeln!(out, "bar: {} {}: {} {}", bar.name, bar.wanted(), shown(bar.ratio), bar.verdict.text())?;
     }
     for claim in &figure.claims {
         let judgement = &claim.judgement;

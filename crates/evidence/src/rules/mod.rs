@@ -4,6 +4,7 @@
 //! must lie beyond it. Absolute rates are of the papers' machines; a rule asks for one only where the claim is the rate.
 
 mod consolidate;
+mod durability;
 mod messages;
 mod shuffle;
 mod transmit;
@@ -11,12 +12,19 @@ mod verbs;
 
 use crate::{
     measured::Metric,
-    verdict::{At, Demand, Of, On, Part, RangeEnds, Rule, Wanted},
+    verdict::{At, Demand, Goals, Of, On, Part, RangeEnds, Rule, Wanted},
 };
 
 /// All rules, by figure.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    [transmit::RULES, consolidate::RULES, verbs::RULES, shuffle::RULES, messages::RULES].into_iter().flatten()
+    [transmit::RULES, consolidate::RULES, verbs::RULES, shuffle::RULES, messages::RULES, durability::RULES]
+        .into_iter()
+        .flatten()
+}
+
+/// The bars of those figures that are judged by their JSON alone.
+pub fn goals() -> impl Iterator<Item = &'static Goals> {
+    [durability::GOALS].into_iter()
 }
 
 /// Any x.

@@ -130,12 +130,15 @@ pub(super) fn client(program: &Path, arguments: Vec<String>, way: &Way, user: Op
 }
 
 /// A program of the search path.
-pub(super) fn found(name: &str) -> Option<PathBuf> {
+pub fn found(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// A port of this host that was free just now.
-pub(super) fn free_port() -> Result<u16> {
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -31,14 +31,17 @@ use std::{
 
 /// What to start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Order {
-    pub(super) program: PathBuf,
-    pub(super) arguments: Vec<String>,
-    pub(super) environment: Vec<(String, PathBuf)>,
+pub struct Order {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// What is added to its environment.
+    pub environment: Vec<(String, PathBuf)>,
     /// User and group, where not the keeper's own.
-    pub(super) user: Option<(u32, u32)>,
+    pub user: Option<(u32, u32)>,
     /// A server: where its output goes, and the signal that stops it. Otherwise the program is waited for.
-    pub(super) stays: Option<(PathBuf, i32)>,
+    pub stays: Option<(PathBuf, i32)>,
 }
 
 /// What came of it.
@@ -51,15 +54,17 @@ enum Answer {
 
 /// A program that has ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Ended {
-    pub(super) succeeded: bool,
-    pub(super) wall_ns: u64,
+pub struct Ended {
+    /// With status 0.
+    pub succeeded: bool,
+    /// How long it took.
+    pub wall_ns: u64,
     /// Standard output and error.
-    pub(super) said: String,
+    pub said: String,
 }
 
 /// The keeper, as who measures sees it; its servers stop when this is dropped.
-pub(super) struct Keeper {
+pub struct Keeper {
     line: Option<BufReader<UnixStream>>,
     process: Option<Process>,
     folder: PathBuf,
@@ -67,9 +72,14 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Starts it, with a new folder.
-    pub(super) fn start() -> Result<Keeper> {
-        let folder = std::env::temp_dir().join(format!("overside-bench-{}", std::process::id()));
-        let name = folder.to_str().context("the name of the folder for scratch files is no text; set TMPDIR")?;
+    pub(in crate::figures) fn start() -> Result<Keeper> {
+        Keeper::start_in(&std::env::temp_dir())
+    }
+
+    /// The same, with its folder in another one.
+    pub(in crate::figures) fn start_in(parent: &Path) -> Result<Keeper> {
+        let folder = parent.join(format!("overside-bench-{}", std::process::id()));
+        let name = folder.to_str().context("the name of the folder for scratch files is no text; choose another")?;
         let (process, line) = Process::start("keeper of servers", ROLE, &["keep", name], None)?;
         line.set_read_timeout(Some(PATIENCE + Duration::from_secs(10)))?;
         let mut keeper = Keeper { line: Some(BufReader::new(line)), process: Some(process), folder };
@@ -79,16 +89,21 @@ impl Keeper {
         }
     }
 
-    pub(super) fn process(&self) -> u32 {
+    /// The keeper's own number: all that it starts are its children.
+    pub fn process(&self) -> u32 {
         self.process.as_ref().map_or(0, Process::pid)
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    /// Where its servers may have their files.
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Starts a server; its process id.
-    pub(super) fn serve(&mut self, order: &Order) -> Result<u32> {
+    ///
+    /// # Errors
+    /// The keeper has ended, or cannot start it.
+    pub fn serve(&mut self, order: &Order) -> Result<u32> {
         match self.ask(order)? {
             Answer::Started(process) => Ok(process),
             other => bail!("the keeper does not answer as it should: {other:?}"),
@@ -96,7 +111,10 @@ impl Keeper {
     }
 
     /// Runs a program to its end.
-    pub(super) fn run(&mut self, order: &Order) -> Result<Ended> {
+    ///
+    /// # Errors
+    /// The keeper has ended, or cannot run it.
+    pub fn run(&mut self, order: &Order) -> Result<Ended> {
         match self.ask(order)? {
             Answer::Ended(ended) => Ok(ended),
             other => bail!("the keeper does not answer as it should: {other:?}"),
@@ -104,7 +122,10 @@ impl Keeper {
     }
 
     /// As [`Keeper::run`]; a program that fails is an error that says what it said.
-    pub(super) fn must(&mut self, order: &Order) -> Result<Ended> {
+    ///
+    /// # Errors
+    /// It failed, or as [`Keeper::run`].
+    pub fn must(&mut self, order: &Order) -> Result<Ended> {
         let ended = self.run(order)?;
         if !ended.succeeded {
             let last: Vec<&str> = ended.said.lines().rev().take(3).collect();
@@ -114,7 +135,10 @@ impl Keeper {
     }
 
     /// Runs it again and again until it succeeds: a server takes a moment to be there.
-    pub(super) fn until_it_succeeds(&mut self, order: &Order) -> Result<()> {
+    ///
+    /// # Errors
+    /// It fails for a minute, or as [`Keeper::run`].
+    pub fn until_it_succeeds(&mut self, order: &Order) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.run(order)?.succeeded {
             if Instant::now() >= deadline {
@@ -154,7 +178,7 @@ impl Drop for Keeper {
 }
 
 /// The keeper itself, with a folder that is not there yet.
-pub(super) fn keep(folder: &str) -> Result<()> {
+pub(in crate::figures) fn keep(folder: &str) -> Result<()> {
     // Who clears away must be left when the other has gone.
     set_parent_process_death_signal(None).context("the kernel does not let this process outlive its parent")?;
     setsid().context("no session of its own")?;
@@ -164,9 +188,9 @@ pub(super) fn keep(folder: &str) -> Result<()> {
     let made = DirBuilder::new().mode(0o755).create(folder);
     let answer = match &made {
         Ok(()) => Answer::Started(std::process::id()),
-        Err(error) => {
-            Answer::Failed(format!("{folder} cannot be made ({error}); set TMPDIR to a folder that can be written"))
-        }
+        Err(error) => Answer::Failed(format!(
+            "{folder} cannot be made ({error}); TMPDIR, or --dir, names a folder that can be written"
+        )),
     };
     say(&mut line, &answer)?;
     made?;
@@ -237,7 +261,11 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.stop();
-        let _ = fs::remove_dir_all(&self.folder);
+        // A server that is being killed may still make files.
+        let deadline = Instant::now() + STOPPING;
+        while fs::remove_dir_all(&self.folder).is_err() && self.folder.exists() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -289,7 +317,7 @@ fn run(command: &mut Command, line: &UnixStream) -> Result<Ended> {
 }
 
 /// Processor time of a process and of all that it has started, ended or not, in nanoseconds.
-pub(super) fn tree_ns(root: u32) -> u64 {
+pub fn tree_ns(root: u32) -> u64 {
     let all = everybody();
     let mut tree = vec![root];
     let mut at = 0;

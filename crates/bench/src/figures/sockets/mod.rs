@@ -1,9 +1,9 @@
 //! `sockets`: unmodified programs plainly and under the sockets library (`overside run`), sides alternating.
 
-mod installed;
-mod keeper;
+pub(super) mod installed;
+pub(super) mod keeper;
 mod pair;
-mod postgresql;
+pub(super) mod postgresql;
 mod program;
 mod redis;
 mod table;

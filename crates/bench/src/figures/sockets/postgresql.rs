@@ -176,7 +176,7 @@ fn statements(log: &str) -> String {
 }
 
 /// Debian's place, its newest version first; else those of the search path.
-fn programs() -> Option<PathBuf> {
+pub fn programs() -> Option<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
@@ -191,7 +191,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// User and group of an account.
-fn account(name: &str) -> Option<(u32, u32)> {
+pub fn account(name: &str) -> Option<(u32, u32)> {
     let all = fs::read_to_string("/etc/passwd").ok()?;
     let fields: Vec<&str> =
         all.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name)?;

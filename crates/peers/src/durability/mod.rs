@@ -1,0 +1,173 @@
+//! `durability`: tables that survive against redis, PostgreSQL and stores within a process, the same rows outstanding.
+
+mod embedded;
+mod postgresql;
+mod redis;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use overside_bench::figures::{Batches, Ground, Ours};
+use overside_bench::measure::{Bar, Ratio, Spread, alternate};
+use overside_bench::overside::table::wire::Durability;
+use serde::Serialize;
+
+use crate::Measure;
+use embedded::{BfTree, Fjall};
+use postgresql::PostgreSql;
+use redis::Redis;
+
+/// How to measure, and where.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DurabilityMeasure {
+    #[command(flatten)]
+    measure: Measure,
+    /// In which folder all of them have their data; a new folder beside the current one unless said.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+/// A store with its clients: eight, each with a batch of rows under way.
+trait Side {
+    /// Puts for so long.
+    fn batches(&mut self, ground: &mut Ground, ns: u64) -> Result<Batches>;
+}
+
+impl Side for Ours {
+    fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
+        Ours::batches(self, ns)
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    clients: u64,
+    batch_rows: u64,
+    value_bytes: usize,
+    sides: Vec<SideReport>,
+    skipped: Vec<String>,
+    bars: Vec<Bar>,
+}
+
+#[derive(Serialize)]
+struct SideReport {
+    name: &'static str,
+    rows_per_s: Spread,
+    /// Of all processes, clients included.
+    cpu_ns_a_row: f64,
+    rounds: Vec<f64>,
+}
+
+/// Measures and reports.
+pub fn main(asked: &DurabilityMeasure) -> Result<()> {
+    let Measure { quick, json, rounds } = asked.measure;
+    let mut ground = Ground::new(asked.dir.as_deref())?;
+    let (mut sides, skipped) = start(&mut ground)?;
+    let (rounds, ns) = (rounds.unwrap_or(if quick { 5 } else { 9 }), if quick { 500_000_000 } else { 2_000_000_000 });
+    let samples = alternate(sides.len(), rounds, |at, round| {
+        let (name, side) = &mut sides[at];
+        eprintln!("round {}: {name}", round + 1);
+        side.batches(&mut ground, ns)
+    })?;
+    let names: Vec<&'static str> = sides.iter().map(|(name, _)| *name).collect();
+    let report = Report::of(&names, &samples, skipped);
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(())
+}
+
+type Named = (&'static str, Box<dyn Side>);
+
+/// Those that are installed, and what is skipped and why.
+fn start(ground: &mut Ground) -> Result<(Vec<Named>, Vec<String>)> {
+    let mut sides: Vec<Named> = vec![
+        (SYNC, Box::new(Ours::start(ground, Durability::Sync)?)),
+        (GROUP, Box::new(Ours::start(ground, Durability::Group)?)),
+    ];
+    let mut skipped = Vec::new();
+    for (name, fsync) in [(ALWAYS, "always"), (EVERYSEC, "everysec")] {
+        match Redis::start(ground, fsync)? {
+            Some(redis) => sides.push((name, Box::new(redis))),
+            None => skipped.push(format!("{name}: redis-server is not installed (Debian's package redis-server)")),
+        }
+    }
+    match PostgreSql::start(ground)? {
+        Ok(postgresql) => sides.push((POSTGRESQL, Box::new(postgresql))),
+        Err(why) => skipped.push(format!("{POSTGRESQL}: {why}")),
+    }
+    sides.push(("fjall, SyncData", Box::new(Fjall::open(ground, true)?)));
+    sides.push(("fjall, Buffer", Box::new(Fjall::open(ground, false)?)));
+    sides.push(("bf-tree, its log, not synced", Box::new(BfTree::open(ground)?)));
+    skipped.iter().for_each(|why| eprintln!("skipped: {why}"));
+    Ok((sides, skipped))
+}
+
+impl Report {
+    fn of(names: &[&'static str], samples: &[Vec<Batches>], skipped: Vec<String>) -> Report {
+        let side = |(name, rounds): (&&'static str, &Vec<Batches>)| {
+            let rates: Vec<f64> = rounds.iter().map(Batches::rows_per_s).collect();
+            let each: Vec<f64> = rounds.iter().map(|round| round.cpu_ns as f64 / round.rows.max(1) as f64).collect();
+            SideReport { name, rows_per_s: Spread::of(&rates), cpu_ns_a_row: Spread::of(&each).median, rounds: rates }
+        };
+        let sides: Vec<SideReport> = names.iter().zip(samples).map(side).collect();
+        let bars = bars(&sides);
+        let (clients, batch_rows) = (Ground::CLIENTS, Ground::BATCH_ROWS);
+        Report { clients, batch_rows, value_bytes: Ground::VALUE_BYTES, sides, skipped, bars }
+    }
+
+    fn print(&self) {
+        println!(
+            "{} clients, each with a batch of {} rows under way; rows of 8 bytes of key and {} of value",
+            self.clients, self.batch_rows, self.value_bytes
+        );
+        println!("\n{:32} {:>18} {:>24} {:>18}", "", "thousand rows/s", "quartiles", "CPU µs a row");
+        for side in &self.sides {
+            let Spread { median, quarter_low, quarter_high, .. } = side.rows_per_s;
+            let quartiles = format!("{:.1} .. {:.1}", quarter_low / 1e3, quarter_high / 1e3);
+            println!("{:32} {:>18.1} {quartiles:>24} {:>18.2}", side.name, median / 1e3, side.cpu_ns_a_row / 1e3);
+        }
+        println!(
+            "\nCPU is of all processes: server, its children and clients. fjall and bf-tree run in the clients' process, and"
+        );
+        println!("bf-tree takes a row at a time. redis' everysec may lose a second, ours in group the last 10 ms.");
+        crate::bars::print(&self.bars);
+    }
+}
+
+/// What is to be reached, as far as there is whom to compare with.
+fn bars(sides: &[SideReport]) -> Vec<Bar> {
+    let of = |name: &str| sides.iter().find(|side| side.name == name).map(|side| &side.rounds[..]);
+    let bar = |(ours, theirs, wanted): (&str, &str, f64)| {
+        let ratio = of(ours).zip(of(theirs)).and_then(|(ours, theirs)| Ratio::paired(ours, theirs));
+        Bar::at_least(format!("{ours} over {theirs}, rows/s"), wanted, ratio)
+    };
+    [(SYNC, ALWAYS, 1.2), (GROUP, EVERYSEC, 1.2), (SYNC, POSTGRESQL, 3.0)].into_iter().map(bar).collect()
+}
+
+const SYNC: &str = "overside, sync";
+const GROUP: &str = "overside, group";
+const ALWAYS: &str = "redis, appendfsync always";
+const EVERYSEC: &str = "redis, appendfsync everysec";
+const POSTGRESQL: &str = "PostgreSQL, synchronous_commit";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overside_bench::measure::Verdict;
+
+    #[test]
+    fn bars_are_missed_met_and_not_measured() {
+        let side = |name, rate: f64| SideReport {
+            name,
+            rows_per_s: Spread::of(&[rate]),
+            cpu_ns_a_row: 1.0,
+            rounds: vec![rate, rate * 1.01, rate * 0.99],
+        };
+        let sides = [side(SYNC, 100.0), side(ALWAYS, 95.0), side(POSTGRESQL, 10.0)];
+        let verdicts: Vec<Verdict> = bars(&sides).iter().map(|bar| bar.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Missed, Verdict::NotMeasured, Verdict::Met]);
+    }
+}
