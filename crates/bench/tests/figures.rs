@@ -24,7 +24,7 @@ fn main() {
                 std::process::exit(1);
             }
         }
-        Some(RUN) => drop(run("transmit")),
+        Some(RUN) => drop(run(arguments.get(1).and_then(|name| name.to_str()).unwrap_or("transmit"))),
         // What a harness would be asked, so that `cargo test NAME` and `--list` do no harm.
         Some(other) if !other.starts_with("--") || other == "--list" => {}
         _ => {
@@ -32,7 +32,8 @@ fn main() {
             what_there_is_not_is_said();
             nothing_outlives_a_figure_that_is_killed();
             servers_and_their_folder_go_when_nobody_measures_any_more();
-            println!("test result: ok. 4 passed");
+            tables_and_their_folder_go_with_a_figure_that_is_killed();
+            println!("test result: ok. 5 passed");
         }
     }
 }
@@ -85,6 +86,8 @@ fn what_there_is_not_is_said() {
     let error =
         figures::run(&Options { results: Some("results".into()), ..options("delta") }).expect_err("a quick run");
     assert!(format!("{error:#}").contains("--results keeps full runs"), "{error:#}");
+    let error = figures::run(&Options { dir: Some("/".into()), ..options("delta") }).expect_err("it has no data");
+    assert!(format!("{error:#}").contains("--dir"), "{error:#}");
     let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");
     assert!(format!("{error:#}").contains("sockets library is not beside"), "{error:#}");
 }
@@ -154,6 +157,33 @@ fn servers_and_their_folder_go_when_nobody_measures_any_more() {
     assert!(!folder.exists(), "{name} is left");
 }
 
+/// The figure's own servers, too, whose files lie in that folder.
+fn tables_and_their_folder_go_with_a_figure_that_is_killed() {
+    let executable = std::env::current_exe().expect("this executable has a path");
+    let mut run = Command::new(&executable).args([RUN, "durability"]).stdout(Stdio::null()).spawn().expect("it starts");
+    let folder = place().join(format!("overside-bench-{}", run.id()));
+    let started = Instant::now();
+    while !folder.join("sync").join("LOCK").exists() {
+        assert!(started.elapsed() < LEARNING, "no table within {LEARNING:?}");
+        assert!(run.try_wait().expect("a child can be looked at").is_none(), "it ended before anybody saw a table");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let children = children_of(run.id());
+    signal(run.id(), Signal::KILL);
+    run.wait().expect("a child can be waited for");
+    let deadline = Instant::now() + LIMIT;
+    while folder.exists() || children.iter().any(|child| alive(*child)) {
+        assert!(Instant::now() < deadline, "{} or one of the processes {children:?} is left", folder.display());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where data lies meanwhile: beside what is built, which is on a disk.
+fn place() -> std::path::PathBuf {
+    let executable = std::env::current_exe().expect("this executable has a path");
+    executable.parent().expect("it lies in a folder").to_owned()
+}
+
 fn signal(id: u32, signal: Signal) {
     // It may have gone already.
     let _ = Pid::from_raw(id as i32).map(|pid| kill_process(pid, signal));
@@ -187,7 +217,7 @@ fn options(figure: &str) -> Options {
         only: None,
         results: None,
         seed: 0,
-        dir: None,
+        dir: (figure == "durability").then(place),
     }
 }
 
