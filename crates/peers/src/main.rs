@@ -34,7 +34,7 @@ enum What {
     Flight(flight::FlightMeasure),
     /// Messages of scattered records over shared memory and TCP against libfabric and UCX.
     Gather(gather::GatherMeasure),
-    /// Tables that survive against redis, PostgreSQL, fjall and bf-tree.
+    /// Tables that survive against redis and PostgreSQL.
     Durability(durability::DurabilityMeasure),
     /// A process of `gather` or `durability`; not to be called by hand.
     #[command(hide = true)]

@@ -1,6 +1,5 @@
-//! `durability`: tables that survive against redis, PostgreSQL and stores within a process, the same rows outstanding.
+//! `durability`: tables that survive against redis and PostgreSQL, the same rows outstanding.
 
-mod embedded;
 mod postgresql;
 mod redis;
 
@@ -13,7 +12,6 @@ use overside_bench::overside::table::wire::Durability;
 use serde::Serialize;
 
 use crate::Measure;
-use embedded::{BfTree, Fjall};
 use postgresql::PostgreSql;
 use redis::Redis;
 
@@ -98,9 +96,6 @@ fn start(ground: &mut Ground) -> Result<(Vec<Named>, Vec<String>)> {
         Ok(postgresql) => sides.push((POSTGRESQL, Box::new(postgresql))),
         Err(why) => skipped.push(format!("{POSTGRESQL}: {why}")),
     }
-    sides.push(("fjall, SyncData", Box::new(Fjall::open(ground, true)?)));
-    sides.push(("fjall, Buffer", Box::new(Fjall::open(ground, false)?)));
-    sides.push(("bf-tree, its log, not synced", Box::new(BfTree::open(ground)?)));
     skipped.iter().for_each(|why| eprintln!("skipped: {why}"));
     Ok((sides, skipped))
 }
