@@ -115,7 +115,10 @@ pub(super) fn serve(arguments: &[OsString]) -> Result<()> {
     let server = overside::at(meeting.address.to_string()).network(&meeting.network).serve(options)?;
     let mut line = child_socket()?;
     let recovery = server.recovery().cloned().unwrap_or_default();
-    write_words(&mut line, &[recovery.rows, recovery.replayed, recovery.took.as_nanos() as u64])?;
+    write_words(
+        &mut line,
+        &[recovery.rows, recovery.replayed, (recovery.adopt_took + recovery.replay_took).as_nanos() as u64],
+    )?;
     // Nothing ever comes; the read ends when the parent closes it.
     let _ = line.read(&mut [0; 1]);
     server.shutdown();
