@@ -87,6 +87,11 @@ impl ForeignRange {
         self.slice().load(at).map(u64::from_le_bytes)
     }
 
+    /// The cache lines that it lies in, to be asked for.
+    pub fn lines(&self) -> Lines {
+        Lines { at: self.start, left: self.len.div_ceil(LINE_BYTES) }
+    }
+
     /// Asks the processor for the line at `at`; nothing happens for a bad offset.
     #[inline]
     pub fn prefetch(&self, at: usize) {
@@ -106,6 +111,50 @@ impl ForeignRange {
         MemoryError::Escapes { at: at as u64, len: len as u64, of: self.len as u64 }
     }
 }
+
+/// Cache lines that are read soon. They can be asked for, and nothing else.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines {
+    at: *const u8,
+    left: usize,
+}
+
+// SAFETY: [foreign] nothing is ever read there: asking for a line is allowed at any address.
+unsafe impl Send for Lines {}
+// SAFETY: [foreign] as above.
+unsafe impl Sync for Lines {}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { at: std::ptr::null(), left: 0 }
+    }
+}
+
+impl Lines {
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
+    /// No more than the first `count`.
+    pub fn first(self, count: usize) -> Self {
+        Self { left: self.left.min(count), ..self }
+    }
+
+    /// Asks the processor for the next line; whether there was one.
+    #[inline(always)]
+    pub fn ask(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        kernels::prefetch_far(self.at);
+        self.at = self.at.wrapping_add(LINE_BYTES);
+        self.left -= 1;
+        true
+    }
+}
+
+const LINE_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -149,7 +149,7 @@ pub fn lines_of(len: usize) -> usize {
 
 /// As [`prefetch`], into the second-level cache.
 #[inline]
-fn prefetch_far(address: *const u8) {
+pub fn prefetch_far(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: [kernel] a prefetch never faults.
     unsafe {

@@ -40,7 +40,7 @@ pub use available::{address_space_left, available_bytes};
 pub use buffer::Buffer;
 pub use bytes::Bytes;
 pub use foreign::Foreign;
-pub use foreign_range::ForeignRange;
+pub use foreign_range::{ForeignRange, Lines};
 pub use foreign_slice::{ForeignChunks, ForeignSlice};
 pub use heap::Heap;
 pub use hold::Hold;

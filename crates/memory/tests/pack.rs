@@ -5,7 +5,7 @@ mod cases;
 
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
-use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack, pack_runs, pack_with};
+use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack, pack_periods, pack_runs, pack_with};
 use overside_shape::{Bitmap, Column, Kind, Level, Mask, Messages, Order, Run, Shape};
 use proptest::prelude::*;
 
@@ -485,4 +485,40 @@ fn only_rows_of_one_table_are_dealt() {
     assert!(!dealt(&[]));
     let escapes = Dealer::new(&memory[..9000], &[&one, &other]);
     assert!(matches!(escapes, Err(MemoryError::Escapes { of: 9000, .. })));
+}
+
+proptest! {
+    /// Periods are packed as the strided shape of them is, and nothing behind the last one is read.
+    #[test]
+    fn periods_are_packed_as_their_shape_is(
+        period in 1usize..200, count in 0usize..90, seeds in proptest::collection::vec((any::<u16>(), 0u64..40), 1..6), tail in 0usize..8,
+    ) {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        for (gap, len) in seeds {
+            let run = Run::new(at + u64::from(gap % 9), len);
+            if run.at + run.len > period as u64 {
+                break;
+            }
+            at = run.at + run.len;
+            runs.push(run);
+        }
+        let memory = Fenced::new(period * count + tail.min(period - 1));
+        let bytes = count * runs.iter().map(|run| run.len as usize).sum::<usize>();
+        let mut out = vec![0xaa; bytes + 3];
+        prop_assert_eq!(pack_periods(&memory, period, &runs, &mut out).unwrap(), bytes);
+        let shape = Shape::strided(0, period as u64, count as u64, &runs).unwrap();
+        let mut expected = vec![0; bytes];
+        pack(&memory, &shape.messages(), &mut expected).unwrap();
+        prop_assert_eq!(&out[..bytes], &expected[..]);
+        prop_assert_eq!(&out[bytes..], &[0xaa; 3]);
+        let escaping = [Run::new(period as u64 - 1, 2)];
+        let escaped = matches!(pack_periods(&memory, period, &escaping, &mut out), Err(MemoryError::Escapes { .. }));
+        prop_assert!(escaped);
+        if let Some(short) = bytes.checked_sub(1) {
+            let refused = pack_periods(&memory, period, &runs, &mut out[..short]);
+            let short = matches!(refused, Err(MemoryError::Short { .. }));
+            prop_assert!(short, "{:?}", refused);
+        }
+    }
 }

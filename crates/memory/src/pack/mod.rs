@@ -35,6 +35,7 @@ mod x86_deal;
 use std::ops::Range;
 
 use overside_shape::{Kind, Mask, Messages, Run, Shape};
+use smallvec::SmallVec;
 
 use crate::MemoryError;
 use copy::run;
@@ -83,6 +84,30 @@ pub fn pack_with(
     let base = memory.as_ptr();
     // SAFETY: [pack] the shape lies within the slice, the bytes fit into the other, and the kernel is available.
     unsafe { bytes_of(kernel.or_less(), layout, base, shape, range, out.as_mut_ptr()) };
+    Ok(needed as usize)
+}
+
+/// Packs `runs` of each period of `memory`, which has as many periods as begin in it whole, into the start of `out`, and gives
+/// their bytes. It packs as a strided shape is packed, and spares making one where the number of periods differs from call to call.
+///
+/// # Errors
+/// [`MemoryError::Escapes`] when a run leaves its period, [`MemoryError::Short`] when `out` has no room; nothing is written then.
+pub fn pack_periods(memory: &[u8], period: usize, runs: &[Run], out: &mut [u8]) -> Result<usize, MemoryError> {
+    if let Some(run) = runs.iter().find(|run| !lies_within(**run, period as u64)) {
+        return Err(MemoryError::Escapes { at: run.at, len: run.len, of: period as u64 });
+    }
+    let Some(count) = memory.len().checked_div(period) else { return Ok(0) };
+    let bytes = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.len));
+    let (needed, has) = (bytes.saturating_mul(count as u64), out.len() as u64);
+    if needed > has {
+        return Err(MemoryError::Short { needed, has });
+    }
+    let runs: SmallVec<[Run; 8]> = runs.iter().copied().filter(|run| run.len > 0).collect();
+    if needed > 0 {
+        // SAFETY: [pack] every run lies within its period and every period within the slice, the bytes fit into the other, and the
+        // kernel is available.
+        unsafe { periods::one_level(PackKernel::best(), memory.as_ptr(), period, count, &runs, out.as_mut_ptr()) };
+    }
     Ok(needed as usize)
 }
 

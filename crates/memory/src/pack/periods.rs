@@ -54,9 +54,18 @@ pub(super) unsafe fn periods(
     }
 }
 
+/// Packs `count` periods, one after another. No run is empty.
+///
 /// # Safety
 /// As [`periods`].
-unsafe fn one_level(kernel: PackKernel, from: *const u8, period: usize, count: usize, runs: &[Run], to: *mut u8) {
+pub(super) unsafe fn one_level(
+    kernel: PackKernel,
+    from: *const u8,
+    period: usize,
+    count: usize,
+    runs: &[Run],
+    to: *mut u8,
+) {
     // SAFETY: [pack] the caller's promise.
     unsafe {
         if let [only] = runs {

@@ -9,11 +9,10 @@ mod pack;
 
 use std::sync::Arc;
 
-use overside_shape::{Run, Shape, ShapeError};
+use overside_shape::Run;
 
 use crate::row::{ColumnLayout, Place, RowLayout};
 use crate::schema::{COLUMNS_MAX, Schema};
-use pack::Move;
 
 /// Columns of a table that a scan returns, in the order it returns them.
 #[derive(Clone, Debug)]
@@ -23,7 +22,6 @@ pub struct Projection {
     packed: Arc<RowLayout>,
     /// What a packed prefix takes of a whole one, in order; neighbours merged.
     runs: Vec<Run>,
-    moves: Vec<Move>,
     /// Which variable columns of a whole row a packed one keeps, ascending.
     variables: Vec<usize>,
     variables_of_row: usize,
@@ -98,14 +96,6 @@ impl Projection {
         (rows * lines.min(stride) + rests).min(bytes)
     }
 
-    /// The bytes that the packed prefixes of `rows` rows take of the whole prefixes, which lie from `at` on.
-    ///
-    /// # Errors
-    /// No row, or the end of the rows exceeds the address range.
-    pub fn shape(&self, at: u64, rows: u64) -> Result<Shape, ShapeError> {
-        Shape::strided(at, self.in_place.prefix_len as u64, rows, &self.runs)
-    }
-
     fn of(columns: Vec<usize>, row: &RowLayout) -> Projection {
         let chosen = || columns.iter().map(|&column| &row.columns[column]);
         let mut fixed: Vec<(usize, usize)> = chosen().filter_map(fixed_place).collect();
@@ -146,9 +136,7 @@ impl Projection {
         };
         let in_place = RowLayout { columns: chosen().cloned().collect(), ..row.clone() };
         let runs = merge(&fixed);
-        let moves = pack::moves(&runs);
         Projection {
-            moves,
             runs,
             variables,
             variables_of_row: row.variable,

@@ -1,21 +1,12 @@
 //! Packing rows: the chosen bytes of whole rows, moved next to each other.
 //!
-//! Prefixes are packed column by column: a page's prefixes stay in the first-level cache, and a pass that moves 1, 2, 4,
-//! 8 or 16 bytes from one constant stride to another is a handful of instructions a row, where a row-by-row walk over a
-//! list of runs would call memcpy for every few bytes. A run of another width is two overlapping moves.
+//! Prefixes are packed column by column, by the kernels that copying is priced with: a page's prefixes stay in the first-level
+//! cache, and a pass that moves values of one width from one constant stride to another is a handful of instructions a row.
 
-use overside_shape::Run;
+use overside_memory::pack::pack_periods;
 
 use super::Projection;
 use crate::row::Malformed;
-
-/// One move of a row: `width` bytes (1, 2, 4, 8 or 16, or more as one memcpy) within the prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Move {
-    from: usize,
-    to: usize,
-    width: usize,
-}
 
 impl Projection {
     /// Packs the prefixes of consecutive rows, whole prefixes one after another in `prefixes`, into `out`.
@@ -32,16 +23,8 @@ impl Projection {
         }
         let rows = prefixes.len() / from;
         assert!(prefixes.len() == rows * from && out.len() == rows * to, "as many packed prefixes as whole ones");
-        for one in &self.moves {
-            match one.width {
-                1 => pass::<1>(one, prefixes, from, out, to),
-                2 => pass::<2>(one, prefixes, from, out, to),
-                4 => pass::<4>(one, prefixes, from, out, to),
-                8 => pass::<8>(one, prefixes, from, out, to),
-                16 => pass::<16>(one, prefixes, from, out, to),
-                _ => wide_pass(one, prefixes, from, out, to),
-            }
-        }
+        let packed = pack_periods(prefixes, from, &self.runs, out);
+        debug_assert_eq!(packed.ok(), Some(out.len()), "runs lie within the prefix, and a packed one has their bytes");
     }
 
     /// Bytes that [`Projection::pack_rest`] would write for this rest.
@@ -89,39 +72,5 @@ impl Projection {
         };
         let start = if index == 0 { 0 } else { end(index - 1) };
         bytes.get(start..end(index)).ok_or(BROKEN)
-    }
-}
-
-/// How to move these runs of a prefix next to each other.
-pub(super) fn moves(runs: &[Run]) -> Vec<Move> {
-    let mut moves = Vec::new();
-    let mut to = 0;
-    for run in runs {
-        let (from, len) = (run.at as usize, run.len as usize);
-        let width = match len {
-            0..16 => 1 << len.ilog2(),
-            16..=32 => 16,
-            _ => len,
-        };
-        moves.push(Move { from, to, width });
-        if width < len {
-            moves.push(Move { from: from + len - width, to: to + len - width, width });
-        }
-        to += len;
-    }
-    moves
-}
-
-#[inline(always)]
-fn pass<const WIDTH: usize>(one: &Move, source: &[u8], from: usize, target: &mut [u8], to: usize) {
-    let rows = source.chunks_exact(from).zip(target.chunks_exact_mut(to));
-    for (source, target) in rows {
-        target[one.to..one.to + WIDTH].copy_from_slice(&source[one.from..one.from + WIDTH]);
-    }
-}
-
-fn wide_pass(one: &Move, source: &[u8], from: usize, target: &mut [u8], to: usize) {
-    for (source, target) in source.chunks_exact(from).zip(target.chunks_exact_mut(to)) {
-        target[one.to..one.to + one.width].copy_from_slice(&source[one.from..one.from + one.width]);
     }
 }

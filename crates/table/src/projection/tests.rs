@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use overside_shape::Shape;
 use proptest::prelude::*;
 
 use super::*;
@@ -51,7 +52,8 @@ proptest! {
             view.check().unwrap();
         }
         if width > 0 {
-            let shape = projection.shape(0, rests.len() as u64).unwrap();
+            let stride = projection.in_place().prefix_len() as u64;
+            let shape = Shape::strided(0, stride, rests.len() as u64, projection.prefix_runs()).unwrap();
             let gathered: Vec<u8> =
                 shape.fragments().flat_map(|run| prefixes[run.at as usize..][..run.len as usize].to_vec()).collect();
             prop_assert_eq!(gathered, packed);
