@@ -64,6 +64,8 @@ pub(crate) struct Outgoing {
 pub(crate) struct Stream {
     /// It waits for this entry of [`Ordered`] and those before it.
     pub(crate) behind: Option<u64>,
+    /// Bytes of its messages, about.
+    pub(crate) message_bytes: usize,
 }
 
 impl Outgoing {
@@ -244,9 +246,10 @@ impl Outgoing {
         self.progressed = now;
     }
 
-    /// Messages that may be in flight: as many bytes, however long the peer's buffers are.
+    /// Messages that may be in flight: as many bytes, however long the peer's buffers are, or the stream's messages.
     pub(crate) fn window(&self, window: usize, usual_bytes: usize) -> usize {
-        let of_its_length = window.saturating_mul(usual_bytes) / self.buffer_bytes.max(1);
+        let bytes = self.stream.map_or(self.buffer_bytes, |stream| stream.message_bytes);
+        let of_its_length = window.saturating_mul(usual_bytes) / bytes.max(1);
         of_its_length.clamp(WINDOW_MIN.min(window), window)
     }
 

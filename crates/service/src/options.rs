@@ -18,7 +18,7 @@ pub struct ServiceOptions {
     /// Messages of one connection in flight, where its receive buffers have the usual length
     /// ([`buffer_bytes`](Self::buffer_bytes)). Longer buffers have a smaller window, so that as
     /// many bytes are in flight. Half of a window must cover the time that a sleeping worker needs
-    /// to wake. Default: 256.
+    /// to wake. Default: 128.
     pub window: usize,
     /// The usual length of a client's receive buffers, in bytes.
     pub buffer_bytes: usize,
@@ -60,7 +60,7 @@ impl Default for ServiceOptions {
         Self {
             workers: (processors / 2).max(1),
             connections_max: 4096,
-            window: 256,
+            window: 128,
             buffer_bytes: 36 << 10,
             request_bytes_max: 64 << 10,
             deadline: Duration::from_secs(10),

@@ -25,7 +25,10 @@ fn requests() {
     for mode in [Mode::Copy, Mode::Gather, Mode::Delta, Mode::Auto, Mode::InPlace] {
         let bounds = Bounds { from: Some((b"a", true)), to: Some((b"b", false)) };
         let scan = ScanRequest { table: 3, bounds, columns: Some(vec![0, 2]), mode, rows_max: Some(300) };
-        lines.add(&if mode == Mode::InPlace { Request::ScanInPlace(scan) } else { Request::Scan(scan) });
+        lines.add(&match mode {
+            Mode::InPlace => Request::ScanInPlace { scan, lent_bytes_max: 102_400 },
+            _ => Request::Scan(scan),
+        });
     }
     lines.add(&Request::Cancel);
     lines.add(&Request::Stats);

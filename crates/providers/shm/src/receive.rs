@@ -106,33 +106,61 @@ impl Pair {
             self.starved = true;
             return Ok(None);
         };
-        match message.descriptor.task {
-            Task::Region => {
-                self.executed = true;
-                return self.receive_region(&message, receive, own, shared);
-            }
-            Task::Lend(_) if message.descriptor.len <= receive.buffer.len as u64 => {
-                return self.receive_lent(&message, receive, own, shared, loans);
-            }
-            _ => {}
+        let task = message.descriptor.task;
+        if task == Task::Region {
+            self.executed = true;
+            return self.receive_region(&message, receive, own, shared);
         }
-        let copies = message.descriptor.task != Task::Written;
-        let mut status = Status::Success;
-        if copies && message.descriptor.len > receive.buffer.len as u64 {
-            status = Status::TooLong;
-        } else if copies {
+        let fits = task == Task::Written || message.descriptor.len <= receive.buffer.len as u64;
+        // The number of what it offers, where it offers its bytes.
+        let offered = matches!(task, Task::Lend(_)).then(|| consumer.next());
+        let mut accepted = None;
+        if fits && task != Task::Written {
+            // Of what is lent, too: where the next message begins is read soon.
             consumer.prefetch(&message, control, &mut self.memory);
-            if !self.copy(&message, &receive)? {
+            if offered.is_some() && receive.takes_loan && self.borrowed().is_some_and(|borrowed| borrowed.room()) {
+                accepted = self.pieces(&message)?;
+                if accepted.is_none() {
+                    return Ok(None);
+                }
+            } else if !self.copy(&message, &receive)? {
                 return Ok(None);
             }
         }
-        if status == Status::Success {
+        if fits {
             // The source may have been reused while it was copied: only a connection that still
-            // stands vouches for the bytes. The sender raises `closed` before it lets go of them.
+            // stands vouches for the bytes. The sender raises `closed` before it lets go of them. Of another
+            // nothing is believed, and a loan of it would never have been valid.
             fence(Ordering::Acquire);
             self.check_open()?;
         }
-        Ok(Some(self.meets(&message, receive, own, shared, status)))
+        let mut lending = Lending::No;
+        if let (true, Some(index)) = (fits, offered)
+            && let Some(borrowed) = self.borrowed()
+        {
+            match accepted {
+                Some(pieces) => {
+                    loans.push_back((receive.slot, borrowed.accept(index, pieces)));
+                    lending = Lending::Lent;
+                }
+                // Before the sender hears that the message was consumed.
+                None => borrowed.decline(index),
+            }
+        }
+        let status = if fits { Status::Success } else { Status::TooLong };
+        let report = self.meets(&message, receive, own, shared, status);
+        Ok(Some(RawCompletion { lending, ..report }))
+    }
+
+    /// The loans of the connection.
+    fn borrowed(&mut self) -> Option<&Arc<Borrowed>> {
+        let Link { control, .. } = self.link.as_ref()?;
+        let borrowed = &mut self.borrowed;
+        Some(
+            borrowed.get_or_insert_with(|| {
+                Arc::new(Borrowed::new(&self.own, control, &self.channel, self.provider.clone()))
+            }),
+        )
     }
 
     /// A message has met its receive, which leaves its queue; what has not succeeded ends the queue pair.
@@ -161,51 +189,6 @@ impl Pair {
     pub(crate) fn leave_queue(&mut self, own: bool, shared: &mut VecDeque<RawReceive>) {
         let queue = if own { &mut self.receives } else { shared };
         queue.pop_front();
-    }
-
-    /// A message that fits into its receive and that its sender would lend: taken as a loan where the receive takes one, else copied.
-    fn receive_lent(
-        &mut self,
-        message: &Message,
-        receive: RawReceive,
-        own: bool,
-        shared: &mut VecDeque<RawReceive>,
-        loans: &mut VecDeque<(u32, Loan)>,
-    ) -> Result<Option<RawCompletion>, Fate> {
-        let Some(Link { control, consumer, .. }) = &self.link else { return Ok(None) };
-        let index = consumer.next();
-        let borrowed = self
-            .borrowed
-            .get_or_insert_with(|| Arc::new(Borrowed::new(&self.own, control, &self.channel, self.provider.clone())));
-        let borrowed = borrowed.clone();
-        let pieces = if receive.takes_loan && borrowed.room() {
-            let Some(pieces) = self.pieces(message)? else { return Ok(None) };
-            Some(pieces)
-        } else {
-            if let Some(Link { control, consumer, .. }) = &mut self.link {
-                consumer.prefetch(message, control, &mut self.memory);
-            }
-            if !self.copy(message, &receive)? {
-                return Ok(None);
-            }
-            None
-        };
-        // Of a connection that does not stand nothing is believed; a loan of it would never have been valid.
-        fence(Ordering::Acquire);
-        self.check_open()?;
-        let lending = match pieces {
-            Some(pieces) => {
-                loans.push_back((receive.slot, borrowed.accept(index, pieces)));
-                Lending::Lent
-            }
-            // Before the sender hears that the message was consumed.
-            None => {
-                borrowed.decline(index);
-                Lending::No
-            }
-        };
-        let report = self.meets(message, receive, own, shared, Status::Success);
-        Ok(Some(RawCompletion { lending, ..report }))
     }
 
     /// Where a message lies that is lent; none while the socket holds more than is heard at a time.

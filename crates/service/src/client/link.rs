@@ -10,6 +10,8 @@ use overside_verbs::{
     Clock, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
 };
 
+use overside_verbs::Loan;
+
 use super::LinkError;
 use super::receive::{Arrived, Received, Returned};
 use crate::envelope::{self, Kind};
@@ -173,12 +175,25 @@ impl Link {
             if let Some(Arrived::Lent(_)) = self.arrived.front()
                 && let Some(lent) = self.arrived.pop_front()
             {
+                if self.arrived.is_empty() && self.failed.is_none() {
+                    self.post_receives();
+                    self.endpoint.queue().poll_once(&mut self.done);
+                    self.take_completions();
+                }
                 return Ok(lent);
             }
             if let Some(message) = self.next_whole()? {
                 return Ok(Arrived::Copied(message));
             }
             self.progress(&mut deadline)?;
+        }
+    }
+
+    /// The loan that comes next, if it is known by now.
+    pub fn next_loan(&self) -> Option<&Loan> {
+        match self.arrived.front() {
+            Some(Arrived::Lent(lent)) => Some(lent.loan()),
+            _ => None,
         }
     }
 

@@ -52,6 +52,10 @@ pub struct LentMessage {
 }
 
 impl LentMessage {
+    pub(super) fn loan(&self) -> &Loan {
+        &self.loan
+    }
+
     /// The loan. The buffer may be received into again.
     pub fn into_loan(self) -> Loan {
         self.loan

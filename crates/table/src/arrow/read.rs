@@ -9,7 +9,7 @@ use super::column::ColumnBuilder;
 use super::strided::Prefixes;
 use super::variable::Rests;
 use super::{ArrowError, projected_to_arrow};
-use crate::block::{Answer, LentBlock, LentError, OpenRun, OpenRuns, RowBlock, Source};
+use crate::block::{Ahead, Answer, LentBlock, LentError, OpenRun, OpenRuns, RowBlock, Source};
 use crate::projection::Projection;
 use crate::row::{Bytes, Place, RowLayout};
 use crate::schema::Schema;
@@ -109,17 +109,26 @@ impl BatchBuilder {
         layout: &RowLayout,
     ) -> Result<(), ArrowError> {
         assert_eq!(layout.columns().len(), self.columns.len(), "a builder takes answers to its own scan");
-        runs.try_for_each(|run| self.push_run(&run, layout))
+        let mut ahead = runs.message().ahead();
+        runs.try_for_each(|run| self.push_run(&run, layout, &mut ahead))
     }
 
-    fn push_run(&mut self, run: &OpenRun<'_, impl Bytes>, layout: &RowLayout) -> Result<(), ArrowError> {
+    fn push_run(
+        &mut self,
+        run: &OpenRun<'_, impl Bytes>,
+        layout: &RowLayout,
+        ahead: &mut impl Ahead,
+    ) -> Result<(), ArrowError> {
         let prefixes = Prefixes { bytes: run.prefixes, stride: layout.prefix_len(), rows: run.rows };
         self.any.clear();
         self.any.extend((0..layout.null_bytes()).map(|byte| prefixes.bytes_at(byte).fold(0, |any, byte| any | byte)));
         if self.variable {
             self.rests.of_run(run, layout.variable_columns());
         }
+        // Column by column, so that the processor is asked for no more at once than it can have under way.
+        let rows_a_column = run.rows.div_ceil(layout.columns().len().max(1));
         for (builder, column) in self.columns.iter_mut().zip(layout.columns()) {
+            (0..rows_a_column).for_each(|_| ahead.row());
             if let Some(bit) = column.null {
                 builder.push_nulls(&prefixes, bit, self.any[bit.byte]);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use overside_verbs::Loan;
 
 use super::run::{OpenRuns, Run};
-use super::source::Lent;
+use super::source::{Lent, Next};
 use super::view::{Parsed, Runs, parsed, row_bytes};
 use super::{BlockHeader, RowBlock, Rows};
 use crate::projection::Projection;
@@ -23,6 +23,7 @@ pub struct LentBlock {
     runs: Runs,
     /// Of the runs that have slots, one after another.
     slots: Vec<[u8; 4]>,
+    next: Next,
 }
 
 /// A scan answer as it came.
@@ -81,12 +82,24 @@ impl LentBlock {
     /// else [`LentError::Revoked`].
     pub fn parse(loan: Loan, projection: &Projection) -> Result<LentBlock, LentError> {
         let mut slots = Vec::new();
-        let parsed = parsed(Lent::new(&loan), projection, &mut slots);
+        let parsed = parsed(Lent::new(&loan, Next::default()), projection, &mut slots);
         if !loan.is_valid() {
             return Err(LentError::Revoked);
         }
         let Parsed { header, layout, runs } = parsed?;
-        Ok(LentBlock { loan, header, layout, runs, slots })
+        Ok(LentBlock { loan, header, layout, runs, slots, next: Next::default() })
+    }
+
+    /// Reading it asks for its later pages, and for the first of the one that is read next.
+    pub(crate) fn followed_by(&mut self, next: Option<&Loan>, projection: &Projection) {
+        let (rows, stride) = (self.len().max(1), self.layout.prefix_len());
+        let read = projection.read_of(rows as u64, self.loan.bytes()) as usize;
+        self.next = match projection.needs_rest() {
+            true => Next::new(&self.loan, rows, read / rows, next),
+            // A page begins with its prefixes.
+            false if 2 * read >= rows * stride => Next::new(&self.loan, rows, stride, next),
+            false => Next::default(),
+        };
     }
 
     /// What the message says of itself.
@@ -136,6 +149,6 @@ impl LentBlock {
 
     pub(crate) fn runs(&self) -> OpenRuns<'_, Lent<'_>> {
         let runs: &[Run] = &self.runs;
-        OpenRuns::new(Lent::new(&self.loan), runs, &self.slots, self.layout.prefix_len())
+        OpenRuns::new(Lent::new(&self.loan, self.next), runs, &self.slots, self.layout.prefix_len())
     }
 }

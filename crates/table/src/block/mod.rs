@@ -27,7 +27,7 @@ pub use gather::{GatherAnswer, GatherMark};
 pub use header::{BlockHeader, HEADER_BYTES, Mode};
 pub use lent::{Answer, LentBlock, LentError};
 pub use rows::Rows;
-pub use source::{Lent, Source};
+pub use source::{Ahead, Lent, PagesAhead, Source};
 pub use state::{DeltaAt, PageState};
 pub use view::RowBlock;
 

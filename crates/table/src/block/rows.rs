@@ -4,7 +4,7 @@
 //! no decision but the loop's own.
 
 use super::run::{OpenRun, OpenRuns, slot_at};
-use super::source::Source;
+use super::source::{Ahead, Source};
 use crate::row::{Bytes, RowLayout, RowView};
 
 /// Row views of a block in key order.
@@ -16,6 +16,7 @@ pub struct Rows<'a, S: Source<'a> = &'a [u8]> {
     runs: OpenRuns<'a, S>,
     run: Walk<'a, S::Piece>,
     rows: usize,
+    ahead: S::Ahead,
 }
 
 /// What is left of the run being walked.
@@ -66,7 +67,8 @@ impl<'a, P: Bytes> Walk<'a, P> {
 
 impl<'a, S: Source<'a>> Rows<'a, S> {
     pub(super) fn new(layout: &'a RowLayout, runs: OpenRuns<'a, S>, rows: usize) -> Rows<'a, S> {
-        Rows { layout, runs, run: Walk::default(), rows }
+        let ahead = runs.message().ahead();
+        Rows { layout, runs, run: Walk::default(), rows, ahead }
     }
 }
 
@@ -79,6 +81,7 @@ impl<'a, S: Source<'a>> Iterator for Rows<'a, S> {
             self.run = Walk::of(self.runs.next()?);
         }
         self.rows -= 1;
+        self.ahead.row();
         Some(self.run.step(self.layout))
     }
 
@@ -89,9 +92,9 @@ impl<'a, S: Source<'a>> Iterator for Rows<'a, S> {
 
     #[inline]
     fn fold<B, F: FnMut(B, RowView<'a, S::Piece>) -> B>(self, init: B, mut f: F) -> B {
-        let layout = self.layout;
-        let folded = walk(self.run, layout, init, &mut f);
-        self.runs.fold(folded, |folded, run| walk(Walk::of(run), layout, folded, &mut f))
+        let (layout, mut ahead) = (self.layout, self.ahead);
+        let folded = walk(self.run, layout, init, &mut ahead, &mut f);
+        self.runs.fold(folded, |folded, run| walk(Walk::of(run), layout, folded, &mut ahead, &mut f))
     }
 }
 
@@ -103,17 +106,20 @@ fn walk<'a, P: Bytes, B>(
     mut run: Walk<'a, P>,
     layout: &'a RowLayout,
     init: B,
+    ahead: &mut impl Ahead,
     f: &mut impl FnMut(B, RowView<'a, P>) -> B,
 ) -> B {
     let mut folded = init;
     if run.ends.is_empty() || layout.prefix_len == 0 {
         while run.count > 0 {
+            ahead.row();
             folded = f(folded, run.step(layout));
         }
         return folded;
     }
     for (prefix, end) in run.prefixes.chunks(layout.prefix_len).zip(run.ends) {
         let rest = run.rest_to(end);
+        ahead.row();
         folded = f(folded, RowView::trusted(prefix, rest, layout));
     }
     folded

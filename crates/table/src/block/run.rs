@@ -100,6 +100,10 @@ impl<'a, S: Source<'a>> OpenRuns<'a, S> {
     pub(super) fn new(message: S, runs: &'a [Run], copies: &'a [[u8; 4]], stride: usize) -> Self {
         Self { message, runs: runs.iter(), copies, stride }
     }
+
+    pub(crate) fn message(&self) -> S {
+        self.message
+    }
 }
 
 impl<'a, S: Source<'a>> Iterator for OpenRuns<'a, S> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_service::client::{self, Arrived, LinkError, LinkOptions, Received};
-use overside_verbs::Provider;
+use overside_verbs::{Loan, Provider};
 
 use super::puts::PUTS_AHEAD;
 use super::{ClientError, ClientOptions};
@@ -17,6 +17,8 @@ pub(crate) struct Link {
     server_pid: u32,
     /// What both sides can do.
     features: Features,
+    /// Bytes of a receive buffer.
+    buffer_bytes: usize,
 }
 
 impl Link {
@@ -26,8 +28,10 @@ impl Link {
         options: ClientOptions,
     ) -> Result<Link, ClientError> {
         let defaults = LinkOptions::default();
+        let block_bytes = options.block_bytes as u32;
+        let lent_bytes = if provider.capabilities().lends { options.lent_bytes } else { 0 };
         let options = LinkOptions {
-            buffer_bytes: options.block_bytes,
+            buffer_bytes: options.block_bytes.max(lent_bytes),
             buffers: options.blocks,
             posted: options.posted.unwrap_or(defaults.posted),
             timeout: options.timeout,
@@ -36,8 +40,8 @@ impl Link {
             ..defaults
         };
         let link = client::Link::connect(provider, name, options)?;
-        let mut link = Link { link, server_pid: 0, features: Features::default() };
-        let block_bytes = options.buffer_bytes as u32;
+        let buffer_bytes = options.buffer_bytes;
+        let mut link = Link { link, server_pid: 0, features: Features::default(), buffer_bytes };
         let hello = Request::Hello { version: wire::VERSION, block_bytes, features: Features::ALL };
         match link.call(&hello).map_err(unheard)? {
             Reply::Hello { version: wire::VERSION, pid, features, .. } => {
@@ -89,6 +93,16 @@ impl Link {
     /// The next message, whole, or where it lies.
     pub(crate) fn message_or_loan(&mut self) -> Result<Arrived, ClientError> {
         Ok(self.link.message_or_loan()?)
+    }
+
+    /// Bytes of a message that may be lent.
+    pub(crate) fn lent_bytes_max(&self) -> u32 {
+        u32::try_from(self.buffer_bytes).unwrap_or(u32::MAX)
+    }
+
+    /// The loan that comes next, if it is known by now.
+    pub(crate) fn next_loan(&self) -> Option<&Loan> {
+        self.link.next_loan()
     }
 
     /// The next message, whole.

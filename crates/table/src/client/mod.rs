@@ -46,6 +46,9 @@ use link::Link;
 pub struct ClientOptions {
     /// Bytes of each receive buffer; rows that do not fit travel in parts.
     pub block_bytes: usize,
+    /// Bytes of a message that is lent, at most; several pages share what a message costs. Receive buffers are as long, where the
+    /// provider lends, though only `block_bytes` of each are used by what is not lent.
+    pub lent_bytes: usize,
     /// Receive buffers. What is used of them, a page each, should stay within a core's second-level cache.
     pub blocks: usize,
     /// Receives posted at once, 8 unless said; a message that meets none waits. Where the receiver copies messages while it polls,
@@ -57,7 +60,13 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { block_bytes: BLOCK_BYTES, blocks: 24, posted: None, timeout: Duration::from_secs(30) }
+        Self {
+            block_bytes: BLOCK_BYTES,
+            lent_bytes: LENT_BYTES,
+            blocks: 24,
+            posted: None,
+            timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -268,3 +277,6 @@ impl Client {
         }
     }
 }
+
+/// Six pages: what a message costs is then a small part of what reading it takes (docs/trials.md).
+const LENT_BYTES: usize = 100 << 10;

@@ -96,7 +96,7 @@ impl<'a> Scan<'a> {
             rows_max: options.rows_max,
         };
         let number = link.send(&match lends && (in_place || mode == Mode::InPlace) {
-            true => Request::ScanInPlace(request),
+            true => Request::ScanInPlace { scan: request, lent_bytes_max: link.lent_bytes_max() },
             false => Request::Scan(request),
         })?;
         Ok(Scan { link, number, projection, messages: 0, summary: ScanSummary::default(), state: State::Running })
@@ -159,7 +159,8 @@ impl<'a> Scan<'a> {
     fn received(&mut self, message: Arrived) -> Result<Option<Answer<Received>>, ClientError> {
         let message = match message {
             Arrived::Lent(lent) => {
-                let block = LentBlock::parse(lent.into_loan(), &self.projection)?;
+                let mut block = LentBlock::parse(lent.into_loan(), &self.projection)?;
+                block.followed_by(self.link.next_loan(), &self.projection);
                 return self.of_this_scan(Answer::Lent(block)).map(Some);
             }
             Arrived::Copied(message) => message,

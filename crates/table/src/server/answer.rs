@@ -58,9 +58,9 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether it is one message of the client's, with a head of at most `head_max` bytes.
-    pub(crate) fn fits(&self, terms: &Terms<'_>, head_max: usize) -> bool {
+    pub(crate) fn fits(&self, way: Mode, terms: &Terms<'_>, head_max: usize) -> bool {
         self.fragments().len() < terms.sge_max
-            && self.message_len() <= terms.block_bytes as u64
+            && self.message_len() <= terms.message_bytes(way) as u64
             && self.head_len() <= head_max
     }
 
@@ -109,23 +109,21 @@ impl Ways {
         let requests = |way| if joins == Some(way) { 0.0 } else { 1.0 };
         let planner = terms.planner;
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()? as u64;
-        let copy = copying(planner, state, projection, copied);
-        let [gather, delta, lent] = [Mode::Gather, Mode::Delta, Mode::InPlace].map(|way| {
-            if way == Mode::InPlace && !(terms.lends && planner.prices_loans()) {
-                return None;
+        let ways = MODES.map(|way| match way {
+            Mode::Copy => Some(copying(planner, state, projection, copied)),
+            Mode::InPlace if terms.lent_bytes_max.is_none() || !planner.prices_loans() => None,
+            _ => {
+                self.draft(way, state, projection, terms);
+                let page = self.page_in_hand(way);
+                let possible = page.fragments < terms.sge_max && page.bytes <= terms.message_bytes(way) as u64;
+                possible.then(|| self.in_place(planner, way, state, projection))
             }
-            self.draft(way, state, projection, terms);
-            let page = self.page_in_hand(way);
-            let possible = page.fragments < terms.sge_max && page.bytes <= terms.block_bytes as u64;
-            possible.then(|| self.in_place(planner, way, state, projection))
         });
-        let ways = [Some(copy), gather, delta, lent];
-        let price = |(way, draft): (Mode, Option<Priceable<'_>>)| {
-            let mut draft = draft?;
-            draft.also(terms.meter.beyond(way));
-            Some(draft.price(requests(way), terms.goal))
-        };
-        let plan = Plan::cheapest(std::array::from_fn(|at| price((MODES[at], ways[at]))))?;
+        let plan = Plan::cheapest(std::array::from_fn(|at| {
+            let mut draft = ways[at]?;
+            draft.also(terms.meter.beyond(MODES[at]));
+            Some(draft.price(requests(MODES[at]), terms.goal))
+        }))?;
         let prepared_ns = ways[plan.chosen].map_or(0.0, |way| way.pack_ns());
         Some(Priced { prepared_ns, plan })
     }
@@ -147,7 +145,7 @@ impl Ways {
         } else {
             self.fragments(way).iter().for_each(|fragment| draft.gather(fragment.len));
         }
-        if way == Mode::InPlace || self.before[place(way)].fragments == 0 {
+        if self.before[place(way)].fragments == 0 {
             draft.write(self.drafted(way).head_len() as u64);
         }
         if matches!(way, Mode::Delta | Mode::InPlace) {
@@ -220,7 +218,7 @@ impl Ways {
     }
 }
 
-/// Where a way's draft stands. What is lent is a delta answer of one page.
+/// Where a way's draft stands. What is lent is a delta answer.
 fn place(way: Mode) -> usize {
     usize::from(matches!(way, Mode::Delta | Mode::InPlace))
 }

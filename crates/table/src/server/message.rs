@@ -23,7 +23,7 @@ impl ActiveScan {
     ) -> (Turn, Mode) {
         let way = choice.way;
         let draft = self.ways.drafted(way);
-        if !draft.fits(terms, LARGE_BYTES) {
+        if !draft.fits(way, terms, LARGE_BYTES) {
             return (self.copied(first, choice, terms, context), Mode::Copy);
         }
         let Some(mut head) = context.take(draft.head_len()) else {
@@ -36,11 +36,10 @@ impl ActiveScan {
         };
         self.keep(way, &choice);
         let mut last_bytes = body.bytes();
-        // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain. What is lent is a
-        // page a message: each is returned, and its pin let go, when that page was read.
-        while way != Mode::InPlace && self.ways.drafted(way).message_len() + last_bytes <= terms.block_bytes as u64 {
+        // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain.
+        while self.ways.drafted(way).message_len() + last_bytes <= terms.message_bytes(way) as u64 {
             let Some((part, choice)) = self.next_part(terms, Some(way)) else { break };
-            let fits = choice.way == way && self.ways.drafted(way).fits(terms, head.len());
+            let fits = choice.way == way && self.ways.drafted(way).fits(way, terms, head.len());
             let Some(view) = fits.then(|| self.view(&part.page, way)).flatten() else {
                 self.ways.forget();
                 self.begun = Some(part);

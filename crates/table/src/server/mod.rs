@@ -62,7 +62,7 @@ pub struct ServerOptions {
     pub segment_bytes: usize,
     /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up, and so many that
     /// waking it, which the client does, costs little. Of a client whose buffers are longer than usual (36 KiB) fewer, so that as many
-    /// bytes are under way. Default: 256.
+    /// bytes are under way. Default: 128.
     pub window: usize,
     /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
     /// are copied out instead; what is under way by then stays under way. Looked at once an eighth of it was sent.
@@ -93,7 +93,7 @@ impl Default for ServerOptions {
             memory_max: memory.min(addresses) as usize,
             connections_max: 4096,
             segment_bytes: 8 << 20,
-            window: 256,
+            window: 128,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
             goal: Goal::Throughput,

@@ -28,8 +28,8 @@ pub(crate) struct ActiveScan {
     pub(super) begun: Option<Part>,
     pub(super) projection: Arc<Projection>,
     mode: Mode,
-    /// The client reads in place what is lent to it.
-    lends: bool,
+    /// The client reads in place what is lent to it, in messages of so many bytes at most.
+    lent_bytes_max: Option<usize>,
     pub(super) rows_left: u64,
     pub(super) sequence: u64,
     pub(super) reply: ScanReply,
@@ -87,10 +87,21 @@ pub(crate) struct Terms<'a> {
     pub(crate) block_bytes: usize,
     /// The connection's pins are spent: copy out.
     pub(crate) spent: bool,
-    /// Pages may be lent.
-    pub(crate) lends: bool,
+    /// Pages may be lent, in messages of so many bytes at most.
+    pub(crate) lent_bytes_max: Option<usize>,
     /// What the ways really took.
     pub(crate) meter: &'a Meter,
+}
+
+impl Terms<'_> {
+    /// Bytes of a message that travels this way, at most. Copies are as long as the buffers that a client finds in its caches again;
+    /// what is lent meets no buffer, and what a message costs at both ends is shared by more pages.
+    pub(super) fn message_bytes(&self, way: Mode) -> usize {
+        match (way, self.lent_bytes_max) {
+            (Mode::InPlace, Some(lent)) => lent,
+            _ => self.block_bytes,
+        }
+    }
 }
 
 impl std::fmt::Debug for ActiveScan {
@@ -115,7 +126,7 @@ impl ActiveScan {
         number: u32,
         table: Arc<Table>,
         request: &ScanRequest<'_>,
-        lends: bool,
+        lent_bytes_max: Option<usize>,
         pins: Arc<PinAccount>,
     ) -> Result<ActiveScan, Fault> {
         let columns: Option<Vec<usize>> =
@@ -135,7 +146,7 @@ impl ActiveScan {
             begun: None,
             projection: Arc::new(projection),
             mode: request.mode,
-            lends,
+            lent_bytes_max,
             rows_left: request.rows_max.unwrap_or(u64::MAX),
             sequence: 0,
             reply: ScanReply::default(),
@@ -212,7 +223,7 @@ impl ActiveScan {
             _ if from > 0 => Mode::Copy,
             (Mode::Auto, Some(priced)) => MODES[priced.plan.chosen],
             (Mode::Auto, None) => Mode::Copy,
-            (Mode::InPlace, _) if !terms.lends => Mode::Delta,
+            (Mode::InPlace, _) if terms.lent_bytes_max.is_none() => Mode::Delta,
             (mode, _) => mode,
         };
         let over_budget = terms.spent && wanted != Mode::Copy;
@@ -258,7 +269,7 @@ impl TableSession {
             sge_max: prices.sge_max,
             block_bytes: context.buffer_bytes(),
             spent: scan.spent,
-            lends: scan.lends && prices.lends,
+            lent_bytes_max: scan.lent_bytes_max.filter(|_| prices.lends),
             meter: &prices.meter,
         };
         let turn = scan.turn(&terms, context);
@@ -273,7 +284,7 @@ impl TableSession {
                 return Produced::Message;
             }
             Turn::Wait => return Produced::Wait,
-            Turn::End if scan.lends => Reply::ScanEndInPlace(scan.reply),
+            Turn::End if scan.lent_bytes_max.is_some() => Reply::ScanEndInPlace(scan.reply),
             Turn::End => Reply::ScanEnd(scan.reply),
             Turn::Broken => {
                 let text = "a stored row cannot be read, and the scan ends before it; this is a bug of the server, please report it";

@@ -281,13 +281,17 @@ impl TableSession {
                 }
             }
             Request::Scan(scan) => {
-                self.start_scan(number, &scan, false)?;
+                self.start_scan(number, &scan, None)?;
                 context.stream();
                 return Ok(Outcome::Nothing);
             }
-            Request::ScanInPlace(scan) => {
-                self.start_scan(number, &scan, true)?;
-                context.stream();
+            Request::ScanInPlace { scan, lent_bytes_max } => {
+                let lent_bytes = (lent_bytes_max as usize).clamp(context.buffer_bytes(), BLOCK_BYTES_MAX);
+                self.start_scan(number, &scan, Some(lent_bytes))?;
+                match self.tables.prices.lends && matches!(scan.mode, Mode::InPlace | Mode::Auto) {
+                    true => context.stream_of(lent_bytes),
+                    false => context.stream(),
+                }
                 return Ok(Outcome::Nothing);
             }
             Request::Cancel => {
@@ -312,9 +316,9 @@ impl TableSession {
         self.unfinished = Some((Unfinished::Again(body, since), ticket));
     }
 
-    fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>, lends: bool) -> Result<(), Fault> {
-        let may_lend = lends && self.features.contains(Features::IN_PLACE);
-        if (lends || request.mode == Mode::InPlace) && !may_lend {
+    fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>, lent: Option<usize>) -> Result<(), Fault> {
+        let may_lend = lent.is_some() && self.features.contains(Features::IN_PLACE);
+        if (lent.is_some() || request.mode == Mode::InPlace) && !may_lend {
             let text = "a scan in place is asked for by a client that did not say that it reads in place";
             return Err(fault(FaultCode::BadRequest, text.into()));
         }
@@ -324,7 +328,7 @@ impl TableSession {
         }
         let table = self.used.table(&self.tables.store, request.table)?;
         let account = self.pins.account(&table);
-        self.scan = Some(ActiveScan::new(number, table, request, lends, account)?);
+        self.scan = Some(ActiveScan::new(number, table, request, lent, account)?);
         Ok(())
     }
 

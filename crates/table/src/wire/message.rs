@@ -74,8 +74,13 @@ pub enum Request<'a> {
     Stats,
     /// Scan a range, by a client that reads in place what is lent to it. Only where both sides have
     /// [`Features::IN_PLACE`].
-    #[serde(borrow)]
-    ScanInPlace(ScanRequest<'a>),
+    ScanInPlace {
+        /// Which.
+        #[serde(borrow)]
+        scan: ScanRequest<'a>,
+        /// Bytes of a message that is lent, at most: it must fit into the receive that it meets, for it may be copied after all.
+        lent_bytes_max: u32,
+    },
     /// Where the tables are kept, and how far the log and the checkpoints have come
     /// ([`Features::DURABLE`]).
     Status,

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use overside_table::block::{Answer, LentBlock, LentError};
-use overside_table::client::{Client, ClientError, RemoteTable};
+use overside_table::client::{Client, ClientError, ClientOptions, RemoteTable};
 use overside_table::row::{Bytes, RowView};
 use overside_table::wire::{self, Bounds, Features, MODES, Reply, Request, ScanRequest};
 
@@ -103,6 +103,28 @@ fn pages_are_read_where_they_lie() {
     let to = [ValueRef::UInt64(4321)];
     let options = ScanOptions { to: Bound::Excluded(&to), ..IN_PLACE };
     assert_eq!(collect_in_place(&mut client, &table, &options, TEXT).0, expected()[..4321]);
+}
+
+/// What a message costs is shared by as many pages as the client allows, which is more than its buffers for copies hold.
+#[test]
+fn pages_share_a_loan_up_to_what_the_client_allows() {
+    let (bench, mut client, table) = filled(ServerOptions::default());
+    let pages = client.table("t").unwrap().info().pages;
+    for lent_bytes in [40 << 10, 64 << 10, 100 << 10] {
+        let options = ClientOptions { lent_bytes, ..ClientOptions::default() };
+        let mut client = Client::connect_with(ShmProvider::new().unwrap(), &bench.name, options).unwrap();
+        let mut scan = client.scan_in_place(&table, &IN_PLACE).unwrap();
+        let (mut rows, mut longest, mut messages) = (0, 0, 0);
+        while let Some(answer) = scan.next_in_place().unwrap() {
+            let Answer::Lent(block) = &answer else { panic!("it was copied") };
+            rows += rows_of(block, TEXT).unwrap().len();
+            (longest, messages) = (longest.max(block.row_bytes() as usize), messages + 1);
+        }
+        assert_eq!((rows, scan.summary().server.chosen[3]), (expected().len(), pages));
+        assert!(longest <= lent_bytes && longest > lent_bytes / 2, "{longest} of {lent_bytes}");
+        assert!(longest > options.block_bytes || lent_bytes < 64 << 10);
+        assert!(messages < pages, "{messages} messages of {pages} pages");
+    }
 }
 
 /// Values in extents of their own are lent as well; those of other lengths than a buffer are copied.
@@ -215,11 +237,11 @@ fn in_place_is_for_who_said_so() {
         rows_max: Some(1),
     };
     for (features, request, refused) in [
-        (Features::default(), Request::ScanInPlace(scan(Mode::Auto)), true),
+        (Features::default(), Request::ScanInPlace { scan: scan(Mode::Auto), lent_bytes_max: 1 << 17 }, true),
         (Features::default(), Request::Scan(scan(Mode::InPlace)), true),
         (Features::IN_PLACE, Request::Scan(scan(Mode::InPlace)), true),
         (Features::default(), Request::Scan(scan(Mode::Auto)), false),
-        (Features::IN_PLACE, Request::ScanInPlace(scan(Mode::InPlace)), false),
+        (Features::IN_PLACE, Request::ScanInPlace { scan: scan(Mode::InPlace), lent_bytes_max: 1 << 17 }, false),
     ] {
         let mut raw = Raw::new(&bench);
         let hello = Request::Hello { version: wire::VERSION, block_bytes: wire::BLOCK_BYTES as u32, features };
@@ -255,8 +277,10 @@ fn pages_of_a_killed_server_stay_readable() {
     let name = format!("in-place-killed-{}", std::process::id());
     let mut server = child("in_place::serves", SERVES, &name);
     let start = Instant::now();
+    // A page a message, so that there are more than the server may have under way.
+    let options = ClientOptions { block_bytes: 20 << 10, lent_bytes: 0, ..ClientOptions::default() };
     let mut client = loop {
-        match Client::connect(ShmProvider::new().unwrap(), &name) {
+        match Client::connect_with(ShmProvider::new().unwrap(), &name, options) {
             Ok(client) => break client,
             Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
         }
@@ -267,7 +291,7 @@ fn pages_of_a_killed_server_stay_readable() {
     let mut kept = Vec::new();
     let mut take = |scan: &mut overside_table::client::Scan<'_>| {
         let answer = scan.next_in_place()?;
-        kept.extend(answer);
+        kept.push(answer.expect("the server was killed before the scan's end"));
         Ok::<_, ClientError>(kept.len())
     };
     take(&mut scan).unwrap();

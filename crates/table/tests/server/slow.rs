@@ -32,7 +32,7 @@ fn stops_reading(client_options: overside_table::client::ClientOptions) {
 
 fn stops(client_options: overside_table::client::ClientOptions, mode: Mode) {
     let options = ServerOptions { deadline: Duration::from_secs(2), ..ServerOptions::default() };
-    let (window, longest) = (options.window as u64, client_options.block_bytes as u64);
+    let (window, longest) = (options.window as u64, client_options.block_bytes.max(client_options.lent_bytes) as u64);
     let bench = Bench::with(options);
     let mut client = bench.client();
     let table = client.create_table("t", &schema()).unwrap();
