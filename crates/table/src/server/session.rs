@@ -286,12 +286,7 @@ impl TableSession {
                 return Ok(Outcome::Nothing);
             }
             Request::ScanInPlace { scan, lent_bytes_max } => {
-                let lent_bytes = (lent_bytes_max as usize).clamp(context.buffer_bytes(), BLOCK_BYTES_MAX);
-                self.start_scan(number, &scan, Some(lent_bytes))?;
-                match self.tables.prices.lends && matches!(scan.mode, Mode::InPlace | Mode::Auto) {
-                    true => context.stream_of(lent_bytes),
-                    false => context.stream(),
-                }
+                self.start_scan_in_place(context, number, &scan, lent_bytes_max)?;
                 return Ok(Outcome::Nothing);
             }
             Request::Cancel => {
@@ -314,6 +309,24 @@ impl TableSession {
     fn try_again(&mut self, context: &mut Context<'_>, body: Vec<u8>, since: Instant, ticket: Ticket) {
         context.wake_at(context.clock().now() + TRY_AGAIN);
         self.unfinished = Some((Unfinished::Again(body, since), ticket));
+    }
+
+    /// A scan whose pages are lent, in messages of as many bytes as the client takes at a time.
+    fn start_scan_in_place(
+        &mut self,
+        context: &mut Context<'_>,
+        number: u32,
+        scan: &ScanRequest<'_>,
+        lent_bytes_max: u32,
+    ) -> Result<(), Fault> {
+        let lent_bytes = (lent_bytes_max as usize).clamp(context.buffer_bytes(), BLOCK_BYTES_MAX);
+        self.start_scan(number, scan, Some(lent_bytes))?;
+        if self.tables.prices.lends && matches!(scan.mode, Mode::InPlace | Mode::Auto) {
+            context.stream_of(lent_bytes);
+        } else {
+            context.stream();
+        }
+        Ok(())
     }
 
     fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>, lent: Option<usize>) -> Result<(), Fault> {
