@@ -35,15 +35,30 @@ pub struct Event<C, A> {
 /// Whether some order of the events that begins with `state` gives all the answers. None comes before
 /// one that ended before it began. One without an answer has its place there, or none.
 pub fn linearizable<M: Model>(state: M::State, events: &[Event<M::Call, M::Answer>]) -> bool {
-    let mut search = Search::<M> { events, done: vec![0; events.len().div_ceil(64)], tried: HashSet::new() };
-    search.from(0, &state, 0)
+    let done = vec![0; events.len().div_ceil(64)];
+    let wanted = events.iter().filter(|event| event.answer.is_some()).count();
+    Search::<M> { events, wanted, done, tried: HashSet::new() }.from(state)
 }
 
 struct Search<'a, M: Model> {
     events: &'a [Event<M::Call, M::Answer>],
+    /// Events with an answer.
+    wanted: usize,
     /// Bits of the events that have their place.
     done: Vec<u64>,
     tried: HashSet<(Vec<u64>, M::State)>,
+}
+
+/// An order as far as it has come, and what may come next in it.
+struct Place<S> {
+    state: S,
+    /// Events with an answer that have their place.
+    answered: usize,
+    /// When the latest of all that have one began.
+    latest: u64,
+    next: std::vec::IntoIter<usize>,
+    /// The one that is tried.
+    tried: Option<usize>,
 }
 
 impl<M: Model> Search<'_, M> {
@@ -51,42 +66,68 @@ impl<M: Model> Search<'_, M> {
         self.done[index / 64] & 1 << (index % 64) != 0
     }
 
-    /// `answered` events have their place; the latest of all that have one began at `latest`.
-    fn from(&mut self, answered: usize, state: &M::State, latest: u64) -> bool {
-        let events = self.events;
-        if answered == events.iter().filter(|event| event.answer.is_some()).count() {
+    fn turn(&mut self, index: usize) {
+        self.done[index / 64] ^= 1 << (index % 64);
+    }
+
+    /// A history may be longer than a thread's stack is deep, so the way back is kept in a list.
+    fn from(&mut self, state: M::State) -> bool {
+        if self.wanted == 0 {
             return true;
         }
-        if !self.tried.insert((self.done.clone(), state.clone())) {
-            return false;
+        self.tried.insert((self.done.clone(), state.clone()));
+        let mut way = vec![Place { state, answered: 0, latest: 0, next: self.open(), tried: None }];
+        while let Some(place) = way.last_mut() {
+            if let Some(index) = place.tried.take() {
+                self.turn(index);
+            }
+            let Some(index) = place.next.next() else {
+                way.pop();
+                continue;
+            };
+            let Some(state) = self.after(&place.state, place.latest, index) else { continue };
+            let event = &self.events[index];
+            let answered = place.answered + usize::from(event.answer.is_some());
+            if answered == self.wanted {
+                return true;
+            }
+            let latest = place.latest.max(event.began);
+            place.tried = Some(index);
+            self.turn(index);
+            if self.tried.insert((self.done.clone(), state.clone())) {
+                way.push(Place { state, answered, latest, next: self.open(), tried: None });
+            }
         }
-        let open: Vec<usize> = (0..events.len()).filter(|index| !self.is_done(*index)).collect();
-        let ends = open.iter().filter(|index| events[**index].answer.is_some()).map(|index| events[*index].ended);
+        false
+    }
+
+    /// What has no place yet and may be next: what has an answer first, for the others explain what is left.
+    fn open(&self) -> std::vec::IntoIter<usize> {
+        let open: Vec<usize> = (0..self.events.len()).filter(|index| !self.is_done(*index)).collect();
+        let has_answer = |index: &usize| self.events[*index].answer.is_some();
+        let ends = open.iter().filter(|index| has_answer(index)).map(|index| self.events[*index].ended);
         let first_end = ends.min().unwrap_or(u64::MAX);
-        // What has an answer first: the others explain what is left.
-        let (with, without): (Vec<usize>, Vec<usize>) =
-            open.into_iter().partition(|index| events[*index].answer.is_some());
-        with.into_iter().chain(without).any(|index| {
-            let event = &events[index];
-            let in_turn = event.after.is_none_or(|before| self.is_done(before));
-            let too_late = event.answer.is_none() && latest > event.ended;
-            if event.began > first_end || !in_turn || too_late {
-                return false;
-            }
-            let (next, answer) = M::apply(state, &event.call);
-            if event.answer.as_ref().is_some_and(|given| *given != answer) {
-                return false;
-            }
-            // Without an answer and without an effect its place says nothing, and many of them have many orders.
-            if event.answer.is_none() && next == *state && !events.iter().any(|other| other.after == Some(index)) {
-                return false;
-            }
-            self.done[index / 64] |= 1 << (index % 64);
-            let answered = answered + usize::from(event.answer.is_some());
-            let found = self.from(answered, &next, latest.max(event.began));
-            self.done[index / 64] &= !(1 << (index % 64));
-            found
-        })
+        let begun = open.into_iter().filter(|index| self.events[*index].began <= first_end);
+        let (mut all, without): (Vec<usize>, Vec<usize>) = begun.partition(has_answer);
+        all.extend(without);
+        all.into_iter()
+    }
+
+    /// The value behind an event that comes next; none where it cannot.
+    fn after(&self, state: &M::State, latest: u64, index: usize) -> Option<M::State> {
+        let event = &self.events[index];
+        let in_turn = event.after.is_none_or(|before| self.is_done(before));
+        let too_late = event.answer.is_none() && latest > event.ended;
+        if !in_turn || too_late {
+            return None;
+        }
+        let (next, answer) = M::apply(state, &event.call);
+        if event.answer.as_ref().is_some_and(|given| *given != answer) {
+            return None;
+        }
+        // Without an answer and without an effect its place says nothing, and many of them have many orders.
+        let says_nothing = event.answer.is_none() && next == *state;
+        (!says_nothing || self.events.iter().any(|other| other.after == Some(index))).then_some(next)
     }
 }
 
@@ -161,10 +202,11 @@ mod tests {
 
     #[test]
     fn long_histories_are_searched() {
-        let events: Vec<_> = (0..300u64).map(|n| event(Some(n), Some(n.checked_sub(1)), 2 * n, 2 * n + 1)).collect();
+        // Longer than a small stack is deep.
+        let events: Vec<_> = (0..3000u64).map(|n| event(Some(n), Some(n.checked_sub(1)), 2 * n, 2 * n + 1)).collect();
         assert!(explained(&events));
         let mut broken = events;
-        broken[250].answer = Some(Some(7));
+        broken[2500].answer = Some(Some(7));
         assert!(!explained(&broken));
     }
 }
