@@ -110,7 +110,7 @@ fn exhausted_memory_is_told_and_survived() {
     // Another table keeps what it has, a new one finds nothing left, and deleting makes room again.
     put(&mut other, &second, 0..10, 1, 100);
     let (code, text) = refused(other.create_table("v", &schema()));
-    assert!(code == FaultCode::Exhausted && text.contains("drop a table or raise the limit"), "{text}");
+    assert!(code == FaultCode::Exhausted && text.contains("raise the limit (--memory), or drop a table"), "{text}");
     for id in &rows {
         other.delete(&table, &[ValueRef::UInt64(*id)]).unwrap();
     }
