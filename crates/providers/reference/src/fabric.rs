@@ -232,8 +232,9 @@ impl Fabric {
 
     /// Carries out all that has arrived; when the next request does.
     pub fn carry(&mut self) -> Option<Instant> {
-        (0..self.ends.len()).for_each(|end| self.send(end));
+        // Before they are looked at: what arrives while that goes on is looked at again.
         let now = self.clock.now();
+        (0..self.ends.len()).for_each(|end| self.send(end));
         let first = |end: &End| end.sends.front().and_then(|sent| sent.due).filter(|due| *due > now);
         self.ends.iter().filter_map(first).min()
     }
