@@ -203,9 +203,19 @@ impl<E: std::error::Error> From<E> for Stop {
 }
 
 fn run(sentence: &'static Sentence, harness: &Arc<dyn Harness>) -> Outcome {
+    let harness = harness.clone();
+    ended(sentence.id, "provider", move || (sentence.check)(&*harness))
+}
+
+/// How the check of a sentence ends, of a provider's or of a device's.
+pub(crate) fn ended(
+    id: &str,
+    what: &'static str,
+    check: impl FnOnce() -> Result<(), Stop> + Send + 'static,
+) -> Outcome {
     // `idle` counts the processor time of the process: nothing else may run then.
     let (shared, alone);
-    if sentence.id == "idle" {
+    if id == "idle" {
         alone = Some(QUIET.write().unwrap_or_else(PoisonError::into_inner));
         shared = None;
     } else {
@@ -213,15 +223,14 @@ fn run(sentence: &'static Sentence, harness: &Arc<dyn Harness>) -> Outcome {
         alone = None;
     }
     let (report, outcome) = mpsc::channel();
-    let harness = harness.clone();
-    // On a thread of its own, which is left behind when the provider never returns from a call.
+    // On a thread of its own, which is left behind when a call never returns.
     std::thread::spawn(move || {
-        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| (sentence.check)(&*harness)));
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(check));
         let _ = report.send(match ended {
             Ok(Ok(())) => Outcome::Kept,
             Ok(Err(Stop::Skipped(why))) => Outcome::Skipped(why),
             Ok(Err(Stop::Broken(what))) => Outcome::Broken(what),
-            Err(_) => Outcome::Broken("the check or the provider panicked; the message is on stderr".into()),
+            Err(_) => Outcome::Broken(format!("the check or the {what} panicked; the message is on stderr")),
         });
     });
     let ended = outcome

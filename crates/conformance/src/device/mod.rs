@@ -15,12 +15,11 @@ mod drive;
 mod requests;
 mod waiting;
 
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use overside_volume::Device;
 
-use crate::{CHECK_LIMIT, Outcome, Stop};
+use crate::{Outcome, Stop, ended};
 
 /// The shortest device that the suite takes, in bytes.
 pub const DEVICE_BYTES_MIN: u64 = 1 << 20;
@@ -81,21 +80,8 @@ pub const DEVICE_SENTENCES: &[DeviceSentence] = &[
 pub fn check_device(id: &str, harness: &Arc<dyn DeviceHarness>) -> Outcome {
     let sentence = DEVICE_SENTENCES.iter().find(|sentence| sentence.id == id);
     let check = sentence.unwrap_or_else(|| panic!("no sentence has the id {id}")).check;
-    let (report, outcome) = mpsc::channel();
     let harness = harness.clone();
-    // On a thread of its own, which is left behind when the device never returns from a call.
-    std::thread::spawn(move || {
-        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| check(&*harness)));
-        let _ = report.send(match ended {
-            Ok(Ok(())) => Outcome::Kept,
-            Ok(Err(Stop::Skipped(why))) => Outcome::Skipped(why),
-            Ok(Err(Stop::Broken(what))) => Outcome::Broken(what),
-            Err(_) => Outcome::Broken("the check or the device panicked; the message is on stderr".into()),
-        });
-    });
-    outcome
-        .recv_timeout(CHECK_LIMIT)
-        .unwrap_or_else(|_| Outcome::Broken(format!("a call did not return within {CHECK_LIMIT:?}")))
+    ended(id, "device", move || check(&*harness))
 }
 
 /// Checks one sentence and fails the test that calls it when it is broken.
