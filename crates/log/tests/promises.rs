@@ -225,11 +225,13 @@ proptest! {
         (0..20).for_each(|_| _ = life.step(1));
         let mut rooms = Vec::new();
         for (bytes, order) in sizes {
-            if let Ok(room) = life.appender.reserve(Records::bytes_of(1, bytes), Claim::Delete) {
-                rooms.push((order, bytes, room));
+            match life.appender.reserve(Records::bytes_of(1, bytes), Claim::Delete) {
+                Ok(room) => rooms.push((order, bytes, room)),
+                // Such a one never fits, so it may be the only one of a case.
+                Err(Refused::TooLarge { .. }) => {}
+                Err(refused) => prop_assert!(!rooms.is_empty(), "{refused}"),
             }
         }
-        prop_assert!(!rooms.is_empty());
         files.lock().unwrap().room = Some(0);
         rooms.sort_by_key(|(order, ..)| *order);
         let mut last = None;
