@@ -1,6 +1,6 @@
 //! `cargo xtask`: the house rules as a command.
 //!
-//! - `cargo xtask tidy` holds the tree against the rules of docs/ARCHITECTURE.md and
+//! - `cargo xtask tidy` holds the tree against the rules of docs/architecture.md and
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
 //! - `cargo xtask lines` counts lines of code by crate, and how they differ from a revision's.

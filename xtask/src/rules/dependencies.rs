@@ -1,10 +1,10 @@
-//! The dependency table of docs/ARCHITECTURE.md against the manifests.
+//! The dependency table of docs/architecture.md against the manifests.
 
 use super::{Violation, violation};
 use crate::tree::{Package, Tree};
 
 const RULE: &str = "dependencies";
-const LAW: &str = "docs/ARCHITECTURE.md";
+const LAW: &str = "docs/architecture.md";
 const MARK: &str = "<!-- tidy: dependencies -->";
 
 /// A line of the table.

@@ -52,7 +52,7 @@ fn unfinished(source: &Source) -> Vec<Violation> {
         }
         let names = |word: &&&str| syntax::words(&comment.text, word).next().is_some();
         if let Some(word) = ELSEWHERE.iter().find(names) {
-            let message = format!("`{word}` is not in this repository: name docs/ARCHITECTURE.md, or say it here");
+            let message = format!("`{word}` is not in this repository: name docs/architecture.md, or say it here");
             violations.push(violation(RULE, &source.path, comment.line, message));
         }
     }
