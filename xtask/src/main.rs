@@ -4,7 +4,7 @@
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
 //! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
 //! - `cargo xtask lines` counts lines of code by crate, and how they differ from a revision's.
-//! - `cargo xtask papers` renders docs/papers.md and what docs/figures.md has of results; `--check` fails where they are stale.
+//! - `cargo xtask papers` renders docs/reference/claims.md and what docs/reference/results.md has of results; `--check` fails where they are stale.
 //! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
 //! - `cargo xtask sim` runs the systems in simulated worlds, over many seeds.

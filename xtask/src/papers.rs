@@ -1,4 +1,4 @@
-//! `cargo xtask papers`: docs/papers.md out of docs/claims.toml and the committed results, and what docs/figures.md has of them.
+//! `cargo xtask papers`: docs/reference/claims.md out of docs/claims.toml and the committed results, and what docs/reference/results.md has of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,8 +10,8 @@ use overside_evidence::{Claim, Judged, Kept, Rule, Says, rules};
 use crate::tree::Tree;
 
 pub const CLAIMS: &str = "docs/claims.toml";
-pub const PAPERS: &str = "docs/papers.md";
-pub const FIGURES: &str = "docs/figures.md";
+pub const PAPERS: &str = "docs/reference/claims.md";
+pub const FIGURES: &str = "docs/reference/results.md";
 /// Where committed results lie.
 pub const RESULTS: &str = "results/";
 const BEGIN: &str = "<!-- results: made by `cargo xtask papers` -->";
