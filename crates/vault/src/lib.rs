@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`cache`] | a device over a device that keeps blocks in memory, by one of seven policies |
+//! | [`fronts`] | devices for programs that know nothing of this project: NBD |
 //! | [`home`] | where volumes are written down: a folder, and superblocks on members |
 //! | [`members`] | what a volume lies on: files, memory |
 //! | [`server`] | volumes served: sessions, credits, each request once |
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod fronts;
 pub mod home;
 pub mod members;
 pub mod server;

@@ -1,0 +1,3 @@
+//! How programs that know nothing of this project reach a device.
+
+pub mod nbd;
