@@ -1,5 +1,18 @@
 //! A server that says anything: its client ends each call with a result or an error, believes nothing that cannot be, and waits no
 //! longer than it was told to.
+//!
+//! Everything that a server can say to its client:
+//!
+//! | word | what it does there | when | hostile test |
+//! |---|---|---|---|
+//! | any reply | answers a call | it has the call's number and kind | `only_the_answer_to_a_request_answers_it` |
+//! | `Applied` | says what became of a batch | it can have had that outcome | `a_batch_has_no_outcome_that_it_cannot_have` |
+//! | `Row`, `Table`, `Tables` | are handed on | row and schema are checked whole; tables ascend by name | `only_the_answer_to_a_request_answers_it`; `fuzz`: `row`, `schema` |
+//! | a part | keeps up to 4 MiB | it follows the one before | `only_the_answer_to_a_request_answers_it`; `fuzz`: `parts` |
+//! | a scan answer | is handed on as rows | it is of this scan, the next by number, and everything it names lies in it | `a_scan_ends_by_its_own_end_and_misses_and_repeats_nothing`; `fuzz`: `scan_answer` |
+//! | `ScanEnd`, a fault | ends a scan | it has the scan's number | the same |
+//! | more and more rows | keep whoever gave up the scan | for no longer than the client's timeout | `a_scan_that_is_given_up_ends_in_time` |
+//! | nothing | keeps whoever waits | for no longer than that | the same |
 
 use std::collections::VecDeque;
 use std::sync::Arc;

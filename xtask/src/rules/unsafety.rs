@@ -24,6 +24,9 @@ const MAY_HOLD_UNSAFE: [&str; 11] = [
     "overside-disk",
 ];
 
+/// What each entry says, a paragraph each.
+const PARTS: [&str; 3] = ["**Holds:**", "**Kept by:**", "**Broken by:**"];
+
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let entries = entries(tree.text(ENTRIES));
     let mut violations = forbidden_roots(tree);
@@ -36,6 +39,21 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     for (id, line) in entries.iter().filter(|(id, _)| !named.contains(*id)) {
         let message = format!("no SAFETY comment names `{id}`: drop the entry, or name it");
         violations.push(violation(RULE, ENTRIES, *line, message));
+    }
+    violations.extend(unformed(tree.text(ENTRIES), &entries));
+    violations
+}
+
+/// Entries that lack a part of the form: what holds, who keeps it, what would break it.
+fn unformed(text: &str, entries: &BTreeMap<String, usize>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (id, line) in entries {
+        let body = text.lines().skip(*line).take_while(|line| !line.starts_with('#'));
+        let body: Vec<&str> = body.collect();
+        for part in PARTS.iter().filter(|part| !body.iter().any(|line| line.starts_with(**part))) {
+            let message = format!("`{id}` has no `{part}`: an entry has {}", PARTS.join(", "));
+            violations.push(violation(RULE, ENTRIES, *line, message));
+        }
     }
     violations
 }
@@ -165,7 +183,22 @@ mod tests {
     const LIB: &str = "crates/memory/src/lib.rs";
 
     fn found(code: &str, entries: &str) -> Vec<Violation> {
-        check(&planted::tree(&[(LIB, code), (ENTRIES, entries)]))
+        let entries: String = entries.lines().map(|line| format!("{line}\n{}", formed(line))).collect();
+        check(&planted::tree(&[(LIB, code), (ENTRIES, &entries)]))
+    }
+
+    /// The rest of an entry that begins with `line`.
+    fn formed(line: &str) -> &'static str {
+        if line.starts_with("###") { "**Holds:** a\n**Kept by:** b\n**Broken by:** c\n" } else { "" }
+    }
+
+    #[test]
+    fn entries_have_their_form() {
+        let code = "fn a() {\n    // SAFETY: [x] one\n    // [y] two\n    unsafe { b() };\n}\n";
+        let entries = "### x\n**Holds:** a\n**Kept by:** b\n**Broken by:** c\n### y\n**Holds:** a\n**Broken by:** c\n";
+        let found = check(&planted::tree(&[(LIB, code), (ENTRIES, entries)]));
+        let found: Vec<_> = found.iter().filter(|found| found.message.contains("Kept by")).collect();
+        assert_eq!(found.iter().map(|found| found.line).collect::<Vec<_>>(), [5]);
     }
 
     #[test]
@@ -191,7 +224,7 @@ mod tests {
         let violations = found(code, "```\n### fenced\n```\n### x\n### y\n");
         assert_eq!(violations.len(), 2, "{violations:?}");
         assert!(violations[0].message.contains("`z` is no entry"));
-        assert_eq!((violations[1].path.as_str(), violations[1].line), (ENTRIES, 5));
+        assert_eq!((violations[1].path.as_str(), violations[1].line), (ENTRIES, 11));
     }
 
     #[test]

@@ -1,4 +1,22 @@
 //! Peers that shake hands and misbehave then, on a device: their own connection ends, and nobody else's.
+//!
+//! Everything that a peer can say on the side channel. None of it completes a request or a receive: only the
+//! device does. Memory goes back when the device has reported it, or its queue pair is destroyed. Tests that need no
+//! device are unit tests of the file named.
+//!
+//! | word | what it does here | when | hostile test |
+//! |---|---|---|---|
+//! | attach | points this end's queue pairs at the peer's; makes a second one where the peer shares; is answered by ready | once, and first | `garbage_ends_the_connection_of_whoever_says_it`; `said`: `everything_has_its_turn` |
+//! | its numbers and address | are handed to the device | it takes them; a queue pair that nobody has ends what was sent there | `requests_to_a_queue_pair_that_nobody_has_fail` |
+//! | its process | is watched: its end is the connection's | it is of this host and still there; a lie ends the liar's own connection | `process`: `the_end_of_a_process_of_this_host_is_seen_and_nobody_elses` |
+//! | second | points the shared queue pair at the peer's | once, where attach had none | `said`: `everything_has_its_turn` |
+//! | ready | lets posted requests go to the device | once, after attach; where it is not true they end as the device says | `requests_to_a_queue_pair_that_nobody_has_fail` |
+//! | mode | chooses the queue pair of later requests | the peer shares, or says "own"; those under way end first | `whoever_talks_without_end_holds_up_nobody` |
+//! | close | ends the connection, and flushes what is pending; its reason names the oldest request of its kind | what had completed is reported first; the queue pairs are destroyed before the rest is | `said`: `the_end_says_why` |
+//! | part of a message | keeps 80 bytes | until the connection ends | `whoever_stops_in_the_middle_or_says_nothing_holds_up_nobody` |
+//! | a tag | lets its message count | it is that of this message at this place | `channel`: `a_message_without_its_tag_or_played_back_is_garbage` |
+//! | reading nothing | keeps 64 KiB, then ends the connection | | `channel`: `a_peer_that_reads_nothing_costs_a_bounded_amount` |
+//! | end of the socket | as close, "the peer died" | | `whoever_stops_in_the_middle_or_says_nothing_holds_up_nobody` |
 
 mod ends;
 

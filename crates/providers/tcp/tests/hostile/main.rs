@@ -1,5 +1,30 @@
 //! A peer that shakes hands properly and then does what no peer does. In every case it alone is disconnected, the reason says what it
 //! did, and an honest client beside it goes on.
+//!
+//! Everything that a peer can say, what it releases, completes or makes this process keep, and when that is
+//! true. Anything else ends the connection. The fuzz target `two_ends` says all of them at any moment.
+//!
+//! | word | what it does here | when | hostile test |
+//! |---|---|---|---|
+//! | acked, in any head | completes requests and gives their memory back | the request has left wholly, and the kernel does not send from that memory any more; never one that must be answered | `early`: both; `requests` (unit tests): `what_has_not_left_wholly_is_neither_acknowledged_nor_answered` |
+//! | credits, in any head | lets so many posted messages leave | at once; they add up and are no memory | `greed`: `no_kind_of_frame_makes_this_process_keep_more_than_a_bound` |
+//! | send | completes a receive, with its bytes | a receive was granted, has room, and all bytes and the tag are there | `main`: `lengths_and_counts_that_nobody_has_end_the_connection_that_names_them` |
+//! | immediate data | is handed on | the user's to check | conformance: `immediate` |
+//! | write, write more | change a window; the last part completes a receive where it has immediate data | each part: tag, key, range and right hold, and the region is registered at that moment | `main`: `forged_keys_foreign_ranges_and_missing_rights_reach_nothing`; `target` (unit tests): `a_write_in_parts_ends_where_its_memory_is_deregistered` |
+//! | read | makes this side keep an answer, and copies memory into it as the peer takes it | each part: as a WRITE; 128 at a time, 1 MiB of bytes | `main`: `a_flood_of_requests_without_taking_an_answer_ends`; `late`: `a_reader_that_takes_its_time_sees_nothing_of_what_comes_after_the_registration` |
+//! | fetch and add, compare and swap | change a word of a window, and keep an answer | as a READ | `main`: `forged_keys_foreign_ranges_and_missing_rights_reach_nothing` |
+//! | data | fills the sink of a READ, and completes it with the last byte | the READ has left and is the oldest request that has not ended; no more bytes than it asked for | `main`: `what_was_not_asked_is_not_answered_nor_acknowledged_nor_given_back`; `parts::frames` |
+//! | value | completes an atomic, or a READ of nothing | as data | the same |
+//! | refused | ends a READ, WRITE or atomic as RemoteAccess | as data | the same |
+//! | ack | nothing but its head; this side queues one only when none waits | at any time | `greed`: `no_kind_of_frame_makes_this_process_keep_more_than_a_bound` |
+//! | want | keeps shared receives for the peer, at most as many as the pool has | while others wait, its part; it gives back when they do | `greed`: `receives_that_others_wait_for_are_not_kept_by_a_word` |
+//! | recall | takes credits from this side, and makes it queue a return | the last return has left | `greed`: `recalls_are_answered_one_at_a_time` |
+//! | return | makes receives everybody's again | its recall has left; it gives back all that no message used | `control` (unit tests): `nothing_is_given_back_before_it_was_asked_for`; `greed`: as want |
+//! | bye | flushes what is pending; "too long" names a message | that message has left | `requests` (unit tests): `a_peer_calls_no_message_too_long_that_it_has_not_got` |
+//! | part of a frame | keeps at most 21 KiB, or fills a receive or sink that stays posted | it grows by 4 KiB in 5 s | `main`: `a_frame_that_stops_in_its_middle_or_trickles_is_not_waited_for` |
+//! | a tag | lets the bytes before it count | it is that of this frame at this place | `main`: `frames_without_the_key_place_nothing` |
+//! | an end that is not followed by closing | keeps the connection's place | for 2 s; it counts among the open ones | `greed`: `connections_that_were_ended_count_until_they_are_closed` |
+//! | reading nothing | keeps 1 MiB of answers, one ack, one return, and what was posted | as long as its host answers | `greed`: `no_kind_of_frame_makes_this_process_keep_more_than_a_bound`; `control` (unit tests) |
 
 #[path = "../ends/mod.rs"]
 mod ends;
