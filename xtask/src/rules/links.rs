@@ -1,4 +1,5 @@
-//! Links between the pages lead somewhere: to a file that is there, and to a heading that it has.
+//! Links between the pages lead somewhere: to a file that is there, and to a heading that it has. Those of docs stay within
+//! docs, and the book's summary has every page, since `mdbook build docs` renders that folder alone.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +7,7 @@ use super::{Violation, violation};
 use crate::tree::Tree;
 
 const RULE: &str = "links";
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -18,7 +20,17 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             }
         }
     }
+    violations.extend(unlisted(tree));
     violations
+}
+
+/// Pages of docs that the book would leave out.
+fn unlisted(tree: &Tree) -> Vec<Violation> {
+    let listed: BTreeSet<String> =
+        prose_lines(tree.text(SUMMARY)).flat_map(|(_, line)| targets(line)).map(|to| resolved(SUMMARY, to)).collect();
+    let pages = tree.files.keys().filter(|path| path.starts_with("docs/") && path.ends_with(".md"));
+    let pages = pages.filter(|path| *path != SUMMARY && !listed.contains(*path));
+    pages.map(|path| violation(RULE, path, 0, format!("is not in the book: add a line to {SUMMARY}"))).collect()
 }
 
 /// Lines outside of fenced blocks, numbered from 1.
@@ -42,6 +54,9 @@ fn fault(tree: &Tree, from: &str, target: &str) -> Option<String> {
     }
     let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
     let path = if file.is_empty() { from.to_owned() } else { resolved(from, file) };
+    if from.starts_with("docs/") && !path.starts_with("docs/") {
+        return Some(format!("the rendered book has no `{path}`: name it as code, without a link"));
+    }
     let folder = format!("{}/", path.trim_end_matches('/'));
     let is_folder = tree.files.keys().any(|known| known.starts_with(&folder));
     if !tree.files.contains_key(&path) && !is_folder {
@@ -82,11 +97,19 @@ mod tests {
 
     #[test]
     fn links_lead_somewhere() {
-        let page = "# A `b`: c\n[x](#a-b-c) [y](sub/b.md#two) [z](../src/) [w](https://x.y)\n```\n[n](none)\n```\n";
-        let with = |page: &str| {
-            check(&planted::tree(&[("docs/a.md", page), ("docs/sub/b.md", "## Two\n"), ("src/lib.rs", "")]))
-        };
+        let page = "# A `b`: c\n[x](#a-b-c) [y](sub/b.md#two) [z](lib/) [w](https://x.y)\n```\n[n](none)\n```\n";
+        let with = |page: &str| check(&planted::tree(&[("a.md", page), ("sub/b.md", "## Two\n"), ("lib/lib.rs", "")]));
         assert_eq!(with(page), []);
         assert_eq!(planted::lines(&with("[x](b.md)\n[y](#none)\n[z](sub/b.md#three)\n[a](sub/b.md)")), [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_book_is_whole_and_leads_nowhere_else() {
+        let with = |page: &str, summary: &str| {
+            check(&planted::tree(&[("docs/a.md", page), (SUMMARY, summary), ("README.md", "")]))
+        };
+        assert_eq!(with("[a](a.md)\n", "- [a](a.md)\n"), []);
+        assert_eq!(planted::lines(&with("[a](a.md)\n\n[r](../README.md)\n", "- [a](a.md)\n")), [3]);
+        assert_eq!(planted::lines(&with("a\n", "# Summary\n")), [0]);
     }
 }
