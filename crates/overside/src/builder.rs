@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_planner::{Goal, Profile};
+use overside_service::{Listening, ServiceOptions};
 use overside_table::client::{Client, ClientOptions};
 use overside_table::server::{ListenerConfig, Server, ServerOptions};
 use overside_transfer::{Buffers, Channel, Error as TransferError, Listener, Options, Scatter};
+use overside_vault::server::{Node, Served};
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, NEEDS_KEY};
+use overside_volume::Array;
+use overside_volume::client::{Link, LinkOptions};
 
 use crate::{Address, AddressError, Error, Network, Prices, Transport};
 
@@ -168,6 +172,38 @@ impl Builder {
         let posted = options.posted.or(address.transport().receives);
         let options = ClientOptions { posted, ..options };
         Ok(Client::connect_with(address.provider(&self.network)?, address.name(), options)?)
+    }
+
+    /// A node's volumes on every address; they are served until the result is dropped.
+    ///
+    /// # Errors
+    /// A field that cannot be, by its name; when an address is taken.
+    pub fn node(self, node: &Arc<Node>, options: ServiceOptions) -> Result<Served, Error> {
+        self.refuse_fields_of_channels()?;
+        let addresses = self.parsed()?;
+        self.check(&addresses, true)?;
+        let mut listening: Vec<(&Transport, Listening)> = Vec::new();
+        for address in &addresses {
+            match listening.iter_mut().find(|(transport, _)| *transport == address.transport()) {
+                Some((_, listening)) => listening.listen(&[address.name()])?,
+                None => {
+                    let opened = Listening::open(address.provider(&self.network)?, &[address.name()])?;
+                    listening.push((address.transport(), opened));
+                }
+            }
+        }
+        Ok(node.serve(listening.into_iter().map(|(_, listening)| listening).collect(), options)?)
+    }
+
+    /// A volume of the node there, as a device that takes requests of any length.
+    ///
+    /// # Errors
+    /// A field that cannot be, by its name; when nobody serves there, or the node does not let this side in.
+    pub fn volume(self, name: &str, options: LinkOptions) -> Result<Array, Error> {
+        self.refuse_fields_of_channels()?;
+        let address = self.only_address()?;
+        self.check(std::slice::from_ref(&address), false)?;
+        Ok(Link::attach(address.provider(&self.network)?, address.name(), name, options)?)
     }
 
     /// The provider, and how a channel over it is to be.

@@ -5,6 +5,7 @@
 //! - [`Scatter`]: declare what each of several receivers gets of one memory, and read that memory once.
 //! - [`calibrate`], [`prices`]: what things cost on this device, measured once and stored.
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
+//! - [`vault`] and [`volume`]: block volumes that a node serves, and their clients.
 //! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`],
 //!   [`service`], [`table`].
 //!
@@ -25,7 +26,9 @@ pub use overside_service as service;
 pub use overside_shape as shape;
 pub use overside_table as table;
 pub use overside_transfer as transfer;
+pub use overside_vault as vault;
 pub use overside_verbs as verbs;
+pub use overside_volume as volume;
 
 pub use address::{Address, AddressError, Network};
 pub use builder::{Builder, at, at_each};
@@ -59,6 +62,9 @@ pub enum Error {
     /// The table client failed.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A volume cannot be attached.
+    #[error(transparent)]
+    Volume(#[from] volume::client::LinkError),
     /// The directory of a server's data cannot be used.
     #[error(transparent)]
     Data(#[from] table::server::DataError),
