@@ -1,6 +1,7 @@
 //! The command line: what can be said, and what `--help` says about it.
 
 mod over;
+mod volume;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
@@ -10,6 +11,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use over::Over;
+pub use volume::{Create, DeleteVolume, HomeDir, List, ServeVolumes, Volume, VolumeCommand, VolumeStatus};
 
 /// Tables in memory, scanned in bulk by other processes.
 ///
@@ -80,6 +82,9 @@ pub enum Command {
     /// Delete one row.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(Delete),
+    /// Make, serve and look at block volumes.
+    #[command(long_about = volume::VOLUME, after_long_help = volume::VOLUME_EXAMPLES)]
+    Volume(Volume),
     /// Run an unmodified program with its sockets over shared memory, or RDMA, where the other end runs so too.
     #[command(long_about = RUN, after_long_help = RUN_EXAMPLES)]
     Run(Run),
@@ -708,6 +713,10 @@ mod tests {
         for subcommand in command.get_subcommands_mut().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
             let help = subcommand.render_long_help().to_string();
             assert!(help.contains("Examples:\n  overside "), "{}", subcommand.get_name());
+            for inner in subcommand.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+                let help = inner.render_long_help().to_string();
+                assert!(help.contains("Examples:\n  overside "), "{}", inner.get_name());
+            }
         }
     }
 
@@ -737,7 +746,8 @@ mod tests {
             GET_EXAMPLES,
         ];
         let mut parsed = 0;
-        for line in texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).flat_map(|text| text.lines()) {
+        let texts = texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).chain(&volume::ALL_EXAMPLES);
+        for line in texts.flat_map(|text| text.lines()) {
             let Some(line) = line.strip_prefix("  overside ") else { continue };
             let words = split_like_a_shell(line.split(['>', '&']).next().unwrap());
             let words = std::iter::once("overside".to_string()).chain(words);

@@ -10,11 +10,11 @@ use overside_service::{Listening, ServiceOptions};
 use overside_table::client::{Client, ClientOptions};
 use overside_table::server::{ListenerConfig, Server, ServerOptions};
 use overside_transfer::{Buffers, Channel, Error as TransferError, Listener, Options, Scatter};
-use overside_vault::server::{Node, Served};
+use overside_vault::server::{Node, Served, status};
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, NEEDS_KEY};
-use overside_volume::Array;
-use overside_volume::client::{Link, LinkOptions};
+use overside_volume::client::{Link, LinkOptions, Volume};
+use overside_volume::wire::Report;
 
 use crate::{Address, AddressError, Error, Network, Prices, Transport};
 
@@ -30,7 +30,7 @@ use crate::{Address, AddressError, Error, Network, Prices, Transport};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "the last call says what is to be at the address: connect, listen, scatter, serve or client"]
+#[must_use = "the last call says what is to be at the address: connect, listen, scatter, serve, client, node or volume"]
 pub struct Builder {
     addresses: Vec<String>,
     network: Network,
@@ -199,11 +199,24 @@ impl Builder {
     ///
     /// # Errors
     /// A field that cannot be, by its name; when nobody serves there, or the node does not let this side in.
-    pub fn volume(self, name: &str, options: LinkOptions) -> Result<Array, Error> {
+    pub fn volume(self, name: &str, options: LinkOptions) -> Result<Volume, Error> {
         self.refuse_fields_of_channels()?;
         let address = self.only_address()?;
         self.check(std::slice::from_ref(&address), false)?;
+        let process = if options.process == 0 { std::process::id() } else { options.process };
+        let options = LinkOptions { process, ..options };
         Ok(Link::attach(address.provider(&self.network)?, address.name(), name, options)?)
+    }
+
+    /// How the node there does, and its volumes: one by its name, or where the name is empty all of them.
+    ///
+    /// # Errors
+    /// A field that cannot be, by its name; when nobody answers there in time, or there is no such volume.
+    pub fn node_status(self, volume: &str, within: Duration) -> Result<Report, Error> {
+        self.refuse_fields_of_channels()?;
+        let address = self.only_address()?;
+        self.check(std::slice::from_ref(&address), false)?;
+        Ok(status(address.provider(&self.network)?, address.name(), volume, within)?)
     }
 
     /// The provider, and how a channel over it is to be.

@@ -65,6 +65,9 @@ pub enum Error {
     /// A volume cannot be attached.
     #[error(transparent)]
     Volume(#[from] volume::client::LinkError),
+    /// A node does not say how it does.
+    #[error(transparent)]
+    Status(#[from] vault::server::StatusError),
     /// The directory of a server's data cannot be used.
     #[error(transparent)]
     Data(#[from] table::server::DataError),

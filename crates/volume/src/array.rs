@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use overside_memory::Buffer;
@@ -30,6 +32,7 @@ pub struct Array {
     /// Which side of a mirror reads next.
     turn: usize,
     watch: Option<Watch>,
+    health: Health,
     done: Vec<Completion>,
     /// Empty between calls.
     pieces: Vec<Piece>,
@@ -43,6 +46,25 @@ pub enum MemberState {
     Current,
     /// It has missed a write, and is not read any more.
     Stale,
+}
+
+/// Which members of an array are stale, for those who have no hold of the array itself.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    /// The stale ones, as bits.
+    stale: Arc<AtomicU64>,
+}
+
+impl Health {
+    /// How a member stands.
+    pub fn state(&self, member: usize) -> MemberState {
+        let is_stale = member < MEMBERS_MAX && self.stale.load(Ordering::Acquire) & 1 << member != 0;
+        if is_stale { MemberState::Stale } else { MemberState::Current }
+    }
+
+    fn miss(&self, member: usize) {
+        self.stale.fetch_or(1 << member, Ordering::AcqRel);
+    }
 }
 
 #[derive(Debug)]
@@ -164,6 +186,7 @@ impl Array {
             admitted: Vec::new(),
             turn: 0,
             watch,
+            health: Health::default(),
             done: Vec::new(),
             pieces: Vec::new(),
             polled: Vec::new(),
@@ -173,6 +196,11 @@ impl Array {
     /// How each member stands.
     pub fn states(&self) -> impl Iterator<Item = MemberState> + '_ {
         self.members.iter().map(|member| member.state)
+    }
+
+    /// The same, for as long as anybody wants to know.
+    pub fn health(&self) -> Health {
+        self.health.clone()
     }
 
     fn is_mirror(&self) -> bool {
@@ -348,6 +376,7 @@ impl Array {
             for (side, member) in self.members.iter_mut().enumerate().filter(|_| missed) {
                 if failed_by & 1 << side != 0 {
                     member.state = MemberState::Stale;
+                    self.health.miss(side);
                 }
             }
         }

@@ -29,7 +29,7 @@ mod slots;
 mod wait;
 pub mod wire;
 
-pub use array::{Array, ArrayError, MemberState};
+pub use array::{Array, ArrayError, Health, MemberState};
 pub use device::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
 pub use memory::MemoryDevice;
 pub use overlaps::Overlaps;

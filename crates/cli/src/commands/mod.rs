@@ -13,6 +13,7 @@ mod run;
 mod scan;
 mod serve;
 mod status;
+mod volume;
 
 use crate::args::{Command, Wire};
 use crate::signals::Signals;
@@ -43,6 +44,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Get(options) => point::get(&options),
         Command::Put(options) => point::put(&options),
         Command::Delete(options) => point::delete(&options),
+        Command::Volume(options) => volume::run(&options),
     }
 }
 

@@ -4,16 +4,17 @@ mod superblock;
 
 pub use superblock::{DATA_START, LayoutKind, NAME_BYTES_MAX, NoSuperblock, Superblock};
 
-use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use overside_disk::{AlignedBuffer, AtomicFile, BLOCK_BYTES, Open, Request, complete};
 use overside_volume::{Array, ArrayError, Device, MemoryDevice, Sectors};
 
 use crate::members::FileMember;
+use crate::server::About;
 
 /// The volumes that a node knows.
 #[derive(Clone, Debug)]
@@ -47,9 +48,30 @@ pub enum Place {
     Memory,
 }
 
+/// A volume that this process has opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its blocks.
+    pub device: Box<dyn Device>,
+    /// What it lies on.
+    pub about: About,
+}
+
+/// What became of a deleted volume's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deleted {
+    /// They are no more.
+    pub gone: Vec<PathBuf>,
+    /// They are there, because they are not what the volume's members were; and what they are.
+    pub left: Vec<(PathBuf, String)>,
+}
+
 /// Why a volume cannot be made or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
+    /// Nothing says where volumes are written down.
+    #[error("XDG_DATA_HOME and HOME are not set, so there is no place for volumes; set one of them, or give --home")]
+    Nowhere,
     /// The name is none.
     #[error(
         "`{0}` is no name of a volume: use up to 64 letters, digits, `-`, `_` and `.`, the first one a letter or digit"
@@ -77,6 +99,9 @@ pub enum HomeError {
         /// What is wrong, and what to do.
         why: String,
     },
+    /// Another process has it open.
+    #[error("{}: another node serves the volume; stop that one first", .0.display())]
+    InUse(PathBuf),
     /// The members make no volume.
     #[error(transparent)]
     Array(#[from] ArrayError),
@@ -100,6 +125,26 @@ impl Home {
         Ok(Home { folder: folder.to_path_buf() })
     }
 
+    /// This user's: `overside/volumes` in `XDG_DATA_HOME`, or in `~/.local/share`.
+    ///
+    /// # Errors
+    /// Neither that variable nor `HOME` says where, or it cannot be made.
+    pub fn of_user() -> Result<Home, HomeError> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+        Self::open(&data.ok_or(HomeError::Nowhere)?.join("overside").join("volumes"))
+    }
+
+    /// Where it lies.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Which volume a file of the folder writes down; none where it is another file.
+    pub fn name_of(file: &str) -> Option<&str> {
+        file.strip_suffix(SUFFIX).filter(|name| is_name(name))
+    }
+
     /// The names of all volumes, in order.
     ///
     /// # Errors
@@ -108,12 +153,7 @@ impl Home {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(of(&self.folder))? {
             let name = entry.map_err(of(&self.folder))?.file_name();
-            names.extend(
-                name.to_str()
-                    .and_then(|name| name.strip_suffix(SUFFIX))
-                    .filter(|name| is_name(name))
-                    .map(str::to_owned),
-            );
+            names.extend(name.to_str().and_then(Self::name_of).map(str::to_owned));
         }
         names.sort();
         Ok(names)
@@ -183,17 +223,62 @@ impl Home {
     /// # Errors
     /// There is none, it is open elsewhere, or a member is not what it should be.
     pub fn device(&self, name: &str) -> Result<Box<dyn Device>, HomeError> {
+        self.open_volume(name).map(|opened| opened.device)
+    }
+
+    /// The same, with what it lies on.
+    ///
+    /// # Errors
+    /// As [`device`](Self::device).
+    pub fn open_volume(&self, name: &str) -> Result<Opened, HomeError> {
+        assemble(&self.description(name)?)
+    }
+
+    /// Deletes a volume that nobody serves, and its members' files with all that is in them.
+    ///
+    /// # Errors
+    /// There is none, or it is open elsewhere.
+    pub fn delete(&self, name: &str) -> Result<Deleted, HomeError> {
+        let (description, path) = (self.description(name)?, self.path(name));
+        let (mut members, mut left) = (Vec::new(), Vec::new());
+        for (number, (place, _)) in description.members.iter().enumerate() {
+            let Place::File(path) = place else { continue };
+            match open_member(path, &description, number, DELETE_PATIENCE) {
+                // It stays locked until all is gone.
+                Ok(member) => members.push((path.clone(), member)),
+                Err(HomeError::Member { why, .. }) => left.push((path.clone(), why)),
+                Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // First what says that there is a volume: half a deletion leaves files, and no volume without members.
+        fs::remove_file(&path).map_err(of(&path))?;
+        for (path, _) in &members {
+            fs::remove_file(path).map_err(of(path))?;
+        }
+        Ok(Deleted { gone: members.into_iter().map(|(path, _)| path).collect(), left })
+    }
+
+    fn description(&self, name: &str) -> Result<Description, HomeError> {
         let path = self.path(name);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) if is_name(name) => text,
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(of(&path)(error)),
-            _ => return Err(HomeError::Absent(name.to_owned())),
-        };
-        assemble(&parse(&path, &text)?)
+        match fs::read_to_string(&path) {
+            Ok(text) if is_name(name) => parse(&path, &text),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(of(&path)(error)),
+            _ => Err(HomeError::Absent(name.to_owned())),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}{SUFFIX}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File(path) => path.display().fmt(f),
+            Place::Memory => f.write_str("memory"),
+        }
     }
 }
 
@@ -244,35 +329,44 @@ fn parse(path: &Path, text: &str) -> Result<Description, HomeError> {
 }
 
 /// Opens the members, and makes the volume of them.
-fn assemble(description: &Description) -> Result<Box<dyn Device>, HomeError> {
+fn assemble(description: &Description) -> Result<Opened, HomeError> {
     let mut members: Vec<Box<dyn Device>> = Vec::new();
+    let mut about = About { layout: description.layout.name().to_owned(), ..About::default() };
     for (number, (place, bytes)) in description.members.iter().enumerate() {
-        members.push(match place {
+        let member: Box<dyn Device> = match place {
             Place::Memory => {
                 let memory =
                     MemoryDevice::new(*bytes).map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?;
                 Box::new(memory)
             }
-            Place::File(path) => Box::new(open_member(path, description, number)?),
-        });
+            Place::File(path) => Box::new(open_member(path, description, number, LOCK_PATIENCE)?),
+        };
+        about.members.push((place.to_string(), member.geometry().bytes));
+        members.push(member);
     }
     let array = match description.layout {
         LayoutKind::Concat => Array::concat(members)?,
         LayoutKind::Stripes => Array::stripes(members, description.stripe)?,
         LayoutKind::Mirror => Array::mirror(members)?,
     };
-    Ok(Box::new(Sectors::over(array)))
+    about.health = array.health();
+    Ok(Opened { device: Box::new(Sectors::over(array)), about })
 }
 
-fn open_member(path: &Path, description: &Description, number: usize) -> Result<FileMember, HomeError> {
+fn open_member(
+    path: &Path,
+    description: &Description,
+    number: usize,
+    patience: Duration,
+) -> Result<FileMember, HomeError> {
     let wrong = |why: &str| HomeError::Member { path: path.to_path_buf(), why: why.to_owned() };
     let (folder, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
     let (Some(folder), Some(name)) = (folder, name) else { return Err(wrong("names no file")) };
     let mut disk = overside_disk::open(folder).map_err(of(path))?;
     let file = disk.open(name, Open::Write { direct: true }).map_err(of(path))?;
     // A killed node's writes end before its lock does.
-    if !disk.lock(file, LOCK_PATIENCE).map_err(of(path))? {
-        return Err(wrong("another node serves the volume; stop that one first"));
+    if !disk.lock(file, patience).map_err(of(path))? {
+        return Err(HomeError::InUse(path.to_path_buf()));
     }
     let buffer = AlignedBuffer::zeroed(2 * BLOCK_BYTES).map_err(of(path))?;
     let (request, moved) =
@@ -340,6 +434,8 @@ const SUFFIX: &str = ".volume";
 const FIRST: &str = "overside-volume 1";
 const MEMBERS_MAX: usize = 64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// Whoever deletes a volume that is served should hear so soon.
+const DELETE_PATIENCE: Duration = Duration::from_millis(500);
 const DISK_PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -402,6 +498,29 @@ mod tests {
             let named = Creation { name: name.to_owned(), ..three.clone() };
             assert!(matches!(home.create(&named), Err(HomeError::Name(_))), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_deleted_is_gone_and_what_is_not_the_volumes_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        let [first, second] = ["m0.img", "m1.img"].map(|name| folder.path().join(name));
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2)).unwrap();
+        let open = home.open_volume("pg").unwrap();
+        assert_eq!((open.about.layout.as_str(), open.about.members.len()), ("raid1", 2));
+        assert!(matches!(home.delete("pg"), Err(HomeError::InUse(_))));
+        assert!(first.exists() && home.list().unwrap() == ["pg"]);
+        drop(open);
+        fs::write(&second, b"somebody's").unwrap();
+        let deleted = home.delete("pg").unwrap();
+        assert_eq!((&deleted.gone, deleted.left.len()), (&vec![first.clone()], 1));
+        assert!(!first.exists() && second.exists());
+        assert!(matches!(home.delete("pg"), Err(HomeError::Absent(_))));
+        // A member whose disk is gone does not keep the rest.
+        fs::remove_file(&second).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2)).unwrap();
+        fs::remove_file(&first).unwrap();
+        assert_eq!(home.delete("pg").unwrap().gone, [second]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overside_service::SessionWaker;
+use overside_volume::wire::{SessionReport, SessionRole, Status};
 
 use super::ledger::Ledger;
 use super::lock;
@@ -17,6 +18,8 @@ pub(super) struct Attachment {
     pub(super) volume: Arc<Volume>,
     /// It may write, as long as it is not fenced off.
     pub(super) writes: bool,
+    /// The client's process, as it says itself.
+    process: u32,
     fenced: AtomicBool,
     connections: AtomicUsize,
     /// When its last connection ended.
@@ -29,14 +32,18 @@ struct Requests {
     ledger: Ledger,
     /// Connections that wait until nothing is in flight.
     waiting: Vec<SessionWaker>,
+    /// What was carried out for it.
+    ended: u64,
+    bytes: u64,
 }
 
 impl Attachment {
-    pub(super) fn new(session: u64, volume: Arc<Volume>, writes: bool) -> Attachment {
+    pub(super) fn new(session: u64, volume: Arc<Volume>, writes: bool, process: u32) -> Attachment {
         Attachment {
             session,
             volume,
             writes,
+            process,
             fenced: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             left: Mutex::default(),
@@ -84,11 +91,34 @@ impl Attachment {
     }
 
     /// A request has ended.
-    pub(super) fn end(&self, number: u64, status: overside_volume::wire::Status, remember: bool) {
+    pub(super) fn end(&self, number: u64, status: Status, remember: bool) {
         let mut requests = lock(&self.requests);
-        requests.ledger.end(number, status, remember);
+        if let Some(bytes) = requests.ledger.end(number, status, remember) {
+            requests.ended += 1;
+            requests.bytes += bytes;
+        }
         if requests.ledger.is_quiet() {
             requests.waiting.drain(..).for_each(|waker| waker.wake());
+        }
+    }
+
+    /// How it does.
+    pub(super) fn report(&self, now: Instant) -> SessionReport {
+        let requests = lock(&self.requests);
+        let waiting = requests.ledger.oldest().map(|since| now.saturating_duration_since(since));
+        SessionReport {
+            session: self.session,
+            process: self.process,
+            role: match self.writes {
+                _ if self.is_fenced() => SessionRole::Fenced,
+                true => SessionRole::Writer,
+                false => SessionRole::Reader,
+            },
+            connections: self.connections.load(Ordering::Acquire) as u32,
+            in_flight: requests.ledger.in_flight() as u32,
+            waiting_us: waiting.map(|waiting| waiting.as_micros() as u64),
+            requests: requests.ended,
+            bytes: requests.bytes,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use overside_memory::Bytes;
 use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
-use overside_volume::wire::{self, Asked, HEADER, Hello, Operation, Reply, Role, Status, Welcome};
+use overside_volume::wire::{self, Asked, HEADER, Hello, Inquiry, Operation, Reply, Role, Status, Welcome};
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
@@ -97,7 +97,10 @@ impl Connection {
         context: &Context<'_>,
         hello: &Hello,
     ) -> Result<Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status>, BadMessage> {
-        let Some(volume) = self.node.volume(&hello.name) else { return Ok(Err(Status::Unknown)) };
+        let Some(volume) = self.node.volume(&hello.name) else {
+            let is_there = lock(&self.node.failed).contains_key(&hello.name);
+            return Ok(Err(if is_there { Status::Device(DeviceError::Failed) } else { Status::Unknown }));
+        };
         let now = context.clock().now();
         let mut attachments = lock(&self.node.attachments);
         if let Some(found) = attachments.get(&hello.session).filter(|found| Arc::ptr_eq(&found.volume, &volume)) {
@@ -129,7 +132,7 @@ impl Connection {
             before.push(other.clone());
         }
         let session = self.node.new_session();
-        let new = Arc::new(Attachment::new(session, volume.clone(), writes));
+        let new = Arc::new(Attachment::new(session, volume.clone(), writes, hello.process));
         new.with(|ledger| ledger.renew(hello.generation));
         if writes {
             *writer = Some(new.clone());
@@ -157,7 +160,8 @@ impl Connection {
         if asked.session != to.session {
             return Err(BadMessage("a request of another session"));
         }
-        let admitted = to.with(|ledger| ledger.enter(asked, *credits))?;
+        let now = context.clock().now();
+        let admitted = to.with(|ledger| ledger.enter(asked, *credits, now))?;
         let mut reply = Reply {
             status: Status::Done,
             session: asked.session,
@@ -266,6 +270,13 @@ impl Session for Connection {
             }
             let hello = Hello::of(&header, payload).map_err(bad)?;
             return self.greet(context, &hello);
+        }
+        if Inquiry::inquires(&header) {
+            let inquiry = Inquiry::of(&header, payload).map_err(bad)?;
+            context.admit();
+            let report = self.node.report(number, &inquiry.volume, context.clock().now());
+            context.reply(number, |body| body.extend_from_slice(&report.bytes()[CONTROL_HEADER..]));
+            return Ok(());
         }
         let asked = Asked::of(&header, payload).map_err(bad)?;
         self.carry_out(context, &asked, payload)

@@ -1,6 +1,7 @@
 //! Exactly once: which requests of a client are in flight, and how those ended that it may ask for again.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use overside_service::BadMessage;
 use overside_volume::wire::{Asked, Operation, Status};
@@ -14,11 +15,18 @@ pub const NUMBERS_MAX: u64 = 16_384;
 pub(super) struct Ledger {
     generation: u32,
     lowest: u64,
-    /// Numbers, and bytes of each.
-    in_flight: BTreeMap<u64, u64>,
+    /// By numbers.
+    in_flight: BTreeMap<u64, Entered>,
     bytes: u64,
     /// How requests ended that must not be carried out twice.
     ended: BTreeMap<u64, Status>,
+}
+
+/// A request that is carried out.
+#[derive(Clone, Copy, Debug)]
+struct Entered {
+    bytes: u64,
+    since: Instant,
 }
 
 /// What becomes of a request.
@@ -54,8 +62,18 @@ impl Ledger {
         self.in_flight.is_empty()
     }
 
+    /// How many are.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// When the oldest of them came.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.in_flight.values().map(|entered| entered.since).min()
+    }
+
     /// A request comes.
-    pub(super) fn enter(&mut self, asked: &Asked, credits: Credits) -> Result<Admitted, BadMessage> {
+    pub(super) fn enter(&mut self, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
         // A mutant admits everything, so that a late request of a dead connection may follow its replay.
         if asked.generation != self.generation && !overside_disk::mutant("volume-no-generation-fence") {
             return Err(BadMessage("a request of another generation of its session"));
@@ -77,21 +95,21 @@ impl Ledger {
         if self.in_flight.len() >= credits.requests || self.bytes + bytes > credits.bytes {
             return Err(BadMessage("more requests in flight than there are credits"));
         }
-        if self.in_flight.insert(number, bytes).is_some() {
+        if self.in_flight.insert(number, Entered { bytes, since: now }).is_some() {
             return Err(BadMessage("a request twice at the same time"));
         }
         self.bytes += bytes;
         Ok(Admitted::New)
     }
 
-    /// A request has ended; `remember` is for those that change something.
-    pub(super) fn end(&mut self, number: u64, status: Status, remember: bool) {
-        if let Some(bytes) = self.in_flight.remove(&number) {
-            self.bytes -= bytes;
-            if remember && number >= self.lowest {
-                self.ended.insert(number, status);
-            }
+    /// A request has ended; `remember` is for those that change something. How many bytes it moved, unless it was not there.
+    pub(super) fn end(&mut self, number: u64, status: Status, remember: bool) -> Option<u64> {
+        let Entered { bytes, .. } = self.in_flight.remove(&number)?;
+        self.bytes -= bytes;
+        if remember && number >= self.lowest {
+            self.ended.insert(number, status);
         }
+        Some(bytes)
     }
 }
 
@@ -115,39 +133,40 @@ mod tests {
     #[test]
     fn what_was_done_is_answered_from_memory_until_the_client_has_seen_it() {
         let mut ledger = ledger();
-        assert_eq!(ledger.enter(&asked(1, 1), CREDITS), Ok(Admitted::New));
-        assert!(ledger.enter(&asked(1, 1), CREDITS).is_err(), "it is in flight");
+        assert_eq!(ledger.enter(&asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(ledger.enter(&asked(1, 1), CREDITS, Instant::now()).is_err(), "it is in flight");
         ledger.end(1, Status::Done, true);
-        assert_eq!(ledger.enter(&asked(1, 1), CREDITS), Ok(Admitted::Again(Status::Done)));
-        assert_eq!(ledger.enter(&asked(2, 2), CREDITS), Ok(Admitted::New));
+        assert_eq!(ledger.enter(&asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
+        assert_eq!(ledger.enter(&asked(2, 2), CREDITS, Instant::now()), Ok(Admitted::New));
         assert!(ledger.ended.is_empty(), "forgotten");
-        assert!(ledger.enter(&asked(3, 1), CREDITS).is_err(), "the lowest does not go back");
+        assert!(ledger.enter(&asked(3, 1), CREDITS, Instant::now()).is_err(), "the lowest does not go back");
     }
 
     #[test]
     fn nothing_of_an_older_generation_is_admitted() {
         let mut ledger = ledger();
-        ledger.enter(&asked(1, 1), CREDITS).unwrap();
+        ledger.enter(&asked(1, 1), CREDITS, Instant::now()).unwrap();
         assert_eq!(ledger.renew(1), Some(false), "another connection of the same");
         assert_eq!(ledger.renew(2), Some(true));
         assert!(!ledger.is_quiet(), "what was admitted before must end first");
-        assert!(ledger.enter(&asked(2, 1), CREDITS).is_err());
+        assert!(ledger.enter(&asked(2, 1), CREDITS, Instant::now()).is_err());
         assert_eq!(ledger.renew(1), None);
         ledger.end(1, Status::Done, true);
         assert!(ledger.is_quiet());
         let again = Asked { generation: 2, ..asked(1, 1) };
-        assert_eq!(ledger.enter(&again, CREDITS), Ok(Admitted::Again(Status::Done)));
+        assert_eq!(ledger.enter(&again, CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
     }
 
     #[test]
     fn credits_cannot_be_overdrawn() {
         let mut ledger = ledger();
-        (1..=4).for_each(|number| assert_eq!(ledger.enter(&asked(number, 1), CREDITS), Ok(Admitted::New)));
-        assert!(ledger.enter(&asked(5, 1), CREDITS).is_err(), "requests");
+        (1..=4)
+            .for_each(|number| assert_eq!(ledger.enter(&asked(number, 1), CREDITS, Instant::now()), Ok(Admitted::New)));
+        assert!(ledger.enter(&asked(5, 1), CREDITS, Instant::now()).is_err(), "requests");
         ledger.end(3, Status::Done, false);
         let long = Asked { length: 64 << 10, ..asked(5, 1) };
-        assert!(ledger.enter(&long, CREDITS).is_err(), "bytes");
-        assert_eq!(ledger.enter(&asked(5, 1), CREDITS), Ok(Admitted::New));
-        assert!(ledger.enter(&asked(NUMBERS_MAX + 1, 1), CREDITS).is_err(), "numbers");
+        assert!(ledger.enter(&long, CREDITS, Instant::now()).is_err(), "bytes");
+        assert_eq!(ledger.enter(&asked(5, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(ledger.enter(&asked(NUMBERS_MAX + 1, 1), CREDITS, Instant::now()).is_err(), "numbers");
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | one connection: greetings, requests, what they are answered with | `connection` |
 //! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
+//! | how it all does, for those who ask | `report`, [`status`] |
 //! | one volume: its device, and the thread that waits for it | `volume` |
 //! | memory for blocks, registered where connections come in | `blocks` |
 
@@ -11,17 +12,21 @@ mod attachment;
 mod blocks;
 mod connection;
 mod ledger;
+mod report;
+mod status;
 mod volume;
+
+pub use status::{StatusError, status};
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use overside_service::{Listening, Running, Server, ServiceOptions, System};
+use overside_service::{Listening, Running, Server, ServiceOptions, System, Threads};
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::Device;
 use overside_volume::wire::HEADER;
+use overside_volume::{Device, Health};
 
 use attachment::Attachment;
 use blocks::Blocks;
@@ -43,6 +48,19 @@ pub struct NodeOptions {
     pub sessions_max: usize,
     /// How long a client that vanished keeps its place as a volume's writer.
     pub linger: Duration,
+    /// How much processor time the node's process has used, for its reports.
+    pub cpu: Option<fn() -> Duration>,
+}
+
+/// What a volume lies on, for reports alone.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// How, as the command line says it.
+    pub layout: String,
+    /// Places as the command line says them, and bytes of each.
+    pub members: Vec<(String, u64)>,
+    /// Which of them have missed a write.
+    pub health: Health,
 }
 
 /// When a WRITE is acknowledged.
@@ -63,6 +81,7 @@ impl Default for NodeOptions {
             blocks: 128,
             sessions_max: 1024,
             linger: Duration::from_secs(10),
+            cpu: None,
         }
     }
 }
@@ -75,17 +94,28 @@ pub struct Node {
     /// One life of the node: no other has the same.
     incarnation: u64,
     volumes: Mutex<BTreeMap<String, Arc<Volume>>>,
+    /// Volumes that could not be opened, and why.
+    failed: Mutex<BTreeMap<String, String>>,
+    /// While it is served.
+    serving: Mutex<Option<Serving>>,
     attachments: Mutex<BTreeMap<u64, Arc<Attachment>>>,
     next_session: AtomicU64,
     blocks: OnceLock<Blocks>,
 }
 
-/// A node that is being served. Dropping it ends that.
+#[derive(Debug)]
+struct Serving {
+    threads: Arc<dyn Threads>,
+    running: Vec<Running>,
+    since: Instant,
+}
+
+/// A node that is being served. Dropping it ends that: what is under way is completed, what was written is
+/// brought to stable storage, and the node has no volume any more.
 #[derive(Debug)]
 pub struct Served {
     node: Arc<Node>,
     server: Option<Server<Node>>,
-    threads: Vec<Running>,
 }
 
 /// What a node says of itself.
@@ -110,20 +140,55 @@ impl Node {
             clock,
             incarnation: u64::from_le_bytes(chance).max(1),
             volumes: Mutex::default(),
+            failed: Mutex::default(),
+            serving: Mutex::default(),
             attachments: Mutex::default(),
             next_session: AtomicU64::new(0),
             blocks: OnceLock::new(),
         }))
     }
 
-    /// Adds a volume before the node is served.
+    /// Adds a volume, before the node is served or while it is.
     ///
     /// # Errors
-    /// When the system has no descriptor for it.
-    pub fn add(&self, name: &str, device: Box<dyn Device>) -> Result<(), VerbsError> {
-        let volume = Volume::new(device, self.options.writes, self.clock.clone())?;
-        lock(&self.volumes).insert(name.to_owned(), Arc::new(volume));
+    /// When the system has no descriptor or no thread for it.
+    pub fn add(self: &Arc<Self>, name: &str, device: Box<dyn Device>) -> Result<(), VerbsError> {
+        self.add_described(name, device, About::default())
+    }
+
+    /// The same, with what reports say of it.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_described(
+        self: &Arc<Self>,
+        name: &str,
+        device: Box<dyn Device>,
+        about: About,
+    ) -> Result<(), VerbsError> {
+        let volume = Arc::new(Volume::new(device, self.options.writes, self.clock.clone(), about)?);
+        let mut serving = lock(&self.serving);
+        if let Some(serving) = &mut *serving {
+            serving.running.push(self.start(&*serving.threads, name, volume.clone())?);
+        }
+        lock(&self.failed).remove(name);
+        lock(&self.volumes).insert(name.to_owned(), volume);
         Ok(())
+    }
+
+    /// A volume that there is and that cannot be opened: clients are refused, and reports say why.
+    pub fn add_failed(&self, name: &str, reason: &str) {
+        lock(&self.failed).insert(name.to_owned(), reason.to_owned());
+    }
+
+    /// A volume that could not be opened is no more.
+    pub fn remove_failed(&self, name: &str) {
+        lock(&self.failed).remove(name);
+    }
+
+    /// Whether it has a volume of this name.
+    pub fn serves(&self, name: &str) -> bool {
+        lock(&self.volumes).contains_key(name)
     }
 
     /// Serves it, on threads of `options`.
@@ -135,20 +200,29 @@ impl Node {
         let blocks = Blocks::new(room, self.options.blocks, &listening)?;
         let _ = self.blocks.set(blocks);
         let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
-        let mut served = Served { node: self.clone(), server: None, threads: Vec::new() };
-        let volumes: Vec<_> = lock(&self.volumes).iter().map(|(name, volume)| (name.clone(), volume.clone())).collect();
-        for (name, volume) in volumes {
-            let node = self.clone();
-            let run = move || {
-                if let Some(blocks) = node.blocks() {
-                    volume.run(blocks);
-                }
-            };
-            served.threads.push(options.threads.start(&format!("volume-{name}"), Box::new(run))?);
+        let mut served = Served { node: self.clone(), server: None };
+        {
+            let mut serving = lock(&self.serving);
+            let (threads, since) = (options.threads.clone(), self.clock.now());
+            let serving = serving.insert(Serving { threads, running: Vec::new(), since });
+            for (name, volume) in lock(&self.volumes).iter() {
+                serving.running.push(self.start(&*serving.threads, name, volume.clone())?);
+            }
         }
         let listening = listening.into_iter().map(|listening| (listening, self.clone())).collect();
         served.server = Some(Server::start(listening, options)?);
         Ok(served)
+    }
+
+    /// A volume's thread.
+    fn start(self: &Arc<Self>, threads: &dyn Threads, name: &str, volume: Arc<Volume>) -> Result<Running, VerbsError> {
+        let node = self.clone();
+        let run = move || {
+            if let Some(blocks) = node.blocks() {
+                volume.run(blocks);
+            }
+        };
+        threads.start(&format!("volume-{name}"), Box::new(run))
     }
 
     /// How it does.
@@ -180,9 +254,15 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        // From here on nobody is answered: clients ask again, of whoever serves the volumes next.
         drop(self.server.take());
-        lock(&self.node.volumes).values().for_each(|volume| volume.stop());
-        self.threads.drain(..).for_each(Running::join);
+        let serving = lock(&self.node.serving).take();
+        let volumes = std::mem::take(&mut *lock(&self.node.volumes));
+        volumes.values().for_each(|volume| volume.stop());
+        serving.into_iter().flat_map(|serving| serving.running).for_each(Running::join);
+        // A volume and its writer hold each other.
+        volumes.values().for_each(|volume| *lock(&volume.writer) = None);
+        lock(&self.node.attachments).clear();
     }
 }
 

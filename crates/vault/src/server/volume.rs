@@ -7,21 +7,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use overside_service::{Context, Ticket};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::wire::{HEADER, Reply, Status};
+use overside_volume::wire::{Counts, HEADER, Reply, Status};
 use overside_volume::{Completion, Device, Geometry, Request, Work};
 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
-use super::{Writes, lock};
+use super::{About, Writes, lock};
 
 #[derive(Debug)]
 pub(super) struct Volume {
     geometry: Geometry,
     pub(super) writes: Writes,
+    pub(super) about: About,
     core: Mutex<Core>,
     /// Who writes it.
     pub(super) writer: Mutex<Option<Arc<Attachment>>>,
@@ -40,6 +42,7 @@ struct Core {
     /// What the device had no room for yet.
     waiting: VecDeque<Request>,
     polled: Vec<Completion>,
+    counts: Counts,
 }
 
 /// Where a request's answer goes.
@@ -54,13 +57,27 @@ pub(super) struct Route {
 }
 
 impl Volume {
-    pub(super) fn new(device: Box<dyn Device>, writes: Writes, clock: Arc<dyn Clock>) -> Result<Volume, VerbsError> {
+    pub(super) fn new(
+        device: Box<dyn Device>,
+        writes: Writes,
+        clock: Arc<dyn Clock>,
+        about: About,
+    ) -> Result<Volume, VerbsError> {
         let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
-        let core = Core { device, fd, next: 0, routes: BTreeMap::new(), waiting: VecDeque::new(), polled: Vec::new() };
+        let core = Core {
+            device,
+            fd,
+            next: 0,
+            routes: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            polled: Vec::new(),
+            counts: Counts::default(),
+        };
         Ok(Volume {
             geometry: core.device.geometry(),
             writes,
+            about,
             core: Mutex::new(core),
             writer: Mutex::default(),
             clock,
@@ -89,15 +106,34 @@ impl Volume {
         }
     }
 
-    /// The volume's thread.
+    /// What it has carried out.
+    pub(super) fn counts(&self) -> Counts {
+        lock(&self.core).counts
+    }
+
+    /// The volume's thread. It ends when everything has ended that the device has.
     pub(super) fn run(&self, blocks: &Blocks) {
-        while !self.stopping.load(Ordering::Acquire) {
+        let mut until = None;
+        loop {
             let mut core = lock(&self.core);
             core.turn(blocks, None);
+            if self.stopping.load(Ordering::Acquire) {
+                let now = self.clock.now();
+                let until = *until.get_or_insert(now + END_PATIENCE);
+                let is_quiet = core.routes.is_empty();
+                if is_quiet {
+                    // Whoever ends a node may turn its host off next. A device that fails has failed before.
+                    let _ = overside_volume::complete(&mut *core.device, &*self.clock, Work::Flush, until - now);
+                }
+                if is_quiet || now >= until {
+                    return;
+                }
+            }
             let sleeps = core.device.arm();
             let (due, fd) = (core.device.due(), core.fd.as_ref().and_then(|fd| fd.try_clone().ok()));
             drop(core);
             if sleeps {
+                let due = [due, until].into_iter().flatten().min();
                 let slept = match &fd {
                     Some(fd) => self.clock.wait(&[fd.as_fd(), self.signal.as_fd()], due),
                     None => self.clock.wait(&[self.signal.as_fd()], due),
@@ -144,6 +180,7 @@ impl Core {
             self.routes.insert(tag, route);
             return self.waiting.push_back(Request { tag, work: Work::Flush });
         }
+        self.count(&work, result.is_ok());
         let Route { attachment, ticket, mut reply, block, .. } = route;
         let remember = !matches!(work, Work::Read { .. } | Work::Hint { .. });
         reply.status = Status::from(result);
@@ -170,6 +207,22 @@ impl Core {
         attachment.end(reply.number, reply.status, remember);
         answer(ticket, &reply, context);
     }
+
+    fn count(&mut self, work: &Work, is_done: bool) {
+        let counts = &mut self.counts;
+        counts.failed += u64::from(!is_done);
+        match work {
+            Work::Read { length, .. } => {
+                counts.reads += 1;
+                counts.read_bytes += *length as u64;
+            }
+            Work::Write { from, .. } => {
+                counts.writes += 1;
+                counts.written_bytes += from.len() as u64;
+            }
+            _ => counts.others += 1,
+        }
+    }
 }
 
 /// Answers a request without a payload.
@@ -184,3 +237,6 @@ pub(super) fn answer(ticket: Ticket, reply: &Reply, context: Option<&mut Context
 
 /// Bytes of a header behind the envelope, which the service writes.
 const BODY: usize = HEADER - overside_service::CONTROL_HEADER;
+
+/// How long a node that ends waits for its disks.
+const END_PATIENCE: Duration = Duration::from_secs(30);

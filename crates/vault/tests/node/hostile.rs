@@ -27,7 +27,7 @@ fn greet(link: &mut Raw, session: u64, generation: u32, role: Role) -> Result<We
 
 fn hello(session: u64, generation: u32, role: Role) -> Vec<u8> {
     let name = "v".to_owned();
-    Hello { number: 0, name, role, session, generation, buffer_bytes: 129 << 10, features: 0 }.bytes()
+    Hello { number: 0, name, role, session, generation, buffer_bytes: 129 << 10, features: 0, process: 0 }.bytes()
 }
 
 /// The service's link numbers messages itself, from 1.

@@ -9,6 +9,8 @@ use overside_verbs::watch::Watch;
 use overside_verbs::{Clock, Provider, VerbsError};
 
 use super::connection::{Connection, Message};
+use super::handle::LinkHandle;
+use super::volume::Volume;
 use crate::array::{Array, ArrayError};
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
 use crate::overlaps::Overlaps;
@@ -29,6 +31,8 @@ pub struct LinkOptions {
     pub request_bytes_max: u32,
     /// Receive buffers: answers on their way.
     pub receives: usize,
+    /// The caller's process, which the node tells those who ask for its status; 0 tells nothing.
+    pub process: u32,
 }
 
 impl Default for LinkOptions {
@@ -40,6 +44,7 @@ impl Default for LinkOptions {
             patience: Duration::from_secs(1),
             request_bytes_max: 128 << 10,
             receives: 64,
+            process: 0,
         }
     }
 }
@@ -95,6 +100,9 @@ pub struct Link {
     away_since: Option<Instant>,
     /// Nothing more can be carried out.
     over: Option<DeviceError>,
+    handle: LinkHandle,
+    /// Under which number the node was told that nothing more comes.
+    farewell: Option<u64>,
     /// The next request's number.
     next: u64,
     pending: BTreeMap<u64, Pending>,
@@ -139,10 +147,11 @@ impl Link {
         address: &str,
         volume: &str,
         options: LinkOptions,
-    ) -> Result<Array, LinkError> {
+    ) -> Result<Volume, LinkError> {
         let link = Link::connect(provider, address, volume, options)?;
         let bytes = u64::from(link.request_bytes_max) / link.geometry.unit_bytes * link.geometry.unit_bytes;
-        Ok(Array::in_pieces(Box::new(link), bytes)?)
+        let (handle, clock) = (link.handle.clone(), link.clock.clone());
+        Ok(Volume::new(Array::in_pieces(Box::new(link), bytes)?, handle, clock))
     }
 
     /// Connects to the node at the provider's part of an address, and waits for its welcome.
@@ -168,6 +177,8 @@ impl Link {
             pause: PAUSE_MIN,
             away_since: None,
             over: None,
+            handle: LinkHandle::default(),
+            farewell: None,
             next: 1,
             pending: BTreeMap::new(),
             overlaps: Overlaps::default(),
@@ -205,27 +216,37 @@ impl Link {
         self.request_bytes_max
     }
 
+    /// What others may know of it, and ask of it.
+    pub fn handle(&self) -> LinkHandle {
+        self.handle.clone()
+    }
+
     /// Ends the session, so that another writer need not wait; at most for `patience`.
     pub fn close(mut self, patience: Duration) {
+        let (handle, clock) = (self.handle.clone(), self.clock.clone());
+        handle.close(&mut self, &*clock, patience);
+    }
+
+    /// Tells the node that nothing more comes, once that is so and wanted.
+    fn leave(&mut self) {
+        if !self.handle.leaves() || !self.pending.is_empty() || self.handle.has_left() {
+            return;
+        }
+        let away = self.connection.as_ref().is_none_or(|connection| !connection.welcomed);
+        if self.over.is_some() || (away && self.session == 0) {
+            return self.handle.left();
+        }
+        if self.farewell.is_some() || away {
+            return;
+        }
         let number = self.next;
+        self.next += 1;
         let header = self.asked(number, Operation::Goodbye, 0, 0).bytes();
-        let until = self.clock.now() + patience;
         let Some(connection) = &mut self.connection else { return };
         connection.send(&header);
-        while self.clock.now() < until && connection.post().is_ok() && connection.receive(&mut self.messages) {
-            let answers = |message: &Message| {
-                let header = message.header();
-                header.is_some_and(|header| {
-                    Reply::of(&header, message.payload()).is_ok_and(|reply| reply.number == number)
-                })
-            };
-            if self.messages.iter().any(answers) {
-                return;
-            }
-            self.messages.drain(..).for_each(|message| connection.put(message.into_buffer()));
-            if connection.arm() && self.clock.wait(&[self.watch.as_fd()], Some(until)).is_err() {
-                return;
-            }
+        self.farewell = Some(number);
+        if connection.post().is_err() {
+            self.lost();
         }
     }
 
@@ -242,6 +263,7 @@ impl Link {
             generation: self.generation,
             buffer_bytes: length.0 as u32,
             features: crate::wire::FEATURES,
+            process: self.options.process,
         };
         connection.watched_by(&self.watch, true)?;
         connection.send(&hello.bytes());
@@ -277,6 +299,7 @@ impl Link {
         if !sane || welcome.requests_max == 0 || welcome.generation != self.generation || other {
             return Err(LinkError::Malformed);
         }
+        self.handle.welcomed();
         self.geometry = geometry;
         self.request_bytes_max = max;
         self.requests_max = usize::from(welcome.requests_max).min(self.options.receives);
@@ -409,6 +432,10 @@ impl Link {
         let Some(reply) = message.header().and_then(|header| Reply::of(&header, message.payload()).ok()) else {
             return false;
         };
+        if self.farewell == Some(reply.number) {
+            self.handle.left();
+            return true;
+        }
         let Some(pending) = self.pending.get_mut(&reply.number).filter(|pending| pending.sent.is_some()) else {
             return false;
         };
@@ -461,6 +488,8 @@ impl Link {
             let _ = connection.watched_by(&self.watch, false);
         }
         self.messages.clear();
+        self.farewell = None;
+        self.handle.lost();
         self.away_since.get_or_insert(now);
         self.next_try = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -526,6 +555,7 @@ impl Device for Link {
         self.look_at_the_clock();
         self.receive();
         self.send();
+        self.leave();
         let found = self.done.len();
         out.append(&mut self.done);
         found

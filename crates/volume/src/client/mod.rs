@@ -9,6 +9,10 @@
 //!   it had done. I/O waits meanwhile, as long as it may.
 
 mod connection;
+mod handle;
 mod link;
+mod volume;
 
+pub use handle::LinkHandle;
 pub use link::{Link, LinkError, LinkOptions};
+pub use volume::Volume;

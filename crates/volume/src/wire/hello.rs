@@ -25,6 +25,8 @@ pub struct Hello {
     pub buffer_bytes: u32,
     /// Features that it has.
     pub features: u64,
+    /// The client's process, for people; 0 where it is not told.
+    pub process: u32,
 }
 
 /// What a client wants of a volume.
@@ -80,6 +82,7 @@ impl Hello {
         put(&mut bytes, 16, &self.session.to_le_bytes());
         put(&mut bytes, 24, &self.generation.to_le_bytes());
         put(&mut bytes, 32, &self.features.to_le_bytes());
+        put(&mut bytes, 40, &self.process.to_le_bytes());
         [&bytes[..], name].concat()
     }
 
@@ -115,7 +118,7 @@ impl Hello {
             _ => return Err(Malformed("no role of this version")),
         };
         zeros(&bytes[28..32])?;
-        zeros(&bytes[40..])?;
+        zeros(&bytes[44..])?;
         if name.len() != usize::from(bytes[11]) || name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Malformed("a volume's name of another length"));
         }
@@ -128,6 +131,7 @@ impl Hello {
             generation: u32_at(bytes, 24),
             buffer_bytes: u32_at(bytes, 12),
             features: u64_at(bytes, 32),
+            process: u32_at(bytes, 40),
         })
     }
 }

@@ -6,10 +6,12 @@
 
 mod hello;
 mod reply;
+mod report;
 mod request;
 
 pub use hello::{FEATURES, Hello, NAME_BYTES_MAX, Role, Welcome};
 pub use reply::{Reply, Status};
+pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
 pub use request::{Asked, Operation};
 
 /// Bytes before a payload.
@@ -79,6 +81,7 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         generation: 1,
         buffer_bytes: 8256,
         features: 0,
+        process: 71,
     };
     vec![
         asked(Operation::Read, 8, 8192).bytes().to_vec(),
@@ -86,6 +89,8 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         asked(Operation::Flush, 0, 0).bytes().to_vec(),
         asked(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
         hello.bytes(),
+        Inquiry { number: 5, volume: String::new() }.bytes(),
+        Inquiry { number: 6, volume: "pg".into() }.bytes(),
     ]
 }
 
@@ -107,7 +112,15 @@ pub fn seeds_to_client() -> Vec<Vec<u8>> {
         request_bytes_max: 128 << 10,
         features: 0,
     };
-    vec![[&reply.bytes()[..], &[7; 16]].concat(), failed.bytes().to_vec(), welcome.bytes().to_vec()]
+    let report = Report { number: 5, incarnation: 11, ..report::example() };
+    let unknown = Report { status: Status::Unknown, volumes: Vec::new(), ..report.clone() };
+    vec![
+        [&reply.bytes()[..], &[7; 16]].concat(),
+        failed.bytes().to_vec(),
+        welcome.bytes().to_vec(),
+        report.bytes(),
+        unknown.bytes(),
+    ]
 }
 
 /// Parses a message as a node does, and holds what it says against its own bytes. Whether it was taken.
@@ -116,6 +129,11 @@ pub fn fuzz_to_node(message: &[u8]) -> bool {
     if let Ok(hello) = Hello::parse(message) {
         assert_eq!(hello.bytes(), message, "a hello says itself again");
         assert!(Asked::parse(message).is_err(), "a hello is no request");
+        return true;
+    }
+    if let Ok(inquiry) = Inquiry::parse(message) {
+        assert_eq!(inquiry.bytes(), message, "an inquiry says itself again");
+        assert!(Asked::parse(message).is_err(), "an inquiry is no request");
         return true;
     }
     let Ok((asked, payload)) = Asked::parse(message) else { return false };
@@ -129,6 +147,11 @@ pub fn fuzz_to_node(message: &[u8]) -> bool {
 pub fn fuzz_to_client(message: &[u8]) -> bool {
     if let Ok(welcome) = Welcome::parse(message) {
         assert_eq!(&welcome.bytes()[..], message, "a welcome says itself again");
+        return true;
+    }
+    if let Ok(report) = Report::parse(message) {
+        assert_eq!(report.bytes(), message, "a report says itself again");
+        assert!(Reply::parse(message).is_err(), "a report is no reply");
         return true;
     }
     let Ok((reply, payload)) = Reply::parse(message) else { return false };
@@ -174,7 +197,7 @@ mod tests {
         fn greetings_and_replies_survive_the_wire(
             name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..13, bytes: u64,
         ) {
-            let hello = Hello { number: 9, name, role: Role::TakeOver, session, generation, buffer_bytes: 4096, features: 0 };
+            let hello = Hello { number: 9, name, role: Role::TakeOver, session, generation, buffer_bytes: 4096, features: 0, process: generation };
             prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);
             let welcome = Welcome {
                 number: generation,

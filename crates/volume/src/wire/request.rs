@@ -157,3 +157,5 @@ const DISCARD: u8 = 4;
 const ZERO: u8 = 5;
 const HINT: u8 = 6;
 const GOODBYE: u8 = 7;
+/// No operation of a session: it needs none.
+pub(super) const INQUIRY: u8 = 8;

@@ -1,0 +1,203 @@
+//! `overside volume`: block volumes.
+
+use super::{Wire, bytes};
+use clap::{Args, Subcommand};
+use overside::Transport;
+use std::path::PathBuf;
+
+/// `overside volume`
+#[derive(Debug, Args)]
+pub struct Volume {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: VolumeCommand,
+}
+
+/// What can be done with volumes.
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Make a volume of files or memory.
+    #[command(long_about = CREATE, after_long_help = CREATE_EXAMPLES)]
+    Create(Create),
+    /// Serve this host's volumes until Ctrl-C.
+    #[command(long_about = SERVE, after_long_help = SERVE_EXAMPLES)]
+    Serve(ServeVolumes),
+    /// Show which volumes a node has, a line each.
+    #[command(long_about = LIST, after_long_help = LIST_EXAMPLES)]
+    List(List),
+    /// Show how volumes do: their state, members, clients and requests.
+    #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
+    Status(VolumeStatus),
+    /// Delete a volume that nobody serves, with all that is in it.
+    #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
+    Delete(DeleteVolume),
+}
+
+/// `overside volume create`
+#[derive(Debug, Args)]
+pub struct Create {
+    /// Its name: letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// How large it is, as 512M or 2G.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub size: usize,
+    /// What it lies on: files that are not there yet, and `memory`.
+    #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
+    pub on: Vec<String>,
+    /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each.
+    #[arg(long, default_value = "concat", value_name = "concat|raid0|raid1", value_parser = layout())]
+    pub layout: String,
+    /// With --layout raid0: bytes on a member before it is the next one's turn. 64K by default.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub stripe: Option<usize>,
+    /// Where volumes are written down.
+    #[command(flatten)]
+    pub home: HomeDir,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn layout() -> clap::builder::PossibleValuesParser {
+    // raid5 is refused by the command, in a sentence of its own.
+    clap::builder::PossibleValuesParser::new(["concat", "raid0", "raid1", "raid5"])
+}
+
+/// Where volumes are written down.
+#[derive(Debug, Args)]
+pub struct HomeDir {
+    /// The folder in which volumes are written down. Unless said overside/volumes in $XDG_DATA_HOME, or in ~/.local/share.
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+}
+
+/// `overside volume serve`
+#[derive(Debug, Args)]
+pub struct ServeVolumes {
+    #[arg(long, value_name = "ADDR", required = true, help = format!("Where to listen: {}; may be given several times", Transport::forms()))]
+    pub listen: Vec<String>,
+    /// When a write is acknowledged. through: when it is on stable storage. back: when the node's kernel has
+    /// it, and a flush brings it to stable storage. kill -9 of the node loses nothing in either.
+    #[arg(long, value_name = "through|back", default_value = "through", value_parser = ["through", "back"])]
+    pub writes: String,
+    /// Threads that serve connections. Half of the processors by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+    /// Where volumes are written down.
+    #[command(flatten)]
+    pub home: HomeDir,
+    /// Print one JSON object once it listens.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside volume list`
+#[derive(Debug, Args)]
+pub struct List {
+    #[arg(help = format!("Where the node listens: {}", Transport::forms()))]
+    pub addr: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside volume status`
+#[derive(Debug, Args)]
+pub struct VolumeStatus {
+    /// Where the node listens, and which volume of it, as shm:vault/pg. All of them without a name.
+    #[arg(value_name = "ADDR[/NAME]")]
+    pub volume: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside volume delete`
+#[derive(Debug, Args)]
+pub struct DeleteVolume {
+    /// Its name.
+    pub name: String,
+    /// Where volumes are written down.
+    #[command(flatten)]
+    pub home: HomeDir,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `overside volume --help` says.
+pub const VOLUME: &str = "\
+Block volumes: a database's disk that is elsewhere. A node serves the volumes that lie on its files and memory; clients on the
+same host or on others read and write them. When the node is killed and started again, I/O waits and goes on without a wrong
+byte. docs/guide/volumes.md leads through it, docs/volumes.md says what survives what.";
+pub const VOLUME_EXAMPLES: &str = "\
+Examples:
+  overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0
+  overside volume serve --listen shm:vault &
+  overside volume status shm:vault/pg";
+
+const CREATE: &str = "\
+Make a volume. Its members' files are made, with room that the file system gives as it is written, and the volume is written down
+in the home folder, where `overside volume serve` finds it, a running one too. What fails in the middle leaves nothing.
+
+Members are paths of files that are not there yet, and `memory`, which is the node's and is gone when the node ends.
+
+concat puts one member behind the other, raid0 cuts stripes and deals them out (faster, and lost with any member), raid1 keeps
+the same on each (a member may fail).";
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  overside volume create pg --size 2G --on a.img
+  overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0 --stripe 128K
+  overside volume create safe --size 2G --on /disk1/a.img,/disk2/b.img --layout raid1
+  overside volume create scratch --size 256M --on memory --home ./volumes";
+
+const SERVE: &str = "\
+Serve the volumes of the home folder on each address until Ctrl-C or SIGTERM. The first lines of the output say where. Volumes
+that are created later are served as soon as they are there. A volume that cannot be opened is named on standard error, and the
+others are served; if none can be opened the command fails.
+
+Over shm: any process of the same user may attach volumes; over tcp: and rdma: whoever has the key. Nothing on the wire is
+secret. At the end what is under way is completed, and what was written is brought to stable storage. After kill -9 start it
+again: clients wait, and go on.";
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  overside volume serve --listen shm:vault
+  overside volume serve --listen shm:vault --writes back
+  overside volume serve --listen shm:vault --listen tcp:0.0.0.0:7071 --key-file key --home ./volumes";
+
+const LIST: &str = "Show which volumes a node has: their state, layout, size, and who is attached.";
+const LIST_EXAMPLES: &str = "\
+Examples:
+  overside volume list shm:vault
+  overside volume list tcp:10.0.0.1:7071 --key-file key --json";
+
+const STATUS: &str = "\
+Show how a node and its volumes do. A volume is ok, degraded (usable, and another failure may end that) or failed. Of each member
+it says whether it has missed a write; of each client its process, what it may do, what it has moved, and since when its oldest
+request has been waiting.";
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  overside volume status shm:vault/pg
+  overside volume status shm:vault --json";
+
+const DELETE: &str = "\
+Delete a volume of the home folder, and its members' files with all that is in them. Nobody may serve it meanwhile. A file that
+is no member of it any more stays, and is named on standard error.";
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  overside volume delete pg
+  overside volume delete scratch --home ./volumes --json";
+
+/// Examples of all of them, which must parse.
+#[cfg(test)]
+pub const ALL_EXAMPLES: [&str; 6] =
+    [VOLUME_EXAMPLES, CREATE_EXAMPLES, SERVE_EXAMPLES, LIST_EXAMPLES, STATUS_EXAMPLES, DELETE_EXAMPLES];

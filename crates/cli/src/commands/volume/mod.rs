@@ -1,0 +1,39 @@
+//! `overside volume`
+
+mod create;
+mod delete;
+mod serve;
+mod status;
+
+use crate::args::{HomeDir, Volume, VolumeCommand};
+use anyhow::{Context, Result};
+use overside::vault::home::Home;
+
+/// Carries out what is asked of volumes.
+///
+/// # Errors
+/// As each command.
+pub fn run(args: &Volume) -> Result<()> {
+    match &args.what {
+        VolumeCommand::Create(args) => create::run(args),
+        VolumeCommand::Serve(args) => serve::run(args),
+        VolumeCommand::List(args) => status::list(args),
+        VolumeCommand::Status(args) => status::run(args),
+        VolumeCommand::Delete(args) => delete::run(args),
+    }
+}
+
+/// The folder in which volumes are written down.
+fn home(args: &HomeDir) -> Result<Home> {
+    Ok(match &args.home {
+        Some(folder) => Home::open(folder)?,
+        None => Home::of_user()?,
+    })
+}
+
+/// An address and a volume's name, of `ADDR/NAME`.
+fn named(text: &str) -> Result<(&str, &str)> {
+    text.rsplit_once('/')
+        .filter(|(_, name)| !name.is_empty())
+        .with_context(|| format!("`{text}` names no volume; write ADDR/NAME, for example shm:vault/pg"))
+}

@@ -1,0 +1,142 @@
+//! `overside volume serve`
+
+use super::home;
+use crate::args::ServeVolumes;
+use crate::output;
+use crate::signals::Doorbell;
+use anyhow::{Context, Result, bail};
+use overside::service::{Notices, OnFailure, ServiceOptions};
+use overside::vault::home::{Home, HomeError};
+use overside::vault::server::{Node, NodeOptions, Writes};
+use overside::verbs::SystemClock;
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Serves volumes until a signal comes.
+///
+/// # Errors
+/// An address is malformed or taken, no volume can be opened, or the node could not go on.
+pub fn run(args: &ServeVolumes) -> Result<()> {
+    // Before anything is served, so that no signal finds the node without its end prepared.
+    let doorbell = Doorbell::new()?;
+    let home = home(&args.home)?;
+    // Before the folder is read, so that no volume comes between.
+    let changes = watch(&home)?;
+    let writes = if args.writes == "back" { Writes::Back } else { Writes::Through };
+    let options = NodeOptions { writes, cpu: Some(cpu), ..NodeOptions::default() };
+    let node = Node::new(SystemClock::handle(), options)?;
+    let names = home.list()?;
+    let opened = names.iter().map(|name| (name, open(&home, &node, name)));
+    let mut refused: Vec<_> = opened.filter_map(|(name, opened)| Some((name, opened.err()?))).collect();
+    if node.statistics().volumes == 0
+        && let Some((name, error)) = refused.pop()
+    {
+        let others = if refused.is_empty() { "" } else { ", and no other volume can be either" };
+        bail!("{name} cannot be served{others}: {error}");
+    }
+    refused.iter().for_each(|(name, error)| say(&format!("{name} is not served: {error}")));
+    let (addresses, network) = (args.listen.iter().map(String::as_str), args.network.network());
+    let why = Arc::new(OnceLock::new());
+    let (told, ringer) = (why.clone(), doorbell.ringer()?);
+    let mut service = ServiceOptions {
+        notices: Some(Notices::new(say)),
+        on_failure: Some(OnFailure::new(move |why| {
+            let _ = told.set(why.to_owned());
+            ringer.ring();
+        })),
+        ..ServiceOptions::default()
+    };
+    if let Some(workers) = args.workers {
+        service.workers = workers.into();
+    }
+    let served = overside::at_each(addresses).network(&network).node(&node, service)?;
+    let (later, folder) = (node.clone(), home.clone());
+    std::thread::Builder::new()
+        .name("home".into())
+        .spawn(move || follow(&changes, &folder, &later))
+        .context("no thread could be started")?;
+    if args.json {
+        let json = json!({
+            "listening": args.listen,
+            "pid": std::process::id(),
+            "home": home.folder(),
+            "volumes": names,
+            "writes": args.writes,
+        });
+        output::line(&json.to_string())?;
+    } else {
+        args.listen.iter().try_for_each(|address| output::line(&format!("listening on {address}")))?;
+        let volumes = match &names[..] {
+            [] => "no volumes yet".to_owned(),
+            names => names.join(", "),
+        };
+        output::line(&format!("serving {volumes}; writes go {}; home {}", args.writes, home.folder().display()))?;
+    }
+    doorbell.wait();
+    drop(served);
+    if let Some(why) = why.get() {
+        bail!("{why}");
+    }
+    if !args.json {
+        output::line("ended; what was written to files is on stable storage")?;
+    }
+    Ok(())
+}
+
+/// Opens a volume for the node.
+fn open(home: &Home, node: &Arc<Node>, name: &str) -> Result<(), HomeError> {
+    let opened = home.open_volume(name).and_then(|opened| {
+        let added = node.add_described(name, opened.device, opened.about);
+        added.map_err(|error| HomeError::Array(error.into()))
+    });
+    opened.inspect_err(|error| node.add_failed(name, &error.to_string()))
+}
+
+/// Notices volumes that are made, and failed ones that are deleted.
+fn watch(home: &Home) -> Result<OwnedFd> {
+    let changes = inotify::init(CreateFlags::CLOEXEC).context("the home folder cannot be watched")?;
+    let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+    inotify::add_watch(&changes, home.folder(), flags).context("the home folder cannot be watched")?;
+    Ok(changes)
+}
+
+/// Serves volumes that are made later. Ends with the process.
+fn follow(changes: &OwnedFd, home: &Home, node: &Arc<Node>) {
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut events = Reader::new(changes, &mut room);
+    loop {
+        match events.next() {
+            Ok(event) => {
+                let name = event.file_name().and_then(|name| Home::name_of(name.to_str().ok()?).map(str::to_owned));
+                let Some(name) = name.filter(|name| !node.serves(name)) else { continue };
+                if event.events().contains(inotify::ReadFlags::DELETE) {
+                    node.remove_failed(&name);
+                    continue;
+                }
+                match open(home, node, &name) {
+                    Ok(()) => say(&format!("{name} is new, and served")),
+                    Err(error) => say(&format!("{name} is new, and not served: {error}")),
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return say(&format!("volumes that are made from now on are not served: {error}")),
+        }
+    }
+}
+
+/// Processor time of this process.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn say(line: &str) {
+    // Nobody may be listening there.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

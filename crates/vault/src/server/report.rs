@@ -1,0 +1,75 @@
+//! What a node says of itself and its volumes.
+
+use std::time::Instant;
+
+use overside_volume::MemberState;
+use overside_volume::wire::{Counts, MemberReport, Report, SessionReport, Status, VolumeReport, VolumeState};
+
+use super::volume::Volume;
+use super::{Node, Writes, lock};
+
+impl Node {
+    /// How a volume does, or where no name is given all of them.
+    pub(super) fn report(&self, number: u32, volume: &str, now: Instant) -> Report {
+        let is_meant = |name: &str| volume.is_empty() || name == volume;
+        let known: Vec<_> = lock(&self.volumes).iter().map(|(name, volume)| (name.clone(), volume.clone())).collect();
+        let known = known.into_iter().filter(|(name, _)| is_meant(name));
+        let mut volumes: Vec<_> = known.map(|(name, volume)| self.report_of(name, &volume, now)).collect();
+        let writes_back = self.options.writes == Writes::Back;
+        for (name, reason) in lock(&self.failed).iter().filter(|(name, _)| is_meant(name)) {
+            volumes.push(VolumeReport {
+                name: name.clone(),
+                state: VolumeState::Failed,
+                reason: reason.clone(),
+                layout: String::new(),
+                writes_back,
+                bytes: 0,
+                counts: Counts::default(),
+                members: Vec::new(),
+                sessions: Vec::new(),
+            });
+        }
+        volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        let up = lock(&self.serving).as_ref().map(|serving| now.saturating_duration_since(serving.since));
+        let is_unknown = !volume.is_empty() && volumes.is_empty();
+        Report {
+            number,
+            status: if is_unknown { Status::Unknown } else { Status::Done },
+            incarnation: self.incarnation,
+            process: std::process::id(),
+            cpu_us: self.options.cpu.map_or(0, |cpu| cpu().as_micros() as u64),
+            up_us: up.unwrap_or_default().as_micros() as u64,
+            volumes,
+        }
+    }
+
+    fn report_of(&self, name: String, volume: &Volume, now: Instant) -> VolumeReport {
+        let about = &volume.about;
+        let members = about.members.iter().enumerate().map(|(number, (place, bytes))| {
+            let stale = about.health.state(number) == MemberState::Stale;
+            MemberReport { place: place.clone(), bytes: *bytes, stale }
+        });
+        let members: Vec<_> = members.collect();
+        let stale = members.iter().filter(|member| member.stale).count();
+        let (state, reason) = match stale {
+            0 => (VolumeState::Ok, String::new()),
+            _ => (VolumeState::Degraded, format!("{stale} of {} members have missed a write", members.len())),
+        };
+        let sessions: Vec<SessionReport> = lock(&self.attachments)
+            .values()
+            .filter(|attachment| std::ptr::eq(&*attachment.volume, volume))
+            .map(|attachment| attachment.report(now))
+            .collect();
+        VolumeReport {
+            name,
+            state,
+            reason,
+            layout: about.layout.clone(),
+            writes_back: volume.writes == Writes::Back,
+            bytes: volume.geometry().bytes,
+            counts: volume.counts(),
+            members,
+            sessions,
+        }
+    }
+}
