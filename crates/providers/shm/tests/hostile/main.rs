@@ -31,6 +31,26 @@
 //! | inline bytes, cells, bytes of a segment | are copied as they are at that moment | what changes meanwhile may be what arrives | `ring`: `words_that_move_while_they_are_read_harm_nobody_else` |
 //! | a region | makes SENDs in one receive each, until its last message | the port takes regions; description, memory and work are within the bounds | `regions`: both tests; `crates/shape/tests/describe.rs` |
 //! | bytes of a granted window | are what a READ brings and an atomic finds | the user's to check | conformance: `keys`, `atomic` |
+//!
+//! What a peer may make this process keep and do:
+//!
+//! | what | at most |
+//! |---|---|
+//! | loans of a connection that a peer keeps | four times the depth of its ring (16,384 at most); what is sent beyond that is copied |
+//! | loans of a peer's that this side keeps | four times the depth of its own ring, within what its user keeps; their segments stay mapped, and counted, after forget |
+//! | segments of a connection, and as many granted regions | 1,024 of a peer that connected; of one that was connected to, as many as all of them may have |
+//! | mappings for all peers | a quarter of `vm.max_map_count` for peers that connected, none of which takes more than 8 and an eighth of what is left; three quarters for all |
+//! | bytes mapped | 1 TiB for each of a connection's two kinds, 32 TiB for all peers that connected, 64 TiB for all |
+//! | pages | none: every page of what is passed must be there, and touched where the kernel does not tell (before Linux 6.5) |
+//! | a region's description | 32 MiB, 256 MiB of all connections together, charged before it is read |
+//! | words of bitmaps that a description says again | 2^20, and 64 for each word of the description, and a word for each 64 bytes of the region's memory |
+//! | steps of one poll | one SEND of a region, 512 messages of the socket, and the mapping of 1 GiB or of one segment |
+//! | messages that wait because it does not read | 65,536 |
+//! | descriptors whose close waits | 512, with 8 threads to close them; then they stay open, are counted, and no connection is accepted |
+//!
+//! A sender meets the bounds of a peer that it connected to as errors of its own. They come of a request that would
+//! pass a segment beyond 895, of a registration beyond 1,024 granted regions, and of a region whose bitmaps are said
+//! again too often.
 
 #[path = "../ends/mod.rs"]
 mod ends;
