@@ -28,6 +28,9 @@ pub enum VolumeCommand {
     /// Show how volumes do: their state, members, clients and requests.
     #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
     Status(VolumeStatus),
+    /// Measure how fast a volume is, and whether it keeps every byte.
+    #[command(long_about = BENCH, after_long_help = BENCH_EXAMPLES)]
+    Bench(BenchVolume),
     /// Delete a volume that nobody serves, with all that is in it.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(DeleteVolume),
@@ -121,6 +124,45 @@ pub struct VolumeStatus {
     pub network: Wire,
 }
 
+/// `overside volume bench`
+#[derive(Debug, Args)]
+pub struct BenchVolume {
+    /// Where the node listens, and which volume of it, as shm:vault/pg.
+    #[arg(value_name = "ADDR/NAME")]
+    pub volume: String,
+    /// Which requests: reads, writes or as many of each. What they write replaces what the volume holds.
+    #[arg(long, value_name = "randread|randwrite|randrw", default_value = "randread", value_parser = ["randread", "randwrite", "randrw"])]
+    pub rw: String,
+    /// Bytes of a request.
+    #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = bytes)]
+    pub bs: usize,
+    /// Requests under way at a time.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+    /// Seconds that it lasts.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub time: u32,
+    /// Write sectors that say what they are, hold every read against what was written, and at the end read all that
+    /// was written. Of a volume of more than 8G the first 8G are used.
+    #[arg(long)]
+    pub verify: bool,
+    /// Write although another client is the volume's writer, which is refused from then on.
+    #[arg(long)]
+    pub take_over: bool,
+    /// Seconds that requests wait for a node that is away, before they fail. For ever unless said.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
+    pub give_up: Option<u32>,
+    /// Other places than by chance: the same ones for the same number.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
 /// `overside volume delete`
 #[derive(Debug, Args)]
 pub struct DeleteVolume {
@@ -189,6 +231,20 @@ Examples:
   overside volume status shm:vault/pg
   overside volume status shm:vault --json";
 
+const BENCH: &str = "\
+Read and write a volume at random places, and say how many requests it carried out in a second, how long half of them and all but
+one in a hundred took at most, and what processor time each cost here and in the node. With randwrite and randrw what the volume
+holds is lost.
+
+--verify makes it a test: every sector that is written names itself, its generation and its checksum, requests overlap, and what
+is read must be what was written last. Kill the node meanwhile and start it again: requests wait, and `corrupt` stays 0. It says
+how often it connected again. Status 1 if a request failed or a byte was wrong. Ctrl-C ends it with the results so far.";
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  overside volume bench shm:vault/pg
+  overside volume bench shm:vault/pg --rw randrw --verify --time 60
+  overside volume bench tcp:10.0.0.1:7071/pg --key-file key --rw randwrite --bs 64K --depth 32 --json";
+
 const DELETE: &str = "\
 Delete a volume of the home folder, and its members' files with all that is in them. Nobody may serve it meanwhile. A file that
 is no member of it any more stays, and is named on standard error.";
@@ -199,5 +255,5 @@ Examples:
 
 /// Examples of all of them, which must parse.
 #[cfg(test)]
-pub const ALL_EXAMPLES: [&str; 6] =
-    [VOLUME_EXAMPLES, CREATE_EXAMPLES, SERVE_EXAMPLES, LIST_EXAMPLES, STATUS_EXAMPLES, DELETE_EXAMPLES];
+pub const ALL_EXAMPLES: [&str; 7] =
+    [VOLUME_EXAMPLES, CREATE_EXAMPLES, SERVE_EXAMPLES, LIST_EXAMPLES, STATUS_EXAMPLES, BENCH_EXAMPLES, DELETE_EXAMPLES];

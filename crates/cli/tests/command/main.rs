@@ -12,3 +12,4 @@ mod network;
 mod rows;
 mod run;
 mod server;
+mod volumes;

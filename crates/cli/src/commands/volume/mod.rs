@@ -1,5 +1,6 @@
 //! `overside volume`
 
+mod bench;
 mod create;
 mod delete;
 mod serve;
@@ -8,6 +9,8 @@ mod status;
 use crate::args::{HomeDir, Volume, VolumeCommand};
 use anyhow::{Context, Result};
 use overside::vault::home::Home;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// Carries out what is asked of volumes.
 ///
@@ -19,6 +22,7 @@ pub fn run(args: &Volume) -> Result<()> {
         VolumeCommand::Serve(args) => serve::run(args),
         VolumeCommand::List(args) => status::list(args),
         VolumeCommand::Status(args) => status::run(args),
+        VolumeCommand::Bench(args) => bench::run(args),
         VolumeCommand::Delete(args) => delete::run(args),
     }
 }
@@ -36,4 +40,10 @@ fn named(text: &str) -> Result<(&str, &str)> {
     text.rsplit_once('/')
         .filter(|(_, name)| !name.is_empty())
         .with_context(|| format!("`{text}` names no volume; write ADDR/NAME, for example shm:vault/pg"))
+}
+
+/// Processor time of this process.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

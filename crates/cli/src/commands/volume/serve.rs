@@ -1,6 +1,6 @@
 //! `overside volume serve`
 
-use super::home;
+use super::{home, processor_time};
 use crate::args::ServeVolumes;
 use crate::output;
 use crate::signals::Doorbell;
@@ -10,13 +10,11 @@ use overside::vault::home::{Home, HomeError};
 use overside::vault::server::{Node, NodeOptions, Writes};
 use overside::verbs::SystemClock;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// Serves volumes until a signal comes.
 ///
@@ -29,7 +27,7 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
     // Before the folder is read, so that no volume comes between.
     let changes = watch(&home)?;
     let writes = if args.writes == "back" { Writes::Back } else { Writes::Through };
-    let options = NodeOptions { writes, cpu: Some(cpu), ..NodeOptions::default() };
+    let options = NodeOptions { writes, cpu: Some(processor_time), ..NodeOptions::default() };
     let node = Node::new(SystemClock::handle(), options)?;
     let names = home.list()?;
     let opened = names.iter().map(|name| (name, open(&home, &node, name)));
@@ -128,12 +126,6 @@ fn follow(changes: &OwnedFd, home: &Home, node: &Arc<Node>) {
             Err(error) => return say(&format!("volumes that are made from now on are not served: {error}")),
         }
     }
-}
-
-/// Processor time of this process.
-fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn say(line: &str) {

@@ -1,0 +1,151 @@
+//! `overside volume bench`
+
+mod load;
+mod pattern;
+
+use super::{named, processor_time, status};
+use crate::args::BenchVolume;
+use crate::output::{self, grouped};
+use crate::signals::{Interrupted, Signals};
+use anyhow::{Result, bail, ensure};
+use load::{Load, Mix, Outcome, Plan};
+use overside::volume::Device;
+use overside::volume::client::LinkOptions;
+use overside::volume::wire::{Report, Role};
+use serde_json::json;
+use std::time::Duration;
+
+/// Reads and writes a volume at random places, and says how fast that went.
+///
+/// # Errors
+/// The volume cannot be attached, requests failed, or what was read is not what was written. Results come first where there are any.
+pub fn run(args: &BenchVolume) -> Result<()> {
+    let (address, name) = named(&args.volume)?;
+    let mix = Mix::parse(&args.rw);
+    let role = match mix {
+        Mix::Reads => Role::Reader,
+        _ if args.take_over => Role::TakeOver,
+        _ => Role::Writer,
+    };
+    let give_up = args.give_up.map(|seconds| Duration::from_secs(seconds.into()));
+    let options = LinkOptions { role, give_up, ..LinkOptions::default() };
+    let signals = Signals::take()?;
+    let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
+    let geometry = volume.geometry();
+    let (bs, depth) = (args.bs as u64, usize::from(args.depth));
+    ensure!(
+        bs.is_multiple_of(geometry.unit_bytes) && bs <= geometry.bytes,
+        "--bs must be a multiple of {} and at most the volume's {} bytes",
+        geometry.unit_bytes,
+        grouped(geometry.bytes)
+    );
+    ensure!(bs * depth as u64 <= BUFFERS_BYTES_MAX, "--bs times --depth is more than a GiB; ask for less at once");
+    let handle = volume.handle();
+    let node = || status::report(address, name, &args.network).ok();
+    let before = (node(), processor_time());
+    let plan =
+        Plan { mix, bs, depth, time: Duration::from_secs(args.time.into()), verifies: args.verify, seed: args.seed };
+    let mut load = Load::new(volume, plan)?;
+    let outcome = load.run(&signals)?;
+    let client = processor_time().saturating_sub(before.1);
+    let after = node();
+    load.close();
+    let figures = Figures {
+        reconnects: handle.reconnects(),
+        client_us: per(client.as_micros() as u64, outcome.ios()),
+        node_us: spent(before.0.as_ref(), after.as_ref()).and_then(|us| per(us, outcome.ios())),
+        outcome,
+    };
+    figures.show(args)?;
+    figures.judge()
+}
+
+/// Processor time of the node between two reports of the same life.
+fn spent(before: Option<&Report>, after: Option<&Report>) -> Option<u64> {
+    let (before, after) = (before?, after?);
+    (before.incarnation == after.incarnation).then(|| after.cpu_us.saturating_sub(before.cpu_us))
+}
+
+fn per(us: u64, ios: u64) -> Option<f64> {
+    (ios > 0).then(|| us as f64 / ios as f64)
+}
+
+struct Figures {
+    outcome: Outcome,
+    reconnects: u64,
+    client_us: Option<f64>,
+    /// None where the node was started anew meanwhile.
+    node_us: Option<f64>,
+}
+
+impl Figures {
+    fn show(&self, args: &BenchVolume) -> Result<()> {
+        let Outcome { reads, writes, took, latencies, corrupt, errors, checked, is_interrupted, .. } = &self.outcome;
+        let seconds = took.as_secs_f64();
+        let iops = if seconds > 0.0 { self.outcome.ios() as f64 / seconds } else { 0.0 };
+        let us = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        let (p50, p99) = (us(0.5), us(0.99));
+        if args.json {
+            let json = json!({
+                "volume": args.volume,
+                "rw": args.rw,
+                "bs": args.bs,
+                "depth": args.depth,
+                "seconds": seconds,
+                "reads": reads,
+                "writes": writes,
+                "iops": iops,
+                "p50_us": p50,
+                "p99_us": p99,
+                "cpu_us_per_io": { "client": self.client_us, "node": self.node_us },
+                "verified": args.verify.then_some(checked),
+                "corrupt": args.verify.then_some(corrupt),
+                "errors": errors,
+                "reconnects": self.reconnects,
+                "interrupted": is_interrupted,
+            });
+            return output::line(&json.to_string());
+        }
+        let cpu = |us: Option<f64>| us.map_or("unknown".to_owned(), |us| format!("{us:.1} µs"));
+        output::text(&format!(
+            "{} requests in {seconds:.1} s: {} reads, {} writes of {} bytes, {} under way\n\
+             iops     {}\n\
+             p50      {p50:.1} µs\n\
+             p99      {p99:.1} µs\n\
+             cpu/io   {} here, {} in the node\n",
+            grouped(self.outcome.ios()),
+            grouped(*reads),
+            grouped(*writes),
+            grouped(args.bs as u64),
+            args.depth,
+            grouped(iops as u64),
+            cpu(self.client_us),
+            cpu(self.node_us),
+        ))?;
+        if args.verify {
+            output::line(&format!(
+                "verified {} sectors, of which {} are corrupt",
+                grouped(*checked),
+                grouped(*corrupt)
+            ))?;
+        }
+        output::line(&format!("{} requests failed; connected again {} times", grouped(*errors), self.reconnects))
+    }
+
+    /// The command fails where the volume has.
+    fn judge(&self) -> Result<()> {
+        let Outcome { corrupt, errors, first_corrupt, first_error, is_interrupted, .. } = &self.outcome;
+        if let Some(first) = first_corrupt {
+            bail!("{corrupt} sectors are not what was written; the first: {first}");
+        }
+        if let Some(first) = first_error {
+            bail!("{errors} requests failed; the first: {first}");
+        }
+        if *is_interrupted {
+            return Err(Interrupted.into());
+        }
+        Ok(())
+    }
+}
+
+const BUFFERS_BYTES_MAX: u64 = 1 << 30;

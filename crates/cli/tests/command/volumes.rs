@@ -1,0 +1,347 @@
+//! `overside volume`: made, served, verified while the node is killed, and one clear line for whatever cannot be.
+
+use super::server::{overside, send, told};
+use overside::Address;
+use rustix::process::Signal;
+use serde_json::Value as Json;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// As `openssl rand -hex 32` makes them.
+const KEY: &str = "7d0c1b7fa9c1a5a0c1be5f1b0c3be9217f5f4e0a9f5f8dc2b0b1f9f0c7d6a351\n";
+const ANOTHER: &str = "ac5d960c71f2731a0ce76f67ca8980aab6ae4bc13d2a43a6ada270691286d33c\n";
+/// On a machine with other things to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A node on an address of its own, its home, and room for members.
+struct Node {
+    address: String,
+    folder: tempfile::TempDir,
+    options: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// Nothing is served yet.
+    fn new(transport: &str) -> Node {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cli-volumes-{}-{number}", std::process::id());
+        let address = Address::here(transport, &name).unwrap().to_string();
+        Node { address, folder: tempfile::tempdir().unwrap(), options: Vec::new(), child: None }
+    }
+
+    /// With one volume, `pg`, of `members` files.
+    fn with(transport: &str, size: &str, members: &[&str], layout: &str) -> Node {
+        let mut node = Node::new(transport);
+        let paths: Vec<String> = members.iter().map(|member| node.path(member)).collect();
+        node.ok(&[
+            "create",
+            "pg",
+            "--size",
+            size,
+            "--on",
+            &paths.join(","),
+            "--layout",
+            layout,
+            "--home",
+            &node.home(),
+        ]);
+        node.start();
+        node
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn home(&self) -> String {
+        self.path("home")
+    }
+
+    fn key(&self, name: &str, content: &str) -> String {
+        std::fs::write(self.path(name), content).unwrap();
+        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o600)).unwrap();
+        self.path(name)
+    }
+
+    fn volume(&self) -> String {
+        format!("{}/pg", self.address)
+    }
+
+    /// Serves, and waits until it does.
+    fn start(&mut self) {
+        let mut child = overside(&["volume", "serve", "--listen", &self.address, "--home", &self.home()])
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::options().create(true).append(true).open(self.path("serve.log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("listening on {}\n", self.address), "{}", self.log());
+        // What it says at its end goes nowhere, and that must not end it.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        self.child = Some(child);
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        overside(&[&["volume"], arguments].concat()).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The standard output of a command that succeeds.
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Json {
+        parsed(&self.ok(&[arguments, &["--json"]].concat()))
+    }
+
+    /// The one line of a command that fails.
+    fn fails(&self, arguments: &[&str]) -> String {
+        one_line(&self.output(arguments))
+    }
+
+    /// What the node says of `pg`.
+    fn status(&self) -> Json {
+        self.json(&["status", &self.volume()])["volumes"][0].clone()
+    }
+
+    /// A client that goes on until it is told to end.
+    fn bench(&self, options: &[&str]) -> Child {
+        overside(&["volume", "bench", &self.volume(), "--time", "3600", "--json"])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            eprint!("{}", self.log());
+        }
+    }
+}
+
+fn parsed(text: &str) -> Json {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn one_line(output: &Output) -> String {
+    let told = told(output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(told.starts_with("overside: ") && told.lines().count() == 1, "{told}");
+    told
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The results of a client that is told to end.
+fn ended(mut client: Child) -> Json {
+    assert!(client.try_wait().unwrap().is_none(), "{}", told(&client.wait_with_output().unwrap()));
+    send(&client, Signal::INT);
+    let output = client.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", told(&output));
+    parsed(&String::from_utf8(output.stdout).unwrap())
+}
+
+/// Reads and writes that overlap, while the node is killed and started again.
+fn goes_on(transport: &str, options: &[&str], kills: u64) {
+    let mut node = Node::new(transport);
+    node.options = options.iter().map(|option| (*option).to_owned()).collect();
+    let members = ["a", "b", "c"].map(|member| node.path(member)).join(",");
+    node.ok(&["create", "pg", "--size", "4M", "--on", &members, "--layout", "raid0", "--home", &node.home()]);
+    node.start();
+    let client = node.bench(&["--rw", "randrw", "--verify"]);
+    for _ in 0..kills {
+        // A new life counts from 0: the client has found it.
+        until("requests are carried out", || node.status()["writes_done"].as_u64() >= Some(100));
+        node.kill();
+        node.start();
+    }
+    until("requests are carried out", || node.status()["writes_done"].as_u64() >= Some(100));
+    let found = ended(client);
+    assert_eq!((&found["corrupt"], &found["errors"], &found["interrupted"]), (&0.into(), &0.into(), &true.into()));
+    assert!(found["reconnects"].as_u64() >= Some(kills), "{found}");
+    assert!(found["verified"].as_u64() > Some(0) && found["writes"].as_u64() > Some(100), "{found}");
+    // And what is there is whole, for another client, too.
+    let again = node.json(&["bench", &node.volume(), "--rw", "randrw", "--verify", "--time", "1"]);
+    assert_eq!((&again["corrupt"], &again["errors"], &again["reconnects"]), (&0.into(), &0.into(), &0.into()));
+    assert!(again["cpu_us_per_io"]["node"].as_f64() > Some(0.0), "{again}");
+    assert!(again["p99_us"].as_f64() >= again["p50_us"].as_f64(), "{again}");
+}
+
+#[test]
+fn no_byte_is_wrong_over_shm_when_the_node_is_killed() {
+    goes_on("shm", &[], 3);
+}
+
+#[test]
+fn no_byte_is_wrong_over_tcp_when_the_node_is_killed_and_writes_go_back() {
+    goes_on("tcp", &["--writes", "back"], 3);
+}
+
+#[test]
+fn a_node_says_how_it_does_serves_what_comes_later_and_ends_cleanly() {
+    let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");
+    let later = node.path("later");
+    let made = node.json(&["create", "later", "--size", "1M", "--on", &later, "--home", &node.home()]);
+    assert_eq!((&made["volume"], &made["layout"]), (&"later".into(), &"concat".into()));
+    let names = |node: &Node| -> Vec<String> {
+        let listed = node.json(&["list", &node.address]);
+        listed["volumes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|volume| volume["volume"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    until("the new volume is served", || names(&node) == ["later", "pg"]);
+    let client = node.bench(&["--rw", "randwrite"]);
+    until("requests are carried out", || node.status()["writes_done"].as_u64() > Some(10));
+    let status = node.status();
+    assert_eq!(
+        (&status["state"], &status["layout"], &status["writes"]),
+        (&"ok".into(), &"raid1".into(), &"through".into())
+    );
+    assert_eq!(status["members"].as_array().unwrap().len(), 2);
+    let session = &status["sessions"][0];
+    assert_eq!((&session["role"], &session["pid"]), (&"writer".into(), &client.id().into()));
+    until("a request is under way", || node.status()["sessions"][0]["waiting_since"].is_string());
+    let text = node.ok(&["status", &node.volume()]);
+    assert!(text.contains("pg is ok") && text.contains(&format!("process {}", client.id())), "{text}");
+    let text = node.ok(&["list", &node.address]);
+    assert!(text.contains("raid1") && text.contains("later"), "{text}");
+    let found = ended(client);
+    assert_eq!((&found["errors"], &found["corrupt"]), (&0.into(), &Json::Null));
+    // The client has said goodbye: nobody has to wait for its place.
+    assert_eq!(node.status()["sessions"], Json::Array(Vec::new()));
+    let served = node.fails(&["delete", "pg", "--home", &node.home()]);
+    assert!(served.contains("another node serves"), "{served}");
+    let mut child = node.child.take().unwrap();
+    send(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success(), "{}", node.log());
+    let deleted = node.json(&["delete", "pg", "--home", &node.home()]);
+    assert_eq!(deleted["deleted"].as_array().unwrap().len(), 2);
+    assert!(!Path::new(&node.path("a")).exists() && Path::new(&later).exists());
+}
+
+#[test]
+fn a_second_writer_is_refused_and_one_that_takes_over_fences_the_first_off() {
+    let node = Node::with("shm", "4M", &["a"], "concat");
+    let first = node.bench(&["--rw", "randwrite", "--verify"]);
+    until("the first writes", || node.status()["writes_done"].as_u64() > Some(10));
+    let volume = node.volume();
+    let second = ["bench", &volume, "--rw", "randwrite", "--time", "1", "--json"];
+    let refused = node.fails(&second);
+    assert!(refused.contains("another client writes the volume") && refused.contains("--take-over"), "{refused}");
+    // Those who read are no writers.
+    let reads = node.json(&["bench", &volume, "--rw", "randread", "--time", "1", "--verify"]);
+    assert_eq!((&reads["corrupt"], &reads["writes"]), (&0.into(), &0.into()));
+    let took = parsed(&node.ok(&[&second[..], &["--take-over", "--verify"]].concat()));
+    assert_eq!((&took["corrupt"], &took["errors"]), (&0.into(), &0.into()));
+    let fenced = one_line(&first.wait_with_output().unwrap());
+    assert!(fenced.contains("another writer has taken the volume over"), "{fenced}");
+}
+
+#[test]
+fn who_gives_up_says_so() {
+    let mut node = Node::with("shm", "4M", &["a"], "concat");
+    let client = node.bench(&["--rw", "randrw", "--give-up", "1"]);
+    until("requests are carried out", || node.status()["writes_done"].as_u64() > Some(10));
+    node.kill();
+    let gave_up = one_line(&client.wait_with_output().unwrap());
+    assert!(gave_up.contains("did not answer in time"), "{gave_up}");
+    let nobody = node.fails(&["status", &node.volume()]);
+    assert!(nobody.contains("nobody listens"), "{nobody}");
+}
+
+#[test]
+fn another_key_and_another_volume_are_refused_in_one_line() {
+    let mut node = Node::new("tcp");
+    let (own, other) = (node.key("key", KEY), node.key("other", ANOTHER));
+    node.ok(&["create", "pg", "--size", "1M", "--on", "memory", "--home", &node.home()]);
+    node.options = vec!["--key-file".to_owned(), own.clone()];
+    node.start();
+    let (volume, unknown) = (node.volume(), format!("{}/nope", node.address));
+    let bench = |volume: &str, key: &str| ["bench", volume, "--time", "1", "--key-file", key].map(str::to_owned);
+    let fails = |arguments: &[String]| node.fails(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(fails(&bench(&volume, &other)).contains("key"));
+    assert!(node.fails(&["list", &node.address, "--key-file", &other]).contains("key"));
+    let told = fails(&bench(&unknown, &own));
+    assert!(told.contains("no such volume"), "{told}");
+    assert!(node.fails(&["status", &unknown, "--key-file", &own]).contains("no volume nope"));
+    assert!(node.fails(&["bench", &node.address]).contains("ADDR/NAME"));
+    assert!(node.json(&["bench", &volume, "--time", "1", "--key-file", &own])["reads"].as_u64() > Some(0));
+}
+
+#[test]
+fn half_a_volume_is_none_and_a_member_that_shrank_is_named() {
+    let mut node = Node::new("shm");
+    let home = node.home();
+    let (sound, nowhere) = (node.path("sound"), node.path("nowhere/file"));
+    let create = |name: &str, on: &str, layout: &str| {
+        ["create", name, "--size", "3M", "--on", on, "--layout", layout, "--home", &home].map(str::to_owned)
+    };
+    let fails = |arguments: &[String]| node.fails(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let told = fails(&create("pg", &format!("{sound},{nowhere}"), "concat"));
+    assert!(told.contains("nowhere/file"), "{told}");
+    assert!(!Path::new(&sound).exists(), "nothing stays of half a volume");
+    assert!(fails(&create("pg", &sound, "raid5")).contains("raid5 is not built yet"));
+    assert!(fails(&create("pg", &sound, "raid1")).contains("at least 2 members"));
+    assert!(fails(&create("../pg", &sound, "concat")).contains("no name of a volume"));
+    assert!(fails(&create("pg", "spindle:10k:x", "concat")).contains("not built yet"));
+    assert!(!Path::new(&sound).exists());
+    let create: Vec<String> = create("pg", &sound, "concat").to_vec();
+    node.ok(&create.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(fails(&create).contains("there is a volume pg already"));
+    let member = File::options().write(true).open(&sound).unwrap();
+    member.set_len(2 << 20).unwrap();
+    let shrunk = node.fails(&["serve", "--listen", &node.address, "--home", &home]);
+    assert!(shrunk.contains("shorter than it was made"), "{shrunk}");
+    // A volume that can be served is, and the other one is told of.
+    node.ok(&["create", "other", "--size", "1M", "--on", "memory", "--home", &home]);
+    node.start();
+    assert!(node.log().contains("pg is not served"), "{}", node.log());
+    let status = node.status();
+    assert_eq!(status["state"], "failed");
+    assert!(status["reason"].as_str().unwrap().contains("shorter"), "{status}");
+    let refused = node.fails(&["bench", &node.volume(), "--time", "1"]);
+    assert!(refused.contains("refuses the volume"), "{refused}");
+    assert_eq!(node.json(&["bench", &format!("{}/other", node.address), "--rw", "randrw", "--time", "1"])["errors"], 0);
+}
