@@ -345,3 +345,30 @@ fn half_a_volume_is_none_and_a_member_that_shrank_is_named() {
     assert!(refused.contains("refuses the volume"), "{refused}");
     assert_eq!(node.json(&["bench", &format!("{}/other", node.address), "--rw", "randrw", "--time", "1"])["errors"], 0);
 }
+
+/// The page's own words, at an address that no other test has.
+#[test]
+fn what_the_page_says_to_try_works_word_for_word() {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/volumes.md")).unwrap();
+    let (_, tried) = page.split_once("## Try it").unwrap();
+    let script = tried.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let node = Node::new("shm");
+    let script = script.replace("shm:vault", &node.address);
+    assert_eq!(script.matches(&node.address).count(), 5, "{script}");
+    let built = Path::new(env!("CARGO_BIN_EXE_overside")).parent().unwrap();
+    let path = format!("{}:{}", built.display(), std::env::var("PATH").unwrap());
+    let output = std::process::Command::new("bash")
+        .args(["-e", "-c", &script])
+        .current_dir(node.folder.path())
+        .env("PATH", path)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (said, told) = (String::from_utf8(output.stdout.clone()).unwrap(), told(&output));
+    assert!(output.status.success(), "{said}{told}");
+    assert!(
+        said.contains("of which 0 are corrupt") && said.contains("0 requests failed; connected again"),
+        "{said}{told}"
+    );
+    assert!(said.contains("pg is ok") && said.contains("pg is deleted, and 2 files with it"), "{said}{told}");
+}
