@@ -58,6 +58,15 @@ pub enum Command {
     /// Show a server's tables, and how far its log and its checkpoints have come.
     #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
     Status(Status),
+    /// List a server's tables.
+    #[command(long_about = TABLES, after_long_help = TABLES_EXAMPLES)]
+    Tables(Tables),
+    /// Show a table's columns, its key and how large it is.
+    #[command(long_about = DESCRIBE, after_long_help = DESCRIBE_EXAMPLES)]
+    Describe(Describe),
+    /// Drop a table with all its rows.
+    #[command(long_about = DROP, after_long_help = DROP_EXAMPLES)]
+    Drop(Drop),
     /// Write a checkpoint of each table that has changed.
     #[command(long_about = CHECKPOINT, after_long_help = CHECKPOINT_EXAMPLES)]
     Checkpoint(Checkpoint),
@@ -94,6 +103,12 @@ pub enum Command {
     /// Show the RDMA devices of this host and, if there are none, why.
     #[command(long_about = DEVICES, after_long_help = DEVICES_EXAMPLES)]
     Devices(Devices),
+    /// Print a script that completes this command in a shell.
+    #[command(long_about = COMPLETIONS, after_long_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
+    /// Write the manual pages, one for each command.
+    #[command(long_about = MAN, after_long_help = MAN_EXAMPLES)]
+    Man(Man),
     /// A process of the demo or of a figure.
     #[command(name = overside_bench::SUBCOMMAND, hide = true)]
     BenchChild {
@@ -290,12 +305,75 @@ impl Serve {
 pub struct Status {
     /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
     pub addr: String,
+    /// Show it again every SECONDS, 2 unless said, with what happens in a second, until Ctrl-C.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub watch: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
     /// What goes over a network.
     #[command(flatten)]
     pub network: Wire,
+}
+
+/// `overside tables`
+#[derive(Debug, Args)]
+pub struct Tables {
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
+    pub addr: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside describe`
+#[derive(Debug, Args)]
+pub struct Describe {
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
+    pub addr: String,
+    /// The table.
+    pub table: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside drop`
+#[derive(Debug, Args)]
+pub struct Drop {
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
+    pub addr: String,
+    /// The table.
+    pub table: String,
+    /// Drop it without asking.
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside completions`
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `overside man`
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The folder to write to; it is made where there is none.
+    pub dir: PathBuf,
 }
 
 /// `overside checkpoint`
@@ -359,7 +437,7 @@ pub struct Load {
     pub addr: String,
     /// The table; it is created if it is not there.
     pub table: String,
-    /// Files to load, one after another: .parquet, .csv or .arrow.
+    /// Files to load, one after another: .parquet, .csv or .arrow; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Columns of the primary key of a new table, most significant first. The first column by default.
@@ -392,6 +470,10 @@ pub struct Scan {
     /// Greatest key to read, itself included, likewise.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub to: Option<String>,
+    /// Only keys that begin so: values for the key's first columns. A last one of text or bytes that
+    /// ends with * stands for all that begin with what is before it.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
+    pub where_key_prefix: Option<String>,
     /// Columns to read, in this order. All by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub columns: Vec<String>,
@@ -443,6 +525,9 @@ pub struct Put {
     /// The other columns: comma-separated in their order, or a JSON object by name.
     #[arg(allow_hyphen_values = true)]
     pub value: Option<String>,
+    /// Read the other columns from a file instead; - is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub file: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -581,12 +666,51 @@ Examples:
   overside serve --listen shm:mine --listen tcp:0.0.0.0:7070 --key-file key";
 
 const STATUS: &str = "\
-Show a server's tables and, where it keeps them in a directory (serve --data), how its files are
-written, how far its log has come, and what its checkpoints have done.";
+Show a server's tables, its connections and memory, and, where it keeps tables in a directory (serve
+--data), how its files are written, how far its log has come, and what its checkpoints have done.
+With --watch and --json: one object a line.";
 const STATUS_EXAMPLES: &str = "\
 Examples:
   overside status shm:mine
+  overside status shm:mine --watch
   overside status shm:mine --json";
+
+const TABLES: &str = "List a server's tables: their keys, rows, pages and bytes of memory.";
+const TABLES_EXAMPLES: &str = "\
+Examples:
+  overside tables shm:mine
+  overside tables shm:mine --json";
+
+const DESCRIBE: &str = "\
+Show a table's columns with their types, which of them are its key and in which order, which may be
+null, and how many rows, pages and bytes of memory it has.";
+const DESCRIBE_EXAMPLES: &str = "\
+Examples:
+  overside describe shm:mine trips
+  overside describe shm:mine trips --json";
+
+const DROP: &str = "\
+Drop a table with all its rows. On a terminal it asks before; elsewhere it wants --yes. A server that
+keeps its tables in a directory has dropped it for good once this command says so.";
+const DROP_EXAMPLES: &str = "\
+Examples:
+  overside drop shm:mine trips
+  overside drop shm:mine trips --yes";
+
+const COMPLETIONS: &str = "\
+Print a script that completes this command's names and flags in a shell, to be put where the shell
+looks for such scripts.";
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  overside completions bash > ~/.local/share/bash-completion/completions/overside
+  overside completions zsh > ~/.zfunc/_overside
+  overside completions fish > ~/.config/fish/completions/overside.fish";
+
+const MAN: &str = "Write the manual pages to a folder: overside.1, and one for each command.";
+const MAN_EXAMPLES: &str = "\
+Examples:
+  overside man man1
+  overside man ~/.local/share/man/man1";
 
 const CHECKPOINT: &str = "\
 Write a checkpoint of each table that has changed since its last one, and wait until it is on the
@@ -623,7 +747,8 @@ const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key
 names its primary key, which holds no nulls and no value twice. Parquet and Arrow files say their
 types. A CSV file needs a header row; its types are those of the table, or those of --schema, or
-guessed from its first 10,000 rows, and an empty field is a null.
+guessed from its first 10,000 rows. A field with nothing in it is a null, and \"\" is the empty text.
+Standard input (-) may be a pipe that carries CSV, or a file of any of the formats.
 
 A row is loaded whole or not at all, but a load that fails keeps the rows it has loaded, and says
 how many. Rows whose key is there already are refused; --replace replaces them.
@@ -634,14 +759,16 @@ const LOAD_EXAMPLES: &str = "\
 Examples:
   overside load shm:mine trips trips-01.parquet trips-02.parquet --key id
   overside load shm:mine lines lines.csv --key order,line --schema 'price:decimal(15,2)'
-  overside load shm:mine trips more.arrow --replace --json";
+  overside load shm:mine trips more.arrow --replace --json
+  overside load shm:mine trips - --key id";
 
 const SCAN: &str = "\
 Read rows in key order and print them, or write them to a file. On a terminal the first rows are
 shown, with the number of all. A scan is no snapshot: every row was current at some moment of the
 scan, and rows present throughout come exactly once.
 
---from and --to take values of the key's first columns, both ends included. --mode says how rows
+--from and --to take values of the key's first columns, both ends included; --where-key-prefix those
+whose key begins so. --mode says how rows
 travel: the server copies them together (copy), they are gathered from where they lie (gather),
 pages go with their deltas and the client merges (delta), over shm: the same pages are lent and read
 where they lie (in-place), or whichever is cheapest, page by page (auto).";
@@ -650,6 +777,8 @@ Examples:
   overside scan shm:mine trips --limit 10
   overside scan shm:mine trips --from 1000 --to 2000 --columns id,price
   overside scan shm:mine lines --from 17 --to 17,3
+  overside scan shm:mine lines --where-key-prefix 17
+  overside scan shm:mine streets --where-key-prefix 'Main*'
   overside scan shm:mine trips --out trips.parquet --mode delta --json";
 
 const GET: &str = "Print the row with this key. A key that is not there is an error (exit status 1).";
@@ -665,7 +794,8 @@ is replaced. Dates are written 2024-02-29, timestamps 2024-02-29T12:30:00Z, byte
 const PUT_EXAMPLES: &str = "\
 Examples:
   overside put shm:mine trips 1000 'Main Street,12.50,2024-02-29'
-  overside put shm:mine trips 1000 '{\"street\": \"Main Street\", \"price\": 12.5}'";
+  overside put shm:mine trips 1000 '{\"street\": \"Main Street\", \"price\": 12.5}'
+  overside put shm:mine trips 1000 --file row.json";
 
 const DELETE: &str = "Delete the row with this key. A key that is not there is an error (exit status 1).";
 const DELETE_EXAMPLES: &str = "\
@@ -744,6 +874,11 @@ mod tests {
             LOAD_EXAMPLES,
             SCAN_EXAMPLES,
             GET_EXAMPLES,
+            TABLES_EXAMPLES,
+            DESCRIBE_EXAMPLES,
+            DROP_EXAMPLES,
+            COMPLETIONS_EXAMPLES,
+            MAN_EXAMPLES,
         ];
         let mut parsed = 0;
         let texts = texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).chain(&volume::ALL_EXAMPLES);

@@ -11,6 +11,7 @@ use overside::table::schema::Schema;
 use overside_files::calendar;
 use overside_files::text::{text_column, write_decimal, write_hex};
 use std::fmt::Write;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A key, or its first columns, from comma-separated text. A key of one column is the whole text.
@@ -38,6 +39,67 @@ pub fn parse_key(schema: &Schema, text: &str) -> Result<Vec<Value>> {
             Ok(value_of(array.with_context(|| format!("key column `{}`", field.name()))?.as_ref()))
         })
         .collect()
+}
+
+/// The first and the last key of a range, or their first columns.
+pub type Range = (Bound<Vec<Value>>, Bound<Vec<Value>>);
+
+/// The range of keys that begin as `text` says.
+///
+/// The last value, where it is text or bytes and ends with `*`, stands for all that begin with what is before it.
+///
+/// # Errors
+/// As [`parse_key`].
+pub fn parse_key_prefix(schema: &Schema, text: &str) -> Result<Range> {
+    let columns = schema.key();
+    let last = if columns.len() == 1 { 0 } else { split_values(text)?.len() - 1 };
+    let ty = columns.get(last).map(|&column| to_arrow(schema).field(column).data_type().clone());
+    let begun = text.strip_suffix('*').filter(|_| matches!(ty, Some(DataType::Utf8 | DataType::Binary)));
+    let Some(begun) = begun else {
+        let key = parse_key(schema, text)?;
+        return Ok((Bound::Included(key.clone()), Bound::Included(key)));
+    };
+    // Bytes are written as 0x and digits; with none they are the empty value, with which all begin.
+    let begun = if ty == Some(DataType::Binary) && begun.is_empty() { "0x" } else { begun };
+    let from = parse_key(schema, begun)?;
+    let (mut to, value) = (from.clone(), from.last());
+    to.pop();
+    let behind = match value {
+        Some(Value::Utf8(text)) => behind_text(text).map(Value::Utf8),
+        Some(Value::Binary(bytes)) => behind_bytes(bytes).map(Value::Binary),
+        _ => None,
+    };
+    let to = match behind {
+        Some(behind) => Bound::Excluded(to.into_iter().chain([behind]).collect()),
+        None if to.is_empty() => Bound::Unbounded,
+        None => Bound::Included(to),
+    };
+    Ok((Bound::Included(from), to))
+}
+
+/// The least text above all that begin with this one.
+fn behind_text(text: &str) -> Option<String> {
+    let mut text = text.to_owned();
+    while let Some(last) = text.pop() {
+        // Surrogates are no characters: ranges pass over them.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            text.push(next);
+            return Some(text);
+        }
+    }
+    None
+}
+
+/// The least bytes above all that begin with these.
+fn behind_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = bytes.to_vec();
+    while let Some(last) = bytes.pop() {
+        if let Some(next) = last.checked_add(1) {
+            bytes.push(next);
+            return Some(bytes);
+        }
+    }
+    None
 }
 
 /// As [`parse_key`], with a value for every column of the key.
@@ -219,6 +281,30 @@ mod tests {
         assert!(told("1,a,b").contains("3 values"));
         assert!(told("1").contains("has 1 values, the key has 2 columns"));
         assert!(told("1,\"a").contains("quote"));
+    }
+
+    #[test]
+    fn a_prefix_is_a_range() {
+        let two = schema(&["id", "place"]);
+        let (id, text) = (Value::Int64, |text: &str| Value::Utf8(text.into()));
+        let parsed = |text| parse_key_prefix(&two, text).unwrap();
+        let alike = |key: Vec<Value>| (Bound::Included(key.clone()), Bound::Included(key));
+        assert_eq!(parsed("7"), alike(vec![id(7)]));
+        assert_eq!(parsed("7,Main"), alike(vec![id(7), text("Main")]));
+        let range = (Bound::Included(vec![id(7), text("Main")]), Bound::Excluded(vec![id(7), text("Maio")]));
+        assert_eq!(parsed("7,Main*"), range);
+        let (from, to) = parsed(&format!("7,{}*", char::MAX));
+        assert_eq!(from, Bound::Included(vec![id(7), text("\u{10ffff}")]));
+        assert_eq!(to, Bound::Included(vec![id(7)]), "nothing is behind it but the next number");
+        assert!(parse_key_prefix(&two, "7*").is_err(), "a number has no beginning");
+        assert!(parse_key_prefix(&two, "7,a,b").is_err());
+        let one = schema(&["place"]);
+        let range = (Bound::Included(vec![text("a\u{10ffff}")]), Bound::Excluded(vec![text("b")]));
+        assert_eq!(parse_key_prefix(&one, "a\u{10ffff}*").unwrap(), range);
+        assert_eq!(parse_key_prefix(&one, "*").unwrap(), (Bound::Included(vec![text("")]), Bound::Unbounded));
+        assert_eq!(behind_text("\u{d7ff}").unwrap(), "\u{e000}");
+        assert_eq!(behind_bytes(&[1, 255, 255]), Some(vec![2]));
+        assert_eq!(behind_bytes(&[255]), None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Format {
     /// # Errors
     /// The file is empty, or another format by its first bytes.
     pub fn checked(self, file: &File) -> Result<Format> {
-        let mut head = [0; 8];
+        let mut head = [0; HEAD_BYTES];
         let length = read_head(file, &mut head)?;
         let head = &head[..length];
         if head.is_empty() {
@@ -47,7 +47,8 @@ impl Format {
         match (self, found) {
             (Format::Parquet, Found::Parquet)
             | (Format::Arrow, Found::ArrowFile | Found::ArrowStream)
-            | (Format::Csv, Found::Text) => Ok(self),
+            // A NUL is a character of text like another.
+            | (Format::Csv, Found::Text | Found::Unknown) => Ok(self),
             (Format::Parquet, Found::EncryptedParquet) => {
                 bail!("the file is encrypted Parquet; decrypt it before loading")
             }
@@ -57,7 +58,22 @@ impl Format {
         }
     }
 
-    fn name(self) -> &'static str {
+    /// What has no name: the format by its first bytes.
+    ///
+    /// # Errors
+    /// There are none, or they are of no format that is read.
+    pub fn of_head(head: &[u8]) -> Result<Format> {
+        match Found::of(head) {
+            _ if head.is_empty() => bail!("there is nothing to read"),
+            Found::Parquet => Ok(Format::Parquet),
+            Found::ArrowFile | Found::ArrowStream => Ok(Format::Arrow),
+            Found::Text | Found::Unknown => Ok(Format::Csv),
+            found => bail!("the content is {}; convert it to CSV, Arrow or Parquet", found.name()),
+        }
+    }
+
+    /// Its name, for people.
+    pub fn name(self) -> &'static str {
         match self {
             Format::Parquet => "Parquet",
             Format::Csv => "CSV",
@@ -76,6 +92,7 @@ enum Found {
     Gzip,
     Zstd,
     Zip,
+    Utf16,
     Text,
     Unknown,
 }
@@ -91,6 +108,7 @@ impl Found {
             [0x1F, 0x8B, ..] => Found::Gzip,
             [0x28, 0xB5, 0x2F, 0xFD, ..] => Found::Zstd,
             [b'P', b'K', 3, 4, ..] => Found::Zip,
+            [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Found::Utf16,
             head if head.contains(&0) => Found::Unknown,
             _ => Found::Text,
         }
@@ -106,13 +124,21 @@ impl Found {
             Found::Gzip => "compressed with gzip",
             Found::Zstd => "compressed with zstd",
             Found::Zip => "a ZIP archive",
+            Found::Utf16 => "text in UTF-16 (iconv -f UTF-16 -t UTF-8)",
             Found::Text => "text, or of an unknown format",
             Found::Unknown => "of an unknown format",
         }
     }
 }
 
-fn read_head(file: &File, head: &mut [u8]) -> Result<usize> {
+/// First bytes of a file that say its format.
+pub const HEAD_BYTES: usize = 8;
+
+/// Reads a file's first bytes.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_head(file: &File, head: &mut [u8]) -> Result<usize> {
     let mut filled = 0;
     while filled < head.len() {
         match file.read_at(&mut head[filled..], filled as u64)? {
@@ -132,12 +158,13 @@ mod tests {
 
     #[test]
     fn the_name_and_the_content_must_agree() {
-        let cases: [(&str, &[u8], &str); 7] = [
+        let cases: [(&str, &[u8], &str); 8] = [
             ("a.parquet", b"id,name\n1,x\n", "content is text"),
             ("a.csv", b"PAR1\x15\x04", "content is Parquet"),
             ("a.arrow", b"PAR1\x15\x04", "content is Parquet"),
             ("a.csv", b"\x1f\x8b\x08\x00", "compressed with gzip"),
             ("a.csv", b"", "empty"),
+            ("a.csv", b"\xff\xfei\0d\0", "UTF-16"),
             ("a.json", b"{}", "no known format"),
             ("a", b"{}", "no extension"),
         ];

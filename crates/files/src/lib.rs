@@ -21,13 +21,13 @@ mod parquet;
 pub mod text;
 pub mod types;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, SchemaRef};
 use format::Format;
 use overside_disk::AtomicFile;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Cursor, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// Rows of a batch at most.
@@ -63,6 +63,47 @@ pub fn open_as(path: &Path, file: File, columns: &[Field]) -> Result<FileReader>
     opened().with_context(|| format!("{}", path.display()))
 }
 
+/// Reads what comes from `file`, which has no name: a process' standard input. Its first bytes say its format.
+///
+/// A pipe carries CSV. Of the other formats the end is read before the beginning, so `file` has to be one.
+///
+/// # Errors
+/// As [`open`], and for what cannot come from a pipe.
+pub fn open_input(mut file: File, columns: &[Field]) -> Result<FileReader> {
+    let opened = || -> Result<FileReader> {
+        let metadata = file.metadata()?;
+        let mut head = [0; format::HEAD_BYTES];
+        // Who has read some of a file before gives it on as a stream: the rest is what is meant.
+        let whole = metadata.is_file() && file.stream_position()? == 0;
+        let length = if whole { format::read_head(&file, &mut head)? } else { read_some(&mut file, &mut head)? };
+        let format = Format::of_head(&head[..length])?;
+        let batches: Box<dyn Batches> = match format {
+            Format::Csv if whole => Box::new(csv::CsvReader::open(file, columns)?),
+            Format::Csv => Box::new(csv::CsvReader::open(Cursor::new(head).take(length as u64).chain(file), columns)?),
+            _ if !whole => bail!("{} cannot be read from a pipe: give the file by its name", format.name()),
+            Format::Parquet => Box::new(parquet::ParquetReader::open(file)?),
+            Format::Arrow => Box::new(ipc::IpcReader::open(file)?),
+        };
+        types::check_schema(&batches.schema())?;
+        let bytes_total = if whole { metadata.len() } else { u64::MAX };
+        Ok(FileReader { path: PathBuf::from("standard input"), bytes_total, batches })
+    };
+    opened().context("standard input")
+}
+
+fn read_some(file: &mut File, head: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < head.len() {
+        match file.read(&mut head[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
+}
+
 /// A file being read, batch by batch.
 pub struct FileReader {
     path: PathBuf,
@@ -94,7 +135,7 @@ impl FileReader {
         self.batches.bytes_done().min(self.bytes_total)
     }
 
-    /// Bytes of the file.
+    /// Bytes of the file; [`u64::MAX`] for a pipe, whose end nobody knows.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_total
     }

@@ -84,8 +84,11 @@ pub fn parse_type(text: &str) -> Result<DataType> {
 pub fn parse_columns(text: &str) -> Result<Vec<Field>> {
     let mut columns: Vec<Field> = Vec::new();
     for entry in split_outside_brackets(text) {
-        let (name, ty) =
-            entry.rsplit_once(':').with_context(|| format!("`{entry}`: --schema takes COLUMN:TYPE,COLUMN:TYPE"))?;
+        // A zone has a colon of its own.
+        let outside = if entry.trim_end().ends_with([']', ')']) { entry.rfind(['[', '(']) } else { None };
+        let colon = entry[..outside.unwrap_or(entry.len())].rfind(':');
+        let colon = colon.with_context(|| format!("`{entry}`: --schema takes COLUMN:TYPE,COLUMN:TYPE"))?;
+        let (name, ty) = (&entry[..colon], &entry[colon + 1..]);
         let name = name.trim();
         if columns.iter().any(|known| known.name() == name) {
             bail!("--schema names column `{name}` twice");
@@ -249,9 +252,10 @@ mod tests {
 
     #[test]
     fn a_schema_with_commas_inside_brackets_splits_between_columns_only() {
-        let columns = parse_columns("a:decimal(15,2),b:timestamp[us,UTC],c:utf8").unwrap();
+        let columns = parse_columns("a:decimal(15,2),b:timestamp[us,+02:00],c:utf8,d:e:int8").unwrap();
         let names: Vec<_> = columns.iter().map(|column| column.name().as_str()).collect();
-        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(names, ["a", "b", "c", "d:e"]);
+        assert_eq!(columns[1].data_type(), &DataType::Timestamp(TimeUnit::Microsecond, Some("+02:00".into())));
         assert_eq!(columns[0].data_type(), &DataType::Decimal128(15, 2));
         assert!(parse_columns("a:int8,a:int8").is_err());
         assert!(parse_columns("a").is_err());

@@ -18,6 +18,7 @@ use overside_files::{self as files, BATCH_ROWS, FileReader, limits};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use window::{Row, Window};
@@ -35,11 +36,15 @@ const _: () = assert!(
 /// A file is damaged or does not fit the table, a key is there already or null, the server refuses a
 /// row or goes away. The message says where, and how many rows stay in the table.
 pub fn run(args: &Load, signals: &Signals) -> Result<()> {
-    let mut bytes_total = 0;
+    ensure!(args.files.iter().filter(|path| is_input(path)).count() < 2, "standard input (-) is there once");
+    let mut bytes_total = Some(0);
     for path in &args.files {
         // Every file, before the first is loaded.
-        let file = File::open(path).with_context(|| format!("{}", path.display()))?;
-        bytes_total += file.metadata()?.len();
+        let metadata =
+            if is_input(path) { input()?.metadata() } else { File::open(path).and_then(|file| file.metadata()) };
+        let metadata = metadata.with_context(|| format!("{}", path.display()))?;
+        // Nobody knows how much a pipe will bring.
+        bytes_total = bytes_total.filter(|_| metadata.is_file()).map(|bytes: u64| bytes + metadata.len());
     }
     let mut client = connect(&args.addr, &args.network)?;
     let known = match client.table(&args.table) {
@@ -48,18 +53,32 @@ pub fn run(args: &Load, signals: &Signals) -> Result<()> {
         Err(error) => return Err(error.into()),
     };
     let columns = column_types(args, known.as_ref())?;
-    let first = files::open(&args.files[0], &columns)?;
+    let first = open(&args.files[0], &columns)?;
     let created = known.is_none();
     let table = match known {
         Some(table) => table,
         None => create(&mut client, args, &first)?,
     };
-    let mut loader = Loader::new(client, table, args, created, Progress::new("loading", bytes_total));
+    let progress = bytes_total.map_or_else(|| Progress::counting("loading"), |bytes| Progress::new("loading", bytes));
+    let mut loader = Loader::new(client, table, args, created, progress);
     let start = Instant::now();
     if let Err(error) = loader.files(&args.files, first, signals) {
         return Err(loader.explained(error));
     }
     loader.report(args, start.elapsed().as_secs_f64())
+}
+
+fn is_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Standard input, as a file of its own.
+fn input() -> Result<File> {
+    Ok(std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?.into())
+}
+
+fn open(path: &Path, columns: &[Field]) -> Result<FileReader> {
+    if is_input(path) { files::open_input(input()?, columns) } else { files::open(path, columns) }
 }
 
 /// The types that files do not say: those of the table, or those of `--schema`.
@@ -221,25 +240,29 @@ impl Sender<'_> {
     ) -> Result<()> {
         let columns: Vec<Field> =
             to_arrow(self.table.schema()).fields().iter().map(|field| field.as_ref().clone()).collect();
-        let (mut reader, mut bytes_before) = (Some(first), 0);
-        for path in paths {
+        let (mut reader, mut bytes_before) = (Some(first), 0u64);
+        let start = Instant::now();
+        for (number, path) in paths.iter().enumerate() {
             let path = path.as_ref();
+            let of = if paths.len() == 1 { String::new() } else { format!("file {} of {}, ", number + 1, paths.len()) };
             let mut reader = match reader.take() {
                 Some(reader) => reader,
-                None => files::open(path, &columns)?,
+                None => open(path, &columns)?,
             };
             let mut row = 0;
             while let Some(batch) = reader.next_batch()? {
                 signals.check()?;
                 self.put(&batch, path, row)?;
                 row += batch.num_rows() as u64;
-                progress.at(bytes_before + reader.bytes_done(), || match reader.rows_total() {
-                    Some(total) => format!("row {} of {}", grouped(row), grouped(total)),
-                    None => format!("row {}", grouped(row)),
+                progress.at(bytes_before.saturating_add(reader.bytes_done()), || {
+                    let total = reader.rows_total().map_or(String::new(), |total| format!(" of {}", grouped(total)));
+                    // Rows that wait to be sorted are no loaded ones, but will be soon.
+                    let rate = (self.rows as f64 / start.elapsed().as_secs_f64().max(1e-9)) as u64;
+                    format!("{of}row {}{total}, {} rows/s", grouped(row), grouped(rate))
                 });
             }
             self.flush(path, row)?;
-            bytes_before += reader.bytes_total();
+            bytes_before = bytes_before.saturating_add(reader.bytes_total());
         }
         Ok(())
     }

@@ -8,11 +8,13 @@ mod demo;
 mod devices;
 mod dump;
 mod load;
+mod manual;
 mod point;
 mod run;
 mod scan;
 mod serve;
 mod status;
+mod tables;
 mod volume;
 
 use crate::args::{Command, Wire};
@@ -32,6 +34,11 @@ pub fn run(command: Command) -> Result<()> {
         Command::BenchChild { arguments } => overside_bench::child_main(&arguments),
         Command::Serve(options) => serve::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Tables(options) => tables::list(&options),
+        Command::Describe(options) => tables::describe(&options),
+        Command::Drop(options) => tables::drop(&options),
+        Command::Completions(options) => manual::completions(&options),
+        Command::Man(options) => manual::pages(&options),
         Command::Check(options) => check::run(&options),
         // Until it writes a file, a signal may end it anywhere.
         Command::Dump(options) => dump::run(&options),

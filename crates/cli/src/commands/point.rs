@@ -4,12 +4,14 @@ use super::open;
 use crate::args::{Delete, Get, Put};
 use crate::output::{self, Grid, json_value};
 use crate::values::{parse_row, parse_whole_key, write_value_ref};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use overside::table::arrow::{BatchEncoder, EncodedRows, to_arrow};
 use overside::table::client::RemoteTable;
 use overside::table::row::{Value, ValueRef};
 use overside::table::wire::PutMode;
 use serde_json::json;
+use std::io::Read;
+use std::path::Path;
 
 /// Prints the row with a key.
 ///
@@ -48,7 +50,8 @@ pub fn get(args: &Get) -> Result<()> {
 /// The key or a value does not parse, or the server refuses the row.
 pub fn put(args: &Put) -> Result<()> {
     let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
-    let row = parse_row(table.schema(), &args.key, args.value.as_deref())?;
+    let text = args.file.as_deref().map(read_value).transpose()?;
+    let row = parse_row(table.schema(), &args.key, text.as_deref().or(args.value.as_deref()))?;
     let mut encoded = EncodedRows::default();
     BatchEncoder::new(table.schema()).encode(&row, &mut encoded)?;
     let mut batch = table.batch();
@@ -63,6 +66,26 @@ pub fn put(args: &Put) -> Result<()> {
     }
     output::line(if replaced { "replaced" } else { "put" })
 }
+
+/// The other columns as a file writes them; without the line break that editors end files with.
+fn read_value(path: &Path) -> Result<String> {
+    let whole = || -> std::io::Result<String> {
+        let mut text = String::new();
+        // A row is a megabyte at most, its text a few.
+        let read = |source: &mut dyn Read, text: &mut String| source.take(VALUE_BYTES_MAX).read_to_string(text);
+        match path.to_str() {
+            Some("-") => read(&mut std::io::stdin().lock(), &mut text)?,
+            _ => read(&mut std::fs::File::open(path)?, &mut text)?,
+        };
+        Ok(text)
+    };
+    let mut text = whole().with_context(|| format!("{}", path.display()))?;
+    ensure!((text.len() as u64) < VALUE_BYTES_MAX, "{}: too long for a row, which takes 1 MiB", path.display());
+    text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    Ok(text)
+}
+
+const VALUE_BYTES_MAX: u64 = 16 << 20;
 
 /// Deletes a row.
 ///

@@ -5,13 +5,14 @@ use crate::args;
 use crate::outlet::Outlet;
 use crate::output::{self, Grid, Progress, grouped, json_value};
 use crate::signals::Signals;
-use crate::values::{parse_key, write_value_ref};
+use crate::values::{Range, parse_key, parse_key_prefix, write_value_ref};
 use anyhow::{Context, Result};
 use arrow_schema::{DataType, SchemaRef};
 use overside::table::arrow::{BatchBuilder, projected_to_arrow};
 use overside::table::block::Answer;
 use overside::table::client::{Client, Received, RemoteTable, Scan, ScanOptions, ScanSummary};
 use overside::table::row::{Bytes, RowView, Value, ValueRef};
+use overside::table::schema::Schema;
 use overside::table::wire::MODES;
 use overside_files::types::type_name;
 use overside_files::{self as files, BATCH_ROWS, FileWriter};
@@ -28,14 +29,13 @@ use std::time::Instant;
 /// No such table or column, bounds that are no key, a file that cannot be written, a server gone.
 pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
     let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
-    let bound = |key: &Option<String>| key.as_deref().map(|key| parse_key(table.schema(), key)).transpose();
-    let (from, to) = (bound(&args.from).context("--from")?, bound(&args.to).context("--to")?);
-    let (from, to) = (from.as_deref().map(borrowed), to.as_deref().map(borrowed));
+    let (from, to) = range(args, table.schema())?;
+    let (from, to) = (from.as_ref().map(|key| borrowed(key)), to.as_ref().map(|key| borrowed(key)));
     let columns = args.columns.iter().map(|name| table.schema().column(name));
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
     let options = ScanOptions {
-        from: from.as_deref().map_or(Bound::Unbounded, Bound::Included),
-        to: to.as_deref().map_or(Bound::Unbounded, Bound::Included),
+        from: from.as_ref().map(Vec::as_slice),
+        to: to.as_ref().map(Vec::as_slice),
         columns: (!columns.is_empty()).then_some(&columns[..]),
         mode: args.mode,
         rows_max: args.limit,
@@ -55,6 +55,17 @@ pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
         None if args.json => reading.print_json(),
         None => reading.print_table(),
     }
+}
+
+/// Which keys are asked for.
+fn range(args: &args::Scan, schema: &Schema) -> Result<Range> {
+    if let Some(prefix) = &args.where_key_prefix {
+        return parse_key_prefix(schema, prefix).context("--where-key-prefix");
+    }
+    let bound = |key: &Option<String>| -> Result<Bound<Vec<Value>>> {
+        Ok(key.as_deref().map(|key| parse_key(schema, key)).transpose()?.map_or(Bound::Unbounded, Bound::Included))
+    };
+    Ok((bound(&args.from).context("--from")?, bound(&args.to).context("--to")?))
 }
 
 pub fn borrowed(key: &[Value]) -> Vec<ValueRef<'_>> {

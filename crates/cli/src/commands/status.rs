@@ -1,45 +1,160 @@
 //! `overside status`
 
 use super::connect;
+use super::tables::{grid, summary};
 use crate::args::Status;
-use crate::output::{self, Grid, grouped};
+use crate::output::{self, grouped};
+use crate::signals::Signals;
 use anyhow::Result;
-use overside::table::wire::{DataStatus, GovernorStatus};
+use overside::table::client::Client;
+use overside::table::wire::{DataStatus, GovernorStatus, ServerStats, TableInfo};
 use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
-/// Shows a server's tables, its log and its checkpoints.
+/// Shows a server's tables, its log and its checkpoints; again and again with `--watch`.
 ///
 /// # Errors
 /// Nobody serves there, or standard output is closed.
 pub fn run(args: &Status) -> Result<()> {
     let mut client = connect(&args.addr, &args.network)?;
-    let (tables, status) = (client.tables()?, client.status()?);
-    if args.json {
-        let tables: Vec<Value> = tables
-            .iter()
-            .map(|table| json!({ "name": table.name, "rows": table.rows, "pages": table.pages, "bytes": table.bytes }))
-            .collect();
-        return output::line(&json!({ "tables": tables, "data": status.as_ref().map(described) }).to_string());
+    let Some(seconds) = args.watch else { return Look::new(&mut client)?.print(args, None) };
+    let signals = Signals::take()?;
+    let every = Duration::from_secs(seconds.into());
+    let mut before: Option<Look> = None;
+    loop {
+        let look = Look::new(&mut client)?;
+        if !args.json && std::io::stdout().is_terminal() {
+            // The cursor to the upper left, and what was there away.
+            output::text("\x1b[H\x1b[2J")?;
+        }
+        look.print(args, before.as_ref())?;
+        let again = look.at + every;
+        before = Some(look);
+        while Instant::now() < again {
+            if signals.check().is_err() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50).min(again.saturating_duration_since(Instant::now())));
+        }
     }
-    let mut grid = Grid::new(&["table", "rows", "pages", "bytes"], &[false, true, true, true]);
-    for table in tables {
-        grid.push(vec![table.name, grouped(table.rows), grouped(table.pages), grouped(table.bytes)]);
+}
+
+/// What a server said at one moment.
+struct Look {
+    at: Instant,
+    tables: Vec<TableInfo>,
+    stats: ServerStats,
+    data: Option<DataStatus>,
+}
+
+impl Look {
+    fn new(client: &mut Client) -> Result<Look> {
+        let (tables, stats, data) = (client.tables()?, client.stats()?, client.status()?);
+        Ok(Look { at: Instant::now(), tables, stats, data })
     }
-    if grid.len() == 0 {
-        output::line("no tables")?;
-    } else {
-        output::text(&grid.render())?;
+
+    fn print(&self, args: &Status, before: Option<&Look>) -> Result<()> {
+        let rates = before.map(|before| self.rates(before));
+        if args.json {
+            let tables: Vec<Value> = self.tables.iter().map(summary).collect();
+            let stats = &self.stats;
+            let mut told = json!({
+                "tables": tables,
+                "pid": stats.pid,
+                "connections": stats.connections,
+                "waiting": stats.waiting,
+                "closed_for_cause": stats.closed_for_cause,
+                "memory": {
+                    "committed": stats.bytes_committed,
+                    "allocated": stats.bytes_allocated,
+                    "pinned": stats.bytes_pinned,
+                },
+                "cpu_s": stats.cpu_ns as f64 / 1e9,
+                "data": self.data.as_ref().map(described),
+            });
+            if let Some(rates) = rates {
+                told["rates"] = json!({
+                    "rows_per_s": rates.rows,
+                    "consolidations_per_s": rates.consolidations,
+                    "cpu": rates.cpu,
+                    "log_bytes_per_s": rates.log,
+                });
+            }
+            return output::line(&told.to_string());
+        }
+        output::text(&grid(&self.tables))?;
+        output::text(&self.process(rates.as_ref()))?;
+        match &self.data {
+            None => output::line("in memory alone: the tables are gone when the server ends (serve --data keeps them)"),
+            Some(status) => output::text(&shown(status)),
+        }
     }
-    match status {
-        None => output::line("\nin memory alone: the tables are gone when the server ends (serve --data keeps them)"),
-        Some(status) => output::text(&shown(&status)),
+
+    fn process(&self, rates: Option<&Rates>) -> String {
+        let stats = &self.stats;
+        let waiting = match stats.waiting {
+            0 => String::new(),
+            waiting => format!(", {} of them wait for memory that others hold back", grouped(waiting)),
+        };
+        let closed = match stats.closed_for_cause {
+            0 => String::new(),
+            closed => format!("; {} were closed for what they sent or took no more", grouped(closed)),
+        };
+        let rates = rates.map_or(String::new(), |rates| {
+            let log = rates.log.map_or(String::new(), |log| format!(", {} bytes of log", grouped(log as u64)));
+            format!(
+                "a second    {:+.0} rows, {} consolidations, {:.2} s of processor{log}\n",
+                rates.rows,
+                grouped(rates.consolidations as u64),
+                rates.cpu
+            )
+        });
+        format!(
+            "\nserver      process {}, {:.1} s of processor time\n\
+             connections {}{waiting}{closed}\n\
+             memory      {} bytes, {} of them in use, {} held by scans\n{rates}",
+            stats.pid,
+            stats.cpu_ns as f64 / 1e9,
+            grouped(stats.connections),
+            grouped(stats.bytes_committed),
+            grouped(stats.bytes_allocated),
+            grouped(stats.bytes_pinned),
+        )
     }
+
+    fn rates(&self, before: &Look) -> Rates {
+        let seconds = (self.at - before.at).as_secs_f64().max(1e-9);
+        let rows = |look: &Look| look.tables.iter().map(|table| table.rows as f64).sum::<f64>();
+        let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        Rates {
+            rows: (rows(self) - rows(before)) / seconds,
+            consolidations: per_s(self.stats.consolidations, before.stats.consolidations),
+            cpu: per_s(self.stats.cpu_ns, before.stats.cpu_ns) / 1e9,
+            log: self
+                .data
+                .as_ref()
+                .zip(before.data.as_ref())
+                .map(|(now, before)| per_s(now.log_position, before.log_position)),
+        }
+    }
+}
+
+/// What happened in a second, between two looks.
+struct Rates {
+    /// More rows, or fewer.
+    rows: f64,
+    consolidations: f64,
+    /// Seconds of processor time.
+    cpu: f64,
+    /// Bytes of the log.
+    log: Option<f64>,
 }
 
 fn shown(status: &DataStatus) -> String {
     let now = if status.is_checkpointing { ", one being written" } else { "" };
     format!(
-        "\ndata        {} ({}, by {})\n\
+        "data        {} ({}, by {})\n\
          log         {} bytes, of which {} have what that promises; {} since the last checkpoint began\n\
          checkpoints {} since the start{now}\n\
          governor    {}\n",

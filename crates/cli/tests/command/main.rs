@@ -12,4 +12,5 @@ mod network;
 mod rows;
 mod run;
 mod server;
+mod tables;
 mod volumes;

@@ -1,7 +1,8 @@
 //! CSV with a header row.
 //!
-//! An empty field is a null; in a column that has no nulls and holds text or bytes it is the
-//! empty value. Bytes are `0x` and hexadecimal digits, dates and timestamps as in ISO 8601.
+//! A field with nothing in it is a null; in a column that has no nulls and holds text or bytes it is
+//! the empty value. `""` is the empty value wherever a column can hold one, else a null. So DuckDB and
+//! PostgreSQL write them. Bytes are `0x` and hexadecimal digits, dates and timestamps as in ISO 8601.
 
 mod infer;
 mod records;
@@ -11,13 +12,13 @@ use super::types::{check_columns, check_type, type_name};
 use super::{Batches, Sink, budget, put};
 use crate::limits::NAME_BYTES_MAX;
 use anyhow::{Context, Result, anyhow, bail};
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use infer::Guess;
 use records::{Record, Records};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufWriter, Seek, Write};
+use std::io::{BufWriter, Read, Write};
 use std::sync::Arc;
 
 /// Reads a CSV file.
@@ -35,9 +36,9 @@ impl CsvReader {
     ///
     /// # Errors
     /// No header, a column without a name or two of one name, a type for a column that is not there.
-    pub fn open(mut file: File, known: &[Field]) -> Result<CsvReader> {
+    pub fn open(source: impl Read + Send + 'static, known: &[Field]) -> Result<CsvReader> {
         let mut record = Record::new();
-        let mut records = Records::new(file.try_clone()?);
+        let mut records = Records::taping(source);
         let names = header(&mut records, &mut record)?;
         if let Some(absent) = known.iter().find(|field| !names.contains(field.name())) {
             bail!("has no column `{}`; it has {}", absent.name(), quoted(&names));
@@ -68,8 +69,7 @@ impl CsvReader {
             })
             .collect::<Result<_>>()?;
 
-        file.rewind()?;
-        let mut records = Records::new(file);
+        let mut records = records.rewound();
         records.read(&mut record)?;
         let schema = Arc::new(Schema::new(fields));
         let rows_max = budget::rows_max(&schema);
@@ -87,8 +87,8 @@ impl CsvReader {
                 .with_context(|| format!("{}: not UTF-8; convert the file (iconv -t UTF-8)", place()))?;
             let empty = text.is_empty().then_some(field.data_type());
             let pushed = match empty {
-                Some(DataType::Utf8) if !field.is_nullable() => column.push(""),
-                Some(DataType::Binary) if !field.is_nullable() => column.push("0x"),
+                Some(DataType::Utf8) if !field.is_nullable() || self.record.is_quoted(index) => column.push(""),
+                Some(DataType::Binary) if !field.is_nullable() || self.record.is_quoted(index) => column.push("0x"),
                 Some(_) if field.is_nullable() => {
                     column.push_null();
                     Ok(())
@@ -157,17 +157,18 @@ impl CsvWriter {
         let mut writer =
             CsvWriter { file: BufWriter::with_capacity(256 << 10, file), line: String::new(), value: String::new() };
         for (index, field) in schema.fields().iter().enumerate() {
-            writer.append(index, field.name());
+            writer.append(index, Some(field.name()));
         }
         writer.end_line()?;
         Ok(writer)
     }
 
-    fn append(&mut self, index: usize, text: &str) {
+    fn append(&mut self, index: usize, text: Option<&str>) {
         if index > 0 {
             self.line.push(',');
         }
-        if text.contains([',', '"', '\n', '\r']) {
+        let Some(text) = text else { return };
+        if text.is_empty() || text.contains([',', '"', '\n', '\r']) {
             self.line.push('"');
             self.line.push_str(&text.replace('"', "\"\""));
             self.line.push('"');
@@ -177,7 +178,7 @@ impl CsvWriter {
     }
 
     fn end_line(&mut self) -> Result<()> {
-        // A row of one null would be a blank line, which readers pass over.
+        // A row of one null would be a blank line, which readers pass over; so it reads as the empty text.
         if self.line.is_empty() {
             self.line.push_str("\"\"");
         }
@@ -195,7 +196,7 @@ impl Sink for CsvWriter {
                 let mut value = std::mem::take(&mut self.value);
                 value.clear();
                 write_value(column.as_ref(), row, &mut value);
-                self.append(index, &value);
+                self.append(index, column.is_valid(row).then_some(value.as_str()));
                 self.value = value;
             }
             self.end_line()?;

@@ -6,8 +6,7 @@
 use crate::limits::COLUMNS_MAX;
 use anyhow::{Result, bail};
 use csv_core::ReadRecordResult;
-use std::fs::File;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
 /// The fields of one record, and where it stands.
 pub struct Record {
@@ -15,12 +14,13 @@ pub struct Record {
     pub line: u64,
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    quotes: Quotes,
 }
 
 impl Record {
     /// An empty record, to be filled by [`Records::read`].
     pub fn new() -> Record {
-        Record { line: 0, bytes: vec![0; 1024], ends: vec![0; 64] }
+        Record { line: 0, bytes: vec![0; 1024], ends: vec![0; 64], quotes: Quotes::default() }
     }
 
     /// Number of fields.
@@ -38,11 +38,81 @@ impl Record {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         std::str::from_utf8(&self.bytes[start..self.ends[index]]).ok()
     }
+
+    /// Whether field `index` is written with quotes: then it is the empty text where it is empty, else a null.
+    pub fn is_quoted(&self, index: usize) -> bool {
+        self.quotes.fields.binary_search(&index).is_ok()
+    }
 }
 
-/// The records of a file, one after another.
+/// Which fields of a record begin with a quote: the parser does not say it.
+#[derive(Default)]
+struct Quotes {
+    at: At,
+    field: usize,
+    /// In ascending order.
+    fields: Vec<usize>,
+}
+
+/// Where in a record the bytes stand that were seen last.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum At {
+    /// In front of a field.
+    #[default]
+    Start,
+    /// In a field, outside of quotes.
+    Field,
+    Quoted,
+    /// Behind a quote that ends the quoted text, unless another one follows.
+    Quote,
+}
+
+impl Quotes {
+    fn begin(&mut self) {
+        self.at = At::Start;
+        self.field = 0;
+        self.fields.clear();
+    }
+
+    /// Looks at the record's next bytes, with which the fields before number `ended` have ended.
+    fn see(&mut self, bytes: &[u8], ended: usize) {
+        if bytes.is_empty() || (self.at == At::Quoted && !bytes.contains(&b'"')) {
+            return;
+        }
+        if self.at != At::Quoted && !bytes.contains(&b'"') {
+            let last = bytes[bytes.len() - 1];
+            self.field = ended;
+            self.at = if last == b',' { At::Start } else { At::Field };
+            // Line breaks in front of a record are passed over.
+            if bytes.iter().all(|byte| matches!(byte, b'\n' | b'\r')) && self.field == 0 {
+                self.at = At::Start;
+            }
+            return;
+        }
+        for byte in bytes {
+            self.at = match (self.at, byte) {
+                (At::Start, b'"') => {
+                    self.fields.push(self.field);
+                    At::Quoted
+                }
+                (At::Start | At::Field | At::Quote, b',') => {
+                    self.field += 1;
+                    At::Start
+                }
+                (At::Start, b'\n' | b'\r') => At::Start,
+                (At::Quoted, b'"') => At::Quote,
+                (At::Quoted, _) | (At::Quote, b'"') => At::Quoted,
+                (At::Start | At::Field | At::Quote, _) => At::Field,
+            };
+        }
+    }
+}
+
+/// The records of a file, or of what comes from a pipe, one after another.
 pub struct Records {
-    file: File,
+    source: Box<dyn Read + Send>,
+    /// What was read, to be read again.
+    taped: Option<Vec<u8>>,
     parser: csv_core::Reader,
     buffer: Vec<u8>,
     unread: std::ops::Range<usize>,
@@ -51,10 +121,20 @@ pub struct Records {
 }
 
 impl Records {
-    /// Reads `file` from where it stands.
-    pub fn new(file: File) -> Records {
+    /// Reads `source` from where it stands, and keeps what it reads for [`Self::rewound`].
+    pub fn taping(source: impl Read + Send + 'static) -> Records {
+        Records { taped: Some(Vec::new()), ..Records::new(Box::new(source)) }
+    }
+
+    /// The same records from the first one on. The source need not be able to go back.
+    pub fn rewound(self) -> Records {
+        Records::new(Box::new(Cursor::new(self.taped.unwrap_or_default()).chain(self.source)))
+    }
+
+    fn new(source: Box<dyn Read + Send>) -> Records {
         Records {
-            file,
+            source,
+            taped: None,
             parser: csv_core::Reader::new(),
             buffer: vec![0; BUFFER_BYTES],
             unread: 0..0,
@@ -79,6 +159,7 @@ impl Records {
         record.bytes.resize(record.bytes.capacity(), 0);
         record.ends.resize(record.ends.capacity(), 0);
         let mut begun = false;
+        record.quotes.begin();
         loop {
             if self.unread.is_empty() && !self.refill()? {
                 if begun {
@@ -95,6 +176,7 @@ impl Records {
             begun |= input[..read].iter().any(|byte| !matches!(byte, b'\n' | b'\r'));
             self.unread.start += read;
             (filled, fields) = (filled + wrote, fields + ended);
+            record.quotes.see(&input[..read], fields);
             match result {
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull if filled >= RECORD_BYTES_MAX => bail!(
@@ -125,7 +207,10 @@ impl Records {
         if self.ended {
             return Ok(false);
         }
-        let read = self.file.read(&mut self.buffer)?;
+        let read = self.source.read(&mut self.buffer)?;
+        if let Some(taped) = &mut self.taped {
+            taped.extend_from_slice(&self.buffer[..read]);
+        }
         self.unread = 0..read;
         self.bytes_done += read as u64;
         if read == 0 {
@@ -143,7 +228,8 @@ fn blank_lines(input: &[u8]) -> u64 {
     blank.filter(|byte| **byte == b'\n').count() as u64
 }
 
-const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes that are read at once.
+pub const BUFFER_BYTES: usize = 256 << 10;
 
 /// A row's fields together, at most. Tables hold values of 1 MiB at most.
 const RECORD_BYTES_MAX: usize = 64 << 20;
@@ -157,7 +243,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(content).unwrap();
         file.rewind().unwrap();
-        let (mut records, mut record) = (Records::new(file), Record::new());
+        let (mut records, mut record) = (Records::taping(file), Record::new());
         let mut all = Vec::new();
         while records.read(&mut record)? {
             let fields = (0..record.len()).map(|i| record.field(i).unwrap().to_string());
@@ -203,7 +289,7 @@ mod tests {
         file.write_all(&b",".repeat(1 << 20)).unwrap();
         file.rewind().unwrap();
         let mut record = Record::new();
-        assert!(Records::new(file).read(&mut record).is_err());
+        assert!(Records::taping(file).read(&mut record).is_err());
         assert!(record.ends.capacity() <= 4 * COLUMNS_MAX, "{}", record.ends.capacity());
     }
 

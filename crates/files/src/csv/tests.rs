@@ -1,6 +1,7 @@
 use super::*;
 use crate::types::parse_columns;
-use std::io::Write;
+use arrow_array::cast::AsArray;
+use std::io::{Seek, Write};
 
 fn open(content: &str, schema: &str) -> Result<CsvReader> {
     let mut file = tempfile::tempfile()?;
@@ -114,4 +115,50 @@ fn an_empty_field_is_null_where_nulls_are_allowed_and_else_the_empty_text_or_an_
     assert_eq!(batch.column(1).null_count(), 0);
     let told = format!("{:#}", open(Field::new("v", DataType::Int8, false)).unwrap_err());
     assert!(told.contains("line 2, column `v`: is empty"), "{told}");
+}
+
+/// `None` for nulls.
+fn texts(batch: &RecordBatch, column: usize) -> Vec<Option<&str>> {
+    batch.column(column).as_string::<i32>().iter().collect()
+}
+
+#[test]
+fn a_quoted_empty_field_is_the_empty_text_and_no_null() {
+    let content = "id,a,b\n1,,\"\"\n\n2,\"\",\n3,\"\"\"\",\"x\"\"\"\r\n\"4\",\"a,\",\" \"\n5,x\"\",\"\"";
+    let batch = read(content, "").unwrap();
+    assert_eq!(texts(&batch, 1), [None, Some(""), Some("\""), Some("a,"), Some("x\"\"")]);
+    assert_eq!(texts(&batch, 2), [Some(""), None, Some("x\""), Some(" "), Some("")]);
+    // What cannot be empty is a null: many programs quote all they write.
+    let batch = read("id,n,t\n1,\"\",\"\"\n2,3,\n", "n:int8,t:binary").unwrap();
+    assert_eq!((batch.column(1).null_count(), batch.column(2).null_count()), (1, 1));
+    assert!(batch.column(2).is_valid(0) && batch.column(2).as_binary::<i32>().value(0).is_empty());
+}
+
+#[test]
+fn quotes_are_seen_wherever_a_piece_of_the_file_ends() {
+    // Each place within the first record's short fields is the end of a piece once.
+    for shift in 0..32 {
+        let long = "x".repeat(records::BUFFER_BYTES - shift);
+        let content = format!("a,b,c,d,e\n{long},,\"\",\"y\"\"\",\n\"\",,\"{long}\",\"\",z\n");
+        let batch = read(&content, "a:utf8,b:utf8,c:utf8,d:utf8,e:utf8").unwrap();
+        let rows: Vec<_> = (0..5).map(|column| texts(&batch, column)).collect();
+        assert_eq!(rows[0], [Some(long.as_str()), Some("")], "{shift}");
+        assert_eq!(rows[1], [None, None], "{shift}");
+        assert_eq!(rows[2], [Some(""), Some(long.as_str())], "{shift}");
+        assert_eq!(rows[3], [Some("y\""), Some("")], "{shift}");
+        assert_eq!(rows[4], [None, Some("z")], "{shift}");
+    }
+}
+
+#[test]
+fn an_empty_text_is_written_so_that_it_is_read_as_one() {
+    let batch = read("a,b,c\nx,,\"\"\ny,\"\",\n", "").unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    let mut writer = CsvWriter::begin(file.try_clone().unwrap(), batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    file.rewind().unwrap();
+    let mut written = String::new();
+    file.read_to_string(&mut written).unwrap();
+    assert_eq!(written, "a,b,c\nx,,\"\"\ny,\"\",\n");
 }

@@ -1,0 +1,37 @@
+//! `overside completions` and `man`: what the command line can say, for shells and readers.
+
+use crate::args::{Cli, Completions, Man};
+use crate::output::{self, refused};
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use std::io::Write;
+
+/// Prints a shell's script.
+///
+/// # Errors
+/// Standard output is closed.
+pub fn completions(args: &Completions) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "overside", &mut script);
+    let mut out = std::io::stdout().lock();
+    out.write_all(&script).and_then(|()| out.flush()).map_err(refused)?;
+    Ok(())
+}
+
+/// Writes the manual pages.
+///
+/// # Errors
+/// The folder cannot be made or written.
+pub fn pages(args: &Man) -> Result<()> {
+    let folder = || format!("{}", args.dir.display());
+    std::fs::create_dir_all(&args.dir).with_context(folder)?;
+    let command = Cli::command().disable_help_subcommand(true);
+    let count = count(&command);
+    clap_mangen::generate_to(command, &args.dir).with_context(folder)?;
+    output::line(&format!("{count} pages in {}; read them with man -l FILE", args.dir.display()))
+}
+
+/// One for the command, and those of its commands.
+fn count(command: &clap::Command) -> usize {
+    1 + command.get_subcommands().filter(|command| !command.is_hide_set()).map(count).sum::<usize>()
+}

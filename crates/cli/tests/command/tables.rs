@@ -1,0 +1,162 @@
+//! Tables as wholes: listed, described, dropped, watched; loaded from a pipe; keys that begin alike.
+
+use super::server::{Server, numbered, overside, told};
+use rustix::process::Signal;
+use serde_json::{Value as Json, json};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Output, Stdio};
+
+/// A command with this on its standard input, through a pipe.
+fn piped(server: &Server, arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = server.command(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A command that refuses what it reads may have ended.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn tables_are_listed_described_and_dropped() {
+    let server = Server::start();
+    assert_eq!(server.ok(&["tables", "@"]), "no tables\n");
+    let file = server.file("t.csv", "order,line,place\n1,1,here\n1,2,\n");
+    server.ok(&["load", "@", "t", &file, "--key", "line,order"]);
+    let listed = server.json(&["tables", "@"]);
+    assert_eq!(listed["tables"][0]["name"], "t");
+    assert_eq!(listed["tables"][0]["key"], json!(["line", "order"]));
+    assert_eq!(listed["tables"][0]["rows"], 2);
+    assert!(server.ok(&["tables", "@"]).lines().nth(2).unwrap().starts_with("t      line,order     2"));
+
+    let described = server.json(&["describe", "@", "t"]);
+    let columns = json!([
+        { "name": "order", "type": "int64", "nullable": false, "key": 2 },
+        { "name": "line", "type": "int64", "nullable": false, "key": 1 },
+        { "name": "place", "type": "utf8", "nullable": true, "key": null },
+    ]);
+    assert_eq!((&described["columns"], &described["rows"]), (&columns, &json!(2)));
+    let text = server.ok(&["describe", "@", "t"]);
+    assert!(text.contains("\nplace   utf8        yes\n") && text.contains("\nrows    2\npages   1\n"), "{text}");
+    assert!(server.fails(&["describe", "@", "absent"]).contains("absent"));
+
+    let refused = piped(&server, &["drop", "@", "t"], b"y\n");
+    assert_eq!(refused.status.code(), Some(1), "a pipe is nobody to ask");
+    assert!(told(&refused).contains("has 2 rows; say --yes"), "{}", told(&refused));
+    assert_eq!(server.json(&["tables", "@"])["tables"][0]["rows"], 2);
+    assert_eq!(server.ok(&["drop", "@", "t", "--yes"]), "table `t` dropped (2 rows)\n");
+    assert!(server.fails(&["drop", "@", "t", "--yes"]).contains("no table \"t\""));
+    assert_eq!(server.json(&["tables", "@"]), json!({ "tables": [] }));
+}
+
+#[test]
+fn rows_come_from_a_pipe() {
+    let server = Server::start();
+    let loaded = piped(&server, &["load", "@", "t", "-", "--json"], numbered(40_000).as_bytes());
+    assert!(loaded.status.success(), "{}", told(&loaded));
+    let loaded: Json = serde_json::from_slice(&loaded.stdout).unwrap();
+    assert_eq!((&loaded["rows"], &loaded["created"]), (&json!(40_000), &json!(true)));
+    // Beside a file, after it.
+    let more = server.file("more.csv", "id,name,price\n40000,a,1\n");
+    let both = piped(&server, &["load", "@", "t", &more, "-"], b"id,name,price\n40001,\"\",\n");
+    assert!(both.status.success(), "{}", told(&both));
+    assert_eq!(server.json(&["get", "@", "t", "40001"]), json!({ "id": 40001, "name": "", "price": null }));
+    // A file that is the standard input may be of any format.
+    let out = server.path("t.parquet");
+    server.ok(&["scan", "@", "t", "--out", &out]);
+    let mut load = server.command(&["load", "@", "u", "-"]);
+    let load = load.stdin(File::open(&out).unwrap()).output().unwrap();
+    assert!(String::from_utf8_lossy(&load.stdout).contains("40,002 rows loaded"), "{}", told(&load));
+
+    for (input, why) in [
+        (&std::fs::read(&out).unwrap()[..], "Parquet cannot be read from a pipe"),
+        (b"", "there is nothing to read"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"id,name,price\n50000,x,cheap\n", "standard input: line 2, column `price`"),
+    ] {
+        let refused = piped(&server, &["load", "@", "t", "-"], input);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(told(&refused).contains(why), "{}", told(&refused));
+    }
+    assert!(server.fails(&["load", "@", "t", "-", "-"]).contains("once"));
+}
+
+#[test]
+fn keys_that_begin_alike() {
+    let server = Server::start();
+    let file = server.file("t.csv", "town,street,n\nBern,Aare,1\nBern,Main,2\nBern,Maine,3\nBonn,Main,4\n");
+    server.ok(&["load", "@", "t", &file, "--key", "town,street"]);
+    let numbers = |prefix: &str| -> Vec<i64> {
+        let scanned = server.json(&["scan", "@", "t", "--where-key-prefix", prefix, "--columns", "n"]);
+        scanned["rows"].as_array().unwrap().iter().map(|row| row["n"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(numbers("Bern"), [1, 2, 3]);
+    assert_eq!(numbers("Bern,Main"), [2]);
+    assert_eq!(numbers("Bern,Main*"), [2, 3]);
+    assert_eq!(numbers("Bern,*"), [1, 2, 3]);
+    assert_eq!(numbers("B*"), [1, 2, 3, 4]);
+    assert_eq!(numbers("*"), [1, 2, 3, 4]);
+    assert_eq!(numbers("Bo*"), [4]);
+    assert!(numbers("C*").is_empty());
+    let wrong = server.command(&["scan", "@", "t", "--where-key-prefix", "B*", "--from", "A"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn a_row_is_put_from_a_file() {
+    let server = Server::start();
+    let file = server.file("t.csv", "id,name,price\n1,a,1.5\n");
+    server.ok(&["load", "@", "t", &file]);
+    let row = server.file("row.json", "{\"name\": \"b\", \"price\": 2}\n");
+    assert_eq!(server.ok(&["put", "@", "t", "1", "--file", &row]), "replaced\n");
+    assert_eq!(server.json(&["get", "@", "t", "1"]), json!({ "id": 1, "name": "b", "price": 2.0 }));
+    let put = piped(&server, &["put", "@", "t", "2", "--file", "-"], b"c,3\n");
+    assert!(put.status.success(), "{}", told(&put));
+    assert_eq!(server.json(&["get", "@", "t", "2"])["name"], "c");
+    assert!(server.fails(&["put", "@", "t", "3", "--file", "absent.json"]).contains("absent.json"));
+    let endless = server.command(&["put", "@", "t", "3", "--file", "/dev/zero"]).output().unwrap();
+    assert!(told(&endless).contains("too long"), "{}", told(&endless));
+}
+
+#[test]
+fn a_status_that_is_watched_says_what_happens_and_ends_by_a_signal() {
+    let server = Server::start();
+    let mut watch = server.command(&["status", "@", "--watch", "1", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || -> Json { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let first = next();
+    assert!(first["rates"].is_null() && first["tables"] == json!([]));
+    assert_eq!((&first["pid"], &first["connections"]), (&json!(server.child.id()), &json!(1)));
+    let file = server.file("t.csv", numbered(5000));
+    server.ok(&["load", "@", "t", &file]);
+    let (mut rows, mut looks) = (0.0, 0);
+    while rows == 0.0 {
+        let look = next();
+        rows = look["rates"]["rows_per_s"].as_f64().unwrap();
+        looks += 1;
+        assert!(looks < 100, "{look}");
+    }
+    super::server::send(&watch, Signal::INT);
+    assert!(watch.wait().unwrap().success());
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = overside(&["completions", shell]).output().unwrap();
+        let script = String::from_utf8(script.stdout).unwrap();
+        assert!(script.contains("where-key-prefix") && script.contains("describe"), "{shell}");
+        assert!(!script.contains("no such flag"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let man = folder.path().join("man1");
+    let written = overside(&["man", man.to_str().unwrap()]).output().unwrap();
+    assert!(written.status.success(), "{}", told(&written));
+    let count = std::fs::read_dir(&man).unwrap().count();
+    assert!(String::from_utf8_lossy(&written.stdout).starts_with(&format!("{count} pages in ")));
+    let page = std::fs::read_to_string(man.join("overside-scan.1")).unwrap();
+    assert!(page.contains("where\\-key\\-prefix") && page.contains("Examples:"), "{page}");
+    assert!(!man.join("overside-bench-child.1").exists());
+    let blocked = overside(&["man", "/proc/none"]).output().unwrap();
+    assert_eq!(blocked.status.code(), Some(1));
+    assert!(told(&blocked).contains("/proc/none"));
+}
