@@ -8,6 +8,7 @@ use overside_volume::wire::{self, Asked, HEADER, Hello, Inquiry, Operation, Repl
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
+use super::blocks;
 use super::ledger::{Admitted, Credits};
 use super::volume::{Route, answer};
 use super::{Node, Writes, lock};
@@ -194,6 +195,13 @@ impl Connection {
             _ if to.is_fenced() => refuse(DeviceError::Fenced),
             (_, Some(bytes)) if bytes > *request_bytes_max || bytes == 0 => refuse(DeviceError::Invalid),
             (Some(at), _) => {
+                let found = (asked.operation == Operation::Read).then(|| to.volume.lookup(at, length)).flatten();
+                if let Some(bytes) = found {
+                    reply.length = asked.length;
+                    to.end(asked.number, Status::Done, false);
+                    context.answer(ticket, blocks::pinned(reply.bytes(), bytes));
+                    return Ok(());
+                }
                 let block = match (self.node.blocks(), block) {
                     (Some(blocks), Some(bytes)) => blocks.take(bytes as usize),
                     _ => None,
