@@ -11,7 +11,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use over::Over;
-pub use volume::{BenchVolume, Create, DeleteVolume, HomeDir, List, ServeVolumes, Volume, VolumeCommand, VolumeStatus};
+pub use volume::{
+    Attach, BenchVolume, Create, DeleteVolume, HomeDir, List, ServeVolumes, Volume, VolumeCommand, VolumeStatus,
+};
 
 /// Tables in memory, scanned in bulk by other processes.
 ///

@@ -13,7 +13,7 @@ use overside_memory::Bytes;
 use overside_service::{Context, Ticket};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::wire::{Counts, HEADER, Reply, Status};
+use overside_volume::wire::{Counts, HEADER, Operation, Reply, Status};
 use overside_volume::{Completion, Device, Geometry, Request, Work};
 
 use super::attachment::Attachment;
@@ -155,8 +155,11 @@ impl Volume {
         self.signal.notify();
     }
 
-    /// Bytes that lie in the cache as they are asked for, to be sent from there. They count as a READ.
-    pub(super) fn lookup(&self, at: u64, length: usize) -> Option<Bytes> {
+    /// Of a READ, the bytes that lie in the cache as they are asked for, to be sent from there.
+    pub(super) fn lookup(&self, operation: Operation, at: u64, length: usize) -> Option<Bytes> {
+        if operation != Operation::Read {
+            return None;
+        }
         let whole =
             at.is_multiple_of(self.geometry.unit_bytes) && (length as u64).is_multiple_of(self.geometry.unit_bytes);
         let mut core = lock(&self.core);
