@@ -114,6 +114,11 @@ impl Connection {
             let before = if begins { vec![found.clone()] } else { Vec::new() };
             return Ok(Ok((found.clone(), before)));
         }
+        // What this life gave and knows no more was replaced. If it came in as a new session, it would
+        // write again what it never saw the answer to, over what the other writer wrote since.
+        if hello.session != 0 && hello.incarnation == self.node.incarnation && hello.role != Role::Reader {
+            return Ok(Err(Status::Device(DeviceError::Fenced)));
+        }
         if hello.session == 0 && hello.generation != 1 {
             return Err(BadMessage("a new session begins with its first generation"));
         }
@@ -121,6 +126,9 @@ impl Connection {
         if attachments.len() >= self.node.options.sessions_max {
             return Ok(Err(Status::Full));
         }
+        // Before anybody is fenced off for it. No number is given twice.
+        let session = self.node.new_session().ok().filter(|session| !attachments.contains_key(session));
+        let Some(session) = session else { return Ok(Err(Status::Full)) };
         let mut before = Vec::new();
         let writes = hello.role != Role::Reader;
         let mut writer = lock(&volume.writer);
@@ -132,7 +140,6 @@ impl Connection {
             attachments.remove(&other.session);
             before.push(other.clone());
         }
-        let session = self.node.new_session();
         let new = Arc::new(Attachment::new(session, volume.clone(), writes, hello.process));
         new.with(|ledger| ledger.renew(hello.generation));
         if writes {

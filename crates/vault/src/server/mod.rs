@@ -19,7 +19,6 @@ mod volume;
 pub use status::{StatusError, status};
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -103,7 +102,6 @@ pub struct Node {
     /// While it is served.
     serving: Mutex<Option<Serving>>,
     attachments: Mutex<BTreeMap<u64, Arc<Attachment>>>,
-    next_session: AtomicU64,
     blocks: OnceLock<Blocks>,
 }
 
@@ -147,7 +145,6 @@ impl Node {
             failed: Mutex::default(),
             serving: Mutex::default(),
             attachments: Mutex::default(),
-            next_session: AtomicU64::new(0),
             blocks: OnceLock::new(),
         }))
     }
@@ -245,10 +242,14 @@ impl Node {
         self.blocks.get()
     }
 
-    /// A number that no session of this life has had, and hardly one of another life.
-    fn new_session(&self) -> u64 {
-        let next = self.next_session.fetch_add(1, Ordering::Relaxed);
-        self.incarnation.rotate_left(32).wrapping_add(next).max(1)
+    /// A number that nobody can guess: who knows it may go on with the session.
+    ///
+    /// # Errors
+    /// When the system has no chance to give.
+    fn new_session(&self) -> Result<u64, VerbsError> {
+        let mut chance = [0; 8];
+        self.clock.fill(&mut chance)?;
+        Ok(u64::from_le_bytes(chance).max(1))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
 
 use overside_vault::server::Writes;
 use overside_volume::client::{Link, LinkOptions};

@@ -26,8 +26,13 @@ fn greet(link: &mut Raw, session: u64, generation: u32, role: Role) -> Result<We
 }
 
 fn hello(session: u64, generation: u32, role: Role) -> Vec<u8> {
+    hello_of(session, 0, generation, role)
+}
+
+fn hello_of(session: u64, incarnation: u64, generation: u32, role: Role) -> Vec<u8> {
     let name = "v".to_owned();
-    Hello { number: 0, name, role, session, generation, buffer_bytes: 129 << 10, features: 0, process: 0 }.bytes()
+    let buffer_bytes = 129 << 10;
+    Hello { number: 0, name, role, session, incarnation, generation, buffer_bytes, features: 0, process: 0 }.bytes()
 }
 
 /// The service's link numbers messages itself, from 1.
@@ -69,6 +74,57 @@ fn a_second_writer_is_refused_or_takes_over_and_the_first_is_fenced() {
         assert_eq!(complete(&mut first, &SystemClock, zero(), PATIENCE).1, Err(DeviceError::Fenced));
         assert_eq!(complete(&mut second, &SystemClock, zero(), PATIENCE).1, Ok(()));
     }
+}
+
+#[test]
+fn who_was_replaced_while_it_was_away_is_not_let_in_again() {
+    for transport in TRANSPORTS {
+        let name = fresh_name(transport);
+        // Whoever vanishes loses its place at once.
+        let options = NodeOptions { linger: Duration::ZERO, ..NodeOptions::default() };
+        let _served = serve(transport, &name, memory(), options);
+        let mut first = raw(transport, &name);
+        let Welcome { session, incarnation, .. } = greet(&mut first, 0, 1, Role::Writer).unwrap();
+        drop(first);
+        // Another writes, and leaves in order: the place is free.
+        let end = Instant::now() + PATIENCE;
+        let options = LinkOptions { role: Role::Writer, ..LinkOptions::default() };
+        let mut second = loop {
+            match Link::attach(provider(transport), &name, "v", options.clone()) {
+                Err(LinkError::Refused(Status::Busy)) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5))
+                }
+                attached => break attached.unwrap(),
+            }
+        };
+        assert_eq!(complete(&mut second, &SystemClock, Work::Zero { at: 0, length: 512 }, PATIENCE).1, Ok(()));
+        drop(second);
+        // The first returns, with writes that nobody answered it.
+        for role in [Role::Writer, Role::TakeOver] {
+            let mut late = raw(transport, &name);
+            say(&mut late, &hello_of(session, incarnation, 2, role));
+            let told = Welcome::parse(&heard(&mut late).unwrap()).unwrap();
+            assert_eq!(told.status, Status::Device(DeviceError::Fenced), "{transport}");
+        }
+        // A reader has nothing that it could write again.
+        let mut reader = raw(transport, &name);
+        say(&mut reader, &hello_of(session, incarnation, 2, Role::Reader));
+        assert_eq!(Welcome::parse(&heard(&mut reader).unwrap()).unwrap().status, Status::Done);
+        // Of another life of the node it is not known what became of it.
+        let mut other = raw(transport, &name);
+        say(&mut other, &hello_of(session, incarnation ^ 1, 2, Role::TakeOver));
+        assert_eq!(Welcome::parse(&heard(&mut other).unwrap()).unwrap().status, Status::Done);
+    }
+}
+
+#[test]
+fn a_session_does_not_tell_the_next_one() {
+    let name = fresh_name("shm");
+    let _served = serve("shm", &name, memory(), NodeOptions::default());
+    let mut links: Vec<_> = (0..8).map(|_| raw("shm", &name)).collect();
+    let mut sessions: Vec<_> = links.iter_mut().map(|link| greet(link, 0, 1, Role::Reader).unwrap().session).collect();
+    sessions.sort_unstable();
+    assert!(sessions.windows(2).all(|two| two[1] - two[0] > 1 << 20), "{sessions:?}");
 }
 
 #[test]

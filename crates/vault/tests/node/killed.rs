@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use overside_memory::{Bytes, Segment};
 use overside_vault::server::Writes;

@@ -8,7 +8,7 @@ mod killed;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overside_disk::{Disk, Open};
 use overside_service::{Listening, ServiceOptions};

@@ -92,6 +92,8 @@ pub struct Link {
     request_bytes_max: u32,
     requests_max: usize,
     session: u64,
+    /// The node's life that gave it.
+    incarnation: u64,
     generation: u32,
     connection: Option<Connection>,
     /// When to connect again, and how long to wait after that.
@@ -171,6 +173,7 @@ impl Link {
             request_bytes_max: options.request_bytes_max,
             requests_max: 0,
             session: 0,
+            incarnation: 0,
             generation: 0,
             connection: None,
             next_try: now,
@@ -260,6 +263,7 @@ impl Link {
             name: self.volume.clone(),
             role: self.options.role,
             session: self.session,
+            incarnation: self.incarnation,
             generation: self.generation,
             buffer_bytes: length.0 as u32,
             features: crate::wire::FEATURES,
@@ -303,7 +307,7 @@ impl Link {
         self.geometry = geometry;
         self.request_bytes_max = max;
         self.requests_max = usize::from(welcome.requests_max).min(self.options.receives);
-        self.session = welcome.session;
+        (self.session, self.incarnation) = (welcome.session, welcome.incarnation);
         if let Some(connection) = &mut self.connection {
             connection.welcomed = true;
         }

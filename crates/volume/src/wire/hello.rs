@@ -19,6 +19,8 @@ pub struct Hello {
     pub role: Role,
     /// The session that it goes on with; 0 begins one.
     pub session: u64,
+    /// The life of the node that gave it the session; 0 where none did.
+    pub incarnation: u64,
     /// The session's generation from now on: higher than any before. A connection with the current one joins it.
     pub generation: u32,
     /// Bytes of its receive buffers.
@@ -83,6 +85,7 @@ impl Hello {
         put(&mut bytes, 24, &self.generation.to_le_bytes());
         put(&mut bytes, 32, &self.features.to_le_bytes());
         put(&mut bytes, 40, &self.process.to_le_bytes());
+        put(&mut bytes, 48, &self.incarnation.to_le_bytes());
         [&bytes[..], name].concat()
     }
 
@@ -118,7 +121,8 @@ impl Hello {
             _ => return Err(Malformed("no role of this version")),
         };
         zeros(&bytes[28..32])?;
-        zeros(&bytes[44..])?;
+        zeros(&bytes[44..48])?;
+        zeros(&bytes[56..])?;
         if name.len() != usize::from(bytes[11]) || name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Malformed("a volume's name of another length"));
         }
@@ -128,6 +132,7 @@ impl Hello {
             name: name.to_owned(),
             role,
             session: u64_at(bytes, 16),
+            incarnation: u64_at(bytes, 48),
             generation: u32_at(bytes, 24),
             buffer_bytes: u32_at(bytes, 12),
             features: u64_at(bytes, 32),

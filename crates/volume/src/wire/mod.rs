@@ -78,6 +78,7 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         name: "pg".into(),
         role: Role::Writer,
         session: 0,
+        incarnation: 0,
         generation: 1,
         buffer_bytes: 8256,
         features: 0,
@@ -197,7 +198,7 @@ mod tests {
         fn greetings_and_replies_survive_the_wire(
             name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..13, bytes: u64,
         ) {
-            let hello = Hello { number: 9, name, role: Role::TakeOver, session, generation, buffer_bytes: 4096, features: 0, process: generation };
+            let hello = Hello { number: 9, name, role: Role::TakeOver, session, incarnation, generation, buffer_bytes: 4096, features: 0, process: generation };
             prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);
             let welcome = Welcome {
                 number: generation,
