@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags};
+
 /// A file beyond `ulimit -f` is an error of its writer then, and no signal that ends the process.
 pub fn ignore_file_size() {
     // Should the system refuse, the signal ends the process as ever.
@@ -86,6 +88,41 @@ impl Doorbell {
     /// The system refuses.
     pub fn ringer(&self) -> Result<Ringer> {
         Ok(Ringer(self.theirs.try_clone().context("no socket could be duplicated")?))
+    }
+
+    /// Calls `work`, which has no part that a sudden end would harm: a signal meanwhile ends the process, as an
+    /// interrupted command ends, with `meant` on standard error.
+    ///
+    /// # Errors
+    /// The system has no room for a thread or socket.
+    pub fn or_interrupted<T>(&self, meant: &str, work: impl FnOnce() -> T) -> Result<T> {
+        let (done, ends) = UnixStream::pair().context("no socket pair could be made")?;
+        std::thread::scope(|scope| {
+            let watches = std::thread::Builder::new().name("signals".into());
+            let watching = watches.spawn_scoped(scope, move || self.exit_unless(&ends, meant));
+            watching.context("no thread could be started")?;
+            let outcome = work();
+            drop(done);
+            Ok(outcome)
+        })
+    }
+
+    /// Returns when the other end of `done` is gone; a signal ends the process before.
+    fn exit_unless(&self, done: &UnixStream, meant: &str) {
+        loop {
+            let mut watched = [PollFd::new(&self.ours, PollFlags::IN), PollFd::new(done, PollFlags::IN)];
+            // What the system refuses now and then is tried again.
+            let _ = rustix::event::poll(&mut watched, None);
+            let [rung, over] = watched.map(|watched| !watched.revents().is_empty());
+            if rung {
+                // Nobody may be listening there.
+                let _ = writeln!(std::io::stderr(), "overside: interrupted; {meant}");
+                std::process::exit(130);
+            }
+            if over {
+                return;
+            }
+        }
     }
 
     /// Sleeps until a signal comes or somebody rings.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use overside_planner::{Goal, Profile};
 use overside_service::{Listening, ServiceOptions};
 use overside_table::client::{Client, ClientOptions};
-use overside_table::server::{ListenerConfig, Server, ServerOptions};
+use overside_table::server::{ListenerConfig, Recovered, Server, ServerOptions};
 use overside_transfer::{Buffers, Channel, Error as TransferError, Listener, Options, Scatter};
 use overside_vault::server::{Node, Served, status};
 use overside_verbs::Provider;
@@ -143,6 +143,15 @@ impl Builder {
     /// # Errors
     /// A field that cannot be, by its name; when an address is taken.
     pub fn serve(self, options: ServerOptions) -> Result<Server, Error> {
+        self.recover(options)?.serve()
+    }
+
+    /// As [`serve`](Self::serve), up to where the tables are recovered from the directory of their data. What
+    /// transfers cost is measured behind that, if it is: a directory that cannot be used is refused at once.
+    ///
+    /// # Errors
+    /// A field that cannot be, by its name; when the data cannot be used.
+    pub fn recover(self, options: ServerOptions) -> Result<RecoveredServer, Error> {
         self.refuse_fields_of_channels()?;
         let addresses = self.parsed()?;
         self.check(&addresses, true)?;
@@ -153,12 +162,14 @@ impl Builder {
                 Some((_, listener)) => listener.names.push(name),
                 None => {
                     let provider = address.provider(&self.network)?;
-                    let profile = Some(self.prices.of(address, &self.network, &provider)?);
-                    listeners.push((address.transport(), ListenerConfig { provider, names: vec![name], profile }));
+                    listeners
+                        .push((address.transport(), ListenerConfig { provider, names: vec![name], profile: None }));
                 }
             }
         }
-        Ok(Server::start_on(listeners.into_iter().map(|(_, listener)| listener).collect(), options)?)
+        let listeners = listeners.into_iter().map(|(_, listener)| listener).collect();
+        let tables = Server::recover(listeners, options)?;
+        Ok(RecoveredServer { tables, addresses, prices: self.prices, network: self.network })
     }
 
     /// A client of a table server.
@@ -282,6 +293,37 @@ impl Builder {
             Some((name, _)) => Err(field(name, "it is of channels; tables have options of their own".into())),
             None => Ok(()),
         }
+    }
+}
+
+/// A table server whose tables are there, and which nobody can reach yet.
+#[derive(Debug)]
+pub struct RecoveredServer {
+    tables: Recovered,
+    addresses: Vec<Address>,
+    prices: Prices,
+    network: Network,
+}
+
+impl RecoveredServer {
+    /// Measures what transfers cost, where that was asked for and is not stored; then listens, and serves in the background.
+    ///
+    /// # Errors
+    /// When an address is taken, or there is no room to measure in.
+    pub fn serve(self) -> Result<Server, Error> {
+        let RecoveredServer { mut tables, addresses, prices, network } = self;
+        let mut transports: Vec<&Address> = Vec::new();
+        for address in &addresses {
+            if !transports.iter().any(|other| other.transport() == address.transport()) {
+                transports.push(address);
+            }
+        }
+        // Listeners were made in the order of their transports' first addresses.
+        let mut transports = transports.into_iter();
+        tables.price(|listener| {
+            transports.next().map(|address| prices.of(address, &network, &listener.provider)).transpose()
+        })?;
+        Ok(tables.serve()?)
     }
 }
 

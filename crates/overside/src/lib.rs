@@ -31,7 +31,7 @@ pub use overside_verbs as verbs;
 pub use overside_volume as volume;
 
 pub use address::{Address, AddressError, Network};
-pub use builder::{Builder, at, at_each};
+pub use builder::{Builder, RecoveredServer, at, at_each};
 pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
 pub use overside_planner::Way;
 pub use overside_transfer::{Batch, Buffers, Channel, Declared, Listener, Message, Scatter};

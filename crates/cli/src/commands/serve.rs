@@ -50,9 +50,12 @@ pub fn run(args: &Serve) -> Result<()> {
     }
     let addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
     let network = args.network.network();
-    let measuring = measuring(&addresses, &network);
     let serving = overside::at_each(addresses.iter().copied()).network(&network);
-    let server = serving.prices(Prices::Measured(Effort::Quick)).serve(options)?;
+    let serving = serving.prices(Prices::Measured(Effort::Quick));
+    // A directory that cannot be used is refused before anything is measured.
+    let recovered = doorbell.or_interrupted("nothing in the data directory is lost", || serving.recover(options))??;
+    let measuring = measuring(&addresses, &network);
+    let server = recovered.serve()?;
     drop(measuring);
     for lost in server.recovery().into_iter().flat_map(|recovery| &recovery.losses) {
         // Nobody may be listening there.
