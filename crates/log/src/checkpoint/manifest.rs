@@ -20,7 +20,7 @@ pub struct Manifest {
     pub position: u64,
     /// No stamp that was drawn is this or greater.
     pub next_stamp: u64,
-    /// No table had this number or a greater one.
+    /// No table had this number or a greater one, or will have it: some below may be set aside for those to come.
     pub next_table: u32,
     /// A log was written.
     pub logged: bool,

@@ -87,6 +87,41 @@ impl Checkpoints {
         Checkpoint { of: self, floor, tables, files, open: None, under_way: 0, pool, finished: false }
     }
 
+    /// Sets table numbers below `next_table` aside, without a new checkpoint: after a crash, however much of the log it
+    /// costs, no table gets one of them.
+    ///
+    /// # Errors
+    /// The disk is full or failing; the last checkpoint still counts.
+    pub fn set_aside(&mut self, next_table: u32) -> io::Result<()> {
+        // Without a checkpoint, one that says nothing else.
+        let none = || Manifest { directory: self.facts.directory, ..Manifest::default() };
+        let last = self.last.clone().unwrap_or_else(none);
+        let next_table = next_table.max(last.next_table);
+        let manifest = Manifest { number: self.number(), next_table, ..last };
+        self.publish(manifest, &mut false)?;
+        self.clean()
+    }
+
+    /// Writes a manifest, and gives it its name once all that it lists has its own. Says when it is `named`, and may count.
+    fn publish(&mut self, manifest: Manifest, named: &mut bool) -> io::Result<()> {
+        let part = layout::part(manifest.number);
+        let bytes = manifest.write();
+        let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
+        buffer.copy_from_slice(&bytes);
+        let file = self.create(&part)?;
+        let length = buffer.len();
+        let write = Request::Write { file, at: 0, buffer, length, sync: true };
+        overside_disk::complete(&mut *self.disk, write, self.facts.deadline)?;
+        overside_disk::complete(&mut *self.disk, Request::Sync { file }, self.facts.deadline)?;
+        self.sync_folder()?;
+        self.disk.rename(&part, &layout::manifest(manifest.number))?;
+        *named = true;
+        self.sync_folder()?;
+        self.disk.close(file);
+        self.last = Some(manifest);
+        Ok(())
+    }
+
     /// Takes away, or apart, what the newest checkpoint does not need.
     fn clean(&mut self) -> io::Result<()> {
         let needed = self.last.as_ref().map(|last| {
@@ -244,26 +279,11 @@ impl Checkpoint<'_> {
             self.of.disk.unlink(&name)?;
             self.of.sync_folder()?;
         }
-        let part = layout::part(manifest.number);
-        let bytes = manifest.write();
-        let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
-        buffer.copy_from_slice(&bytes);
-        let of = &mut *self.of;
-        let file = of.create(&part)?;
-        let length = buffer.len();
-        let write = Request::Write { file, at: 0, buffer, length, sync: true };
-        overside_disk::complete(&mut *of.disk, write, facts.deadline)?;
-        overside_disk::complete(&mut *of.disk, Request::Sync { file }, facts.deadline)?;
-        // What the manifest lists has its names before the manifest has its own.
-        of.sync_folder()?;
-        of.disk.rename(&part, &layout::manifest(manifest.number))?;
-        self.finished = true;
-        of.sync_folder()?;
-        of.disk.close(file);
-        log.shared.need(manifest.segment);
-        of.last = Some(manifest);
-        of.clean()?;
-        of.facts.salvaged = false;
+        let segment = manifest.segment;
+        self.of.publish(manifest, &mut self.finished)?;
+        log.shared.need(segment);
+        self.of.clean()?;
+        self.of.facts.salvaged = false;
         Ok(())
     }
 

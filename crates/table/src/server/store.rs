@@ -22,6 +22,8 @@ use crate::wire::{Fault, FaultCode, LIST_BYTES_MAX, TABLE_NAME_BYTES_MAX, TableI
 pub(crate) struct Store {
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
     next: AtomicU32,
+    /// No table was created or dropped with a larger stamp.
+    changed: AtomicU64,
     memory: MemoryLimit,
     observer: Arc<dyn SegmentObserver>,
     /// How its trees wait, and how large their pages are.
@@ -62,7 +64,8 @@ impl Store {
         world: World,
         journal: Option<Arc<Journal>>,
     ) -> Self {
-        Self { tables: RwLock::default(), next: AtomicU32::new(1), memory, observer, world, journal }
+        let (tables, next, changed) = (RwLock::default(), AtomicU32::new(1), AtomicU64::new(0));
+        Self { tables, next, changed, memory, observer, world, journal }
     }
 
     /// Creates a table; with what the reply waits for.
@@ -76,16 +79,37 @@ impl Store {
             return Err(fault(FaultCode::TableExists, text).into());
         }
         let described = description(name, encoded);
+        let id = self.next.load(Ordering::Relaxed);
+        if let Some(journal) = &self.journal {
+            journal.may_number(id)?;
+        }
         let mut change = self.change(Claim::Put, described.len())?;
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let table = Arc::new(self.new_table(id, name, schema, &empty)?);
+        self.next.store(id.saturating_add(1), Ordering::Relaxed);
+        let table = match self.new_table(id, name, schema, &empty) {
+            Ok(table) => Arc::new(table),
+            Err(fault) => {
+                // A change ends without the lock.
+                drop(tables);
+                return Err(fault.into());
+            }
+        };
         tables.insert(name.into(), table.clone());
         let stamp = change.draw();
         if !mutant("create-not-logged") {
             change.record(stamp, id, log::Change::Create { options: &described });
         }
+        self.log(&mut change, stamp);
         drop(tables);
         Ok((table, change.done()))
+    }
+
+    /// Appends the record of a create or a drop, under the lock: before anybody sees it, and before the name is another
+    /// table's. A crash finds both in the log, or the first alone.
+    fn log(&self, change: &mut Change<'_>, stamp: u64) {
+        self.changed.fetch_max(stamp, Ordering::Relaxed);
+        if !mutant("tables-logged-late") {
+            change.append();
+        }
     }
 
     /// A table that a log or a checkpoint describes, under its old number, with the tree that `plant` makes of it. None
@@ -188,6 +212,7 @@ impl Store {
         table.dropped.store(true, Ordering::Release);
         let stamp = change.draw();
         change.record(stamp, table.id, log::Change::Drop);
+        self.log(&mut change, stamp);
         // Its memory goes here, unless a scan still goes through it; nobody shall wait for that.
         drop(tables);
         Ok(change.done())
@@ -200,6 +225,12 @@ impl Store {
 
     pub(crate) fn all(&self) -> Vec<Arc<Table>> {
         self.tables.read().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+    }
+
+    /// All tables, and the newest stamp of a create or a drop that they show.
+    pub(crate) fn all_shown(&self) -> (Vec<Arc<Table>>, u64) {
+        let tables = self.tables.read().unwrap_or_else(|e| e.into_inner());
+        (tables.values().cloned().collect(), self.changed.load(Ordering::Relaxed))
     }
 
     /// The tables behind `after` in the order of their names, as many as a reply has; and whether there are more.

@@ -146,6 +146,8 @@ impl Caller {
                     Err(error) if is_refused(&error, FaultCode::DiskFull) => {
                         self.world.clock().sleep(Duration::from_millis(20));
                     }
+                    // Another server has lost it meanwhile.
+                    Err(error) if is_refused(&error, FaultCode::UnknownTable) => self.tables.clear(),
                     Err(error) => self.lose(&error),
                 }
             }
@@ -156,11 +158,8 @@ impl Caller {
     fn lose(&mut self, error: &ClientError) {
         assert!(is_lost(error), "client {}: {error}", self.number);
         self.client = None;
+        // It goes on with the tables that it knows: a number that the next server has lost means no other table.
         self.load.history.note("client: connection lost");
-        if self.load.kept.is_some_and(|kept| kept != Durability::Sync) {
-            // The next server may have lost a table, and given its number to another.
-            self.tables.clear();
-        }
     }
 
     fn connect(&mut self) {

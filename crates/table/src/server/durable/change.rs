@@ -23,6 +23,8 @@ struct Open<'j> {
     writing: Option<Writing<'j>>,
     room: Option<Room>,
     records: Records,
+    /// Where the log had the records when they were appended.
+    position: u64,
     /// The newest stamp of what refused something.
     shown: u64,
 }
@@ -44,7 +46,7 @@ impl<'j> Change<'j> {
             _ => Some(journal.claim(count * Records::bytes_of(0, 0) + bytes, claim)?),
         };
         let writing = Some(journal.stamps.begin());
-        Ok(Change(Some(Open { journal, writing, room, records: Records::default(), shown: 0 })))
+        Ok(Change(Some(Open { journal, writing, room, records: Records::default(), position: 0, shown: 0 })))
     }
 
     /// Puts rows, as [`Tree::put_many`] does; with each row's stamp, where there is a log.
@@ -91,9 +93,16 @@ impl<'j> Change<'j> {
         }
     }
 
-    /// Appends the records; what the reply waits for.
+    /// Appends the records under the caller's lock, which gives them their place in the log.
+    pub(crate) fn append(&mut self) {
+        if let Some(open) = &mut self.0 {
+            open.append();
+        }
+    }
+
+    /// Appends the records, unless they were; what the reply waits for.
     pub(crate) fn done(mut self) -> Hold {
-        self.0.as_mut().map_or(Hold::NONE, Open::append)
+        self.0.as_mut().map_or(Hold::NONE, Open::end)
     }
 
     fn writing(&self) -> Option<&Writing<'j>> {
@@ -102,17 +111,21 @@ impl<'j> Change<'j> {
 }
 
 impl Open<'_> {
-    fn append(&mut self) -> Hold {
+    fn append(&mut self) {
+        if let (Some(room), Some(appender)) = (self.room.take(), self.journal.appender.get())
+            && !self.records.is_empty()
+        {
+            self.position = appender.append(room, &self.records).0;
+            self.journal.appended.fetch_max(self.position, Ordering::Relaxed);
+        }
+    }
+
+    fn end(&mut self) -> Hold {
         let Some(writing) = self.writing.take() else { return Hold::NONE };
         let journal = self.journal;
         journal.clock.point("installed");
-        let mut position = 0;
-        if let (Some(room), Some(appender)) = (self.room.take(), journal.appender.get())
-            && !self.records.is_empty()
-        {
-            position = appender.append(room, &self.records).0;
-            journal.appended.fetch_max(position, Ordering::Relaxed);
-        }
+        self.append();
+        let position = self.position;
         drop(writing);
         // After the writing: the floor may pass it when the log's writer looks.
         if position > 0 || journal.wanted.load(Ordering::SeqCst) > journal.marks.reached().floor {
@@ -134,7 +147,7 @@ impl Drop for Open<'_> {
             // The tree may have what the log never will: nothing more may be acknowledged.
             self.journal.broken.store(true, Ordering::Release);
         } else {
-            self.append();
+            self.end();
         }
     }
 }

@@ -69,10 +69,21 @@ impl Checkpointer {
             if closing {
                 return Ok(());
             }
+            if self.journal.numbers_wanted.swap(false, Ordering::AcqRel) {
+                self.set_numbers_aside();
+            }
             // After one that failed, the next waits until the log has grown or somebody asks.
             if self.journal.clock.wait(&[self.journal.due.fd()], None).is_err() {
                 self.journal.clock.sleep(PAUSE);
             }
+        }
+    }
+
+    /// Sets table numbers aside. Where the disk refuses, creates are refused, and those that come later try again.
+    pub(crate) fn set_numbers_aside(&mut self) {
+        let numbers = self.journal.numbers_from(self.store.next_number());
+        if self.checkpoints.set_aside(numbers).is_ok() {
+            self.journal.numbers.fetch_max(numbers, Ordering::Release);
         }
     }
 
@@ -97,10 +108,11 @@ impl Checkpointer {
     fn tables(&mut self, journal: &Journal, appender: &Appender) -> io::Result<Checkpointed> {
         let floor = journal.stamps.floor();
         // After the floor was read: what it passed is in these tables, which ones there are included.
-        let tables = self.store.all();
+        let (tables, shown) = self.store.all_shown();
         let before = self.checkpoints.last().map(|last| last.floor);
         let mut done = Checkpointed::default();
-        let mut newest = 0;
+        // Which tables there are is shown by it as well.
+        let mut newest = if mutant("tables-not-covered") { 0 } else { shown };
         let mut sizes = BTreeMap::new();
         let mut checkpoint = self.checkpoints.begin(floor);
         let work = journal.pace.begin();
@@ -126,7 +138,11 @@ impl Checkpointer {
             journal.wake.signal();
             journal.clock.sleep(PAUSE);
         }
-        checkpoint.finish(appender, journal.stamps.next(), self.store.next_number())?;
+        // A number that was given is below, whatever a crash costs; the last of all checkpoints sets none aside.
+        let next = self.store.next_number();
+        let numbers = if journal.is_closing() { next } else { journal.numbers_from(next) };
+        checkpoint.finish(appender, journal.stamps.next(), numbers)?;
+        journal.numbers.fetch_max(numbers, Ordering::Release);
         journal.released.fetch_max(floor, Ordering::Relaxed);
         journal.tables_bytes.store(sizes.values().sum(), Ordering::Relaxed);
         self.sizes = sizes;

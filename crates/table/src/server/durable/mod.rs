@@ -14,7 +14,7 @@ mod saved;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -102,6 +102,10 @@ pub(crate) struct Journal {
     /// Since the start of the server.
     checkpoints: AtomicU64,
     checkpointing: AtomicBool,
+    /// The disk says that table numbers below were given, so that none is given twice, whatever a crash costs.
+    numbers: AtomicU32,
+    /// More of them are to be set aside.
+    numbers_wanted: AtomicBool,
     /// Changes below are in a checkpoint: the log may give them up.
     released: AtomicU64,
     /// Of checkpoints.
@@ -137,6 +141,8 @@ impl Journal {
             tables_bytes: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
             checkpointing: AtomicBool::new(false),
+            numbers: AtomicU32::new(0),
+            numbers_wanted: AtomicBool::new(false),
             released: AtomicU64::new(0),
             pace: Pace::new(Latencies::new(), clock.clone(), pace_min.unwrap_or(PACE_MIN)),
             closes: Wake::new()?,
@@ -209,6 +215,37 @@ impl Journal {
         Hold { position: 0, floor }
     }
 
+    /// Whether a crash may cost a create that somebody has heard of.
+    fn may_forget_tables(&self) -> bool {
+        self.options.durability != Durability::Sync && !mutant("numbers-not-set-aside")
+    }
+
+    /// Whether a table may get this number.
+    ///
+    /// # Errors
+    /// It is not set aside yet.
+    pub(crate) fn may_number(&self, number: u32) -> Result<(), Denied> {
+        if !self.may_forget_tables() {
+            return Ok(());
+        }
+        let numbers = self.numbers.load(Ordering::Acquire);
+        if numbers.saturating_sub(number) < NUMBERS_FEW {
+            self.numbers_wanted.store(true, Ordering::Release);
+            self.due.signal();
+        }
+        if number < numbers {
+            return Ok(());
+        }
+        let dir = self.options.dir.display();
+        let text = format!("the disk did not take a number for the table: free some space for {dir}, or try again");
+        Err(Denied::Later(fault(FaultCode::DiskFull, text)))
+    }
+
+    /// Up to where numbers are set aside when `next` comes next.
+    fn numbers_from(&self, next: u32) -> u32 {
+        next.saturating_add(if self.may_forget_tables() { NUMBERS } else { 0 })
+    }
+
     /// Whether everything that was changed is on its way to the log.
     pub(crate) fn is_whole(&self) -> bool {
         !self.broken.load(Ordering::Acquire)
@@ -249,3 +286,7 @@ impl From<Fault> for Denied {
         Denied::Now(fault)
     }
 }
+
+/// Table numbers that are set aside at once, and how few are left when the next are.
+const NUMBERS: u32 = 1024;
+const NUMBERS_FEW: u32 = NUMBERS / 2;

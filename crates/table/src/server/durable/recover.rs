@@ -19,7 +19,7 @@ use super::saved::existing;
 use super::writer::Writer;
 use super::{DataOptions, Journal};
 use crate::row::RowView;
-use crate::server::store::{Store, Table, empty};
+use crate::server::store::{Store, Table, described_as, empty};
 use crate::server::{ServerOptions, StartError};
 use crate::wire::Durability;
 
@@ -152,7 +152,7 @@ pub(in crate::server) fn open(
     let at_once = !recovery.losses.is_empty();
     recovery.took = clock.now().duration_since(began);
     let on_failure = options.on_failure.clone();
-    let checkpointer = Checkpointer {
+    let mut checkpointer = Checkpointer {
         journal: journal.clone(),
         store: store.clone(),
         checkpoints,
@@ -160,6 +160,9 @@ pub(in crate::server) fn open(
         at_once,
         sizes: BTreeMap::new(),
     };
+    if journal.may_forget_tables() {
+        checkpointer.set_numbers_aside();
+    }
     let writer = Writer { journal, log, on_failure, began };
     Ok(Opened { store, writer, checkpointer, recovery })
 }
@@ -276,6 +279,7 @@ impl<'s> Replay<'s> {
                 self.flush()?;
                 // A checkpoint may have it already.
                 if !self.tables.contains_key(&record.table) {
+                    self.give_up_name(record.table, options);
                     let table = self.store.restore(record.table, options, &empty).map_err(|fault| fault.text)?;
                     let table = table.inspect(|table| table.note_change(record.stamp));
                     self.tables.extend(table.map(|table| (record.table, table)));
@@ -298,6 +302,16 @@ impl<'s> Replay<'s> {
                 table.count(-i64::from(was_there));
                 Ok(())
             }
+        }
+    }
+
+    /// A name is free when a table is created. Where an earlier one has it, the record of its drop never reached the log,
+    /// for nobody heard of it; logs of earlier builds may have the create alone.
+    fn give_up_name(&mut self, number: u32, described: &[u8]) {
+        let earlier = described_as(described).and_then(|(name, _)| self.store.named(name).ok());
+        if let Some(earlier) = earlier.filter(|table| table.id < number) {
+            self.store.forget(earlier.id);
+            self.tables.remove(&earlier.id);
         }
     }
 
