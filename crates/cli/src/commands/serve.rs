@@ -6,7 +6,7 @@ use crate::output::{self, Progress};
 use crate::signals::Doorbell;
 use anyhow::{Result, bail};
 use overside::calibrate::Effort;
-use overside::table::server::{DataOptions, Notices, OnFailure, Server, ServerOptions, look_at_data};
+use overside::table::server::{DataOptions, Notices, OnFailure, Server, ServerOptions};
 use overside::{Address, Network, Prices, prices};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -37,8 +37,6 @@ pub fn run(args: &Serve) -> Result<()> {
     let failure = Failure::default();
     options.on_failure = Some(failure.watch(&doorbell)?);
     if let Some(dir) = &args.data {
-        // Before prices are measured, which takes seconds.
-        look_at_data(dir)?;
         let usual = DataOptions::new(dir);
         options.data = Some(DataOptions {
             durability: args.durability,

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use durable::{
     DataError, DataOptions, OnProgress, Recovering, Recovery, SavedOptions, SavedRows, SavedTable, SavedTables,
-    check_data, look_at_data,
+    check_data,
 };
 pub use overside_log::Checked;
 use overside_planner::{Goal, Planner, Profile};

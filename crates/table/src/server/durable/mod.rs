@@ -29,7 +29,7 @@ pub(super) use checkpoint::Checkpointer;
 pub(super) use keeper::Keeper;
 pub use recover::{DataError, OnProgress, Recovering, Recovery, check_data};
 pub(super) use recover::{Opened, open};
-pub use saved::{SavedOptions, SavedRows, SavedTable, SavedTables, look_at_data};
+pub use saved::{SavedOptions, SavedRows, SavedTable, SavedTables};
 pub(super) use writer::Writer;
 
 use super::governor::{PACE_MIN, Pace};

@@ -210,21 +210,6 @@ fn copied(part: &mut Part, projection: &Projection) -> Result<(RowBlock<Vec<u8>>
     Ok((RowBlock::parse(message, projection)?, more))
 }
 
-/// Whether a server may begin with a directory, as far as that shows at once: for who has long to do until it does. Nothing is changed.
-///
-/// # Errors
-/// It is in use, another user's, of another version or no folder.
-pub fn look_at_data(dir: &Path) -> Result<(), DataError> {
-    if !dir.exists() {
-        return Ok(());
-    }
-    match Directory::open(existing(dir)?, [0; 16], log::Options::default(), Mode::Inspect) {
-        // It becomes one.
-        Ok(_) | Err(log::Refusal::Absent { .. }) => Ok(()),
-        Err(refusal) => Err(DataError::of(&refusal)),
-    }
-}
-
 /// The disk of a directory that is there; it is not made.
 pub(super) fn existing(dir: &Path) -> Result<Box<dyn Disk>, DataError> {
     if !dir.exists() {
