@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 pub use over::Over;
 pub use volume::{
-    Attach, BenchVolume, Create, DeleteVolume, HomeDir, List, ServeVolumes, Volume, VolumeCommand, VolumeStatus,
+    BenchVolume, Create, DeleteVolume, HomeDir, List, RepairVolume, ServeVolumes, Volume, VolumeCommand, VolumeStatus,
 };
 
 /// Tables in memory, scanned in bulk by other processes.

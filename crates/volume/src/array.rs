@@ -3,6 +3,7 @@
 //! Sub-requests are independent of each other: an array answers when the last has ended.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,10 @@ pub struct Array {
     turn: usize,
     watch: Option<Watch>,
     health: Health,
+    /// Notes that a side has missed a write.
+    on_stale: OnStale,
+    /// Sides for which that is still to be done, as bits.
+    unnoted: u64,
     done: Vec<Completion>,
     /// Empty between calls.
     pieces: Vec<Piece>,
@@ -64,6 +69,15 @@ impl Health {
 
     fn miss(&self, member: usize) {
         self.stale.fetch_or(1 << member, Ordering::AcqRel);
+    }
+}
+
+/// Notes for good that a side of a mirror is stale; whether it could.
+struct OnStale(Box<dyn FnMut(usize) -> bool + Send>);
+
+impl fmt::Debug for OnStale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnStale").finish_non_exhaustive()
     }
 }
 
@@ -147,7 +161,7 @@ impl Array {
     }
 
     /// RAID 1. All members have the same content: writes that one of them misses make it
-    /// [stale](MemberState::Stale) for as long as this array lives.
+    /// [stale](MemberState::Stale) for as long as this array lives, and [`on_stale`](Self::on_stale) for longer.
     ///
     /// # Errors
     /// As [`concat`](Self::concat).
@@ -187,10 +201,27 @@ impl Array {
             turn: 0,
             watch,
             health: Health::default(),
+            on_stale: OnStale(Box::new(|_| true)),
+            unnoted: 0,
             done: Vec::new(),
             pieces: Vec::new(),
             polled: Vec::new(),
         })
+    }
+
+    /// Of a mirror, calls `note` with a side that has missed a write before anybody hears that the write is done.
+    /// Where it says no, the write fails, and it is asked again at the next one. It may wait for a disk: the only
+    /// time that an array does.
+    pub fn on_stale(&mut self, note: impl FnMut(usize) -> bool + Send + 'static) {
+        self.on_stale = OnStale(Box::new(note));
+    }
+
+    /// A side of a mirror is known to have missed a write, or is not there at all. One side must be left.
+    pub fn set_stale(&mut self, side: usize) {
+        if let Some(member) = self.members.get_mut(side) {
+            member.state = MemberState::Stale;
+            self.health.miss(side);
+        }
     }
 
     /// How each member stands.
@@ -372,11 +403,10 @@ impl Array {
         let Parent { tag, work, mut result, done_by, failed_by, .. } = parent;
         if self.is_mirror() && done_by > 0 {
             result = Ok(());
-            let missed = matches!(&work, Asked::Whole(work) if work.writes() || matches!(work, Work::Flush));
-            for (side, member) in self.members.iter_mut().enumerate().filter(|_| missed) {
-                if failed_by & 1 << side != 0 {
-                    member.state = MemberState::Stale;
-                    self.health.miss(side);
+            if matches!(&work, Asked::Whole(work) if work.writes() || matches!(work, Work::Flush)) {
+                self.miss(failed_by);
+                if self.unnoted != 0 {
+                    result = Err(DeviceError::Failed);
                 }
             }
         }
@@ -395,6 +425,21 @@ impl Array {
             self.overlaps.leave(id, &mut self.admitted);
         }
         self.done.push(Completion { tag, work, result });
+    }
+
+    /// Sides, as bits, have missed a write that others have.
+    fn miss(&mut self, sides: u64) {
+        for side in (0..self.members.len()).filter(|side| sides & 1 << side != 0) {
+            if self.members[side].state == MemberState::Current {
+                self.set_stale(side);
+                self.unnoted |= 1 << side;
+            }
+        }
+        for side in 0..self.members.len() {
+            if self.unnoted & 1 << side != 0 && (self.on_stale.0)(side) {
+                self.unnoted &= !(1 << side);
+            }
+        }
     }
 
     /// Hands the members what waits for them; whether any has ended something.

@@ -2,9 +2,15 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
-use overside_volume::{Array, Completion, Device, Geometry, MemoryDevice, Request, Sectors};
+use overside_volume::{
+    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Request, Sectors, Work, complete,
+};
 
 fn memory(bytes: u64) -> Box<dyn Device> {
     Box::new(MemoryDevice::new(bytes).unwrap())
@@ -158,4 +164,62 @@ mod of_a_mirror_of_stripes {
     }
 
     overside_conformance::device_tests!(open);
+}
+
+/// Memory that fails once it is told to.
+#[derive(Debug)]
+struct Failing(MemoryDevice, Arc<AtomicBool>, Vec<Completion>);
+
+impl Device for Failing {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        if self.1.load(Ordering::Relaxed) {
+            self.2.extend(batch.drain(..).map(|request| request.ended(Err(DeviceError::Failed))));
+        } else {
+            self.0.submit(batch);
+        }
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        out.append(&mut self.2);
+        self.0.poll(out);
+        out.len() - before
+    }
+    fn arm(&mut self) -> bool {
+        self.2.is_empty() && self.0.arm()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Or a restart would read what that side has missed.
+#[test]
+fn a_side_that_misses_a_write_is_noted_before_the_write_is_done() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = Failing(MemoryDevice::new(1 << 20).unwrap(), fails.clone(), Vec::new());
+    let mut mirror = Array::mirror(vec![memory(1 << 20), Box::new(failing)]).unwrap();
+    let (noted, can_note) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (notes, may) = (noted.clone(), can_note.clone());
+    mirror.on_stale(move |side| {
+        assert_eq!(side, 1);
+        notes.fetch_add(1, Ordering::Relaxed);
+        may.load(Ordering::Relaxed)
+    });
+    let zero = |mirror: &mut Array| {
+        let zero = Work::Zero { at: 0, length: 512 };
+        complete(mirror, &SystemClock, zero, Duration::from_secs(60)).1
+    };
+    let health = mirror.health();
+    assert_eq!((zero(&mut mirror), noted.load(Ordering::Relaxed)), (Ok(()), 0));
+    fails.store(true, Ordering::Relaxed);
+    for asked in 1..3 {
+        assert_eq!(zero(&mut mirror), Err(DeviceError::Failed), "nothing says at the next start that a side is stale");
+        assert_eq!((noted.load(Ordering::Relaxed), health.state(1)), (asked, MemberState::Stale));
+    }
+    can_note.store(true, Ordering::Relaxed);
+    assert_eq!((zero(&mut mirror), zero(&mut mirror), noted.load(Ordering::Relaxed)), (Ok(()), Ok(()), 3));
+    assert_eq!(health.state(0), MemberState::Current);
 }

@@ -280,6 +280,41 @@ fn a_second_writer_is_refused_and_one_that_takes_over_fences_the_first_off() {
 }
 
 #[test]
+fn a_mirror_is_served_without_a_member_and_repaired() {
+    let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");
+    let written = |node: &Node| {
+        let found = node.json(&["bench", &node.volume(), "--rw", "randrw", "--verify", "--time", "1"]);
+        assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+    };
+    let home = node.home();
+    written(&node);
+    node.kill();
+    std::fs::rename(node.path("a"), node.path("away")).unwrap();
+    node.start();
+    assert!(node.log().contains("pg is degraded"), "{}", node.log());
+    let status = node.status();
+    assert_eq!((&status["state"], &status["members"][0]["stale"]), (&"degraded".into(), &true.into()), "{status}");
+    assert!(status["reason"].as_str().unwrap().contains("overside volume repair"), "{status}");
+    written(&node);
+    node.kill();
+    // What it has is old, and is not read.
+    std::fs::rename(node.path("away"), node.path("a")).unwrap();
+    node.start();
+    assert_eq!(node.status()["state"], "degraded");
+    written(&node);
+    let refused = node.fails(&["repair", "pg", "--home", &home]);
+    assert!(refused.contains("another node serves"), "{refused}");
+    node.kill();
+    assert_eq!(node.json(&["repair", "pg", "--home", &home])["repaired"], Json::from(vec![node.path("a")]));
+    assert!(node.ok(&["repair", "pg", "--home", &home]).contains("all members of pg are current"));
+    assert_eq!(std::fs::read(node.path("a")).unwrap()[1 << 20..], std::fs::read(node.path("b")).unwrap()[1 << 20..]);
+    std::fs::remove_file(node.path("b")).unwrap();
+    node.start();
+    let found = node.json(&["bench", &node.volume(), "--verify", "--time", "1"]);
+    assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+}
+
+#[test]
 fn who_gives_up_says_so() {
     let mut node = Node::with("shm", "4M", &["a"], "concat");
     let client = node.bench(&["--rw", "randrw", "--give-up", "1"]);

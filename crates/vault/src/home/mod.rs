@@ -1,10 +1,13 @@
 //! Where a node's volumes are written down: a folder with a file for each, and superblocks on members.
 
+mod description;
+mod repair;
 mod superblock;
 
 pub use superblock::{DATA_START, LayoutKind, NAME_BYTES_MAX, NoSuperblock, Superblock};
 
-use std::io::{self, Write};
+use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,8 +16,9 @@ use std::{fmt, fs};
 use overside_disk::{AlignedBuffer, AtomicFile, BLOCK_BYTES, Open, Request, complete};
 use overside_volume::{Array, ArrayError, Device, MemoryDevice, Sectors};
 
-use crate::members::FileMember;
+use crate::members::{Absent, FileMember};
 use crate::server::About;
+use description::Description;
 
 /// The volumes that a node knows.
 #[derive(Clone, Debug)]
@@ -55,6 +59,8 @@ pub struct Opened {
     pub device: Box<dyn Device>,
     /// What it lies on.
     pub about: About,
+    /// Members of a mirror that cannot be used, and why. The volume can be, without them.
+    pub absent: Vec<String>,
 }
 
 /// What became of a deleted volume's files.
@@ -178,12 +184,18 @@ impl Home {
             let path = description;
             return Err(HomeError::Member { path, why: format!("a volume has 1 to {MEMBERS_MAX} members (--on)") });
         }
+        let files = creation.members.iter().filter(|place| matches!(place, Place::File(_))).count();
+        if creation.layout == LayoutKind::Mirror && files != 0 && files != count {
+            let why = "a mirror of files and memory would read what the memory has lost; use files alone".to_owned();
+            return Err(HomeError::Member { path: description, why });
+        }
         let member_bytes = member_bytes(creation);
         let mut made = Made(Vec::new());
-        let mut text = format!("{FIRST}\n");
+        let Creation { layout, stripe, bytes, id, .. } = *creation;
+        let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale: BTreeSet::new() };
         for (member, place) in creation.members.iter().enumerate() {
             let Place::File(path) = place else {
-                text += &format!("memory {member_bytes}\n");
+                written.members.push((Place::Memory, member_bytes));
                 continue;
             };
             let path = std::path::absolute(path).map_err(of(path))?;
@@ -192,28 +204,22 @@ impl Home {
             }
             let superblock = Superblock {
                 generation: 1,
-                id: creation.id,
+                id,
                 member: member as u16,
                 members: count as u16,
-                layout: creation.layout,
-                stripe: creation.stripe,
-                volume_bytes: creation.bytes,
+                layout,
+                stripe,
+                volume_bytes: bytes,
                 member_bytes,
                 name: name.clone(),
             };
             make_member(&path, &superblock, member_bytes)?;
-            text += &format!("file {}\n", path.display());
+            written.members.push((Place::File(path.clone()), 0));
             made.0.push(path);
         }
-        text += &format!("layout {} {} {}\n", creation.layout.name(), creation.stripe, creation.bytes);
-        let id: String = creation.id.iter().map(|byte| format!("{byte:02x}")).collect();
-        text += &format!("id {id}\n");
         // Before it is written down, it has to open.
-        let parsed = parse(&description, &text)?;
-        drop(assemble(&parsed)?);
-        let file = AtomicFile::create(&description).map_err(of(&description))?;
-        file.file().write_all(text.as_bytes()).map_err(of(&description))?;
-        file.publish().map_err(of(&description))?;
+        drop(assemble(&Description::parse(&description, &written.text())?, None)?);
+        written.publish(&description)?;
         made.0.clear();
         Ok(())
     }
@@ -231,7 +237,7 @@ impl Home {
     /// # Errors
     /// As [`device`](Self::device).
     pub fn open_volume(&self, name: &str) -> Result<Opened, HomeError> {
-        assemble(&self.description(name)?)
+        assemble(&self.description(name)?, Some(self.path(name)))
     }
 
     /// Deletes a volume that nobody serves, and its members' files with all that is in them.
@@ -260,12 +266,8 @@ impl Home {
     }
 
     fn description(&self, name: &str) -> Result<Description, HomeError> {
-        let path = self.path(name);
-        match fs::read_to_string(&path) {
-            Ok(text) if is_name(name) => parse(&path, &text),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(of(&path)(error)),
-            _ => Err(HomeError::Absent(name.to_owned())),
-        }
+        let found = if is_name(name) { Description::read(&self.path(name))? } else { None };
+        found.ok_or_else(|| HomeError::Absent(name.to_owned()))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -282,75 +284,68 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is written down of a volume.
-#[derive(Debug, PartialEq, Eq)]
-struct Description {
-    members: Vec<(Place, u64)>,
-    layout: LayoutKind,
-    stripe: u64,
-    bytes: u64,
-    id: [u8; 16],
-}
-
-fn parse(path: &Path, text: &str) -> Result<Description, HomeError> {
-    let mut found = Description { members: Vec::new(), layout: LayoutKind::Concat, stripe: 0, bytes: 0, id: [0; 16] };
-    let (mut layouts, mut ids, mut last) = (0, 0, 0);
-    for (at, line) in text.lines().enumerate() {
-        last = at + 1;
-        let wrong = || HomeError::Description { path: path.to_path_buf(), line: at + 1 };
-        let (word, rest) = line.split_once(' ').ok_or_else(wrong)?;
-        match word {
-            _ if at == 0 && line == FIRST => {}
-            _ if at == 0 => return Err(wrong()),
-            "file" if Path::new(rest).is_absolute() => found.members.push((Place::File(rest.into()), 0)),
-            "memory" => found.members.push((Place::Memory, rest.parse().map_err(|_| wrong())?)),
-            "layout" => {
-                let mut words = rest.split(' ');
-                let mut next = || words.next().ok_or_else(wrong);
-                found.layout = LayoutKind::parse(next()?).ok_or_else(wrong)?;
-                found.stripe = next()?.parse().map_err(|_| wrong())?;
-                found.bytes = next()?.parse().map_err(|_| wrong())?;
-                layouts += 1;
-            }
-            "id" if rest.len() == 32 && rest.is_ascii() => {
-                for (byte, two) in found.id.iter_mut().zip(rest.as_bytes().chunks(2)) {
-                    let two = std::str::from_utf8(two).map_err(|_| wrong())?;
-                    *byte = u8::from_str_radix(two, 16).map_err(|_| wrong())?;
-                }
-                ids += 1;
-            }
-            _ => return Err(wrong()),
-        }
-    }
-    if (layouts, ids) != (1, 1) || found.members.is_empty() || found.members.len() > MEMBERS_MAX {
-        return Err(HomeError::Description { path: path.to_path_buf(), line: last.max(1) });
-    }
-    Ok(found)
-}
-
-/// Opens the members, and makes the volume of them.
-fn assemble(description: &Description) -> Result<Opened, HomeError> {
-    let mut members: Vec<Box<dyn Device>> = Vec::new();
-    let mut about = About { layout: description.layout.name().to_owned(), ..About::default() };
+/// Opens the members, and makes the volume of them. A mirror does without those that cannot be opened; where the
+/// description is written down at `written`, that they miss writes from now on is noted there first.
+fn assemble(description: &Description, written: Option<PathBuf>) -> Result<Opened, HomeError> {
+    let is_mirror = description.layout == LayoutKind::Mirror && written.is_some();
+    let (mut description, mut absent, mut refused) = (description.clone(), Vec::new(), None);
+    let mut members: Vec<Option<Box<dyn Device>>> = Vec::new();
     for (number, (place, bytes)) in description.members.iter().enumerate() {
-        let member: Box<dyn Device> = match place {
+        let is_stale = description.stale.contains(&number);
+        members.push(match place {
             Place::Memory => {
                 let memory =
                     MemoryDevice::new(*bytes).map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?;
-                Box::new(memory)
+                Some(Box::new(memory))
             }
-            Place::File(path) => Box::new(open_member(path, description, number, LOCK_PATIENCE)?),
-        };
-        about.members.push((place.to_string(), member.geometry().bytes));
-        members.push(member);
+            Place::File(path) if is_stale => {
+                absent.push(format!("{}: has missed writes", path.display()));
+                None
+            }
+            Place::File(path) => match open_member(path, &description, number, LOCK_PATIENCE) {
+                Ok(member) => Some(Box::new(member)),
+                // Whoever has it may be writing it.
+                Err(error @ HomeError::InUse(_)) => return Err(error),
+                Err(error) if !is_mirror => return Err(error),
+                Err(error) => {
+                    absent.push(error.to_string());
+                    refused.get_or_insert(error);
+                    None
+                }
+            },
+        });
     }
-    let array = match description.layout {
-        LayoutKind::Concat => Array::concat(members)?,
-        LayoutKind::Stripes => Array::stripes(members, description.stripe)?,
-        LayoutKind::Mirror => Array::mirror(members)?,
+    let Some(geometry) = members.iter().flatten().map(|member| member.geometry()).next() else {
+        return Err(refused.unwrap_or(HomeError::Member {
+            path: written.unwrap_or_default(),
+            why: "has no member that is current".to_owned(),
+        }));
+    };
+    let stale: BTreeSet<usize> = (0..members.len()).filter(|number| members[*number].is_none()).collect();
+    if let Some(written) = written.as_ref().filter(|_| stale != description.stale) {
+        description.stale = stale.clone();
+        description.publish(written)?;
+    }
+    let mut about = About { layout: description.layout.name().to_owned(), ..About::default() };
+    let devices = members.into_iter().map(|member| member.unwrap_or_else(|| Box::new(Absent::new(geometry))));
+    let devices: Vec<Box<dyn Device>> = devices.collect();
+    for ((place, _), device) in description.members.iter().zip(&devices) {
+        about.members.push((place.to_string(), device.geometry().bytes));
+    }
+    let mut array = match description.layout {
+        LayoutKind::Concat => Array::concat(devices)?,
+        LayoutKind::Stripes => Array::stripes(devices, description.stripe)?,
+        LayoutKind::Mirror => Array::mirror(devices)?,
     };
     about.health = array.health();
-    Ok(Opened { device: Box::new(Sectors::over(array)), about })
+    stale.into_iter().for_each(|side| array.set_stale(side));
+    if let Some(written) = written {
+        array.on_stale(move |side| {
+            description.stale.insert(side);
+            description.publish(&written).is_ok()
+        });
+    }
+    Ok(Opened { device: Box::new(Sectors::over(array)), about, absent })
 }
 
 fn open_member(
@@ -431,7 +426,6 @@ fn of(path: &Path) -> impl Fn(io::Error) -> HomeError + '_ {
 }
 
 const SUFFIX: &str = ".volume";
-const FIRST: &str = "overside-volume 1";
 const MEMBERS_MAX: usize = 64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever deletes a volume that is served should hear so soon.
@@ -523,6 +517,79 @@ mod tests {
         assert_eq!(home.delete("pg").unwrap().gone, [second]);
     }
 
+    /// The byte that all of the volume's first block has.
+    fn content(home: &Home) -> u8 {
+        let mut device = home.device("pg").unwrap();
+        let mut found = std::collections::BTreeSet::new();
+        // Each side in turn.
+        for _ in 0..4 {
+            let read = Work::Read { at: 0, length: 8192, into: buffer() };
+            let (work, result) = carry_out(&mut device, &SystemClock, read, DISK_PATIENCE);
+            assert_eq!(result, Ok(()));
+            let Some(Work::Read { into, .. }) = work else { panic!("another request came back") };
+            found.extend(into.iter().copied());
+        }
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.pop_first().unwrap()
+    }
+
+    fn write(home: &Home, byte: u8) {
+        let mut bytes = buffer();
+        bytes.fill(byte);
+        let write = Work::Write { at: 0, from: Bytes::from(bytes), fua: true };
+        let mut device = home.device("pg").unwrap();
+        assert_eq!(carry_out(&mut device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+    }
+
+    #[test]
+    fn a_member_that_missed_writes_is_not_read_until_it_is_repaired() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2)).unwrap();
+        let [first, second, away] = ["m0.img", "m1.img", "away"].map(|name| folder.path().join(name));
+        write(&home, 1);
+        fs::rename(&first, &away).unwrap();
+        let opened = home.open_volume("pg").unwrap();
+        assert_eq!((opened.absent.len(), opened.about.health.state(0)), (1, overside_volume::MemberState::Stale));
+        drop(opened);
+        write(&home, 2);
+        fs::rename(&away, &first).unwrap();
+        assert_eq!(content(&home), 2, "it is back, and what it has is old");
+        // It alone is no volume, either.
+        fs::rename(&second, &away).unwrap();
+        assert!(home.device("pg").is_err());
+        let refused = home.repair("pg", &SystemClock, |_, _| {}).unwrap_err().to_string();
+        assert!(refused.contains("m1.img"), "{refused}");
+        fs::rename(&away, &second).unwrap();
+        let open = home.device("pg").unwrap();
+        assert!(matches!(home.repair("pg", &SystemClock, |_, _| {}), Err(HomeError::InUse(_))));
+        drop(open);
+        let mut heard = (0, 0);
+        assert_eq!(home.repair("pg", &SystemClock, |at, of| heard = (at, of)).unwrap(), std::slice::from_ref(&first));
+        assert_eq!(heard, (3 << 20, 3 << 20));
+        assert!(home.repair("pg", &SystemClock, |_, _| {}).unwrap().is_empty());
+        // Now the other one may go, for good.
+        fs::remove_file(&second).unwrap();
+        assert_eq!(content(&home), 2);
+        write(&home, 3);
+        assert_eq!(home.repair("pg", &SystemClock, |_, _| {}).unwrap(), [second]);
+        assert!(home.open_volume("pg").unwrap().absent.is_empty());
+        fs::remove_file(&first).unwrap();
+        assert_eq!(content(&home), 3);
+    }
+
+    #[test]
+    fn a_mirror_of_files_and_memory_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        let mut mixed = creation(folder.path(), LayoutKind::Mirror, 2);
+        mixed.members[0] = Place::Memory;
+        assert!(home.create(&mixed).unwrap_err().to_string().contains("memory has lost"));
+        mixed.members[1] = Place::Memory;
+        home.create(&mixed).unwrap();
+        assert_eq!(content(&home), 0);
+    }
+
     #[test]
     fn members_that_are_not_what_they_were_are_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -555,6 +622,10 @@ mod tests {
         for cut in 0..text.len() {
             fs::write(&description, &text[..cut]).unwrap();
             let _ = home.device("pg").map(drop);
+        }
+        for stale in ["stale 0\n", "stale 2\n", "stale x\n"] {
+            fs::write(&description, format!("{text}{stale}")).unwrap();
+            refused("is not what this program writes");
         }
         fs::write(&description, "overside-volume 2\n").unwrap();
         refused("line 1");

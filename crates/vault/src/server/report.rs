@@ -53,7 +53,10 @@ impl Node {
         let stale = members.iter().filter(|member| member.stale).count();
         let (state, reason) = match stale {
             0 => (VolumeState::Ok, String::new()),
-            _ => (VolumeState::Degraded, format!("{stale} of {} members have missed a write", members.len())),
+            _ => {
+                let mend = "`overside volume repair` mends them once the node has ended";
+                (VolumeState::Degraded, format!("{stale} of {} members have missed writes; {mend}", members.len()))
+            }
         };
         let sessions: Vec<SessionReport> = lock(&self.attachments)
             .values()

@@ -2,7 +2,7 @@
 
 use overside_service::client::{Link as Raw, LinkError as RawError, LinkOptions as RawOptions};
 use overside_volume::client::{Link, LinkError, LinkOptions};
-use overside_volume::wire::{Asked, Hello, Operation, Reply, Role, Status, Welcome};
+use overside_volume::wire::{Asked, Hello, Inquiry, Operation, Reply, Report, Role, SessionRole, Status, Welcome};
 use overside_volume::{DeviceError, MemoryDevice, Work, complete};
 
 use super::*;
@@ -191,22 +191,18 @@ fn who_breaks_the_protocol_loses_its_connection_alone() {
 
 #[test]
 fn requests_that_there_cannot_be_are_refused_and_the_connection_stays() {
-    // A cache looks before the device does.
-    for cache in [NodeOptions::default().cache, small_cache()] {
-        let name = fresh_name("tcp");
-        let _served = serve("tcp", &name, memory(), NodeOptions { cache, ..NodeOptions::default() });
-        let mut link = raw("tcp", &name);
-        let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
-        let absurd = [(u64::MAX, 512), (1 << 55, 512), (2048, 512), (2047, 1024), (0, 0), (0, 100), (0, 256 << 10)];
-        assert_eq!(ask(&mut link, asked(session, Operation::Read, 0, 8192), &[]).unwrap(), Status::Done);
-        for (number, (lba, length)) in (3..).zip(absurd) {
-            let request = Asked { number, ..asked(session, Operation::Read, lba, length) };
-            let status = ask(&mut link, request, &[]).unwrap();
-            assert_eq!(status, Status::Device(DeviceError::Invalid), "{lba} {length}");
-        }
-        let write = Asked { number: 10, ..asked(session, Operation::Write { fua: false }, 0, 512) };
-        assert_eq!(ask(&mut link, write, &[1; 512]).unwrap(), Status::Device(DeviceError::ReadOnly));
+    let name = fresh_name("tcp");
+    let _served = serve("tcp", &name, memory(), NodeOptions::default());
+    let mut link = raw("tcp", &name);
+    let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
+    let absurd = [(u64::MAX, 512), (1 << 55, 512), (2048, 512), (2047, 1024), (0, 0), (0, 100), (0, 256 << 10)];
+    for (number, (lba, length)) in (2..).zip(absurd) {
+        let request = Asked { number, ..asked(session, Operation::Read, lba, length) };
+        let status = ask(&mut link, request, &[]).unwrap();
+        assert_eq!(status, Status::Device(DeviceError::Invalid), "{lba} {length}");
     }
+    let write = Asked { number: 9, ..asked(session, Operation::Write { fua: false }, 0, 512) };
+    assert_eq!(ask(&mut link, write, &[1; 512]).unwrap(), Status::Device(DeviceError::ReadOnly));
 }
 
 /// What was carried out is answered from memory, over whichever connection it is asked again.
@@ -230,4 +226,40 @@ fn a_request_that_comes_again_is_not_carried_out_again() {
     assert_eq!(Reply::parse(&message).unwrap().1, [1; 512]);
     // The connection of the older generation is of no use any more.
     assert!(ask(&mut first, Asked { number: 3, ..write }, &[3; 512]).is_err());
+}
+
+/// It needs no session, and does not disturb one.
+#[test]
+fn an_inquiry_is_answered_at_any_time_and_a_bad_one_ends_its_connection_alone() {
+    for transport in TRANSPORTS {
+        let name = fresh_name(transport);
+        let _served = serve(transport, &name, memory(), NodeOptions::default());
+        let mut link = raw(transport, &name);
+        let ask = |link: &mut Raw, volume: &str| {
+            say(link, &Inquiry { number: 0, volume: volume.to_owned() }.bytes());
+            Report::parse(&heard(link).unwrap()).unwrap()
+        };
+        assert_eq!((ask(&mut link, "w").status, ask(&mut link, "").volumes[0].sessions.len()), (Status::Unknown, 0));
+        say(&mut link, &Hello { process: 77, ..Hello::parse(&hello(0, 1, Role::Writer)).unwrap() }.bytes());
+        let session = Welcome::parse(&heard(&mut link).unwrap()).unwrap().session;
+        let flush = Asked { number: 4, ..asked(session, Operation::Flush, 0, 0) };
+        assert_eq!(self::ask(&mut link, flush, &[]).unwrap(), Status::Done);
+        let report = ask(&mut link, "v");
+        let [volume] = &report.volumes[..] else { panic!("{report:?}") };
+        let [client] = volume.sessions[..] else { panic!("{report:?}") };
+        assert_eq!((client.session, client.process, client.role), (session, 77, SessionRole::Writer));
+        assert_eq!((client.requests, client.in_flight, client.waiting_us), (1, 0, None));
+        assert_eq!((volume.counts.others, volume.counts.failed, volume.bytes), (1, 0, 1 << 20));
+        let inquiry = Inquiry { number: 0, volume: "v".to_owned() }.bytes();
+        let cut = &inquiry[..inquiry.len() - 1];
+        let long = [&inquiry[..], &[b'v'; 100]].concat();
+        let mut version = inquiry.clone();
+        version[9] = 9;
+        for bad in [cut, &long, &version] {
+            let mut link = raw(transport, &name);
+            say(&mut link, bad);
+            assert!(heard(&mut link).is_err(), "{bad:?}");
+        }
+        assert_eq!(ask(&mut link, "v").status, Status::Done, "others are answered on");
+    }
 }
