@@ -12,7 +12,8 @@ use std::path::PathBuf;
 
 pub use over::Over;
 pub use volume::{
-    BenchVolume, Create, DeleteVolume, HomeDir, List, RepairVolume, ServeVolumes, Volume, VolumeCommand, VolumeStatus,
+    Attach, BenchVolume, Create, DeleteVolume, HomeDir, List, RepairVolume, ServeVolumes, Volume, VolumeCommand,
+    VolumeStatus,
 };
 
 /// Tables in memory, scanned in bulk by other processes.

@@ -134,6 +134,9 @@ fn a_block_is_read_once_however_many_ask() {
     assert_eq!((poll(&mut cache).len(), cache.below().submitted), (1, 1), "it is in memory");
     let statistics = cache.statistics();
     assert_eq!((statistics.hits, statistics.misses, statistics.blocks), (1, 5, 1));
+    cache.resize(2 * BLOCK as u64);
+    let statistics = cache.statistics();
+    assert_eq!((statistics.bytes, statistics.blocks), (2 * BLOCK as u64, 0), "another size begins empty");
 }
 
 #[test]
@@ -199,14 +202,14 @@ proptest! {
     fn it_reads_as_memory_does(
         policy in 0usize..7,
         blocks in 0u64..6,
-        steps in proptest::collection::vec((0u8..10, 0u64..120, 1u64..24, any::<u8>(), any::<usize>()), 1..150),
+        steps in proptest::collection::vec((0u8..11, 0u64..120, 1u64..24, any::<u8>(), any::<usize>()), 1..150),
     ) {
         let mut cache = cache(blocks, PolicyKind::ALL[policy]);
         let sectors = (BLOCKS * BLOCK as u64 / 512) as usize;
         // What each sector may be: all that is under way, and what was before.
         let mut may: Vec<Vec<u8>> = vec![vec![0]; sectors];
         let mut under_way: Vec<UnderWay> = Vec::new();
-        let mut tag = 0;
+        let (mut tag, mut batch) = (0, VecDeque::new());
         let ended = |done: Vec<Completion>, under_way: &mut Vec<UnderWay>, may: &mut Vec<Vec<u8>>| {
             for completion in done {
                 assert_eq!(completion.result, Ok(()));
@@ -242,7 +245,7 @@ proptest! {
                 0..=2 => {
                     let seen = (at..at + length).map(|sector| may[sector as usize].clone()).collect();
                     under_way.push((tag, at, length, None, seen));
-                    submit(&mut cache, tag, read(byte, bytes));
+                    batch.push_back(Request { tag, work: read(byte, bytes) });
                 }
                 3..=5 => {
                     let value = if step == 5 { 0 } else { value };
@@ -259,18 +262,25 @@ proptest! {
                         5 => Work::Zero { at: byte, length: bytes as u64 },
                         _ => Work::Write { at: byte, from: Bytes::prefix(from, bytes), fua: false },
                     };
-                    submit(&mut cache, tag, work);
+                    batch.push_back(Request { tag, work });
                 }
-                6 => submit(&mut cache, tag, Work::Hint { at: byte, length: bytes as u64, hint: Hint::WillNeed }),
-                7 => submit(&mut cache, tag, Work::Hint { at: byte, length: bytes as u64, hint: Hint::DontNeed }),
+                6 => batch.push_back(Request { tag, work: Work::Hint { at: byte, length: bytes as u64, hint: Hint::WillNeed } }),
+                7 => batch.push_back(Request { tag, work: Work::Hint { at: byte, length: bytes as u64, hint: Hint::DontNeed } }),
+                // What it does not take now, because it is to be resized, it takes later.
+                10 => cache.resize(u64::from(value % 6) * BLOCK as u64),
                 _ => cache.below().let_go(which),
             }
+            cache.submit(&mut batch);
             let done = poll(&mut cache);
             ended(done, &mut under_way, &mut may);
         }
-        let done = until_quiet(&mut cache);
-        ended(done, &mut under_way, &mut may);
-        prop_assert!(under_way.is_empty(), "a request never ended");
-        prop_assert!(cache.statistics().blocks <= blocks);
+        for _ in 0..2 {
+            let done = until_quiet(&mut cache);
+            ended(done, &mut under_way, &mut may);
+            cache.submit(&mut batch);
+        }
+        prop_assert!(under_way.is_empty() && batch.is_empty(), "a request never ended");
+        let statistics = cache.statistics();
+        prop_assert!(statistics.blocks * BLOCK as u64 <= statistics.bytes);
     }
 }

@@ -3,6 +3,7 @@
 use super::{Wire, bytes};
 use clap::{Args, Subcommand};
 use overside::Transport;
+use overside::vault::cache::PolicyKind;
 use std::path::PathBuf;
 
 /// `overside volume`
@@ -31,6 +32,9 @@ pub enum VolumeCommand {
     /// Measure how fast a volume is, and whether it keeps every byte.
     #[command(long_about = BENCH, after_long_help = BENCH_EXAMPLES)]
     Bench(BenchVolume),
+    /// Make a node's volume usable by programs that know nothing of it, until Ctrl-C.
+    #[command(long_about = ATTACH, after_long_help = ATTACH_EXAMPLES)]
+    Attach(Attach),
     /// Copy what a mirror's members have missed, while nobody serves it.
     #[command(long_about = REPAIR, after_long_help = REPAIR_EXAMPLES)]
     Repair(RepairVolume),
@@ -86,6 +90,15 @@ pub struct ServeVolumes {
     /// it, and a flush brings it to stable storage. kill -9 of the node loses nothing in either.
     #[arg(long, value_name = "through|back", default_value = "through", value_parser = ["through", "back"])]
     pub writes: String,
+    /// Memory for blocks that were read or written, as 256M; all volumes share it in equal parts. 0: none.
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes_or_none)]
+    pub cache: usize,
+    /// Which block makes room in the cache for another one.
+    #[arg(long, value_name = "POLICY", default_value = PolicyKind::Mq.name(), value_parser = policy())]
+    pub policy: String,
+    /// Bytes of the cache's blocks: a power of two from 512 to 1M.
+    #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]
+    pub block: usize,
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -98,6 +111,26 @@ pub struct ServeVolumes {
     /// What goes over a network.
     #[command(flatten)]
     pub network: Wire,
+}
+
+/// Bytes, or 0 for none.
+fn bytes_or_none(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { bytes(text) }
+}
+
+fn block(text: &str) -> Result<usize, String> {
+    let fits = |bytes: &usize| bytes.is_power_of_two() && (512..=1 << 20).contains(bytes);
+    bytes(text).ok().filter(fits).ok_or_else(|| "a block is a power of two from 512 to 1M, as 8K".into())
+}
+
+fn policy() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(PolicyKind::ALL.map(PolicyKind::name))
+}
+
+/// The path of `unix:PATH`.
+fn unix(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
+    path.map(PathBuf::from).ok_or_else(|| "a socket is given as unix:PATH, for example unix:pg.sock".into())
 }
 
 /// `overside volume list`
@@ -166,6 +199,33 @@ pub struct BenchVolume {
     pub network: Wire,
 }
 
+/// `overside volume attach`
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// Where the node listens, and which volume of it, as shm:vault/pg.
+    #[arg(value_name = "ADDR/NAME")]
+    pub volume: String,
+    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
+    #[arg(long, value_name = "unix:PATH", required = true, value_parser = unix)]
+    pub nbd: Option<PathBuf>,
+    /// Only read; another client may write meanwhile.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Take the volume over from the client that writes it, which can do nothing more then.
+    #[arg(long, conflicts_with = "read_only")]
+    pub take_over: bool,
+    /// How long I/O waits for a node that is away, in seconds; after that it fails, and so does all that comes. For ever
+    /// unless said.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    pub give_up: Option<u64>,
+    /// Print one JSON object once it is attached.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
 /// `overside volume repair`
 #[derive(Debug, Args)]
 pub struct RepairVolume {
@@ -201,7 +261,8 @@ pub const VOLUME_EXAMPLES: &str = "\
 Examples:
   overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0
   overside volume serve --listen shm:vault &
-  overside volume status shm:vault/pg";
+  overside volume status shm:vault/pg
+  overside volume attach shm:vault/pg --nbd unix:pg.sock";
 
 const CREATE: &str = "\
 Make a volume. Its members' files are made, with room that the file system gives as it is written, and the volume is written down
@@ -229,7 +290,7 @@ again: clients wait, and go on.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside volume serve --listen shm:vault
-  overside volume serve --listen shm:vault --writes back
+  overside volume serve --listen shm:vault --writes back --cache 256M
   overside volume serve --listen shm:vault --listen tcp:0.0.0.0:7071 --key-file key --home ./volumes";
 
 const LIST: &str = "Show which volumes a node has: their state, layout, size, and who is attached.";
@@ -261,6 +322,18 @@ Examples:
   overside volume bench shm:vault/pg --rw randrw --verify --time 60
   overside volume bench tcp:10.0.0.1:7071/pg --key-file key --rw randwrite --bs 64K --depth 32 --json";
 
+const ATTACH: &str = "\
+Attach a node's volume and serve it to NBD clients of this user on a Unix socket, until Ctrl-C or SIGTERM. fio, qemu and libnbd
+connect to nbd+unix:///NAME?socket=PATH; the kernel's client makes a block device of it (nbd-client, as root).
+
+When the node ends, is killed, or cannot be reached, I/O waits and goes on once it is back. Nothing that was acknowledged is lost,
+and nothing is carried out twice. A volume has one writer: with --read-only it is attached beside it, with --take-over in its place.";
+const ATTACH_EXAMPLES: &str = "\
+Examples:
+  overside volume attach shm:vault/pg --nbd unix:pg.sock
+  overside volume attach tcp:10.0.0.1:7071/pg --key-file key --nbd unix:/run/pg.sock --read-only
+  overside volume attach shm:vault/pg --nbd unix:pg.sock --take-over --give-up 60";
+
 const REPAIR: &str = "\
 Copy a current member of a raid1 volume onto each member that has missed writes, and make those anew whose files are gone. Until
 then the volume is degraded: the node serves it from the others, and reads nothing from these. Nobody may serve it meanwhile.";
@@ -279,13 +352,14 @@ Examples:
 
 /// Examples of all of them, which must parse.
 #[cfg(test)]
-pub const ALL_EXAMPLES: [&str; 8] = [
+pub const ALL_EXAMPLES: [&str; 9] = [
     VOLUME_EXAMPLES,
     CREATE_EXAMPLES,
     SERVE_EXAMPLES,
     LIST_EXAMPLES,
     STATUS_EXAMPLES,
     BENCH_EXAMPLES,
+    ATTACH_EXAMPLES,
     REPAIR_EXAMPLES,
     DELETE_EXAMPLES,
 ];

@@ -1,5 +1,6 @@
 //! The real command, in processes of its own: what it prints, what it exits with, what it leaves.
 
+mod attached;
 mod bad_input;
 mod demo;
 mod directory;

@@ -35,6 +35,8 @@ impl Default for CacheOptions {
 /// What went through a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
+    /// Bytes of blocks that it may hold.
+    pub bytes: u64,
     /// Blocks of READs that were in memory.
     pub hits: u64,
     /// Blocks of READs that were not.
@@ -50,6 +52,9 @@ pub struct Cache<D> {
     geometry: Geometry,
     block: u64,
     blocks_max: usize,
+    /// It is to have so many, as soon as nothing is under way.
+    resized: Option<usize>,
+    kind: PolicyKind,
     policy: Box<dyn Policy>,
     blocks: BTreeMap<u64, Bytes>,
     pool: Pool,
@@ -109,12 +114,14 @@ impl<D: Device> Cache<D> {
                 geometry.unit_bytes
             ));
         }
-        let blocks_max = (options.bytes / block).min(u64::from(u32::MAX / 2)) as usize;
+        let blocks_max = blocks_of(options.bytes, block);
         Ok(Cache {
             below,
             geometry,
             block,
             blocks_max,
+            resized: None,
+            kind: options.policy,
             policy: options.policy.policy(blocks_max),
             blocks: BTreeMap::new(),
             pool: Pool::new(block as usize),
@@ -138,7 +145,31 @@ impl<D: Device> Cache<D> {
 
     /// What went through it.
     pub fn statistics(&self) -> CacheStatistics {
-        CacheStatistics { blocks: self.blocks.len() as u64, ..self.statistics }
+        let bytes = self.blocks_max as u64 * self.block;
+        CacheStatistics { bytes, blocks: self.blocks.len() as u64, ..self.statistics }
+    }
+
+    /// From now on it may hold as many bytes of blocks as this. It begins empty again, unless that is what it may
+    /// hold already.
+    pub fn resize(&mut self, bytes: u64) {
+        let blocks_max = blocks_of(bytes, self.block);
+        if blocks_max == self.blocks_max {
+            return;
+        }
+        // Requests that a cache without blocks let pass are under way unordered; they may all end first.
+        self.resized = Some(blocks_max);
+        self.resize_when_quiet();
+    }
+
+    fn resize_when_quiet(&mut self) {
+        if self.requests.is_empty()
+            && self.fills.is_empty()
+            && let Some(blocks_max) = self.resized.take()
+        {
+            self.blocks_max = blocks_max;
+            self.policy = self.kind.policy(blocks_max);
+            std::mem::take(&mut self.blocks).into_values().for_each(|bytes| self.pool.give(bytes));
+        }
     }
 
     /// Bytes as they lie in memory, to be sent from there; none where they are not whole in one block, or
@@ -425,6 +456,11 @@ impl<D: Device> Cache<D> {
     }
 }
 
+/// Blocks that so many bytes have room for.
+fn blocks_of(bytes: u64, block: u64) -> usize {
+    (bytes / block).min(u64::from(u32::MAX / 2)) as usize
+}
+
 /// Copies what both ranges have in common: `from` lies at `from_at`, `into` at `into_at`.
 fn copy(from: &[u8], from_at: u64, into_at: u64, into: &mut [u8]) {
     let start = from_at.max(into_at);
@@ -441,7 +477,9 @@ impl<D: Device> Device for Cache<D> {
     }
 
     fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        self.resize_when_quiet();
         while self.requests.len() < REQUESTS_MAX
+            && self.resized.is_none()
             && let Some(request) = batch.pop_front()
         {
             self.take(request);
@@ -453,6 +491,7 @@ impl<D: Device> Device for Cache<D> {
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         while self.turn() {}
+        self.resize_when_quiet();
         let found = self.done.len();
         out.append(&mut self.done);
         found

@@ -3,8 +3,9 @@
 //! A block lies on pages, behind room for a header: it goes to the disk and into a SEND as it lies.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use overside_memory::{Buffer, Pool, Segment};
+use overside_memory::{Buffer, Bytes, Pool, Segment, View};
 use overside_service::{Listening, Message};
 use overside_verbs::{Access, Memory, VerbsError};
 use overside_volume::wire::HEADER;
@@ -62,7 +63,7 @@ impl Blocks {
     pub(super) fn message(&self, block: Block, bytes: Buffer, length: usize, header: &[u8; HEADER]) -> Message {
         let foreign = |bytes: &[u8]| {
             let all = [&header[..], &bytes[..length]].concat();
-            Message::new(overside_memory::View::foreign(std::sync::Arc::new(all)))
+            Message::new(View::foreign(Arc::new(all)))
         };
         let Some(head) = block.head else { return foreign(&bytes) };
         match head.join(bytes) {
@@ -72,6 +73,20 @@ impl Blocks {
             }
             Err((_, bytes)) => foreign(&bytes),
         }
+    }
+}
+
+/// A header and bytes that lie in a cache, as a message. They stay there until they are sent, whatever takes their place.
+pub(super) fn pinned(header: [u8; HEADER], bytes: Bytes) -> Message {
+    Message::new(View::foreign(Arc::new(header))).then(View::foreign(Arc::new(Pinned(bytes))))
+}
+
+#[derive(Debug)]
+struct Pinned(Bytes);
+
+impl AsRef<[u8]> for Pinned {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 

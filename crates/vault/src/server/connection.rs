@@ -8,6 +8,7 @@ use overside_volume::wire::{self, Asked, HEADER, Hello, Inquiry, Operation, Repl
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
+use super::blocks;
 use super::ledger::{Admitted, Credits};
 use super::volume::{Route, answer};
 use super::{Node, Writes, lock};
@@ -191,20 +192,23 @@ impl Connection {
         }
         let moves = matches!(asked.operation, Operation::Read | Operation::Write { .. });
         let (length, block) = (asked.length as usize, moves.then_some(asked.length));
-        let mut refuse = |error| {
-            reply.status = Status::Device(error);
-            to.end(asked.number, reply.status, false);
-            Err(reply)
+        let refuse = |error| {
+            let status = Status::Device(error);
+            to.end(asked.number, status, false);
+            Err(Reply { status, ..reply })
         };
         let prepared = match (asked.lba.checked_mul(SECTOR_BYTES), block) {
             (None, _) => refuse(DeviceError::Invalid),
             _ if to.is_fenced() => refuse(DeviceError::Fenced),
             (_, Some(bytes)) if bytes > *request_bytes_max || bytes == 0 => refuse(DeviceError::Invalid),
             (Some(at), _) => {
-                let block = match (self.node.blocks(), block) {
-                    (Some(blocks), Some(bytes)) => blocks.take(bytes as usize),
-                    _ => None,
-                };
+                if let Some(bytes) = to.volume.lookup(asked.operation, at, length) {
+                    let found = Reply { length: asked.length, ..reply };
+                    to.end(asked.number, Status::Done, false);
+                    context.answer(ticket, blocks::pinned(found.bytes(), bytes));
+                    return Ok(());
+                }
+                let block = block.and_then(|bytes| self.node.blocks()?.take(bytes as usize));
                 let through = to.volume.writes == Writes::Through;
                 match self.work(asked.operation, at, length, payload, through, block) {
                     Some((work, _)) if *read_only && work.writes() => refuse(DeviceError::ReadOnly),

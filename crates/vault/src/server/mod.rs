@@ -27,6 +27,7 @@ use overside_verbs::{Clock, VerbsError};
 use overside_volume::wire::HEADER;
 use overside_volume::{Device, Health};
 
+use crate::cache::CacheOptions;
 use attachment::Attachment;
 use blocks::Blocks;
 use connection::Connection;
@@ -37,6 +38,8 @@ use volume::Volume;
 pub struct NodeOptions {
     /// When a WRITE is acknowledged.
     pub writes: Writes,
+    /// The cache, which all volumes share in equal parts; of no bytes: none.
+    pub cache: CacheOptions,
     /// Bytes of one request at most; clients cut longer ones.
     pub request_bytes_max: u32,
     /// Requests that a client may have in flight.
@@ -75,6 +78,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         Self {
             writes: Writes::Through,
+            cache: CacheOptions { bytes: 0, ..CacheOptions::default() },
             request_bytes_max: 128 << 10,
             requests_max: 64,
             blocks: 128,
@@ -148,7 +152,7 @@ impl Node {
     /// Adds a volume, before the node is served or while it is.
     ///
     /// # Errors
-    /// When the system has no descriptor or no thread for it.
+    /// When the system has no descriptor or no thread for it, or the cache's blocks are smaller than the device's units.
     pub fn add(self: &Arc<Self>, name: &str, device: Box<dyn Device>) -> Result<(), VerbsError> {
         self.add_described(name, device, About::default())
     }
@@ -163,13 +167,16 @@ impl Node {
         device: Box<dyn Device>,
         about: About,
     ) -> Result<(), VerbsError> {
-        let volume = Arc::new(Volume::new(device, self.options.writes, self.clock.clone(), about)?);
+        let volume = Arc::new(Volume::new(device, &self.options, self.clock.clone(), about)?);
         let mut serving = lock(&self.serving);
         if let Some(serving) = &mut *serving {
             serving.running.push(self.start(&*serving.threads, name, volume.clone())?);
         }
         lock(&self.failed).remove(name);
-        lock(&self.volumes).insert(name.to_owned(), volume);
+        let mut volumes = lock(&self.volumes);
+        volumes.insert(name.to_owned(), volume);
+        let share = self.options.cache.bytes / volumes.len() as u64;
+        volumes.values().for_each(|volume| volume.share(share));
         Ok(())
     }
 

@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use overside_memory::Bytes;
 use overside_service::{Context, Ticket};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::wire::{Counts, HEADER, Reply, Status};
+use overside_volume::wire::{Counts, HEADER, Operation, Reply, Status};
 use overside_volume::{Completion, Device, Geometry, Request, Work};
 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
-use super::{About, Writes, lock};
+use super::{About, NodeOptions, Writes, lock};
+use crate::cache::{Cache, CacheOptions, CacheStatistics};
 
 #[derive(Debug)]
 pub(super) struct Volume {
@@ -35,7 +37,7 @@ pub(super) struct Volume {
 
 #[derive(Debug)]
 struct Core {
-    device: Box<dyn Device>,
+    store: Store,
     fd: Option<OwnedFd>,
     next: u64,
     routes: BTreeMap<u64, Route>,
@@ -43,6 +45,23 @@ struct Core {
     waiting: VecDeque<Request>,
     polled: Vec<Completion>,
     counts: Counts,
+}
+
+/// Where its blocks are.
+#[derive(Debug)]
+enum Store {
+    Plain(Box<dyn Device>),
+    /// Some of them in memory, too.
+    Cached(Box<Cache<Box<dyn Device>>>),
+}
+
+impl Store {
+    fn device(&mut self) -> &mut dyn Device {
+        match self {
+            Store::Plain(device) => &mut **device,
+            Store::Cached(cache) => &mut **cache,
+        }
+    }
 }
 
 /// Where a request's answer goes.
@@ -59,14 +78,23 @@ pub(super) struct Route {
 impl Volume {
     pub(super) fn new(
         device: Box<dyn Device>,
-        writes: Writes,
+        options: &NodeOptions,
         clock: Arc<dyn Clock>,
         about: About,
     ) -> Result<Volume, VerbsError> {
         let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
+        let geometry = device.geometry();
+        let store = if options.cache.bytes == 0 {
+            Store::Plain(device)
+        } else {
+            // Its share is known when all volumes are.
+            let none = CacheOptions { bytes: 0, ..options.cache };
+            let cache = Cache::over(device, none);
+            Store::Cached(Box::new(cache.map_err(|reason| VerbsError::System { what: "the cache", reason })?))
+        };
         let core = Core {
-            device,
+            store,
             fd,
             next: 0,
             routes: BTreeMap::new(),
@@ -75,8 +103,8 @@ impl Volume {
             counts: Counts::default(),
         };
         Ok(Volume {
-            geometry: core.device.geometry(),
-            writes,
+            geometry,
+            writes: options.writes,
             about,
             core: Mutex::new(core),
             writer: Mutex::default(),
@@ -108,7 +136,38 @@ impl Volume {
 
     /// What it has carried out.
     pub(super) fn counts(&self) -> Counts {
-        lock(&self.core).counts
+        let core = lock(&self.core);
+        match &core.store {
+            Store::Plain(_) => core.counts,
+            Store::Cached(cache) => {
+                let CacheStatistics { bytes, hits, misses, .. } = cache.statistics();
+                Counts { cache_bytes: bytes, hits, misses, ..core.counts }
+            }
+        }
+    }
+
+    /// Its cache may hold as many bytes as this.
+    pub(super) fn share(&self, bytes: u64) {
+        if let Store::Cached(cache) = &mut lock(&self.core).store {
+            cache.resize(bytes);
+        }
+        // What waits for that goes on.
+        self.signal.notify();
+    }
+
+    /// Of a READ, the bytes that lie in the cache as they are asked for, to be sent from there.
+    pub(super) fn lookup(&self, operation: Operation, at: u64, length: usize) -> Option<Bytes> {
+        if operation != Operation::Read {
+            return None;
+        }
+        let whole =
+            at.is_multiple_of(self.geometry.unit_bytes) && (length as u64).is_multiple_of(self.geometry.unit_bytes);
+        let mut core = lock(&self.core);
+        let Store::Cached(cache) = &mut core.store else { return None };
+        let found = if whole { cache.lookup(at, length) } else { None }?;
+        core.counts.reads += 1;
+        core.counts.read_bytes += length as u64;
+        Some(found)
     }
 
     /// The volume's thread. It ends when everything has ended that the device has.
@@ -123,14 +182,14 @@ impl Volume {
                 let is_quiet = core.routes.is_empty();
                 if is_quiet {
                     // Whoever ends a node may turn its host off next. A device that fails has failed before.
-                    let _ = overside_volume::complete(&mut *core.device, &*self.clock, Work::Flush, until - now);
+                    let _ = overside_volume::complete(core.store.device(), &*self.clock, Work::Flush, until - now);
                 }
                 if is_quiet || now >= until {
                     return;
                 }
             }
-            let sleeps = core.device.arm();
-            let (due, fd) = (core.device.due(), core.fd.as_ref().and_then(|fd| fd.try_clone().ok()));
+            let sleeps = core.store.device().arm();
+            let (due, fd) = (core.store.device().due(), core.fd.as_ref().and_then(|fd| fd.try_clone().ok()));
             drop(core);
             if sleeps {
                 let due = [due, until].into_iter().flatten().min();
@@ -157,10 +216,10 @@ impl Core {
     fn turn(&mut self, blocks: &Blocks, mut context: Option<&mut Context<'_>>) {
         loop {
             if !self.waiting.is_empty() {
-                self.device.submit(&mut self.waiting);
+                self.store.device().submit(&mut self.waiting);
             }
             let mut polled = std::mem::take(&mut self.polled);
-            self.device.poll(&mut polled);
+            self.store.device().poll(&mut polled);
             let found = !polled.is_empty();
             for completion in polled.drain(..) {
                 self.ended(completion, blocks, context.as_deref_mut());

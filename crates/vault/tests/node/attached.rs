@@ -18,13 +18,17 @@ struct Attached {
 }
 
 fn attached(transport: &str, in_file: bool, writes: Writes) -> Attached {
+    attached_with(transport, in_file, NodeOptions { writes, ..NodeOptions::default() })
+}
+
+fn attached_with(transport: &str, in_file: bool, options: NodeOptions) -> Attached {
     let folder = in_file.then(|| tempfile::tempdir().unwrap());
     let device: Box<dyn Device> = match &folder {
         Some(folder) => file(&folder.path().join("disk"), 4 << 20),
         None => Box::new(MemoryDevice::new(1 << 20).unwrap()),
     };
     let name = fresh_name(transport);
-    let served = serve(transport, &name, device, NodeOptions { writes, ..NodeOptions::default() });
+    let served = serve(transport, &name, device, options);
     let device = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
     Attached { device: Box::new(device), _served: served, _folder: folder }
 }
@@ -85,6 +89,27 @@ mod a_file_over_tcp {
 
     fn open() -> Box<dyn Device> {
         Box::new(attached("tcp", true, Writes::Back))
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod a_file_and_a_cache_over_shm {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        Box::new(attached_with("shm", true, NodeOptions { cache: small_cache(), ..NodeOptions::default() }))
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod a_file_and_a_cache_over_tcp {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let options = NodeOptions { cache: small_cache(), writes: Writes::Back, ..NodeOptions::default() };
+        Box::new(attached_with("tcp", true, options))
     }
 
     overside_conformance::device_tests!(open);

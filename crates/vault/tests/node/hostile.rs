@@ -191,18 +191,22 @@ fn who_breaks_the_protocol_loses_its_connection_alone() {
 
 #[test]
 fn requests_that_there_cannot_be_are_refused_and_the_connection_stays() {
-    let name = fresh_name("tcp");
-    let _served = serve("tcp", &name, memory(), NodeOptions::default());
-    let mut link = raw("tcp", &name);
-    let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
-    let absurd = [(u64::MAX, 512), (1 << 55, 512), (2048, 512), (2047, 1024), (0, 0), (0, 100), (0, 256 << 10)];
-    for (number, (lba, length)) in (2..).zip(absurd) {
-        let request = Asked { number, ..asked(session, Operation::Read, lba, length) };
-        let status = ask(&mut link, request, &[]).unwrap();
-        assert_eq!(status, Status::Device(DeviceError::Invalid), "{lba} {length}");
+    // A cache looks before the device does.
+    for cache in [NodeOptions::default().cache, small_cache()] {
+        let name = fresh_name("tcp");
+        let _served = serve("tcp", &name, memory(), NodeOptions { cache, ..NodeOptions::default() });
+        let mut link = raw("tcp", &name);
+        let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
+        let absurd = [(u64::MAX, 512), (1 << 55, 512), (2048, 512), (2047, 1024), (0, 0), (0, 100), (0, 256 << 10)];
+        assert_eq!(ask(&mut link, asked(session, Operation::Read, 0, 8192), &[]).unwrap(), Status::Done);
+        for (number, (lba, length)) in (3..).zip(absurd) {
+            let request = Asked { number, ..asked(session, Operation::Read, lba, length) };
+            let status = ask(&mut link, request, &[]).unwrap();
+            assert_eq!(status, Status::Device(DeviceError::Invalid), "{lba} {length}");
+        }
+        let write = Asked { number: 10, ..asked(session, Operation::Write { fua: false }, 0, 512) };
+        assert_eq!(ask(&mut link, write, &[1; 512]).unwrap(), Status::Device(DeviceError::ReadOnly));
     }
-    let write = Asked { number: 9, ..asked(session, Operation::Write { fua: false }, 0, 512) };
-    assert_eq!(ask(&mut link, write, &[1; 512]).unwrap(), Status::Device(DeviceError::ReadOnly));
 }
 
 /// What was carried out is answered from memory, over whichever connection it is asked again.

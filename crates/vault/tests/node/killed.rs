@@ -17,10 +17,12 @@ const ASKED: &str = "OVERSIDE_TEST_NODE";
 /// Serves a file until it is killed.
 pub fn second_process() {
     let Ok(asked) = std::env::var(ASKED) else { return };
-    let [transport, name, folder, writes] = asked.split('|').collect::<Vec<_>>()[..] else { panic!("{asked}") };
-    let writes = if writes == "back" { Writes::Back } else { Writes::Through };
+    let [transport, name, folder, how] = asked.split('|').collect::<Vec<_>>()[..] else { panic!("{asked}") };
+    let writes = if how.contains("back") { Writes::Back } else { Writes::Through };
+    let none = NodeOptions::default().cache;
+    let cache = if how.contains("cached") { small_cache() } else { none };
     let device = file(Path::new(folder), BYTES);
-    let _served = serve(transport, name, device, NodeOptions { writes, ..NodeOptions::default() });
+    let _served = serve(transport, name, device, NodeOptions { writes, cache, ..NodeOptions::default() });
     println!("serving");
     loop {
         std::thread::park();
@@ -122,6 +124,12 @@ fn io_goes_on_over_shm_when_the_node_is_killed_and_writes_go_through() {
 #[test]
 fn io_goes_on_over_tcp_when_the_node_is_killed_and_writes_go_back() {
     goes_on("tcp", "back", 4, 2);
+}
+
+#[test]
+fn io_goes_on_with_a_cache_when_the_node_is_killed() {
+    goes_on("shm", "cached back", 3, 3);
+    goes_on("tcp", "cached through", 3, 4);
 }
 
 /// Nobody comes back: requests end once the client would not wait longer.

@@ -1,6 +1,7 @@
 //! A node and its clients, over shared memory and over TCP.
 
 mod attached;
+mod cached;
 mod ends;
 mod hostile;
 mod killed;
@@ -14,6 +15,7 @@ use overside_disk::{Disk, Open};
 use overside_service::{Listening, ServiceOptions};
 use overside_shm::ShmProvider;
 use overside_tcp::TcpProvider;
+use overside_vault::cache::{CacheOptions, PolicyKind};
 use overside_vault::members::FileMember;
 use overside_vault::server::{Node, NodeOptions, Served};
 use overside_verbs::{Provider, SystemClock};
@@ -48,6 +50,11 @@ fn serve(transport: &str, name: &str, device: Box<dyn Device>, options: NodeOpti
     node.add("v", device).unwrap();
     let listening = Listening::open(provider(transport), &[name]).unwrap();
     node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap()
+}
+
+/// A cache so small that blocks come and go.
+fn small_cache() -> CacheOptions {
+    CacheOptions { bytes: 16 * 8192, block_bytes: 8192, policy: PolicyKind::Mq }
 }
 
 /// A file in `folder` that nobody else has, in sectors.

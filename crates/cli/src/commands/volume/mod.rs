@@ -1,5 +1,6 @@
 //! `overside volume`
 
+mod attach;
 mod bench;
 mod create;
 mod delete;
@@ -24,6 +25,7 @@ pub fn run(args: &Volume) -> Result<()> {
         VolumeCommand::List(args) => status::list(args),
         VolumeCommand::Status(args) => status::run(args),
         VolumeCommand::Bench(args) => bench::run(args),
+        VolumeCommand::Attach(args) => attach::run(args),
         VolumeCommand::Repair(args) => repair::run(args),
         VolumeCommand::Delete(args) => delete::run(args),
     }

@@ -6,6 +6,7 @@ use crate::output;
 use crate::signals::Doorbell;
 use anyhow::{Context, Result, bail};
 use overside::service::{Notices, OnFailure, ServiceOptions};
+use overside::vault::cache::{CacheOptions, PolicyKind};
 use overside::vault::home::{Home, HomeError};
 use overside::vault::server::{Node, NodeOptions, Writes};
 use overside::verbs::SystemClock;
@@ -26,9 +27,7 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
     let home = home(&args.home)?;
     // Before the folder is read, so that no volume comes between.
     let changes = watch(&home)?;
-    let writes = if args.writes == "back" { Writes::Back } else { Writes::Through };
-    let options = NodeOptions { writes, cpu: Some(processor_time), ..NodeOptions::default() };
-    let node = Node::new(SystemClock::handle(), options)?;
+    let node = Node::new(SystemClock::handle(), options(args)?)?;
     let names = home.list()?;
     let opened = names.iter().map(|name| (name, open(&home, &node, name)));
     let mut refused: Vec<_> = opened.filter_map(|(name, opened)| Some((name, opened.err()?))).collect();
@@ -66,6 +65,8 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
             "home": home.folder(),
             "volumes": names,
             "writes": args.writes,
+            "cache_bytes": args.cache,
+            "policy": args.policy,
         });
         output::line(&json.to_string())?;
     } else {
@@ -85,6 +86,14 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
         output::line("ended; what was written to files is on stable storage")?;
     }
     Ok(())
+}
+
+fn options(args: &ServeVolumes) -> Result<NodeOptions> {
+    let writes = if args.writes == "back" { Writes::Back } else { Writes::Through };
+    let (bytes, block_bytes) = (args.cache as u64, args.block as u64);
+    let policy = PolicyKind::named(&args.policy).context("there is no such policy")?;
+    let cache = CacheOptions { bytes, block_bytes, policy };
+    Ok(NodeOptions { writes, cache, cpu: Some(processor_time), ..NodeOptions::default() })
 }
 
 /// Opens a volume for the node.

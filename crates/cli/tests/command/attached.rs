@@ -1,0 +1,177 @@
+//! A volume attached for programs that know nothing of it, while its node is killed.
+
+use super::server::overside;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A command that goes on until it is killed, and the first line that it said.
+struct Going {
+    child: Child,
+    said: String,
+    _output: BufReader<std::process::ChildStdout>,
+}
+
+impl Going {
+    fn start(arguments: &[&str]) -> Going {
+        let mut child = overside(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        output.read_line(&mut said).unwrap();
+        assert!(!said.is_empty(), "{arguments:?} did not come up");
+        Going { child, said, _output: output }
+    }
+
+    /// As the user ends it.
+    fn ends(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A volume `v` that is written down in a folder, and an address for its node.
+struct Volume {
+    folder: tempfile::TempDir,
+    address: String,
+}
+
+impl Volume {
+    fn new(what: &str, size: &str) -> Volume {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("shm:cli-attached-{what}-{}", std::process::id());
+        let volume = Volume { folder, address };
+        let (home, member) = (volume.path("home"), volume.path("member"));
+        let made = overside(&["volume", "create", "v", "--size", size, "--on", &member, "--home", &home]).output();
+        assert!(made.unwrap().status.success());
+        volume
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn serve(&self, options: &[&str]) -> Going {
+        let home = self.path("home");
+        Going::start(&[&["volume", "serve", "--listen", &self.address, "--home", &home], options].concat())
+    }
+
+    fn attach_arguments(&self, socket: &str) -> [String; 5] {
+        let (at, unix) = (format!("{}/v", self.address), format!("unix:{}", self.path(socket)));
+        ["volume".into(), "attach".into(), at, "--nbd".into(), unix]
+    }
+
+    fn attach(&self, socket: &str, options: &[&str]) -> Going {
+        let arguments = self.attach_arguments(socket);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(options.iter().copied()).collect();
+        Going::start(&arguments)
+    }
+
+    /// What a refused attachment says.
+    fn refuses(&self, socket: &str, options: &[&str]) -> String {
+        let output = overside(&[]).args(self.attach_arguments(socket)).args(options).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+fn greets(socket: &str) -> bool {
+    let mut said = [0; 8];
+    let stream = UnixStream::connect(socket);
+    stream.is_ok_and(|mut stream| stream.read_exact(&mut said).is_ok() && said == *b"NBDMAGIC")
+}
+
+#[test]
+fn a_volume_is_attached_by_one_writer_and_by_readers_beside_it() {
+    let volume = Volume::new("once", "4M");
+    let _node = volume.serve(&["--cache", "1M", "--policy", "arc", "--block", "4K"]);
+    let writer = volume.attach("w.sock", &["--json"]);
+    let said: serde_json::Value = serde_json::from_str(&writer.said).unwrap();
+    assert_eq!(said["nbd"], format!("nbd+unix:///v?socket={}", volume.path("w.sock")));
+    assert_eq!((&said["bytes"], &said["read_only"]), (&serde_json::json!(4 << 20), &serde_json::json!(false)));
+    assert!(greets(&volume.path("w.sock")));
+    let told = volume.refuses("second.sock", &[]);
+    assert!(told.contains("another client writes the volume"), "{told}");
+    assert!(!Path::new(&volume.path("second.sock")).exists());
+    let reader = volume.attach("r.sock", &["--read-only"]);
+    assert!(reader.said.contains("to be read only") && greets(&volume.path("r.sock")), "{}", reader.said);
+    let told = volume.refuses("r.sock", &["--read-only"]);
+    assert!(told.contains("another server listens there"), "{told}");
+    reader.ends();
+    assert!(!Path::new(&volume.path("r.sock")).exists());
+    // It says goodbye, so the next one need not wait.
+    writer.ends();
+    let second = volume.attach("w.sock", &[]);
+    let third = volume.attach("t.sock", &["--take-over"]);
+    assert!(greets(&volume.path("t.sock")));
+    drop(second);
+    third.ends();
+    let unknown = volume.path("x.sock");
+    let output = overside(&["volume", "attach", &format!("{}/w", volume.address), "--nbd"])
+        .arg(format!("unix:{unknown}"))
+        .output();
+    let told = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(told.contains("the node has no such volume"), "{told}");
+}
+
+/// fio with its NBD engine, or none where that is not installed.
+fn fio(uri: &str, seed: u64) -> Option<Child> {
+    let asked = Command::new("fio").arg("--enghelp").output();
+    let knows =
+        asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == "nbd"));
+    if !knows {
+        println!("skipped: there is no fio with an NBD engine");
+        return None;
+    }
+    let common = ["--name=v", "--ioengine=nbd", "--rw=randwrite", "--bs=8k", "--iodepth=32", "--size=32M"];
+    let verify = ["--verify=crc32c", "--verify_state_save=0", "--verify_fatal=1", "--fsync=256", "--rate_iops=1500"];
+    let mut command = Command::new("fio");
+    command.args(common).args(verify).arg(format!("--uri={uri}")).arg(format!("--randseed={seed}"));
+    Some(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+/// Its program's I/O waits, and every byte that it wrote is there.
+fn goes_on(what: &str, options: &[&str], kills: u64) {
+    let volume = Volume::new(what, "32M");
+    let mut node = Some(volume.serve(options));
+    let attached = volume.attach("v.sock", &["--json"]);
+    let said: serde_json::Value = serde_json::from_str(&attached.said).unwrap();
+    let (mut killed, mut seed, limit) = (0, 1, Instant::now() + PATIENCE * 3);
+    while killed < kills {
+        let Some(mut running) = fio(said["nbd"].as_str().unwrap(), seed) else { return };
+        // At another moment of each life of the node.
+        while running.try_wait().unwrap().is_none() && killed < kills {
+            std::thread::sleep(Duration::from_millis(150 + seed * 37 % 200 + killed * 83 % 300));
+            if running.try_wait().unwrap().is_none() {
+                drop(node.take());
+                node = Some(volume.serve(options));
+                killed += 1;
+            }
+        }
+        let done = running.wait_with_output().unwrap();
+        let said = [String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr)].concat();
+        assert!(done.status.success() && !said.contains("verify:"), "after {killed} kills: {said}");
+        assert!(Instant::now() < limit, "it takes too long");
+        seed += 1;
+    }
+    let shown = overside(&["volume", "status", &format!("{}/v", volume.address), "--json"]).output().unwrap();
+    assert!(shown.status.success());
+    attached.ends();
+}
+
+#[test]
+fn fio_goes_on_while_the_node_is_killed() {
+    goes_on("back", &["--writes", "back", "--cache", "4M"], 5);
+    goes_on("through", &[], 2);
+}
