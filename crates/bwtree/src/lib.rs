@@ -53,6 +53,20 @@
 //! A scan is no snapshot. When the arena is full, deletes still work: a small reserve holds a page's smaller version
 //! until the old one is gone. Only if pins, or keys of a length that a page had not before, take more than the reserve has can
 //! a delete fail with [`Error::Exhausted`]. The tree does not lose height.
+//!
+//! # The way through the files
+//!
+//! - `arena`, `segments`, `alloc`: chunks, spans, slots; the reserve for deletes is `shortage`'s.
+//! - `page`: leaf pages and delta records; parsers are total. `store`, `slab`: words, units,
+//!   extents.
+//! - `descend` finds a leaf; `write`, `consolidate`, `newest`, `batch` change it; `split`, `merge`,
+//!   `inner` change the structure.
+//! - `pinned`, `pins`, `cursor`, `rows`: scans. `reader`, `copied`: short ranges, copied under the
+//!   guard. `transmit`: a pinned page as a `View`.
+//! - `epoch`, `account`, `stats`: who holds memory back. `stamps`, `stamped`: the order of changes.
+//! - `adopt`: a tree made of a checkpoint's leaves, checked row by row. `mutants`: planted faults.
+//!
+//! A published page never changes. Absent on purpose: the network, types, locks on the read path.
 #![deny(unsafe_code)]
 
 mod account;

@@ -1,7 +1,7 @@
 //! How far apart two processors are: how long a cache line takes to the other and back.
 //!
 //! Processors that share a cache exchange a line in some tens of nanoseconds, those that do not in some hundreds, and a virtual
-//! machine's processors are moved from the one to the other every few seconds (docs/trials.md, calibration). Whoever packs pays for that,
+//! machine's processors are moved from the one to the other every few seconds (docs/design/008-calibration.md). Whoever packs pays for that,
 //! whoever gathers hardly does, so prices of both together are the prices of neither.
 
 use std::ops::Range;

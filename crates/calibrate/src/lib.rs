@@ -9,6 +9,20 @@
 //! - [`Store`] keeps what was measured, for each user, host and device.
 //! - [`known`] and [`measured`] are the stored prices, or what serves where none are stored. Who
 //!   constructs something takes the first; measuring takes time, so it is a call of its own.
+//!
+//! # The way of one calibration
+//!
+//! - `points`: which streams are measured. `rig`: both ends of a stream, on threads of their own;
+//!   work kept apart from waiting.
+//! - `apart`: how far apart the two processors are, before each sample.
+//! - `fit`: the profile, one price after another. `store`, `prices`: what is kept, and what serves.
+//!
+//! What a provider itself decides by price is measured before everything that depends on it, and
+//! passed to it (`Provider::learn`).
+//!
+//! A file of another version, or with a field that is no cost, is refused by the field's name and
+//! never half used. Nothing is measured unless a caller asks for it. docs/design/008-calibration.md
+//! has the reasons.
 
 #![forbid(unsafe_code)]
 
@@ -419,7 +433,7 @@ impl Measured {
 impl Cost {
     /// The mean of the lowest quarter of the undisturbed samples without the very lowest. What a machine does beside (its other virtual
     /// machines, its clock, its memory) only ever adds: so two halves of one calibration came out 3.7 % apart in the median
-    /// and 8.0 % at nine tenths, where the middle half of the same samples had them 13 and 24 % apart (docs/trials.md, calibration).
+    /// and 8.0 % at nine tenths, where the middle half of the same samples had them 13 and 24 % apart (docs/design/008-calibration.md).
     fn calm(samples: &[Cost]) -> Cost {
         let undisturbed = samples.iter().filter(|sample| sample.undisturbed).count();
         // A disturbance only ever adds: without enough undisturbed samples, the lower quarter of all is nearest.

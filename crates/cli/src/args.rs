@@ -639,7 +639,7 @@ Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) 
 program run the same way by the same user, go over shared memory after the first few messages; all others
 through the kernel, as ever. Where OVERSIDE_RDMA=DEVICE,key-file=FILE names an RDMA device and a key on both hosts, TCP
 connections between hosts go over it. The program keeps its real sockets, and whatever is not covered brings a connection
-back to them: fork, exec, passing the descriptor on, and what docs/sockets.md lists.
+back to them: fork, exec, passing the descriptor on, and what docs/reference/sockets.md lists.
 
 Nothing is printed unless --verbose asks for it. The exit status is the program's.";
 const RUN_EXAMPLES: &str = "\

@@ -3,6 +3,18 @@
 //!
 //! [`Disk`] is one folder and a queue of requests. [`open`] gives the system's: by io_uring where the
 //! kernel has it ([`Uring`]), by plain system calls elsewhere ([`Plain`]). A simulation brings its own.
+//!
+//! # The way of one write
+//!
+//! - `buffer`: memory aligned to a block. `disk`: the trait, requests, completions.
+//! - `uring`, `plain`: the system's two ways. `folder`: names without links, locks, who may use it.
+//! - `AtomicFile`: written without a name until it is whole, so a full disk leaves the old file.
+//!
+//! # Invariants
+//!
+//! - A request owns its buffer and its file until its completion.
+//! - A short transfer is carried on, and what remains short is an error.
+//! - Absent on purpose: threads; a retry of a failed write or sync.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod atomic_file;

@@ -6,6 +6,10 @@
 //!
 //! Arrow's own crates for these formats (arrow-ipc, arrow-cast, arrow-select) cost minutes of
 //! build time; what a table needs of the formats is small enough to be read directly.
+//!
+//! Bytes are read as hostile. `budget` is charged before memory is spent on a file or on a batch's
+//! columns; long rows make shorter batches. `limits` are the tables', without a dependency on them;
+//! the command compares both when it is compiled.
 
 #![forbid(unsafe_code)]
 

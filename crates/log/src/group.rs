@@ -1,6 +1,6 @@
 //! The format of a segment: its header, and the groups of records behind it.
 //!
-//! docs/wire.md has the layout. Every byte that is written is covered by a checksum.
+//! docs/reference/wire.md has the layout. Every byte that is written is covered by a checksum.
 
 use overside_disk::{BLOCK_BYTES, mutant};
 

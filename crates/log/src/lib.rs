@@ -2,10 +2,29 @@
 //!
 //! A [`Directory`] is opened and read first: its newest checkpoint, then the records that come after it
 //! ([`Directory::replay`]). It then becomes a [`Log`], which one thread steps, and [`Appender`]s, by which
-//! all others append. docs/durability.md says what that promises, docs/wire.md has the formats.
+//! all others append. docs/durability.md says what that promises, docs/reference/wire.md has the formats.
 //!
 //! There is no thread here, no unsafe code and no clock: time comes in as a value, and the disk's
 //! completions carry things on.
+//!
+//! # The way of one record
+//!
+//! - `record`, `group`: rows with stamps; groups and segments as bytes.
+//! - `gather`: room claimed, groups gathered, what is durable by now.
+//! - `log`, `spares`: several groups in flight, durable in order; segments made ahead and recycled.
+//! - `read`, `replay`: where the log ends, torn tail or damage; records in the order of their
+//!   stamps.
+//! - `checkpoint`: pages in parts, footers, manifests. `check`, `refusal`: every checksum, and why
+//!   a directory is refused.
+//! - `directory`, `layout`: its lock, its identity, a log taken up where the last one ended.
+//!
+//! # Invariants
+//!
+//! - Nothing on the disk changes before all of it was read.
+//! - A position counts as durable after all before it. An append cannot fail, since its room was
+//!   claimed.
+//! - A failed write or sync is never tried again.
+//! - A reader allocates no more than a file's length.
 #![forbid(unsafe_code)]
 
 mod check;

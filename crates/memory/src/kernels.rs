@@ -74,7 +74,7 @@ pub unsafe fn copy_racing(to: *mut u8, from: *const u8, len: usize) {
 }
 
 /// As [`copy_racing`], where what begins at `then` is copied next, if that is not null: any address is allowed. Long ranges ask ahead:
-/// that takes a fifth off the copy on one make of processor, and costs nothing on the other that was measured (docs/trials.md).
+/// that takes a fifth off the copy on one make of processor, and costs nothing on the other that was measured (docs/design/011-scans.md).
 ///
 /// # Safety
 /// As [`copy_racing`].
@@ -309,7 +309,7 @@ unsafe fn avx2<const STREAM: bool>(to: *mut u8, from: *const u8, len: usize) {
 
 /// Up to here plain words win over starting a loop.
 const SMALL_BYTES: usize = 64;
-/// From here the processor's own loop is taken. Measured, see docs/ARCHITECTURE.md (memory).
+/// From here the processor's own loop is taken. Measured: docs/design/012-packing.md.
 const REP_BYTES: usize = 2048;
 /// Of [`Kernel::Ahead`]: shorter pieces cost more beginnings, longer ones ask for more lines at once than the processor remembers.
 const PIECE_BYTES: usize = 1024;
@@ -321,7 +321,7 @@ const LINE_BYTES: usize = 64;
 /// Lines of a range that are asked for.
 const RANGE_LINES: usize = 64;
 /// Lines of scattered ranges that are best asked for ahead at once, of one range at least: fewer do not come in time, and more than the
-/// nearest cache holds beside what is copied are gone again (docs/trials.md, scattered pieces).
+/// nearest cache holds beside what is copied are gone again (docs/design/012-packing.md).
 pub const LINES_AHEAD: usize = 128;
 /// Scattered ranges that are asked for ahead at once at most.
 pub const RANGES_AHEAD: usize = 32;

@@ -14,6 +14,23 @@
 //!
 //! Nothing here is sound only because a destructor runs: forgetting a buffer, a view or a
 //! hold leaks memory and does no more.
+//!
+//! # The way through the files
+//!
+//! - `segment`, `buffer`, `view`, `window`, `foreign`: the kinds above. A `ForeignRange` is a part
+//!   of a peer's memory that stays mapped, a `ForeignSlice` borrows from it.
+//! - `reservation`: one address range that is filled segment by segment, so an offset is an
+//!   address.
+//! - `huge`: huge pages under every memory file that is long enough; small pages serve without
+//!   them.
+//! - `heap`: the command's allocator, which reports a lack of memory where Rust would abort.
+//! - `kernels`: copies of memory that may race. Long ranges ask for the next lines meanwhile.
+//! - `pack`: a shape's messages, packed out of this process's memory or a peer's. `kernel` chooses
+//!   by kind and instruction set: `columns`, `indexed`, `packer`, `periods`, `rows`, `pieces`,
+//!   `dealer`, `copy`.
+//!
+//! Absent on purpose: the network, tables, and anything that is sound only if a destructor runs.
+//! docs/design/012-packing.md has the kernels' reasons.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod available;

@@ -11,6 +11,12 @@
 //!
 //! An address says which provider carries the bytes: each [`Transport`] has addresses of its own, such as `shm:NAME` for
 //! processes of one host.
+//!
+//! `transport` is the one table that knows providers by name. `builder` refuses by the field's name
+//! what no provider at that address could do.
+//!
+//! No constructor measures. What the builder makes plans by the stored profile, else by the
+//! provider's own, whose `source` says so.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -7,6 +7,19 @@
 //! no tables.
 //!
 //! A price is a straight line between two measured lengths; [`Bends`] has the points.
+//!
+//! # The way of one plan
+//!
+//! - `capabilities`, `profile`, `curve`, `text`: what a provider can do, what things cost, as text.
+//! - `tally`: a shape's fragments, counted once by ranges of lengths within which no curve bends.
+//! - `tables`, `packing`, `division`, `view`, `planner`: every way and every threshold priced from
+//!   that count; the choice. A plan says from which length on fragments are gathered, and no more.
+//! - `together`: several destinations' shapes over one memory. `cache`: plans of shapes sent again.
+//! - `plan`, `draft`: goals, the cheapest of several, a way that the caller laid out itself.
+//! - `boxes`: fewer, larger reads across gaps, for the model of a NIC.
+//!
+//! Pure: the same inputs give the same plan. Absent on purpose: tables, providers' names, and size
+//! constants that decide. docs/design/007-prices.md has the reasons for each price.
 #![forbid(unsafe_code)]
 
 mod boxes;

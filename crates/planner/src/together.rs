@@ -100,7 +100,7 @@ impl Planner {
 /// What the kernel that deals rows out takes: bytes of a value, columns.
 const DEALT_BYTES: u64 = 4;
 const DEALT_COLUMNS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Passing over what is in the nearest cache, as part of what it costs from memory (docs/trials.md, shuffle).
+/// Passing over what is in the nearest cache, as part of what it costs from memory (docs/design/013-several-destinations.md).
 const PASS_AGAIN: f64 = 1.0 / 16.0;
 
 #[cfg(test)]

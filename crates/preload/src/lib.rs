@@ -2,12 +2,27 @@
 //!
 //! Preloaded by `overside run`. The program keeps its real, connected kernel socket; two rings in a sealed memfd carry the
 //! bytes once both ends have met, and a *wake byte*, one byte on the kernel socket, wakes whoever sleeps on it. Whatever this
-//! library does not cover brings the connection back to its kernel socket at a counted position: any doubt means the kernel. docs/sockets.md has the design and the list of what falls back.
+//! library does not cover brings the connection back to its kernel socket at a counted position: any doubt means the kernel. docs/reference/sockets.md has the design and the list of what falls back.
 //!
 //! Read in the order of a connection's life: `hooks` (what programs call), `table` and `connection` (which descriptor is
 //! which connection), `rendezvous` (the ends find each other), `layout` and `ring` (where bytes lie), `rim` (local memory or RDMA),
 //! `wake`, `send` and `outgoing`, `receive` and `incoming`, `wait`, `poll` and `epoll`, `step` (what a connection's life comes to),
 //! `leaving` and `fallback` (back to the kernel), `reattach` (and into the rings once more), `end`.
+//!
+//! # Invariants
+//!
+//! - Modules form the layers listed below, and name none above; tidy's rule `layers` holds that.
+//! - The kernel's stream carries bytes, then counted wake bytes, then bytes again. Each end knows
+//!   where.
+//! - Nothing is printed. No lock is held while a thread sleeps; over a fork all are, in one order.
+//! - A sleep that the kernel socket does not end lasts some milliseconds at most.
+//! - What the peer writes is checked after it was copied.
+//! - Memory for connections and sets comes from the system (`slab`): the program's allocator may be
+//!   what called.
+//! - Absent on purpose: threads, a daemon, and the heap, but where a device is opened.
+//!
+//! `rim` is the one seam between shared memory and RDMA (`remote`). `policy` has what holds for the
+//! process. `explore` walks this code in every order up to a bound; `fault` plants faults.
 #![deny(unsafe_op_in_unsafe_fn)]
 // The hooks are not compiled for unit tests and fuzz targets, where they would replace the test's own system calls.
 #![cfg_attr(any(test, fuzzing), allow(dead_code, unused_imports))]

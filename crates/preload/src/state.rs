@@ -1,7 +1,7 @@
 //! Where a connection stands, and each of its two directions, with what is valid there and nothing else.
 //!
 //! This is data: no call of the system, no shared word. `drain`, `resend`, `again` and `rendezvous` take the steps from one to the
-//! next; docs/sockets.md has the diagram.
+//! next; docs/reference/sockets.md has the diagram.
 
 use std::ffi::c_int;
 

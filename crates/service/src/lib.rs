@@ -22,6 +22,28 @@
 //! A session that breaks the protocol ([`BadMessage`]) loses its connection and nothing else. What
 //! a client can keep of the server is bounded: messages and bytes that wait for it, requests that
 //! are unfinished, transmit buffers, and the time for which it may take nothing.
+//!
+//! # The way through the files
+//!
+//! - `system`, `options`, `threads`: what a system implements and how a server is set up. `accept`,
+//!   `state`, `dial`: connections in and out.
+//! - `envelope`, `part`: what every message begins with; what is longer than a buffer.
+//! - `worker`, `stepped`: requests in, streams asked for messages; a server without threads.
+//! - `context`, `ticket`, `ordered`, `hold`: answers now, later, in order, or once a log has come
+//!   so far.
+//! - `connection`, `transmit`, `latency`, `notices`: outbox and window, transmit buffers,
+//!   histograms, what the operator learns. `client`: the other end's link.
+//!
+//! # Invariants
+//!
+//! - A worker waits for no peer. A client harms its own connection only.
+//! - What waits for a client is bounded by number and bytes, for one and for all of a worker.
+//! - A dropped [`Ticket`] answers with the system's fault; one whose connection ended does nothing.
+//! - A lent message counts in the window until it is returned. A client that keeps one past the
+//!   deadline loses its connection.
+//! - A worker that panics costs its clients their connections and begins anew, unless the system
+//!   does not outlive a panic within a change: then the server ends.
+//! - Absent on purpose: tables; an async runtime; a retry.
 
 #![forbid(unsafe_code)]
 

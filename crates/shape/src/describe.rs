@@ -1,5 +1,5 @@
 //! A shape as bytes, for whoever carries it out elsewhere: a device that is given a region instead of a gather list
-//! (d-rdma §3 DR-M01). The layout is in docs/wire.md.
+//! (d-rdma §3 DR-M01). The layout is in docs/reference/wire.md.
 //!
 //! What a shape was declared with is what is written: rules, not fragments. Whoever reads builds it anew through the
 //! checks of declaring it, so no bytes make a shape that could not have been declared.

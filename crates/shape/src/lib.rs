@@ -33,6 +33,27 @@
 //! assert_eq!(shape.end(), 64 + 2 * 32 + 12);
 //! # Ok::<(), overside_shape::ShapeError>(())
 //! ```
+//!
+//! # The way through the files
+//!
+//! - `shape`, `error`: declaring each kind, and what all of them answer.
+//! - `strided`: periods within periods, and the canonical form of all that is regular.
+//! - `bitmapped`, `bitmap`: columns under a bitmap with its directory. `mapped`, `offsets`: rows at
+//!   offsets. `variable`: values of any length. `set`: sets under a row mask.
+//! - `cut`: where messages and elements end. *Messages* are what the row mask makes of the region
+//!   alone; *elements* are what it takes of the region in a set.
+//! - `cursor`, `walk`, `fragments`, `messages`: a place in the bytes, and iteration from there.
+//! - `address`, `gaps`, `overlap`: address order, gaps by arithmetic, bytes named twice.
+//! - `describe`: a shape as bytes and back.
+//! - `tiles`, `table`, `apart`: several destinations over one memory.
+//!
+//! # Invariants
+//!
+//! - Two descriptions by rule of the same bytes, order, messages and elements are equal.
+//! - No operation allocates for each fragment. A bitmap's fingerprint is made at construction, so
+//!   hashing a region takes no longer for a long one.
+//! - Absent on purpose: addresses, and sets within sets. A list of many fragments whose periods
+//!   touch in several levels may stay a list.
 #![forbid(unsafe_code)]
 
 mod address;

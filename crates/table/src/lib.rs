@@ -12,6 +12,34 @@
 //! | [`arrow`] | record batches out of scan answers, rows out of record batches |
 //!
 //! Every parser here takes bytes from outside and is total: garbage is an error, never a panic.
+//!
+//! # The way of one scan
+//!
+//! - [`client`] sends a request (`wire`); the server's `session` takes it, `scan` goes through
+//!   pages, `answer` prices every way for each page, `message` makes messages of them.
+//! - `meter` holds prices against what making a message took; `remembered` keeps prices for pages
+//!   of a kind.
+//! - The client reads rows where they lie (`block`), merges deltas, or builds columns (`arrow`).
+//!
+//! # The way of one put
+//!
+//! - `apply` changes the tree a batch at a time. A delete in a full arena waits by a ticket that
+//!   holds up its client's later requests.
+//! - `store`, `registrar`: the tables, and memory registered with every provider.
+//! - `durable`: `change` appends to the log, `writer` writes it, `checkpoint` writes pages beside
+//!   it, `recover` and `adopt` read back, `keeper` ends the threads. `governor` sets the pace of
+//!   background work.
+//!
+//! # Invariants
+//!
+//! - Each page of a scan is one instant's state. Every returned row was current at some moment of
+//!   the scan. Rows present throughout come exactly once, in key order.
+//! - No writer waits for a scan; a worker waits for no client.
+//! - With a data directory, a reply leaves after the log has what it shows. Without one there is no
+//!   stamp, no log and no thread. A panic between a change and its append ends the server.
+//! - In place, the client takes out once what says where rows lie, checks that, and believes what
+//!   it read only if the server vouched for the page afterwards.
+//! - Absent on purpose: snapshots, transactions; unsafe code; file formats.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Every message of the protocol, byte for byte.
 //!
-//! A change here is a change of the wire: `wire::VERSION` goes up with it, and `docs/wire.md` says what is new.
+//! A change here is a change of the wire: `wire::VERSION` goes up with it, and `docs/reference/wire.md` says what is new.
 //! Accept it with `INSTA_UPDATE=always cargo test -p overside-table --test wire_snapshot`.
 
 use std::fmt::Write;

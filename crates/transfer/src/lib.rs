@@ -13,6 +13,26 @@
 //! - [`DeclaredSend`]: a region on its way. Fragments are gathered from where they lie, packed into
 //!   transmit buffers, or both in one request, as a plan says; messages share requests.
 //! - [`SharedSend`]: regions for several destinations at once; what they share is read once.
+//!
+//! # The way of one send
+//!
+//! - `channel`, `declared`, `listener`, `scatter`: what a program holds. `sending`, `options`,
+//!   `error`: prices, cached plans, transmit buffers, what is missing at a deadline.
+//! - `send`, `cut`: a plan carried out. Fragments are gathered or packed; whole messages share a
+//!   SEND as far as bytes and entries allow. Where the provider carries regions out at the other
+//!   end, all messages are one request.
+//! - `shared`: regions of several destinations, tile by tile, so that memory is read once.
+//! - `endpoint`, `ring`, `deadline`: the domain and its queue; receive buffers; how long a call may
+//!   wait.
+//!
+//! # Invariants
+//!
+//! - Every wait has a deadline. Time comes from the provider's clock.
+//! - A send that found no room before its deadline is kept, and goes on with the next send or
+//!   flush.
+//! - Ends of connections are kept until they are asked for.
+//! - Absent on purpose: threads, logging, sockets and files of `std`; unsafe code; providers'
+//!   names.
 #![forbid(unsafe_code)]
 
 mod channel;

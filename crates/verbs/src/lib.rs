@@ -29,6 +29,24 @@
 //!
 //! [`View`]: overside_memory::View
 //! [`Buffer`]: overside_memory::Buffer
+//!
+//! # The way through the files
+//!
+//! - `port`, `provider`: the contract. `work`, `queue`, `slots`, `reported`: requests, who owns
+//!   them, what completed.
+//! - `declared`: a region on its way. `bundle` says how whole messages share a SEND, and takes them
+//!   apart again. `loan`: a message that is read where it lies.
+//! - What providers share: `instance` and `fork` (whose a connection is), `registry` (domains,
+//!   keys), `pairs` (queue pairs by index), `spin` (whether to poll before sleeping), `watch`,
+//!   `numbers`, `random`, `acceptor` and `admission` (half-open connections), `handshake` (proofs
+//!   of a key, pure and over a socket), `owner` (a peer's user, by the kernel's word).
+//! - `clock`: time, sleep and chance. A test steps it, a simulation draws it from a seed.
+//!
+//! # Invariants
+//!
+//! - A posted request owns what it needs until its completion; an error returns it.
+//! - Absent on purpose: threads, logging, sockets and files of `std`, since this crate runs inside
+//!   a preload library; a `match` on which provider it has.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acceptor;

@@ -8,7 +8,7 @@ use crate::syntax;
 use crate::tree::Tree;
 
 const RULE: &str = "unsafe";
-const ENTRIES: &str = "docs/unsafe.md";
+const ENTRIES: &str = "docs/reference/unsafe.md";
 /// Packages that may hold unsafe code; every other crate root forbids it.
 const MAY_HOLD_UNSAFE: [&str; 11] = [
     "overside-memory",
@@ -58,7 +58,7 @@ fn unformed(text: &str, entries: &BTreeMap<String, usize>) -> Vec<Violation> {
     violations
 }
 
-/// Entry ids of docs/unsafe.md and their lines; fenced examples do not count.
+/// Entry ids of docs/reference/unsafe.md and their lines; fenced examples do not count.
 fn entries(text: &str) -> BTreeMap<String, usize> {
     let mut fenced = false;
     let mut found = BTreeMap::new();

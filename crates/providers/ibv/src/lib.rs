@@ -20,6 +20,25 @@
 //! [`Wire`] is a queue pair without all that: it writes and reads the memory of one peer, for who brings the connection.
 //!
 //! Completions keep the order of posting because only one of the two is in use at a time.
+//!
+//! # Invariants
+//!
+//! - A queue pair is destroyed before what was pending on it is reported as flushed, so the device
+//!   touches nothing afterwards.
+//! - A segment is deregistered when no request in flight names it. Device and processor never mix
+//!   atomics.
+//! - A forked child keeps the side channel open, so on one host the peer's process is watched too.
+//! - The classic `ibv_post_send` is used on purpose: a soft-RoCE driver sends wrong bytes by the
+//!   extended calls.
+//!
+//! # Known gaps
+//!
+//! - Where an end has a shared queue, a message posted before its receiver's first receive waits
+//!   for its sender's next call.
+//! - A receive of the shared queue that a connection has begun to fill when it ends may stay with
+//!   the device until the port ends. Waiting for the queue pair's last word could not be shown to
+//!   work on soft-RoCE.
+//! - Absent on purpose: names of hosts; tags and secrecy of what the device sends.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;

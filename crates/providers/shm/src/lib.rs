@@ -24,6 +24,19 @@
 //! idle beside others turns cold: it raises its `armed` word. Its peer then sends a byte over the
 //! socket with the next thing it publishes, and the port's epoll descriptor shows that. Every
 //! 20 µs of polling one look at epoll finds those. So a thousand idle connections cost what one epoll costs.
+//!
+//! # Invariants
+//!
+//! - Whatever a peer writes where it can write, only its own connection suffers. What it passes is
+//!   asked for its seals and nothing else, since a file's server may answer every other question.
+//! - A memory is of one class for all peers, readable or writable too, because a holder of a
+//!   writable memory file can open it again.
+//! - An idle port costs no processor time. A polling port looks at its hot queue pairs, and at all
+//!   else every sixteenth time.
+//! - Files that a peer passed are closed by threads made for it: a socket's close waits as long as
+//!   its sender wished, and its unread messages are closed with it.
+//!
+//! docs/design/003-shared-memory.md has the reasons.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod address;

@@ -1,6 +1,6 @@
 //! What travels on the socket beside the bytes' way: at most 64 bytes each, little-endian.
 //!
-//! `docs/wire.md` (Shared memory) has the layouts.
+//! `docs/reference/wire.md` (Shared memory) has the layouts.
 
 use crate::ring::Geometry;
 

@@ -1,4 +1,4 @@
-//! Frames: what travels on a connection once both ends have shown who they are (docs/wire.md).
+//! Frames: what travels on a connection once both ends have shown who they are (docs/reference/wire.md).
 //!
 //! Pure: bytes in, values out. Every field of a peer's frame is checked here or refused.
 

@@ -17,6 +17,20 @@
 //! only, unless [`Options::anyone`] is set: then every user of this host may connect. With
 //! [`Options::mac`] off, whoever can write to the wire can change what travels on it after the
 //! handshake.
+//!
+//! # Invariants
+//!
+//! - A word about a request counts once the request has left. A message travels only when a receive
+//!   is kept for it, so a socket is never left unread.
+//! - What a peer can make this process keep is bounded by what was posted.
+//! - A message waits for company only behind one under way, and while a thread looks, so it leaves
+//!   though its owner never calls in again.
+//! - No byte of a WRITE is placed before its tag was checked. Its last aligned word is stored last.
+//! - Memory that the kernel may still send from is not given back.
+//! - A peer that breaks the protocol, or stops within a frame, is disconnected alone, and the
+//!   operator learns why.
+//!
+//! docs/design/004-tcp-credits.md has the reasons, and what a shared receive queue costs here.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;

@@ -75,7 +75,7 @@ pub(crate) fn default_profile(tags: bool) -> Profile {
 }
 
 /// What the kernel takes for an entry of a call's list whose bytes no cache holds, beyond what it takes for bytes that were just
-/// copied: of that server too (docs/trials.md).
+/// copied: of that server too (docs/design/004-tcp-credits.md).
 const ENTRY_NS: f64 = 140.0;
 /// What it costs to pin pages for a send, and to hear that they are needed no longer.
 const ZERO_COPY_NS: f64 = 5000.0;

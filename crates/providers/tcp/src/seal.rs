@@ -131,7 +131,7 @@ mod tests {
         assert!(!seal.head_holds(&[&longer], &tag) && !seal.head_holds(&[&frame[..999]], &tag));
     }
 
-    /// As `docs/wire.md` says them; another release checks by the same bytes.
+    /// As `docs/reference/wire.md` says them; another release checks by the same bytes.
     #[test]
     fn tags_are_what_the_wire_says() {
         let key = blake3::derive_key("overside 3 frame tags", &[7; 32]);

@@ -66,6 +66,6 @@ pub(crate) fn ahead(len: usize) -> usize {
 
 const AHEAD_BYTES: usize = 8 << 10;
 const AHEAD_MAX: usize = 32;
-/// Half as much leaves calls too short, twice as much is no longer where it is fast: measured in docs/trials.md.
+/// Half as much leaves calls too short, twice as much is no longer where it is fast: measured, docs/design/004-tcp-credits.md.
 pub(crate) const STAGE_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;

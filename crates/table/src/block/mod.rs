@@ -1,4 +1,4 @@
-//! Scan answers: one message format for `copy`, `gather` and `delta` (docs/wire.md, Scan answers).
+//! Scan answers: one message format for `copy`, `gather` and `delta` (docs/reference/wire.md, Scan answers).
 //!
 //! A message is a header, a table, and row data wherever the table says. The table of a clean answer (`copy`, `gather`)
 //! lists *runs*: rows whose prefixes lie at constant stride, whose rest slots lie one after another, and whose rests lie

@@ -278,5 +278,5 @@ impl Client {
     }
 }
 
-/// Six pages: what a message costs is then a small part of what reading it takes (docs/trials.md).
+/// Six pages: what a message costs is then a small part of what reading it takes (docs/design/009-loans.md).
 const LENT_BYTES: usize = 100 << 10;

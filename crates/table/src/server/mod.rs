@@ -7,7 +7,7 @@
 //! What a slow client holds back is bounded: a scan has at most [`ServerOptions::window`] messages in
 //! flight, each with at most a page pinned; what it may hold beyond retirement is budgeted, past the
 //! budget pages are copied out, and past [`ServerOptions::deadline`] without progress its connection is
-//! closed (docs/ARCHITECTURE.md, rules of memory 4).
+//! closed (docs/architecture.md, rules of memory 4).
 
 mod answer;
 mod apply;

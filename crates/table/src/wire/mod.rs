@@ -2,7 +2,7 @@
 //!
 //! Every message is one SEND. The first four bytes say what it is ([`Kind`]); a request or reply is a
 //! postcard encoding of [`Request`] or [`Reply`] behind a [`CONTROL_HEADER`]-byte header. Whatever is longer
-//! than the other side's buffers travels in parts ([`cut`]). `docs/wire.md` has the bytes.
+//! than the other side's buffers travels in parts ([`cut`]). `docs/reference/wire.md` has the bytes.
 //!
 //! Both directions are bounded and total: a message that does not decode closes its connection.
 

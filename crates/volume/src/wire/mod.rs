@@ -1,4 +1,4 @@
-//! What a client and a node say to each other. Formats are in docs/wire.md.
+//! What a client and a node say to each other. Formats are in docs/reference/wire.md.
 //!
 //! Every message begins with 64 bytes, little-endian, of which the first 8 are the envelope of every
 //! service: `OVSC`, and the low half of the request's number. Bytes that mean nothing are zero, and a

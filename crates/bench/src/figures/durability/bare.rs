@@ -169,7 +169,7 @@ pub(super) fn group_bytes(dir: &Path, from: u64, to: u64) -> Result<Option<f64>>
     Ok((groups > 0).then(|| bytes as f64 / groups as f64))
 }
 
-/// Position of a group and the bytes that it takes, of its header (docs/wire.md).
+/// Position of a group and the bytes that it takes, of its header (docs/reference/wire.md).
 fn announced(header: &[u8; HEADER_BYTES]) -> Option<(u64, u64)> {
     let word = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     let half = |at: usize| header[at..at + 4].try_into().map(u32::from_le_bytes).ok();

@@ -13,7 +13,7 @@ use overside_shape::{Run, Shape};
 use overside_verbs::*;
 use rustix::net::*;
 
-/// The layout of `docs/wire.md`, written down a second time.
+/// The layout of `docs/reference/wire.md`, written down a second time.
 pub const RUNG: usize = 0;
 pub const CONSUMED: usize = 128;
 pub const ARMED: usize = 256;

@@ -350,7 +350,7 @@ impl Flood {
     }
 }
 
-/// A peer that says what it likes: `docs/wire.md` written down a second time.
+/// A peer that says what it likes: `docs/reference/wire.md` written down a second time.
 pub struct Raw {
     pub stream: TcpStream,
 }
