@@ -1,6 +1,55 @@
 //! The format of a segment: its header, and the groups of records behind it.
 //!
-//! docs/reference/wire.md has the layout. Every byte that is written is covered by a checksum.
+//! Every byte that is written is covered by a checksum.
+//!
+//! # Version 1
+//!
+//! Blocks are of 4096 bytes, checksums are CRC32C. The directory's id, 128
+//! random bits, stands in every file, so that a file of another directory is refused.
+//!
+//! `IDENTITY` is one block: `ovidenty`, u32 version, u32 zero, the id, zeros, and in its last four
+//! bytes the checksum of all before.
+//!
+//! A *segment* is `log/` and its number in 16 hexadecimal digits. Numbers ascend and are not used
+//! again. With `.spare` behind it a file is a segment to be: its blocks are set aside, its content
+//! means nothing. Its first block is a header:
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | `ovsegmnt`, u32 version, u32 checksum of the last group before (0 of the first) |
+//! | 16 | the directory's id |
+//! | 32 | u64 number; u64 number of the segment whose log goes on here (0 of the first) |
+//! | 48 | u64 position of the first group; u64 which start of a server wrote it |
+//! | 64 | u64 bytes of the file (8 blocks to 1 GiB); u64 position known to be on the disk |
+//! | 80 | zeros; in the last four bytes the checksum of all before |
+//!
+//! A *position* is the number of bytes of all groups before, over all segments. *Groups* follow the
+//! header without a gap, each in whole blocks:
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | `ovgroup` and a zero byte, the directory's id |
+//! | 24 | u64 position; u64 floor: every stamp below is in the log by the end of this group, or never will be |
+//! | 40 | u64 position known to be on the disk; u64 which start of a server, as in the header |
+//! | 56 | u32 bytes of header and records; u32 kind; u32 how many records; u32 checksum of the group before |
+//! | 72 | u32 checksum of all from 80 on, to the end of the last block; u32 checksum of the 76 bytes before |
+//! | 80 | records, then zeros up to a whole block |
+//!
+//! The checksum at 76 is what the next group names. Kind 1 is a group of records, or of none where only
+//! the header has something to say. Kind 2 marks a segment's end: the log goes on in another one, which
+//! must be there. It takes no positions, and the next segment names the group before it. A later start
+//! of a server may have written it over what was torn.
+//!
+//! A group belongs where it stands if id, start, position and named checksum are those expected there,
+//! and its checksums are right. The log goes on in the segment whose header names this one, the
+//! position reached and the last group's checksum; the header is on the disk before the first group is
+//! written. Otherwise the log ends. Every header and sound group behind that states a position beyond
+//! the end makes it damage.
+//!
+//! A *record* is u64 stamp, u32 kind, u32 table, u32 bytes of its key, u32 bytes of its value, key and
+//! value. Kinds are 1 put, 2 delete (no value), 3 create (no key; the value is the table's options), 4
+//! drop (neither). Records of one key are applied in the order of their stamps, not of the log. A
+//! record with an unknown kind, or one that leaves its group, is damage.
 
 use overside_disk::{BLOCK_BYTES, mutant};
 

@@ -1,8 +1,38 @@
 //! A shape as bytes, for whoever carries it out elsewhere: a device that is given a region instead of a gather list
-//! (d-rdma §3 DR-M01). The layout is in docs/reference/wire.md.
+//! (d-rdma §3 DR-M01).
 //!
 //! What a shape was declared with is what is written: rules, not fragments. Whoever reads builds it anew through the
 //! checks of declaring it, so no bytes make a shape that could not have been declared.
+//!
+//! # Version 1
+//!
+//! All words are u64, little-endian; offsets count from the
+//! start of the memory that the region is declared over.
+//!
+//! ```text
+//! head     "OSREGN" | u8 version 1 | u8 0
+//! region   kind | bytes of a message | bytes of an element | body        (either length: 2^64 - 1 where the kind says by itself)
+//! ```
+//!
+//! | kind | body |
+//! |---|---|
+//! | 1 contiguous | at, length |
+//! | 2 strided | base, number of levels, number of runs; a level: period, count (the outermost first); a run: at, length |
+//! | 3 list | number of runs; a run: at, length |
+//! | 4 bitmapped | number of columns (to 4,096); a column: base, stride, width; a bitmap |
+//! | 5 mapped | number of rows, number of runs; a row: at; a run: at, length |
+//! | 6 variable | data, number of offsets, 1 if a bitmap selects; the offsets; that bitmap |
+//! | 7 set | mask (0 rows, 1 periods), number of regions (to 4,096); the regions, none a set |
+//!
+//! A bitmap is its number of rows, then a word for each 64 of them, the least significant bit first.
+//! 2^64 - 1 instead of a number of rows means the bitmap before it once more. A reader builds the
+//! region by the checks of declaring it:
+//!
+//! - Counts are within the bytes there are, before anything is made of them. Offsets stay within 64
+//!   bits.
+//! - Runs ascend, are disjoint and within their period. Lengths divide the region's bytes.
+//! - The regions of a set have equally many elements. Nothing follows the end.
+//! - The region lies within the memory that the reader knows. Bitmaps that are said again are not too long, since each is gone through once more.
 
 use std::sync::Arc;
 

@@ -14,13 +14,13 @@ const PAGES: [(&str, usize); 5] = [
     ("docs/", usize::MAX),
 ];
 /// Pages that are not yet in this form.
-const OPEN: [&str; 3] = ["docs/durability.md", "docs/volumes.md", "docs/reference/wire.md"];
+const OPEN: [&str; 2] = ["docs/durability.md", "docs/volumes.md"];
 /// Made by `cargo xtask papers`, in the papers' own words.
 const RENDERED: &str = "docs/reference/claims.md";
 /// The page whose matter is figures.
 const RESULTS: &str = "docs/reference/results.md";
 /// Of all pages of `docs` together, without the rendered one.
-const BYTES_MAX: usize = 190 * 1024;
+const BYTES_MAX: usize = 160 * 1024;
 const COLUMNS_MAX: usize = 100;
 const WORDS_MAX: usize = 35;
 /// Words of this house, and what the field says.
@@ -48,7 +48,8 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             .map(|(_, lines_max)| *lines_max)
     };
     let mut violations = Vec::new();
-    let pages = tree.files.iter().filter(|(path, _)| path.starts_with("docs/") && lines_max(path).is_some());
+    let pages =
+        tree.files.iter().filter(|(path, _)| path.starts_with("docs/") && path.ends_with(".md") && *path != RENDERED);
     let bytes: usize = pages.map(|(_, text)| text.len()).sum();
     if bytes > BYTES_MAX {
         let message = format!("{bytes} bytes in all, and {BYTES_MAX} are the end: cut, or move it to where it is used");

@@ -1,4 +1,16 @@
 //! What the two ends of a connection tell each other over the side channel, once they have shaken hands: packets of 64 bytes.
+//!
+//! # Version 3
+//!
+//! | kind (u8) | then | means |
+//! |---|---|---|
+//! | 2 attach | u32 own, u32 shared queue pair (0: not yet), u32 first packet, gid (16 bytes), u16 lid, u8 MTU (1 to 5: 256 to 4,096). Then u8 READs at a time, u8 may share (0 or 1), u8 mode. Then, all 0 where unknown, boot id (16 bytes), u32 namespace of process ids, u32 process id | once, first: how to reach this end |
+//! | 3 second | u32 queue pair | the shared one, made when the peer was heard to share |
+//! | 4 ready | | this end's queue pairs take what comes |
+//! | 5 mode | u8: 1 own, 2 shared | from where this end takes receives from now on |
+//! | 6 close | u8: 1 closed, 2 a message was longer than its receive, 3 a remote access was refused, 4 the other side broke the protocol | the end |
+//!
+//! Mode 0 in attach: no receive was posted so far. Numbers of queue pairs and packets have 24 bits.
 
 use crate::process::Process;
 

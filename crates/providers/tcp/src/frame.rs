@@ -1,6 +1,51 @@
-//! Frames: what travels on a connection once both ends have shown who they are (docs/reference/wire.md).
+//! Frames: what travels on a connection once both ends have shown who they are.
 //!
 //! Pure: bytes in, values out. Every field of a peer's frame is checked here or refused.
+//!
+//! # Version 4
+//!
+//! Frames go in both directions. Where tags were agreed on, each is followed by tags of 16 bytes,
+//! AEGIS-128X2 as a MAC (`draft-irtf-cfrg-aegis-aead`) over the bytes. Its key is the first 16 bytes of
+//! BLAKE3's `derive_key`, context "overside 3 frame tags", of the direction's key from the handshake.
+//! Its nonce, 16 bytes, is the number of the frame in its direction × 2 (+ 1 for a payload's own), so
+//! none comes twice under a key:
+//!
+//! ```text
+//! whole    head | payload | tag        payload of up to 1,024 bytes, and every part of a WRITE
+//! large    head | tag | payload | tag
+//!
+//! head     0 u8 kind   1 u8 flags (1: immediate data)   2 u16 0   4 u32 immediate data (0 without)   8 u32 length of the payload
+//!         12 u32 credits: receives that the reader may use, beyond those it knows of
+//!         16 u64 requests of the reader that the writer has carried out, ever; in an answer, the number of the request it answers
+//!         24 words of the kind
+//! ```
+//!
+//! | kind | words (u64) | payload | means |
+//! |---|---|---|---|
+//! | 1 send | | the message, to 1 GiB | uses a credit |
+//! | 2 write | key (2), at, length of all parts (to 1 GiB) | the first part, to 16 KiB | with immediate data it uses a credit |
+//! | 3 write more | | the next part, to 16 KiB | no request may stand in between |
+//! | 4 read | key (2), at, length (to 1 GiB) | | |
+//! | 5 fetch and add | key (2), at, what to add | | |
+//! | 6 compare and swap | key (2), at, compare, swap | | |
+//! | 7 data | | the next bytes of a READ, to 128 KiB | answer |
+//! | 8 value | what an atomic found | | answer; also of a READ of nothing |
+//! | 9 refused | | | answer: key, range or right do not allow it, or the region was deregistered meanwhile; ends a READ after any of its bytes |
+//! | 10 ack | | | nothing but the head |
+//! | 11 want | count | | so many messages wait for credits |
+//! | 12 recall | | | give back credits that you do not use; not again before the answer |
+//! | 13 return | count | | answer to recall: all credits that no message before it used |
+//! | 14 bye | why (0 closed, 1 too long, 2 malformed), number of the request that was too long | | the last frame |
+//!
+//! Requests are numbered from 0 in the order of their frames, carried out and answered in that order.
+//! No head acknowledges a request whose answer is still to come. A word about a request counts once the
+//! last byte of the request has been handed to the kernel. An earlier one ends the connection. So does
+//! a return before its recall was handed over, or one that keeps credits. So does a recall before the
+//! return to the last one was handed over. No second ack, return or recall is queued behind one that
+//! has not left, so a peer that reads nothing makes its other side keep no more. At most 128 READs and
+//! atomics, and 4,096 answers, are under way. A frame that was begun grows by 4 KiB in 5 s. A message
+//! without a credit, parts that do not fit, an answer to nothing, an unknown kind, flag or length, and
+//! a wrong tag end the connection.
 
 /// What a frame says, apart from its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

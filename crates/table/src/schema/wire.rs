@@ -2,6 +2,28 @@
 //!
 //! `version u8 | columns u16 | key columns u8 | column… | key column u16…`, little-endian; a column is
 //! `type u8 | nullable u8 | name length u8 | name | parameters of the type`.
+//!
+//! # Version 1
+//!
+//! At most 1,024 columns, 16 of them in the
+//! key, names of 1 to 255 bytes (UTF-8, no NUL), 4,096 bytes of null bits and fixed-width
+//! columns a row. The bytes hold the schema and nothing more; a schema has one encoding.
+//!
+//! ```text
+//! version u8 = 1 | columns u16 | key columns u8 | column … | index of a key column u16 …
+//! column:  type u8 | nullable u8 (0, 1) | length of name u8 | name | parameters of the type
+//! ```
+//!
+//! | type | parameters | bytes in a row's prefix |
+//! |---|---|---|
+//! | 0 Int8, 1 Int16, 2 Int32, 3 Int64, 4 UInt8, 5 UInt16, 6 UInt32, 7 UInt64 | | 1, 2, 4, 8 |
+//! | 8 Float32, 9 Float64 | | 4, 8 |
+//! | 10 Decimal128 | precision u8 (1 to 38), scale i8 (-38 to precision) | 16 |
+//! | 11 Date32 (days since 1970-01-01) | | 4 |
+//! | 12 Timestamp | unit u8 (s, ms, us, ns), length of zone u8 (0: none, to 64), zone | 8 |
+//! | 13 Boolean | | 1 (0, 1) |
+//! | 14 FixedBinary | width u16 (1 to 4,096) | width |
+//! | 15 Utf8, 16 Binary | | none: in the rest |
 
 use std::sync::Arc;
 

@@ -5,6 +5,16 @@
 //! than the other side's buffers travels in parts ([`cut`]). `docs/reference/wire.md` has the bytes.
 //!
 //! Both directions are bounded and total: a message that does not decode closes its connection.
+//!
+//! `Status` is answered by nothing where tables live in memory alone. Else it is answered by the
+//! directory, the durability, the way of writing, the log's position and how much of it is durable.
+//! Behind these come the bytes since the last checkpoint began, how many checkpoints there were, and
+//! whether one is under way. The governor comes last: its pace in bytes a second (u64), p99.9 of
+//! requests now and undisturbed in ns (each u64, or none), and halvings (u64).
+//!
+//! `ScanInPlace` has the fields of `Scan` and one more: the bytes that a lent message may have
+//! (varint). Such a message must fit into the receive that it meets, since it may be copied after all.
+//! `ScanEndInPlace` has those of `ScanEnd` with a fourth count and a fourth price, those of in-place.
 
 mod batch;
 mod features;

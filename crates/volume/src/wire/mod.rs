@@ -1,8 +1,113 @@
-//! What a client and a node say to each other. Formats are in docs/reference/wire.md.
+//! What a client and a node say to each other. docs/reference/wire.md has the rules of all formats.
 //!
 //! Every message begins with 64 bytes, little-endian, of which the first 8 are the envelope of every
 //! service: `OVSC`, and the low half of the request's number. Bytes that mean nothing are zero, and a
 //! message in which they are not is refused, so that they can mean something one day.
+//!
+//! # Version 1
+//!
+//! Every message is a header of 64 bytes, and a payload where the table says so.
+//! The first 8 bytes are the service's envelope. Bytes that have no meaning are zero, and a message in which they are not is refused.
+//!
+//! The client's first message on each connection is a greeting; the node answers it once everything is done that it has to wait for.
+//!
+//! | at | bytes | greeting | answer to it |
+//! |---|---|---|---|
+//! | 0 | 4 | `OVSC` | the same |
+//! | 4 | 4 | number | the greeting's |
+//! | 8 | 1 | 0 | 0 |
+//! | 9 | 1 | version, 1 | status |
+//! | 10 | 1 | role: 0 reads, 1 writes, 2 takes over | version, 1 |
+//! | 11 | 1 | bytes of the volume's name, 1 to 64 | 1: it can only be read |
+//! | 12 | 4 | bytes of the client's receive buffers | bytes of a request at most |
+//! | 16 | 8 | session; 0 begins one | session |
+//! | 24 | 4 | generation | the same |
+//! | 28 | 4 | zero | unit in bytes |
+//! | 32 | 8 | features | those that both have; none in version 1 |
+//! | 40 | 4 | the client's process, for people | incarnation of the node, 8 bytes |
+//! | 44 | 4 | zero | |
+//! | 48 | 8 | zero | length of the volume in bytes |
+//! | 56 | 2 | zero | requests in flight at most |
+//! | 58 | 6 | zero | zero |
+//! | 64 | | the name, UTF-8 | |
+//!
+//! Afterwards the client asks and the node answers, in any order.
+//!
+//! | at | bytes | request | answer |
+//! |---|---|---|---|
+//! | 0 | 4 | `OVSC` | the same |
+//! | 4 | 4 | low half of the number | the same |
+//! | 8 | 1 | operation | 1 |
+//! | 9 | 1 | of a WRITE: 1 is FUA | status |
+//! | 10 | 1 | of a HINT: which | zero |
+//! | 11 | 1 | zero | zero |
+//! | 12 | 4 | length in bytes | bytes of the payload |
+//! | 16 | 8 | session | the same |
+//! | 24 | 4 | generation | the same |
+//! | 28 | 4 | zero | zero |
+//! | 32 | 8 | number | the same |
+//! | 40 | 8 | lowest number that is unanswered | incarnation |
+//! | 48 | 8 | LBA, in sectors of 512 bytes | zero |
+//! | 56 | 8 | zero | zero |
+//! | 64 | | what a WRITE writes | what a READ read |
+//!
+//! | operation | 1 READ | 2 WRITE | 3 FLUSH | 4 DISCARD | 5 ZERO | 6 HINT | 7 goodbye |
+//! |---|---|---|---|---|---|---|---|
+//!
+//! | hint | 1 will need | 2 do not need | 3 sequential | 4 random |
+//! |---|---|---|---|---|
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 to 8 | the device's error: invalid, read-only, no space, failed, corrupt, fenced, unreachable, no memory |
+//! | 9 | no such volume, or another key |
+//! | 10 | another session writes the volume |
+//! | 11 | another version |
+//! | 12 | no room for another session |
+//!
+//! Who wants to know how a node does asks without a session, as first message or later.
+//!
+//! | at | bytes | inquiry | answer to it |
+//! |---|---|---|---|
+//! | 0 | 4 | `OVSC` | the same |
+//! | 4 | 4 | number | the inquiry's |
+//! | 8 | 1 | 8 | 8 |
+//! | 9 | 1 | version, 1 | status |
+//! | 10 | 1 | zero | version, 1 |
+//! | 11 | 1 | bytes of the volume's name, 0 to 64; 0: all volumes | zero |
+//! | 12 | 4 | zero | bytes of the report |
+//! | 16 | 4 | zero | the node's process |
+//! | 20 | 20 | zero | zero |
+//! | 40 | 8 | zero | incarnation of the node |
+//! | 48 | 16 | zero | zero |
+//! | 64 | | the name, UTF-8 | the report |
+//!
+//! A report's fields follow each other as `report.rs` writes them. A text is its length (u16, at most 4,096) and UTF-8; a list is
+//! its length (u32) and its entries; yes and no are 1 and 0.
+//!
+//! ```text
+//! report  = cpu µs u64 | time served µs u64 | list of volumes
+//! volume  = name text | state u8 (0 ok, 1 degraded, 2 failed) | reason text | layout text | writes back u8 | bytes u64
+//!         | reads, writes, others, failed, bytes read, bytes written, bytes of the cache, hits, misses: u64 each
+//!         | list of members | list of sessions
+//! member  = place text | bytes u64 | stale u8
+//! session = session u64 | process u32 | role u8 (0 reads, 1 writes, 2 fenced) | connections u32 | requests in flight u32
+//!         | waits u8 | for so many µs u64 | requests u64 | bytes u64
+//! ```
+//!
+//! What each word of a client does to the node:
+//!
+//! | word | the node |
+//! |---|---|
+//! | a number twice in one generation, a lowest that falls, numbers that run 16,384 ahead of it | disconnects |
+//! | more requests or bytes in flight than it gave credits for | disconnects |
+//! | another session, another generation, a second greeting, a request before the welcome | disconnects |
+//! | a number that has ended | answers as before, and carries nothing out |
+//! | an LBA past the end or past 64 bits, a length that is 0, not whole units or longer than a request | answers invalid |
+//!
+//! What each word of a node does to the client: an answer to nothing, one of another generation or of another length ends the connection,
+//! and what is unanswered is asked again over the next one.
 
 mod hello;
 mod reply;
