@@ -1,10 +1,10 @@
-//! Measuring Overside, and showing what was measured: limits of the machine, TPC-H data, verification of scans, charts, the
-//! report and the demo.
+//! Measuring Overside, and showing what was measured: limits of the machine, TPC-H data,
+//! verification of scans, charts, the report and the demo.
 //!
 //! # The way of one figure
 //!
-//! - `figures`: a file for each; `sender` and `receiver` are processes of their own. `meeting`,
-//!   `process`, `children`: where they meet, and what they do.
+//! - `figures`: a file for each; `sender` and `receiver` are processes of their own. `process`,
+//!   `children` and the rendezvous beside them: where they meet, and what they do.
 //! - `measure`: paired rounds, medians, intervals, processor time. `limits`, `baseline`: what the
 //!   machine and hand-written code can do.
 //! - `lineitem`, `verify`, `demo`: rows that carry version and checksum, held against the log of

@@ -18,41 +18,48 @@
 //!
 //! # What lies where
 //!
-//! - The **mapping table** gives each page number a word. An inner node's word is the address of an immutable array in
-//!   private memory. A leaf's word packs where its base page lies in the arena, where its newest delta lies behind it, and how
-//!   long the chain is: one compare-and-swap of the word is every change there is.
-//! - A **unit** is one piece of the arena: a base page ([`page`] has the layout) and, behind it, room into which writers put
-//!   delta records. A writer claims its bytes with an atomic addition, writes the record, and publishes it through the word.
-//!   A full chain (or full room) is consolidated by the writer who finds it, with his own change included.
+//! - The **mapping table** gives each page number a word. An inner node's word is the address of
+//!   an immutable array in private memory. A leaf's word packs where its base page lies in the
+//!   arena, where its newest delta lies behind it, and how long the chain is: one compare-and-swap
+//!   of the word is every change there is.
+//! - A **unit** is one piece of the arena: a base page ([`page`] has the layout) and, behind it,
+//!   room into which writers put delta records. A writer claims its bytes with an atomic addition,
+//!   writes the record, and publishes it through the word. A full chain (or full room) is
+//!   consolidated by the writer who finds it, with his own change included.
 //! - **Overflow extents** hold rests above a quarter page; units that refer to one count it.
-//! - What is known about units besides their bytes (pins, how much room is claimed, birth) lies in private tables.
+//! - What is known about units besides their bytes (pins, how much room is claimed, birth) lies
+//!   in private tables.
 //!
 //! # Who may see what, and until when
 //!
-//! A traversal runs under a guard of the tree's own epoch table; it never spans user code. A guard publishes an *interval* of
-//! epochs, so that a thread descheduled inside holds back what lived when it last looked and nothing born later
-//! ([`Stats::stall`] names it). Cursors hand out [`PinnedPage`]s: a pin per unit, taken under a guard, released from any
-//! thread. A retired unit goes when no guard's interval overlaps its life and its last pin is gone. crossbeam-epoch would hold
-//! back everything retired while one guard stalls, and cannot be run under shuttle; hence the table of our own.
+//! A traversal runs under a guard of the tree's own epoch table; it never spans user code. A guard
+//! publishes an *interval* of epochs, so that a thread descheduled inside holds back what lived
+//! when it last looked and nothing born later ([`Stats::stall`] names it). Cursors hand out
+//! [`PinnedPage`]s: a pin per unit, taken under a guard, released from any thread. A retired unit
+//! goes when no guard's interval overlaps its life and its last pin is gone. crossbeam-epoch would
+//! hold back everything retired while one guard stalls, and cannot be run under shuttle; hence the
+//! table of our own.
 //!
 //! # Structure changes
 //!
-//! A split publishes the left half with a side link to the right one, then tells the parent. A merge is marked in the parent,
-//! freezes the page, is absorbed by the left neighbour, and is forgotten by the parent. Each step is one compare-and-swap that
-//! anybody who comes by carries on, so nobody waits for anybody. Index entries point at or left of the right page, never
-//! beyond it.
+//! A split publishes the left half with a side link to the right one, then tells the parent. A
+//! merge is marked in the parent, freezes the page, is absorbed by the left neighbour, and is
+//! forgotten by the parent. Each step is one compare-and-swap that any thread that comes by carries
+//! on, so none waits for another. Index entries point at or left of the right page, never beyond
+//! it.
 //!
 //! # Stamps
 //!
-//! Trees may share [`Stamps`]: each change then bears a number that says in which order changes of its key took place, and each
-//! read says up to which number it may have seen, so that a log can be written beside the tree without a lock. A tree without
-//! them pays nothing.
+//! Trees may share [`Stamps`]. Each change then bears a number, which says in which order changes
+//! of its key took place. Each read says up to which number it may have seen. So a log can be
+//! written beside the tree without a lock. A tree without them pays nothing.
 //!
 //! # What it does not do
 //!
-//! A scan is no snapshot. When the arena is full, deletes still work: a small reserve holds a page's smaller version
-//! until the old one is gone. Only if pins, or keys of a length that a page had not before, take more than the reserve has can
-//! a delete fail with [`Error::Exhausted`]. The tree does not lose height.
+//! A scan is no snapshot. When the arena is full, deletes still work: a small reserve holds a
+//! page's smaller version until the old one is gone. Only if pins, or keys of a length that a page
+//! had not before, take more than the reserve has can a delete fail with [`Error::Exhausted`]. The
+//! tree does not lose height.
 //!
 //! # The way through the files
 //!

@@ -1,9 +1,9 @@
 //! Measuring what things cost on a device, for any provider.
 //!
-//! Two ports of the provider are connected to each other, each on a thread of its own, and streams of many kinds of
-//! shape go from one to the other by the declared sends that ship. What either side's processor does for a message is a
-//! point; [`Profile`] is the curves through them. Some points are held out: how well the planner predicts them is the
-//! calibration's error.
+//! Two ports of the provider are connected to each other, each on a thread of its own. Streams of
+//! many kinds of shape go from one to the other by the declared sends that ship. What either side's
+//! processor does for a message is a point; [`Profile`] is the curves through them. Some points are
+//! held out: how well the planner predicts them is the calibration's error.
 //!
 //! - [`calibrate()`] measures.
 //! - [`Store`] keeps what was measured, for each user, host and device.

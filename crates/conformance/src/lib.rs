@@ -1,8 +1,8 @@
 //! What a provider owes, as a suite that any provider runs.
 //!
-//! Each sentence of [`overside_verbs::port`] has an id and a check of the same name here; a test of this crate
-//! reads both lists and fails when they differ. A provider's crate runs all of them with one macro, in an
-//! integration test of its own:
+//! Each sentence of [`overside_verbs::port`] has an id and a check of the same name here; a test of
+//! this crate reads both lists and fails when they differ. A provider's crate runs all of them with
+//! one macro, in an integration test of its own:
 //!
 //! ```ignore
 //! // crates/providers/mine/tests/conformance.rs
@@ -18,14 +18,17 @@
 //! ```
 //!
 //! Each end of a connection asks for a provider of its own. What the provider's
-//! [`Capabilities`](overside_verbs::Capabilities) do not promise is skipped and the test says why (on stderr).
-//! A harness with other needs than that implements [`Harness`] and calls [`suite`] or [`check`].
+//! [`Capabilities`](overside_verbs::Capabilities) do not promise is skipped and the test says why
+//! (on stderr). A harness with other needs than that implements [`Harness`] and calls [`suite`] or
+//! [`check`].
 //!
-//! The checks drive [`Port`](overside_verbs::Port) by a [`Probe`](overside_verbs::probe::Probe), not by a completion
-//! queue, which would mask what it is protected against. Every wait has a limit, and a check whose calls never
-//! return is given up: a broken provider fails, it does not hang.
+//! The checks drive [`Port`](overside_verbs::Port) by a [`Probe`](overside_verbs::probe::Probe),
+//! not by a completion queue, which would mask what it is protected against. Every wait has a
+//! limit, and a check whose calls never return is given up: a broken provider fails, it does not
+//! hang.
 //!
-//! The suite has been tested itself: `tests/mutants.rs` runs it against providers that are broken on purpose.
+//! The suite has been tested itself: `tests/mutants.rs` runs it against providers that are broken
+//! on purpose.
 //!
 //! What a block device owes ([`overside_volume::device`]) is a suite of its own, in [`device`].
 #![forbid(unsafe_code)]

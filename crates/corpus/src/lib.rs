@@ -1,7 +1,8 @@
 //! What fuzzing keeps, replayed by the tests of the crate whose parsers it was made for.
 //!
-//! A fuzz target's inputs lie in `fuzz/corpus/TARGET` of its crate. Files named `seed-…` were written by the crate's `seeds` program:
-//! its parser takes them. The others were found by `cargo xtask fuzz --keep`; all they owe is that the target's promises hold.
+//! A fuzz target's inputs lie in `fuzz/corpus/TARGET` of its crate. Files named `seed-…` were
+//! written by the crate's `seeds` program: its parser takes them. The others were found by `cargo
+//! xtask fuzz --keep`; all they owe is that the target's promises hold.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod linearizable;

@@ -1,8 +1,9 @@
 //! Files as a database needs them: a name that appears with its whole content, and files that are
 //! written directly and synced, by requests that complete later.
 //!
-//! [`Disk`] is one folder and a queue of requests. [`open`] gives the system's: by io_uring where the
-//! kernel has it ([`Uring`]), by plain system calls elsewhere ([`Plain`]). A simulation brings its own.
+//! [`Disk`] is one folder and a queue of requests. [`open`] gives the system's: by io_uring where
+//! the kernel has it ([`Uring`]), by plain system calls elsewhere ([`Plain`]). A simulation brings
+//! its own.
 //!
 //! # The way of one write
 //!

@@ -1,8 +1,9 @@
 //! Claims, results, and what results say of claims: pure data, which measures nothing.
 //!
-//! A figure of `overside bench` is JSON: places on curves, with what every round came to ([`Measured`]). A [`Rule`] asks
-//! such a figure each half of what a paper states and answers agrees, differs or cannot tell ([`Judgement`]). The bench asks
-//! when it has measured; `cargo xtask` asks committed results again by the same code.
+//! A figure of `overside bench` is JSON: places on curves, with what every round came to
+//! ([`Measured`]). A [`Rule`] asks such a figure each half of what a paper states and answers
+//! agrees, differs or cannot tell ([`Judgement`]). The bench asks when it has measured; `cargo
+//! xtask` asks committed results again by the same code.
 //!
 //! `stats`, `bars`: medians, intervals, ratios of pairs. `measured`, `verdict`, `rules`: a figure
 //! as rules read it, a file of rules for each group. `claims`, `results`: docs/claims.toml, and

@@ -1,8 +1,10 @@
-//! A log and checkpoints for tables in memory: what is written, in which order, and how it is read back.
+//! A log and checkpoints for tables in memory: what is written, in which order, and how it is read
+//! back.
 //!
-//! A [`Directory`] is opened and read first: its newest checkpoint, then the records that come after it
-//! ([`Directory::replay`]). It then becomes a [`Log`], which one thread steps, and [`Appender`]s, by which
-//! all others append. docs/durability.md says what that promises, docs/reference/wire.md has the formats.
+//! A [`Directory`] is opened and read first: its newest checkpoint, then the records that come
+//! after it ([`Directory::replay`]). It then becomes a [`Log`], which one thread steps, and
+//! [`Appender`]s, by which all others append. docs/durability.md says what that promises,
+//! docs/reference/wire.md has the formats.
 //!
 //! There is no thread here, no unsafe code and no clock: time comes in as a value, and the disk's
 //! completions carry things on.

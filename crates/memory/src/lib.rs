@@ -5,10 +5,11 @@
 //! - A [`Segment`] is a sealed range of memory. Peers may map it read-only at most.
 //! - A [`Buffer`] is an exclusive part of a segment: `&[u8]` and `&mut [u8]` are given
 //!   out over it because no peer can write there and no other buffer covers it. [`Bytes`] are a
-//!   part of one that several share and nobody writes.
+//!   part of one that several share and none writes.
 //! - A [`View`] names bytes that stay put and unchanged as long as its [`Hold`] lives.
 //!   A posted send owns its view; the completion releases the hold.
-//! - A [`Window`] is memory that a peer may write at any moment, or, if it is shared so, only read. It gives copies only.
+//! - A [`Window`] is memory that a peer may write at any moment, or, if it is shared so, only
+//!   read. It gives copies only.
 //!
 //! What a peer shares with us for reading is [`Foreign`]: also copies only.
 //!

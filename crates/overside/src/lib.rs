@@ -1,16 +1,18 @@
 //! Overside: a user-level I/O stack for databases. Declare what to send; Overside decides how.
 //!
-//! - [`at`]: what is to be at an address, field by field: a channel, a listener, a scatter, a table's server or client.
+//! - [`at`]: what is to be at an address, field by field: a channel, a listener, a scatter, a
+//!   table's server or client.
 //! - [`Channel`]: declare a region of memory, see the plan and its prices, send it.
-//! - [`Scatter`]: declare what each of several receivers gets of one memory, and read that memory once.
+//! - [`Scatter`]: declare what each of several receivers gets of one memory, and read that memory
+//!   once.
 //! - [`calibrate`], [`prices`]: what things cost on this device, measured once and stored.
 //! - [`serve`] and [`connect`]: an in-memory table store with bulk scans, and its client.
 //! - [`vault`] and [`volume`]: block volumes that a node serves, and their clients.
-//! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`], [`transfer`], [`bwtree`],
-//!   [`service`], [`table`].
+//! - The layers themselves, for engine authors: [`shape`], [`planner`], [`memory`], [`verbs`],
+//!   [`transfer`], [`bwtree`], [`service`], [`table`].
 //!
-//! An address says which provider carries the bytes: each [`Transport`] has addresses of its own, such as `shm:NAME` for
-//! processes of one host.
+//! An address says which provider carries the bytes: each [`Transport`] has addresses of its own,
+//! such as `shm:NAME` for processes of one host.
 //!
 //! `transport` is the one table that knows providers by name. `builder` refuses by the field's name
 //! what no provider at that address could do.

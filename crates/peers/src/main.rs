@@ -7,8 +7,9 @@
 //! cargo run --release -p overside-peers -- durability [--quick] [--json] [--dir DIR]
 //! ```
 //!
-//! Sides alternate in rounds on the same machine and do the same work; medians and the 95 % interval of paired
-//! ratios are shown, and each bar that is to be reached says whether it was. Not part of the default build.
+//! Sides alternate in rounds on the same machine and do the same work; medians and the 95 %
+//! interval of paired ratios are shown, and each bar that is to be reached says whether it was. Not
+//! part of the default build.
 #![forbid(unsafe_code)]
 
 mod bars;

@@ -2,9 +2,9 @@
 //!
 //! Pure: no I/O, no clock, no memory. A [`Profile`] comes from a calibration that its caller ran. A
 //! [`Planner`] prices every way of sending a shape by it ([`Planner::plan`]). What its caller has
-//! laid out itself, such as a page of a table, is a [`Draft`], priced by the same curves and weighed
-//! in the same way; [`Plan::cheapest`] chooses among drafts. The crate knows shapes and devices, and
-//! no tables.
+//! laid out itself, such as a page of a table, is a [`Draft`], priced by the same curves and
+//! weighed in the same way; [`Plan::cheapest`] chooses among drafts. The crate knows shapes and
+//! devices, and no tables.
 //!
 //! A price is a straight line between two measured lengths; [`Bends`] has the points.
 //!

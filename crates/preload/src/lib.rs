@@ -1,13 +1,23 @@
-//! Stream sockets of unmodified programs, over shared memory where both ends run on this host with this library.
+//! Stream sockets of unmodified programs, over shared memory where both ends run on this host with
+//! this library.
 //!
-//! Preloaded by `overside run`. The program keeps its real, connected kernel socket; two rings in a sealed memfd carry the
-//! bytes once both ends have met, and a *wake byte*, one byte on the kernel socket, wakes whoever sleeps on it. Whatever this
-//! library does not cover brings the connection back to its kernel socket at a counted position: any doubt means the kernel. docs/reference/sockets.md has the design and the list of what falls back.
+//! Preloaded by `overside run`. The program keeps its real, connected kernel socket. Two rings in a
+//! sealed memfd carry the bytes once both ends have met. A *wake byte* on the kernel socket wakes a
+//! thread that sleeps on it. What this library does not cover brings the connection back to its
+//! kernel socket at a counted position: any doubt means the kernel. docs/reference/sockets.md has
+//! the design and the list of what falls back.
 //!
-//! Read in the order of a connection's life: `hooks` (what programs call), `table` and `connection` (which descriptor is
-//! which connection), `rendezvous` (the ends find each other), `layout` and `ring` (where bytes lie), `rim` (local memory or RDMA),
-//! `wake`, `send` and `outgoing`, `receive` and `incoming`, `wait`, `poll` and `epoll`, `step` (what a connection's life comes to),
-//! `leaving` and `fallback` (back to the kernel), `reattach` (and into the rings once more), `end`.
+//! # The way of a connection
+//!
+//! - `hooks`: what programs call. `table`, `connection`: which descriptor is which connection.
+//! - `name`, `rendezvous`, `peer`: the ends find each other, and whom they trust.
+//! - `layout`, `ring`, `rim`: where bytes lie; local memory or RDMA.
+//! - `send`, `outgoing`, `receive`, `incoming`: a program's call, and its part under the lock.
+//! - `wake`, `wait`, `spin`, `poll`, `epoll`, `sets`: who wakes whom, and how long it pays to
+//!   watch.
+//! - `state`, `step`: what a connection's life comes to, as one pure function.
+//! - `leaving`, `fallback`, `reattach`, `fork`, `end`: back to the kernel, into the rings again,
+//!   the end.
 //!
 //! # Invariants
 //!

@@ -1,9 +1,10 @@
 //! Which bytes: pure geometry of a transfer, without memory, device or I/O.
 //!
-//! A [`Shape`] says which bytes of some memory are sent, as offsets from that memory's start, in which order, and
-//! where messages end. It takes the place of a gather list (d-rdma §3 DR-M01): periods, bitmaps, row offsets and
-//! sets of them say by rule what a list would spell out, so a shape stays small whatever it describes, and its
-//! fragments are produced by iteration and never stored.
+//! A [`Shape`] says which bytes of some memory are sent, as offsets from that memory's start, in
+//! which order, and where messages end. It takes the place of a gather list (d-rdma §3 DR-M01).
+//! Periods, bitmaps, row offsets and sets of them say by rule what a list would spell out. So a
+//! shape stays small whatever it describes. Its fragments are produced by iteration and never
+//! stored.
 //!
 //! | kind | declared by | a message is |
 //! |---|---|---|
@@ -17,12 +18,18 @@
 //!
 //! # Canonical form
 //!
-//! Shapes are canonicalised at construction. Two descriptions of the same bytes in the same order, with the same
-//! messages and elements, are equal if a rule describes them: dense runs are folded, periods that continue each
-//! other are one level, a level of one period is dropped, runs that repeat are a level, a list that is a stride is
-//! one, equidistant set rows and row offsets are a stride, columns of one bitmap or of the same periods are one
-//! region, values of equal length are a column. What has no rule (lists, bitmaps, row offsets, offsets of values)
-//! is compared with its own kind, bitmaps from their first set row to their last.
+//! Shapes are canonicalised at construction. Two descriptions of the same bytes in the same order,
+//! with the same messages and elements, are equal if a rule describes them:
+//!
+//! - Dense runs are folded. Periods that continue each other are one level; a level of one period
+//!   is dropped.
+//! - Runs that repeat are a level. A list that is a stride is one; so are equidistant set rows
+//!   and row offsets.
+//! - Columns of one bitmap, or of the same periods, are one region. Values of equal length are a
+//!   column.
+//!
+//! What has no rule (lists, bitmaps, row offsets, offsets of values) is compared with its own kind,
+//! bitmaps from their first set row to their last.
 //!
 //! ```
 //! use overside_shape::{Run, Shape};

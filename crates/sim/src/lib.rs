@@ -9,7 +9,8 @@
 //!
 //! Shipped code gets the world through traits that it has anyway: time, waits and chance through
 //! [`overside_verbs::Clock`], threads through [`overside_service::Threads`]. Threads belong to a
-//! [`Process`]. One that is killed is never scheduled again: no destructor runs, as after `kill -9`.
+//! [`Process`]. One that is killed is never scheduled again: no destructor runs, as after `kill
+//! -9`.
 //!
 //! What a world cannot see it cannot order. Code that it runs must not sleep, wait or start threads
 //! in another way (tidy's rule `sim-safe`), and must not hold a lock where it gives up its turn.

@@ -1,6 +1,7 @@
 //! Typed tables: how a row, a key and a scan's answer lie in memory and on the wire.
 //!
-//! The formats come first, because both sides of a connection stand on them and neither trusts the other:
+//! The formats come first, because both sides of a connection stand on them and neither trusts the
+//! other:
 //!
 //! | module | is |
 //! |---|---|

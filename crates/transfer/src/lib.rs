@@ -1,6 +1,7 @@
 //! Connections with their memory and buffers, over any provider.
 //!
-//! - [`Channel`]: declare a region of memory, see the plan and its prices, send it; receive messages.
+//! - [`Channel`]: declare a region of memory, see the plan and its prices, send it; receive
+//!   messages.
 //! - [`Listener`]: waits for channels.
 //! - [`Scatter`]: declare what each of several receivers gets of one memory, which is read once.
 //!

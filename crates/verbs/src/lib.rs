@@ -1,4 +1,5 @@
-//! Queue pairs, completions and memory regions, as in the InfiniBand specification, over any provider.
+//! Queue pairs, completions and memory regions, as in the InfiniBand specification, over any
+//! provider.
 //!
 //! Two sides meet here:
 //!
@@ -38,8 +39,9 @@
 //!   apart again. `loan`: a message that is read where it lies.
 //! - What providers share: `instance` and `fork` (whose a connection is), `registry` (domains,
 //!   keys), `pairs` (queue pairs by index), `spin` (whether to poll before sleeping), `watch`,
-//!   `numbers`, `random`, `acceptor` and `admission` (half-open connections), `handshake` (proofs
-//!   of a key, pure and over a socket), `owner` (a peer's user, by the kernel's word).
+//!   `numbers`, `random`.
+//! - Who is there: `acceptor`, `admission` (half-open connections), `handshake` (proofs of a
+//!   key), `owner` (a peer's user).
 //! - `clock`: time, sleep and chance. A test steps it, a simulation draws it from a seed.
 //!
 //! # Invariants

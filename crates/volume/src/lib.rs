@@ -1,8 +1,8 @@
 //! Volumes: a database's disk that is elsewhere (vi-attached-storage).
 //!
-//! Everything that holds blocks is a [`Device`]: memory, a file, an array, a cache, a node's volume,
-//! a volume on another host. [`device`] says what each of them owes, sentence by sentence, and the
-//! conformance suite holds them to it.
+//! Everything that holds blocks is a [`Device`]: memory, a file, an array, a cache, a node's
+//! volume, a volume on another host. [`device`] says what each of them owes, sentence by sentence,
+//! and the conformance suite holds them to it.
 //!
 //! | module | what |
 //! |---|---|

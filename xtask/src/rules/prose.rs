@@ -1,4 +1,7 @@
-//! Pages that people read: short lines, short sentences, no measured figure, the field's words.
+//! Pages that people read, and what a crate says of itself at its root: short lines, short sentences, no measured figure, the
+//! field's words.
+
+use std::borrow::Cow;
 
 use super::links::prose_lines;
 use super::{Violation, violation};
@@ -13,6 +16,8 @@ const PAGES: [(&str, usize); 5] = [
     ("docs/architecture.md", 300),
     ("docs/", usize::MAX),
 ];
+/// Lines at the head of a `lib.rs` that say what the crate is.
+const HEAD_MAX: usize = 80;
 /// Pages that are not yet in this form.
 const OPEN: [&str; 2] = ["docs/durability.md", "docs/volumes.md"];
 /// Made by `cargo xtask papers`, in the papers' own words.
@@ -42,11 +47,6 @@ const OWN_WORDS: [(&str, &str); 12] = [
 const UNITS: [&str; 11] = ["ns", "µs", "us", "ms", "GB/s", "MB/s", "rows/s", "Mrows/s", "IOPS", "%", "x"];
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    let lines_max = |path: &str| {
-        let page = PAGES.iter().find(|(page, _)| path.starts_with(page));
-        page.filter(|_| path.ends_with(".md") && path != RENDERED && !OPEN.contains(&path))
-            .map(|(_, lines_max)| *lines_max)
-    };
     let mut violations = Vec::new();
     let pages =
         tree.files.iter().filter(|(path, _)| path.starts_with("docs/") && path.ends_with(".md") && *path != RENDERED);
@@ -56,15 +56,15 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         violations.push(violation(RULE, "docs", 0, message));
     }
     for (path, text) in &tree.files {
-        let Some(lines_max) = lines_max(path) else { continue };
-        let lines = text.lines().count();
+        let Some((lines_max, text)) = held(path, text) else { continue };
+        let (text, lines) = (&*text, text.lines().count());
         if lines > lines_max {
             let message = format!("{lines} lines, and {lines_max} are the end: make two pages of it");
             violations.push(violation(RULE, path, 0, message));
         }
         for (number, line) in prose_lines(text) {
             let is_table = line.starts_with('|');
-            let columns = line.chars().count();
+            let columns = line.chars().count() + if path.ends_with(".rs") { "//! ".len() } else { 0 };
             if columns > COLUMNS_MAX && !is_table {
                 violations.push(violation(
                     RULE,
@@ -92,6 +92,18 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// What of a file is prose that is held to the rule, and how many lines it may have.
+fn held<'a>(path: &str, text: &'a str) -> Option<(usize, Cow<'a, str>)> {
+    if path.starts_with("crates/") && path.ends_with("/src/lib.rs") && !path.contains("/fuzz/") {
+        let head = text.lines().map_while(|line| line.strip_prefix("//!"));
+        let head: Vec<&str> = head.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        return Some((HEAD_MAX, head.join("\n").into()));
+    }
+    let (_, lines_max) = PAGES.iter().find(|(page, _)| path.starts_with(page))?;
+    let open = path == RENDERED || OPEN.contains(&path);
+    (path.ends_with(".md") && !open).then_some((*lines_max, text.into()))
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -175,6 +187,15 @@ mod tests {
         assert_eq!(found(&"x".repeat(101)), [1]);
         assert_eq!(found(&format!("```\n{}\n```\n", "x".repeat(101))), [] as [usize; 0]);
         assert_eq!(found(&"a\n\n".repeat(51)), [0]);
+    }
+
+    #[test]
+    fn what_a_crate_says_of_itself_is_held_to_it() {
+        let head = |text: &str| planted::lines(&check(&planted::tree(&[("crates/a/src/lib.rs", text)])));
+        let long = "wo ".repeat(18);
+        assert_eq!(head(&format!("//! Short. {long}\n//! {long}.\n//! Short.\nmod nobody;\n")), [1]);
+        assert_eq!(head(&format!("//! {}\n//! Whoever.\nmod a;\n//! Nobody.\n", "x".repeat(97))), [1, 2]);
+        assert_eq!(head(&"//! a\n//!\n".repeat(41)), [0]);
     }
 
     #[test]

@@ -1,23 +1,32 @@
 //! Queue pairs on a real RDMA device, by libibverbs.
 //!
-//! The library is loaded when the first provider is made: nothing is needed to build this crate, nor to run a program that
-//! holds it where there is no device. [`devices`] says what was found and, if nothing, why.
+//! The library is loaded when the first provider is made: nothing is needed to build this crate,
+//! nor to run a program that holds it where there is no device. [`devices`] says what was found
+//! and, if nothing, why.
 //!
-//! A connection is a TCP connection (the *side channel*) and reliable-connected queue pairs. The side channel carries the
-//! greeting, the queue pairs' numbers and the end; its own end is how the death of a peer is noticed at once. Everything else goes
-//! through the device.
+//! A connection is a TCP connection (the *side channel*) and reliable-connected queue pairs. The
+//! side channel carries the greeting, the queue pairs' numbers and the end; its own end is how the
+//! death of a peer is noticed at once. Everything else goes through the device.
 //!
-//! In the order in which a message meets them: [`devices`] and `library` (what there is), `provider` and `limits` (what it can
-//! do), `registry` and `token` (what may be touched, and by which key), `handshake`, `channel` and
-//! `messages` (the side channel), `port` and `pair` (completion queue and queue pair), `translate` (a request in the device's
-//! words), `bounce` (memory that is not registered), `status` (how it ends).
+//! # The way of one message
 //!
-//! A queue pair of the device takes its receives either from a queue of its own or from a shared one, and that is
-//! settled when it is made; a queue pair of [`overside_verbs`] may do both. So a connection one of whose ends has a shared
-//! receive queue is two queue pairs, one of either kind. The receiver says which it uses as soon as it posts its first receive;
-//! until then there is no receive that a message could meet, and messages wait at their sender.
+//! - [`devices`], `library`, `ffi`, `device`: what there is. `provider`, `limits`: what it can do.
+//! - `registry`, `token`: what may be touched, and by which key.
+//! - `handshake`, `channel`, `messages`, `said`: the side channel. `process`: a peer's end on
+//!   this host.
+//! - Out: `port`, `translate` (a request in the device's words), `segments`, `bounce`, `pair`.
+//! - In: `receives`, `completions`, `status` (the device's errors in ours).
 //!
-//! [`Wire`] is a queue pair without all that: it writes and reads the memory of one peer, for who brings the connection.
+//! # Two queue pairs for one
+//!
+//! A queue pair of the device takes its receives from a queue of its own or from a shared one,
+//! which is settled when it is made. A queue pair of [`overside_verbs`] may do both. So a
+//! connection one of whose ends has a shared receive queue is two queue pairs, one of either kind.
+//! The receiver says which it uses as soon as it posts its first receive; until then there is no
+//! receive that a message could meet, and messages wait at their sender.
+//!
+//! [`Wire`] is a queue pair without all that: it writes and reads the memory of one peer, for who
+//! brings the connection.
 //!
 //! Completions keep the order of posting because only one of the two is in use at a time.
 //!

@@ -1,9 +1,9 @@
-//! A provider within one process, as simple as the sentences allow: one lock, and whoever calls in
+//! A provider within one process, as simple as the sentences allow: one lock, and each caller
 //! carries out whatever can be carried out.
 //!
 //! It takes time from any [`Clock`], such as one that is [stepped by hand](SteppedClock). It can be
-//! told to break one of its promises, so that the conformance suite is tested itself. Nothing ships
-//! it: it is for tests.
+//! asked to break one of its promises, so that the conformance suite is tested itself. Nothing
+//! ships it: it is for tests.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod clock;

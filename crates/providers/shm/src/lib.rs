@@ -1,29 +1,37 @@
 //! Queue pairs between processes of one host, over shared memory.
 //!
-//! The receiver plays the NIC. Each side writes only memory of its own: a small *control memory* per
-//! connection (its send ring, what it has consumed of the peer's, whether it sleeps) and the
+//! The receiver plays the NIC. Each side writes only memory of its own: a small *control memory*
+//! per connection (its send ring, what it has consumed of the peer's, whether it sleeps) and the
 //! segments it sends from. The peer maps both read-only. A SEND is therefore one copy, made by the
-//! receiver from the sender's registered memory straight into the posted buffer, and the
-//! sender's processor stays out of it. Where both ends agree on a loan it is no copy at all: the
-//! receiver's user reads the bytes where they lie. The exception are windows, which their owner made for peers
-//! to write: WRITE and atomics go there directly, by the initiator, so a target that never calls
-//! in makes no difference.
+//! receiver from the sender's registered memory straight into the posted buffer, and the sender's
+//! processor stays out of it. Where both ends agree on a loan it is no copy at all: the receiver's
+//! user reads the bytes where they lie. The exception are windows, which their owner made for peers
+//! to write: WRITE and atomics go there directly, by the initiator, so a target that never calls in
+//! makes no difference.
 //!
-//! In the order in which a message meets them: [`address`](mod@address) and `handshake` (who is
-//! there), `listener`, `channel` and `messages` (the socket between the two: file descriptors,
-//! doorbells), `registry` (what may be touched), `port` and `pair` (completion queue and queue
-//! pair), `send` → `producer` → `ring` (out), `consumer` → `receive` (in), `one_sided`, `bounce`
-//! (memory that no peer can map), `lending` and `borrowing` (messages that are read where they
-//! lie), `mappings` and `closing` (what a peer makes this process keep),
-//! `doorbell` (no wake-up is lost), `fate` (how it ends).
+//! # The way of one message
 //!
-//! Who may read what: **a registered segment is readable whole by every connected peer** it was
+//! - [`address`](mod@address), `listener`, `handshake`: who is there. `channel`, `messages`,
+//!   `socket`: the socket between two processes, for file descriptors and doorbells.
+//! - `registry`, `grants`, `local`, `peer_memory`: what may be touched. `mappings`, `closing`:
+//!   what a peer makes this process keep.
+//! - Out: `port`, `pair`, `send`, `producer`, `ring`. In: `consumer` (copies out, then checks),
+//!   `receive`.
+//! - `regions`: one descriptor for many messages. `lending`, `borrowing`: messages that are read
+//!   where they lie.
+//! - `one_sided`, `bounce`: WRITE, READ and atomics; memory that no peer can map.
+//! - `doorbell`, `watch`, `fate`: no wake-up is lost; how it ends.
+//!
+//! # Who may read what
+//!
+//! **A registered segment is readable whole by every connected peer** it was
 //! sent from or granted to. Peers run under the same user; the system vouches for that.
 //!
-//! Polling many connections: a port polls the memory of its *hot* queue pairs only. A queue pair that stays
-//! idle beside others turns cold: it raises its `armed` word. Its peer then sends a byte over the
-//! socket with the next thing it publishes, and the port's epoll descriptor shows that. Every
-//! 20 µs of polling one look at epoll finds those. So a thousand idle connections cost what one epoll costs.
+//! Polling many connections: a port polls the memory of its *hot* queue pairs only. A queue pair
+//! that stays idle beside others turns cold: it raises its `armed` word. Its peer then sends a byte
+//! over the socket with the next thing it publishes, and the port's epoll descriptor shows that.
+//! Now and then while polling, one look at epoll finds those. So a thousand idle connections cost
+//! what one epoll costs.
 //!
 //! # Invariants
 //!

@@ -1,22 +1,31 @@
 //! Queue pairs between hosts, over TCP: one connection each.
 //!
-//! The sender's gather list becomes an iovec, small pieces of it copied together, and a message goes into its posted buffer straight from the kernel. A message
-//! travels only when the receiver has granted it a receive (`credits`), so whoever reads a socket always has a place for what is
-//! in it: answers and acknowledgements never wait behind a message that nobody wants, and no peer makes this process
-//! keep bytes that nobody asked for. A SEND or WRITE completes when the peer's provider says that it has placed it.
+//! The sender's gather list becomes an iovec, small pieces of it copied together. A message goes
+//! into its posted buffer straight from the kernel. It travels only when the receiver has granted
+//! it a receive (`credits`). So the reader of a socket always has a place for what is in it, and no
+//! peer makes this process keep bytes that were not asked for. A SEND or WRITE completes when the
+//! peer's provider says that it has placed it.
 //!
-//! In the order in which a request meets them: `handshake` (who is there, by `verbs::handshake`), `port` and `engine` (completion queue, queue
-//! pairs), `conn` (one of them), `control` (what its ends tell each other unasked), `holding` (who waits for company), `requests` → `outbound`, `stage`, `prices` (out), `inbound` (in) → `target` (one-sided operations,
-//! carried out here), `frame` (the wire), `seal` (tags), `progress` (a thread that stands in while nobody polls), `silence` (whose host is gone).
+//! # The way of one request
 //!
-//! **What the key gives, and what it does not.** Both sides prove that they hold the same key
-//! before anything else, and every frame carries a tag, so nobody without the key connects,
-//! injects, changes, reorders or plays back anything. There is **no secrecy**: whoever sees the
-//! wire reads everything on it. Whoever has the key may do all that any peer may. Without a key
-//! (loopback only) both ends ask the kernel whose the other is, and take this user's processes
-//! only, unless [`Options::anyone`] is set: then every user of this host may connect. With
-//! [`Options::mac`] off, whoever can write to the wire can change what travels on it after the
-//! handshake.
+//! - `handshake`, `address`, `options`: who is there. `registry`: what may be touched.
+//! - `port`, `engine`, `progress`: completion queue and queue pairs; a thread that stands in
+//!   while the owner does not poll.
+//! - `conn`: one queue pair. `credits`, `control`, `holding`: what its ends say unasked, and who
+//!   waits for company.
+//! - Out: `requests`, `outbound`, `stage`, `zerocopy`, `prices`. In: `inbound`; `target` carries
+//!   out one-sided operations.
+//! - `frame`, `seal`: the wire, and tags. `fate`, `silence`: how it ends, and whose host is gone.
+//!
+//! # What the key gives, and what it does not
+//!
+//! Both sides prove that they hold the same key before anything else, and every frame carries a
+//! tag. So no stranger connects, injects, changes, reorders or plays back anything. There is **no
+//! secrecy**: an observer of the wire reads everything on it. A holder of the key may do all that
+//! any peer may. Without a key (loopback only) both ends ask the kernel whose the other is, and
+//! take this user's processes only, unless [`Options::anyone`] is set: then every user of this host
+//! may connect. With [`Options::mac`] off, who can write to the wire can change what travels on it
+//! after the handshake.
 //!
 //! # Invariants
 //!
