@@ -2,6 +2,17 @@
 //!
 //! QEMU boots a Debian kernel with soft-RoCE and rdma-core's own libraries, runs compiled tests and passes their exit
 //! status on. It emulates the processor, so nothing that is measured there means anything: correctness only.
+//!
+//! | test | what runs |
+//! |---|---|
+//! | `conformance` | the suite, with hostile peers and forks |
+//! | `scan` | every mode over `rdma:`, against `shm:`; `calibrate` |
+//! | `death` | either side killed |
+//! | `sockets` | unmodified programs in pairs, their connections over the device |
+//! | `apart` | redis on one machine, its own programs on the other |
+//! | `between` | two machines, a wire and a key: every verb, a declared region, scans; delays, resets, a cut wire |
+//!
+//! Kernel and base image are kept under `target/guest`. There is one emulated processor: tests must yield or sleep.
 
 #![forbid(unsafe_code)]
 
