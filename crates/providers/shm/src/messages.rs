@@ -1,6 +1,24 @@
 //! What travels on the socket beside the bytes' way: at most 64 bytes each, little-endian.
 //!
-//! `docs/reference/wire.md` (Shared memory) has the layouts.
+//! Every message on the socket is one packet of at most 64 bytes, little-endian, with one file
+//! descriptor beside it where the table says so, and none otherwise. Anything else ends the connection.
+//!
+//! | kind (u8) | then | descriptor | means |
+//! |---|---|---|---|
+//! | 1 hello | `overside` (8 bytes), u32 version | | first in both directions; the connector speaks first |
+//! | 2 attach | u32 depth, u32 cells | control memory | once, first after hello |
+//! | 3 segment | u32 id, u64 length | the segment's memfd | descriptors name the segment from now on |
+//! | 4 grant | u128 key, u8 access, u8 window (0 or 1), u64 length | the memory | the receiver may reach this by the key |
+//! | 5 revoke | u128 key | | the key is void |
+//! | 6 forget | 1 to 15 u32 ids | | no later descriptor names these segments |
+//! | 7 doorbell | | | something was published while you slept |
+//! | 8 bye | | | closed; the `closed` word says why |
+//!
+//! Access is a sum of 1 (local), 2 (READ), 4 (WRITE), 8 (atomics). A segment's memfd carries the seals
+//! against shrinking, growing and sealing. It carries the one against future writes, too, unless it is
+//! a window that peers may WRITE or do atomics on (`window` is 1 then). Length and seals are checked
+//! before it is mapped. A window that peers may only READ is granted as a segment is: its owner mapped
+//! it before the seal, and it is not mapped for writing after.
 
 use crate::ring::Geometry;
 

@@ -1,20 +1,83 @@
-//! The layout of a control memory and of what is in its rings.
+//! The layout of a control memory and of what is in its rings, version 5.
+//!
+//! Each side of a connection has one control memory: it alone writes it, the peer maps it read-only. Native-endian 64-bit
+//! words: both ends are on one host.
 //!
 //! ```text
-//! 0     rung      the number of the sleep that this side ended last (a half word that the peer sleeps on)
+//! 0     rung      (32 bits) the number of the peer's sleep that this side ended last
 //! 128   consumed  of the peer's descriptors, ever
-//! 256   armed     0, or the number of the present sleep above 34 bits: 1 `rung` ends it (else a doorbell), 2 `consumed` does too,
+//! 256   armed     0, or the number of the present sleep above 34 bits: 1 it ends by `rung`, else by a doorbell; 2 by `consumed` too,
 //!                 once its lower half has come to bits 2..34
 //! 264   returns   0, or how many returns the present sleep waits for, ever
-//! 384   closed    0, or why
-//! 512   depth descriptors of 64 bytes
-//! then  cells of 16 bytes: gather entries past the third, inline bytes past the 48th
-//! then  returns of 8 bytes, four times as many as descriptors: numbers of the peer's loans that have ended
+//! 384   closed    0 open, 1 closed, 2 a message was longer than its receive, 3 the other side broke the protocol
+//! 512   depth descriptors of 64 bytes                (depth: a power of two, 32 to 4,096)
+//! then  cells of 16 bytes                            (cells: a power of two, 256 to 32,768)
+//! then  returns of 8 bytes, four times as many as descriptors
 //! ```
 //!
-//! A descriptor is there when its stamp is that of its lap around the ring: whoever waits for it looks at no other line
-//! (rdma-sockets variant 2, RS-M10). Everything is native-endian 64-bit words: both ends are on one host. Cells are used in the order of
-//! the descriptors, so no descriptor says where its cells are.
+//! A descriptor's first two words, then six words of gather entries or inline bytes:
+//!
+//! ```text
+//! word 0   bits 0..8 operation: 1 gather, 2 inline, 3 written, 4 region, 5 lend   8..16 flags: 1 immediate, 2 report
+//!          16..32 gather entries (at most 256)                  32..64 immediate data
+//! word 1   bits 0..32 bytes of the message: at most 1 GiB; 512 when inline; of a region's description, at most 32 MiB
+//!          32..64 stamp: the lap around the ring, counted from 0, with bit 63 set
+//! ```
+//!
+//! A gather entry is two words: the offset in the segment; segment id (low half) and length (high
+//! half). Up to three entries, and up to 48 inline bytes, lie in the descriptor. When there are more,
+//! all of them lie in cells. Cells are used in the descriptors' order, so no descriptor says where its
+//! cells are. *Written* has nothing to copy: a WRITE has placed its bytes and consumes a receive.
+//!
+//! *Lend* is a gather of at least one entry whose sender offers the bytes as a *loan*. If its receive
+//! takes loans, the reader may keep the ranges instead of copying them. The number of the loan is the
+//! lower half of the descriptor's number, counted from 0. The sender keeps the bytes as they are until
+//! the reader returns the loan, or until the connection ends. In the second case it first stores
+//! `closed`, then makes a full fence, then lets go. So a reader that finds `closed` still 0 after its
+//! last load has read what was sent.
+//!
+//! Every offered loan is returned once. Its reader writes the number into its own ring of returns, in
+//! any order: before it raises `consumed` where it copied the message, else when it is done reading.
+//! The sender takes returns in the order of their places, after it has looked at `consumed`.
+//!
+//! ```text
+//! return   bits 0..32 number of the loan    32..64 the lap around the ring of returns, counted from 0, with bit 63 set
+//! ```
+//!
+//! A sender offers no more loans at a time than its reader has places for returns; a reader keeps no
+//! more than it has places, and copies the rest. A return of what was not lent, or of what was
+//! returned before, ends the connection.
+//!
+//! A *region* is one descriptor for many messages (Regions). It has no immediate data; its
+//! other six words are
+//!
+//! ```text
+//! word 2   offset of the description        word 3   its segment (low half), its length (high half)
+//! word 4   offset of the memory             word 5   the memory's length
+//! word 6   the memory's segment (low half), how many bytes messages share a SEND up to, at most 1 GiB (high half)     word 7   0
+//! ```
+//!
+//! Memory and segments are checked first. The reader copies the description out whole and checks it
+//! once; what the sender writes there later changes nothing. Then it makes one SEND after another from
+//! the memory, each in its next receive. They are cut and framed as declared
+//! messages: as many whole messages as fit, one at least. It looks at `closed`
+//! after each, and raises `consumed` after the last. A description that describes nothing, of no
+//! message, or of a region that leaves its memory, and memory that leaves its segment, end the
+//! connection.
+//!
+//! A reader copies a descriptor out and checks it. It copies the bytes from its read-only mapping into
+//! its posted buffer, and looks at `closed` again. Only then does it complete the receive and raise
+//! `consumed`. A descriptor is published by its stamp, which is stored last. The reader waits for the
+//! stamp of its lap at the next descriptor, and looks at no other line meanwhile. An unknown operation,
+//! a descriptor that changes once published, an entry outside of its segment, or pieces longer than the
+//! message end the connection.
+//!
+//! `consumed` is raised soon after a message that is not inline, or whose sender asks for its *report*.
+//! For any other it is raised at the latest after 16 messages, a quarter of the cells, 64 polls that
+//! found nothing, and before it sleeps for long. Words of a descriptor that its message does not use
+//! mean nothing.
+//!
+//! A waiting reader looks at one line only (rdma-sockets variant 2, RS-M10).
 
 /// The sizes of a control memory's rings; powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
