@@ -73,10 +73,10 @@ pub enum Command {
     /// Write a checkpoint of each table that has changed.
     #[command(long_about = CHECKPOINT, after_long_help = CHECKPOINT_EXAMPLES)]
     Checkpoint(Checkpoint),
-    /// Check every checksum of a data directory that nobody serves.
+    /// Check every checksum of a data directory that no server has open.
     #[command(long_about = CHECK, after_long_help = CHECK_EXAMPLES)]
     Check(Check),
-    /// Write a table of a data directory that nobody serves to a file.
+    /// Write a table of a data directory that no server has open to a file.
     #[command(long_about = DUMP, after_long_help = DUMP_EXAMPLES)]
     Dump(Dump),
     /// Load Parquet, CSV or Arrow files into a table.
@@ -189,7 +189,7 @@ pub struct Wire {
     /// change every table (tcp: and rdma:; a client takes a server of any user).
     #[arg(long, conflicts_with = "key_file")]
     pub anyone: bool,
-    /// No tag on every frame: whoever can write to the wire may change what travels on it (tcp: and rdma:, on both sides).
+    /// No tag on every frame: a stranger who can write to the wire may change what travels on it (tcp: and rdma:, on both sides).
     #[arg(long)]
     pub no_mac: bool,
     /// Which RDMA device, as `overside devices` names it; unless said the first with an active port (rdma:).
@@ -266,7 +266,7 @@ pub struct Serve {
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
-    /// Connections at once; one too many is told so. 4096 by default.
+    /// Connections at once; one too many gets an error that says so. 4096 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: Option<u32>,
     /// Keep the tables in this directory, so that they are there again when the server starts anew. It

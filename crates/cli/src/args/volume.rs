@@ -35,10 +35,10 @@ pub enum VolumeCommand {
     /// Make a node's volume usable by programs that know nothing of it, until Ctrl-C.
     #[command(long_about = ATTACH, after_long_help = ATTACH_EXAMPLES)]
     Attach(Attach),
-    /// Copy what a mirror's members have missed, while nobody serves it.
+    /// Copy what a mirror's members have missed, while no node serves it.
     #[command(long_about = REPAIR, after_long_help = REPAIR_EXAMPLES)]
     Repair(RepairVolume),
-    /// Delete a volume that nobody serves, with all that is in it.
+    /// Delete a volume that no node serves, with all that is in it.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(DeleteVolume),
 }

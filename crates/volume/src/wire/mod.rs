@@ -26,7 +26,7 @@
 //! | 32 | 8 | features | those that both have; none in version 1 |
 //! | 40 | 4 | the client's process, for people | incarnation of the node, 8 bytes |
 //! | 44 | 4 | zero | |
-//! | 48 | 8 | zero | length of the volume in bytes |
+//! | 48 | 8 | incarnation that gave the session, or 0 | length of the volume in bytes |
 //! | 56 | 2 | zero | requests in flight at most |
 //! | 58 | 6 | zero | zero |
 //! | 64 | | the name, UTF-8 | |
