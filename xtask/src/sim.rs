@@ -6,7 +6,8 @@
 //! a simulated world leaves its threads behind, so each process of ours runs a few seeds and ends.
 //!
 //! `--mutants` builds with `--cfg mutants`. Then `mutant("name")` in shipped code plants a fault, when the
-//! environment asks for its name, and some seed must find each.
+//! environment asks for its name, and some seed must find each. A fault in a package that no simulation runs must be
+//! found by the tests beside its code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -149,15 +150,22 @@ fn coverage(lines: &[Line]) -> (String, Vec<String>) {
 
 /// Every fault that is planted in shipped code is found by a seed.
 fn find_mutants(root: &Path, suites: &[Suite], seeds: Range<u64>) -> Result<()> {
-    let names = planted(&Tree::load(root)?);
+    let tree = Tree::load(root)?;
+    let names = planted(&tree);
     if names.is_empty() {
         bail!("no fault is planted: shipped code says `mutant(\"name\")` nowhere");
     }
     let mut missed = Vec::new();
-    for name in names {
+    for (name, package) in names {
         let begun = Instant::now();
         let mut found = None;
-        for suite in suites {
+        // No world has what no simulation runs: there the tests of the code itself must find it.
+        let simulated = suites.iter().any(|suite| reaches(&tree, &suite.package, &package));
+        if !simulated && fails_its_own_tests(root, &package, &name)? {
+            println!("mutant {name}: found by the tests of {package}");
+            continue;
+        }
+        for suite in suites.iter().filter(|_| simulated) {
             let environment = [("OVERSIDE_MUTANT", name.clone())];
             let lines = over(suite, seeds.clone(), &environment, true)?;
             found = lines.into_iter().find_map(|line| match line {
@@ -190,14 +198,45 @@ fn find_mutants(root: &Path, suites: &[Suite], seeds: Range<u64>) -> Result<()> 
     Ok(())
 }
 
-/// The names of the faults in shipped code.
-fn planted(tree: &Tree) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+/// Whether a package is, or stands on, another one.
+fn reaches(tree: &Tree, from: &str, to: &str) -> bool {
+    let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
+    while let Some(name) = left.pop() {
+        if name == to {
+            return true;
+        }
+        let package = tree.packages.iter().find(|package| package.name == name);
+        let edges = package.iter().flat_map(|package| &package.edges);
+        left.extend(edges.map(|edge| edge.to.as_str()).filter(|to| seen.insert(*to)));
+    }
+    false
+}
+
+/// Whether the tests beside a package's code fail with this fault, and hold without it.
+fn fails_its_own_tests(root: &Path, package: &str, name: &str) -> Result<bool> {
+    let tests = || {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["test", "--quiet", "--package", package, "--lib"]).current_dir(root);
+        cargo.env("RUSTFLAGS", "--cfg mutants").env("CARGO_TARGET_DIR", crate::target(root).join("mutants"));
+        cargo
+    };
+    let sound = tests().output().context("cannot start cargo")?;
+    if !sound.status.success() {
+        bail!("the tests of {package} fail without any fault: {}", String::from_utf8_lossy(&sound.stderr));
+    }
+    let planted = tests().env("OVERSIDE_MUTANT", name).output().context("cannot start cargo")?;
+    Ok(!planted.status.success())
+}
+
+/// The names of the faults in shipped code, and the packages that have them.
+fn planted(tree: &Tree) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
     for source in &tree.sources {
         for at in syntax::words(&source.code, "mutant") {
             let shipped = source.path.contains("/src/") && source.is_shipped(source.line_of(at));
             let name = source.text[at..].strip_prefix("mutant(\"").and_then(|rest| rest.split('"').next());
-            names.extend(name.filter(|_| shipped).map(str::to_owned));
+            let package = tree.package_of(&source.path).map_or_else(String::new, |package| package.name.clone());
+            names.extend(name.filter(|_| shipped).map(|name| (name.to_owned(), package)));
         }
     }
     names
@@ -358,6 +397,6 @@ mod tests {
         let shipped = "fn a() { if mutant(\"floor-ignored\") { b(); } }\n// mutant(\"comment\")\n\
                        #[cfg(test)]\nmod tests { fn t() { mutant(\"tested\"); } }\n";
         let tree = planted_tree::tree(&[("crates/log/src/log.rs", shipped), ("crates/log/tests/sim.rs", shipped)]);
-        assert_eq!(planted(&tree), BTreeSet::from(["floor-ignored".to_owned()]));
+        assert_eq!(planted(&tree).into_keys().collect::<Vec<_>>(), ["floor-ignored"]);
     }
 }
