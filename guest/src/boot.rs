@@ -1,7 +1,7 @@
 //! One run of a machine: boots, runs the job, tells how it ended.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -15,22 +15,28 @@ use crate::kernel::write_whole;
 
 /// The job's exit status; what it prints is printed here.
 pub fn run(base: &Base, packed: &Path, job: &Job) -> Result<i32> {
-    let initrd = packed.with_extension("initrd");
-    let mut bytes = std::fs::read(&base.archive)?;
-    bytes.extend(std::fs::read(packed)?);
-    write_whole(&initrd, &bytes)?;
+    let initrd = initrd(base, packed)?;
     let folder = packed.parent().context("the archive has no folder")?;
     let nodes: Vec<Option<u8>> = if job.machines == 1 { vec![None] } else { (1..=job.machines).map(Some).collect() };
     let (told, lines) = mpsc::channel();
     let mut machines = Vec::new();
     for node in nodes {
-        machines.push(Machine::start(base, &initrd, node, folder, job, told.clone())?);
+        machines.push(Machine::start(base, &initrd, node, folder, job, None, told.clone())?);
     }
     drop(told);
     let status = wait(&lines, machines.len(), job)?;
     drop(machines);
     std::fs::remove_file(initrd)?;
     Ok(status)
+}
+
+/// The first file system: what every guest has, and the job.
+pub fn initrd(base: &Base, packed: &Path) -> Result<PathBuf> {
+    let initrd = packed.with_extension("initrd");
+    let mut bytes = std::fs::read(&base.archive)?;
+    bytes.extend(std::fs::read(packed)?);
+    write_whole(&initrd, &bytes)?;
+    Ok(initrd)
 }
 
 /// Until each machine has said how it ended, or one that it failed: the others may wait for it for ever.
@@ -54,18 +60,19 @@ fn wait(lines: &mpsc::Receiver<String>, machines: usize, job: &Job) -> Result<i3
 }
 
 /// A running machine; it ends with this.
-struct Machine {
+pub struct Machine {
     child: Child,
 }
 
 impl Machine {
-    /// `told`: gets every line of its console, its name in front.
-    fn start(
+    /// `told`: gets every line of its console, its name in front. `drive`: the socket of a disk that it has.
+    pub fn start(
         base: &Base,
         initrd: &Path,
         node: Option<u8>,
         folder: &Path,
         job: &Job,
+        drive: Option<&Path>,
         told: mpsc::Sender<String>,
     ) -> Result<Self> {
         // A machine that nobody waits for would run on for ever.
@@ -74,6 +81,11 @@ impl Machine {
         command.args(["-accel", "tcg", "-cpu", "max", "-M", "q35", "-smp", "1", "-m", "1024", "-nodefaults"]);
         command.args(["-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         command.arg("-kernel").arg(&base.kernel).arg("-initrd").arg(initrd);
+        if let Some(socket) = drive {
+            // Without a cache of QEMU's own; the guest knows that the disk has one, and flushes it.
+            let options = format!("if=virtio,format=raw,cache=none,file=nbd+unix:///?socket={}", socket.display());
+            command.arg("-drive").arg(options);
+        }
         let mut append = BOOT_OPTIONS.to_owned();
         if let Some(node) = node {
             append.push_str(&format!(" guest.node={node}"));

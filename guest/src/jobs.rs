@@ -89,6 +89,16 @@ pub const JOBS: [Job; 6] = [
         limit_s: 600,
     },
 ];
+/// Its machines are killed, so it is no test like the others: `power` runs it.
+pub const POWER: Job = Job {
+    name: "power",
+    builds: &[&["test", "--release", "--no-run", "--package", "overside-table", "--test", "power"]],
+    programs: &[("power", "power")],
+    borrowed: &[],
+    script: include_str!("power.sh"),
+    machines: 1,
+    limit_s: 600,
+};
 /// Optimised: the processor is emulated.
 const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
 const DECLARE: &[&str] = &["build", "--release", "--package", "overside", "--example", "declare"];

@@ -1,5 +1,8 @@
 //! `cargo xtask guest`: tests on a real RDMA device, in a throw-away machine.
 //!
+//! `cargo xtask guest power`, which runs only where it is named: tables in `sync` on ext4, on a disk ([`drive`]) that loses, mixes or
+//! tears what no flush covers. QEMU is killed round after round; what was acknowledged must be there.
+//!
 //! QEMU boots a Debian kernel with soft-RoCE and rdma-core's own libraries, runs compiled tests and passes their exit
 //! status on. It emulates the processor, so nothing that is measured there means anything: correctness only.
 //!
@@ -18,10 +21,12 @@
 
 mod archive;
 mod boot;
+mod drive;
 mod host;
 mod image;
 mod jobs;
 mod kernel;
+mod power;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +34,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::jobs::JOBS;
+use crate::jobs::{JOBS, Job, POWER};
 
 const USAGE: &str = "usage: cargo xtask guest [--keep] [TEST]...";
 
@@ -59,11 +64,13 @@ fn root() -> PathBuf {
     own.parent().unwrap_or(own).to_path_buf()
 }
 
-/// Runs the named tests, all when none is named. `keep`: the archives stay for a look at them.
+/// Runs the named tests; when none is named, all but the one that takes the power away. `keep`: the archives stay for a look at them.
 fn run(root: &Path, keep: bool, names: &[&str]) -> Result<()> {
-    let chosen: Vec<_> = JOBS.iter().filter(|job| names.is_empty() || names.contains(&job.name)).collect();
-    if let Some(unknown) = names.iter().find(|name| !JOBS.iter().any(|job| job.name == **name)) {
-        let known: Vec<&str> = JOBS.iter().map(|job| job.name).collect();
+    let all = || JOBS.iter().chain([&POWER]);
+    let chosen = |job: &&Job| if names.is_empty() { job.name != POWER.name } else { names.contains(&job.name) };
+    let chosen: Vec<_> = all().filter(chosen).collect();
+    if let Some(unknown) = names.iter().find(|name| !all().any(|job| job.name == **name)) {
+        let known: Vec<&str> = all().map(|job| job.name).collect();
         bail!("there is no guest test {unknown}; there are: {}", known.join(", "));
     }
     host::check()?;
@@ -74,7 +81,14 @@ fn run(root: &Path, keep: bool, names: &[&str]) -> Result<()> {
     for job in chosen {
         let started = Instant::now();
         let packed = jobs::pack(root, &folder, job)?;
-        let status = boot::run(&base, &packed, job)?;
+        let status = if job.name == POWER.name {
+            let initrd = boot::initrd(&base, &packed)?;
+            power::run(&base, &initrd, &folder, job)?;
+            std::fs::remove_file(initrd)?;
+            0
+        } else {
+            boot::run(&base, &packed, job)?
+        };
         println!("guest {}: status {status} after {} s", job.name, started.elapsed().as_secs());
         if !keep {
             std::fs::remove_file(&packed)?;
