@@ -99,6 +99,10 @@ pub struct ServeVolumes {
     /// Bytes of the cache's blocks: a power of two from 512 to 1M.
     #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]
     pub block: usize,
+    /// Serve all volumes to NBD clients of this user, too, on this socket of mode 0600; may be given several times. Who
+    /// uses a volume there is its writer.
+    #[arg(long, value_name = "unix:PATH", value_parser = unix)]
+    pub nbd: Vec<PathBuf>,
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -290,7 +294,7 @@ again: clients wait, and go on.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside volume serve --listen shm:vault
-  overside volume serve --listen shm:vault --writes back --cache 256M
+  overside volume serve --listen shm:vault --writes back --cache 256M --nbd unix:vault.sock
   overside volume serve --listen shm:vault --listen tcp:0.0.0.0:7071 --key-file key --home ./volumes";
 
 const LIST: &str = "Show which volumes a node has: their state, layout, size, and who is attached.";

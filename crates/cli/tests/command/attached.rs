@@ -125,6 +125,28 @@ fn a_volume_is_attached_by_one_writer_and_by_readers_beside_it() {
     assert!(told.contains("the node has no such volume"), "{told}");
 }
 
+#[test]
+fn a_node_serves_nbd_clients_itself() {
+    let volume = Volume::new("node", "4M");
+    let socket = volume.path("node.sock");
+    let node = volume.serve(&["--nbd", &format!("unix:{socket}")]);
+    // The address comes first; it says so once all sockets are there.
+    let limit = Instant::now() + PATIENCE;
+    while !greets(&socket) {
+        assert!(Instant::now() < limit, "nobody listens");
+        std::thread::yield_now();
+    }
+    let taken =
+        overside(&["volume", "serve", "--listen", "shm:cli-attached-other", "--home", &volume.path("empty"), "--nbd"])
+            .arg(format!("unix:{socket}"))
+            .output()
+            .unwrap();
+    let told = String::from_utf8(taken.stderr).unwrap();
+    assert!(told.contains("another server listens there"), "{told}");
+    node.ends();
+    assert!(!Path::new(&socket).exists());
+}
+
 /// fio with its NBD engine, or none where that is not installed.
 fn fio(uri: &str, seed: u64) -> Option<Child> {
     let asked = Command::new("fio").arg("--enghelp").output();

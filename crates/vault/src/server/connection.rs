@@ -10,7 +10,7 @@ use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 use super::attachment::Attachment;
 use super::blocks;
 use super::ledger::{Admitted, Credits};
-use super::volume::{Route, answer};
+use super::volume::{Route, To, answer};
 use super::{Node, Writes, lock};
 
 /// A connection's session with the service.
@@ -122,31 +122,9 @@ impl Connection {
         if hello.session == 0 && hello.generation != 1 {
             return Err(BadMessage("a new session begins with its first generation"));
         }
-        attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.node.options.linger));
-        if attachments.len() >= self.node.options.sessions_max {
-            return Ok(Err(Status::Full));
-        }
-        // Before anybody is fenced off for it. No number is given twice.
-        let session = self.node.new_session().ok().filter(|session| !attachments.contains_key(session));
-        let Some(session) = session else { return Ok(Err(Status::Full)) };
-        let mut before = Vec::new();
-        let writes = hello.role != Role::Reader;
-        let mut writer = lock(&volume.writer);
-        if let Some(other) = writer.as_ref().filter(|_| writes) {
-            if hello.role != Role::TakeOver && !other.is_gone(now, self.node.options.linger) {
-                return Ok(Err(Status::Busy));
-            }
-            other.fence();
-            attachments.remove(&other.session);
-            before.push(other.clone());
-        }
-        let new = Arc::new(Attachment::new(session, volume.clone(), writes, hello.process));
-        new.with(|ledger| ledger.renew(hello.generation));
-        if writes {
-            *writer = Some(new.clone());
-        }
-        attachments.insert(session, new.clone());
-        Ok(Ok((new, before)))
+        Ok(self.node.attach(&mut attachments, &volume, hello.role, hello.process, now).inspect(|(new, _)| {
+            new.with(|ledger| ledger.renew(hello.generation));
+        }))
     }
 
     /// Welcomes the client once nothing is in the way.
@@ -221,8 +199,8 @@ impl Connection {
             (Ok((work, block)), Some(blocks)) => {
                 let zeroes = matches!(work, Work::Zero { .. } | Work::Discard { .. });
                 let flushes = zeroes && to.volume.writes == Writes::Through;
-                let route = Route { attachment: to.clone(), ticket, reply, block, flushes };
-                to.volume.submit(work, route, blocks, context);
+                let route = Route { attachment: to.clone(), to: To::Client { ticket, reply, block }, flushes };
+                to.volume.submit(work, route, blocks, Some(context));
             }
             (Err(reply), _) => answer(ticket, &reply, Some(context)),
             // It is served, so there are blocks.
@@ -263,11 +241,8 @@ impl Connection {
 
     /// The client says goodbye: its place is free.
     fn leave(&self) {
-        let Some(Attached { to, .. }) = &self.attached else { return };
-        lock(&self.node.attachments).remove(&to.session);
-        let mut writer = lock(&to.volume.writer);
-        if writer.as_ref().is_some_and(|writer| Arc::ptr_eq(writer, to)) {
-            *writer = None;
+        if let Some(Attached { to, .. }) = &self.attached {
+            self.node.leave(to);
         }
     }
 }

@@ -102,6 +102,12 @@ impl Ledger {
         Ok(Admitted::New)
     }
 
+    /// A request of this process, which numbers its requests itself and asks for none again.
+    pub(super) fn begin(&mut self, number: u64, bytes: u64, now: Instant) {
+        self.in_flight.insert(number, Entered { bytes, since: now });
+        self.bytes += bytes;
+    }
+
     /// A request has ended; `remember` is for those that change something. How many bytes it moved, unless it was not there.
     pub(super) fn end(&mut self, number: u64, status: Status, remember: bool) -> Option<u64> {
         let Entered { bytes, .. } = self.in_flight.remove(&number)?;

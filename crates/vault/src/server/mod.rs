@@ -4,6 +4,7 @@
 //! |---|---|
 //! | one connection: greetings, requests, what they are answered with | `connection` |
 //! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
+//! | a volume in the node's own process, for fronts | `door` |
 //! | how it all does, for those who ask | `report`, [`status`] |
 //! | one volume: its device, and the thread that waits for it | `volume` |
 //! | memory for blocks, registered where connections come in | `blocks` |
@@ -11,11 +12,13 @@
 mod attachment;
 mod blocks;
 mod connection;
+mod door;
 mod ledger;
 mod report;
 mod status;
 mod volume;
 
+pub use door::Door;
 pub use status::{StatusError, status};
 
 use std::collections::BTreeMap;
@@ -24,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use overside_service::{Listening, Running, Server, ServiceOptions, System, Threads};
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::wire::HEADER;
+use overside_volume::wire::{HEADER, Role, Status};
 use overside_volume::{Device, Health};
 
 use crate::cache::CacheOptions;
@@ -118,6 +121,23 @@ struct Serving {
 pub struct Served {
     node: Arc<Node>,
     server: Option<Server<Node>>,
+}
+
+/// Why a volume cannot be used in its node's process.
+#[derive(Debug, thiserror::Error)]
+pub enum NoDoor {
+    /// There is none of this name.
+    #[error("the node has no such volume; `overside volume list` says which there are")]
+    Unknown,
+    /// Another client writes it.
+    #[error("another client writes the volume; detach that one first")]
+    Busy,
+    /// There are too many clients.
+    #[error("the node has no room for another client; try again later")]
+    Full,
+    /// The system has no descriptor.
+    #[error(transparent)]
+    System(#[from] VerbsError),
 }
 
 /// What a node says of itself.
@@ -232,6 +252,68 @@ impl Node {
     /// How it does.
     pub fn statistics(&self) -> NodeStatistics {
         NodeStatistics { sessions: lock(&self.attachments).len(), volumes: lock(&self.volumes).len() }
+    }
+
+    /// A volume as a device of this process. It is a client as those are that connect.
+    ///
+    /// # Errors
+    /// There is no such volume, another client writes it, or the node has no room for one more client.
+    pub fn door(self: &Arc<Self>, name: &str, role: Role) -> Result<Door, NoDoor> {
+        let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
+        let now = self.clock.now();
+        let attached = self.attach(&mut lock(&self.attachments), &volume, role, std::process::id(), now);
+        let (to, before) =
+            attached.map_err(|status| if status == Status::Busy { NoDoor::Busy } else { NoDoor::Full })?;
+        Ok(Door::new(self.clone(), to, before)?)
+    }
+
+    /// The names of its volumes.
+    pub fn names(&self) -> Vec<String> {
+        lock(&self.volumes).keys().cloned().collect()
+    }
+
+    /// A new client, and whose requests must end before it is welcome.
+    fn attach(
+        &self,
+        attachments: &mut BTreeMap<u64, Arc<Attachment>>,
+        volume: &Arc<Volume>,
+        role: Role,
+        process: u32,
+        now: Instant,
+    ) -> Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status> {
+        attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.options.linger));
+        if attachments.len() >= self.options.sessions_max {
+            return Err(Status::Full);
+        }
+        // Before anybody is fenced off for it. No number is given twice.
+        let session = self.new_session().ok().filter(|session| !attachments.contains_key(session));
+        let session = session.ok_or(Status::Full)?;
+        let mut before = Vec::new();
+        let writes = role != Role::Reader;
+        let mut writer = lock(&volume.writer);
+        if let Some(other) = writer.as_ref().filter(|_| writes) {
+            if role != Role::TakeOver && !other.is_gone(now, self.options.linger) {
+                return Err(Status::Busy);
+            }
+            other.fence();
+            attachments.remove(&other.session);
+            before.push(other.clone());
+        }
+        let new = Arc::new(Attachment::new(session, volume.clone(), writes, process));
+        if writes {
+            *writer = Some(new.clone());
+        }
+        attachments.insert(session, new.clone());
+        Ok((new, before))
+    }
+
+    /// A client's place is free.
+    fn leave(&self, client: &Arc<Attachment>) {
+        lock(&self.attachments).remove(&client.session);
+        let mut writer = lock(&client.volume.writer);
+        if writer.as_ref().is_some_and(|writer| Arc::ptr_eq(writer, client)) {
+            *writer = None;
+        }
     }
 
     fn volume(&self, name: &str) -> Option<Arc<Volume>> {

@@ -18,6 +18,7 @@ use overside_volume::{Completion, Device, Geometry, Request, Work};
 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
+use super::door::Ended;
 use super::{About, NodeOptions, Writes, lock};
 use crate::cache::{Cache, CacheOptions, CacheStatistics};
 
@@ -41,6 +42,8 @@ struct Core {
     fd: Option<OwnedFd>,
     next: u64,
     routes: BTreeMap<u64, Route>,
+    /// DISCARDs and ZEROs whose FLUSH is under way: first byte, length, whether it is a ZERO.
+    flushing: BTreeMap<u64, (u64, u64, bool)>,
     /// What the device had no room for yet.
     waiting: VecDeque<Request>,
     polled: Vec<Completion>,
@@ -68,11 +71,17 @@ impl Store {
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) attachment: Arc<Attachment>,
-    pub(super) ticket: Ticket,
-    pub(super) reply: Reply,
-    pub(super) block: Option<Block>,
+    pub(super) to: To,
     /// It is answered only after a FLUSH.
     pub(super) flushes: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum To {
+    /// Over a connection.
+    Client { ticket: Ticket, reply: Reply, block: Option<Block> },
+    /// Within this process.
+    Door { ended: Arc<Ended>, number: u64, tag: u64, fua: bool },
 }
 
 impl Volume {
@@ -98,6 +107,7 @@ impl Volume {
             fd,
             next: 0,
             routes: BTreeMap::new(),
+            flushing: BTreeMap::new(),
             waiting: VecDeque::new(),
             polled: Vec::new(),
             counts: Counts::default(),
@@ -119,13 +129,13 @@ impl Volume {
     }
 
     /// Hands a request to the device, and answers all that has ended.
-    pub(super) fn submit(&self, work: Work, route: Route, blocks: &Blocks, context: &mut Context<'_>) {
+    pub(super) fn submit(&self, work: Work, route: Route, blocks: &Blocks, context: Option<&mut Context<'_>>) {
         let mut core = lock(&self.core);
         let tag = core.next;
         core.next += 1;
         core.routes.insert(tag, route);
         core.waiting.push_back(Request { tag, work });
-        core.turn(blocks, Some(context));
+        core.turn(blocks, context);
         // Without a descriptor the volume's thread does not know that there is something to wait for.
         let unwatched = core.fd.is_none() && !core.routes.is_empty();
         drop(core);
@@ -234,13 +244,31 @@ impl Core {
     fn ended(&mut self, completion: Completion, blocks: &Blocks, context: Option<&mut Context<'_>>) {
         let Completion { tag, work, result } = completion;
         let Some(mut route) = self.routes.remove(&tag) else { return };
-        if route.flushes && result.is_ok() && !matches!(work, Work::Flush) {
+        if route.flushes && result.is_ok() {
+            // A door gives its request back as it came.
+            let (at, length) = work.range().unwrap_or_default();
             route.flushes = false;
+            self.flushing.insert(tag, (at, length, matches!(work, Work::Zero { .. })));
             self.routes.insert(tag, route);
             return self.waiting.push_back(Request { tag, work: Work::Flush });
         }
+        let mut work = match self.flushing.remove(&tag) {
+            Some((at, length, true)) => Work::Zero { at, length },
+            Some((at, length, false)) => Work::Discard { at, length },
+            None => work,
+        };
         self.count(&work, result.is_ok());
-        let Route { attachment, ticket, mut reply, block, .. } = route;
+        let attachment = route.attachment;
+        let (ticket, mut reply, block) = match route.to {
+            To::Client { ticket, reply, block } => (ticket, reply, block),
+            To::Door { ended, number, tag, fua: asked } => {
+                if let Work::Write { fua, .. } = &mut work {
+                    *fua = asked;
+                }
+                attachment.end(number, Status::from(result), false);
+                return ended.push(Completion { tag, work, result });
+            }
+        };
         let remember = !matches!(work, Work::Read { .. } | Work::Hint { .. });
         reply.status = Status::from(result);
         match (work, block) {

@@ -2,6 +2,7 @@
 
 mod client;
 mod hostile;
+mod node;
 mod peers;
 mod protocol;
 
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overside_vault::fronts::nbd::{NbdOptions, NbdServer, OneExport};
+use overside_vault::fronts::nbd::{Exports, NbdOptions, NbdServer, OneExport};
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{Completion, Device, Geometry, MemoryDevice, Request, Work};
@@ -38,15 +39,19 @@ impl Served {
     }
 
     fn with(device: Box<dyn Device>, options: NbdOptions) -> Served {
-        let folder = tempfile::tempdir().unwrap();
-        let log = Log::default();
-        let polls = Arc::new(AtomicUsize::new(0));
+        let (log, polls) = (Log::default(), Arc::new(AtomicUsize::new(0)));
         let device = Box::new(Logged { device, log: log.clone(), polls: polls.clone() });
-        let exports = Box::new(OneExport::new("v", device));
+        let mut served = Served::exporting(Box::new(OneExport::new("v", device)), options);
+        (served.log, served.polls) = (log, polls);
+        served
+    }
+
+    fn exporting(exports: Box<dyn Exports>, options: NbdOptions) -> Served {
+        let folder = tempfile::tempdir().unwrap();
         let server = NbdServer::bind(&folder.path().join("s"), exports, SystemClock::handle(), options).unwrap();
         let stopper = server.stopper();
         let thread = std::thread::spawn(move || drop(server.run().unwrap()));
-        Served { folder, stopper, thread: Some(thread), log, polls }
+        Served { folder, stopper, thread: Some(thread), log: Log::default(), polls: Arc::default() }
     }
 
     fn memory() -> Served {

@@ -2,6 +2,7 @@
 
 mod attached;
 mod cached;
+mod door;
 mod ends;
 mod hostile;
 mod killed;

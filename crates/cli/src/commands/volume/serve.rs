@@ -7,15 +7,19 @@ use crate::signals::Doorbell;
 use anyhow::{Context, Result, bail};
 use overside::service::{Notices, OnFailure, ServiceOptions};
 use overside::vault::cache::{CacheOptions, PolicyKind};
+use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NodeExports};
 use overside::vault::home::{Home, HomeError};
 use overside::vault::server::{Node, NodeOptions, Writes};
 use overside::verbs::SystemClock;
+use overside::verbs::watch::Signal;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use serde_json::json;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 
 /// Serves volumes until a signal comes.
 ///
@@ -58,6 +62,23 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
         .name("home".into())
         .spawn(move || follow(&changes, &folder, &later))
         .context("no thread could be started")?;
+    let fronts = Fronts::start(&args.nbd, &node, &why, &doorbell)?;
+    announce(args, &home, &names)?;
+    doorbell.wait();
+    // Their clients' last requests end while the node is there.
+    drop(fronts);
+    drop(served);
+    if let Some(why) = why.get() {
+        bail!("{why}");
+    }
+    if !args.json {
+        output::line("ended; what was written to files is on stable storage")?;
+    }
+    Ok(())
+}
+
+/// Says where what is served.
+fn announce(args: &ServeVolumes, home: &Home, names: &[String]) -> Result<()> {
     if args.json {
         let json = json!({
             "listening": args.listen,
@@ -67,25 +88,51 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
             "writes": args.writes,
             "cache_bytes": args.cache,
             "policy": args.policy,
+            "nbd": args.nbd,
         });
         output::line(&json.to_string())?;
     } else {
         args.listen.iter().try_for_each(|address| output::line(&format!("listening on {address}")))?;
-        let volumes = match &names[..] {
+        args.nbd.iter().try_for_each(|path| output::line(&format!("listening for NBD on {}", path.display())))?;
+        let volumes = match names {
             [] => "no volumes yet".to_owned(),
             names => names.join(", "),
         };
         output::line(&format!("serving {volumes}; writes go {}; home {}", args.writes, home.folder().display()))?;
     }
-    doorbell.wait();
-    drop(served);
-    if let Some(why) = why.get() {
-        bail!("{why}");
-    }
-    if !args.json {
-        output::line("ended; what was written to files is on stable storage")?;
-    }
     Ok(())
+}
+
+/// NBD servers on threads of their own. Dropping it ends them.
+#[derive(Default)]
+struct Fronts(Vec<(Arc<Signal>, JoinHandle<()>)>);
+
+impl Fronts {
+    /// One for each path. One that cannot go on ends the node, and says why.
+    fn start(paths: &[PathBuf], node: &Arc<Node>, why: &Arc<OnceLock<String>>, doorbell: &Doorbell) -> Result<Fronts> {
+        let mut fronts = Fronts::default();
+        for path in paths {
+            let exports = Box::new(NodeExports::new(node.clone()));
+            let server = NbdServer::bind(path, exports, SystemClock::handle(), NbdOptions::default())?;
+            let (stopper, why, ringer) = (server.stopper(), why.clone(), doorbell.ringer()?);
+            let run = move || {
+                if let Err(error) = server.run() {
+                    let _ = why.set(error.to_string());
+                    ringer.ring();
+                }
+            };
+            let thread = std::thread::Builder::new().name("nbd".into()).spawn(run);
+            fronts.0.push((stopper, thread.context("no thread could be started")?));
+        }
+        Ok(fronts)
+    }
+}
+
+impl Drop for Fronts {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(stopper, _)| stopper.notify());
+        self.0.drain(..).for_each(|(_, thread)| drop(thread.join()));
+    }
 }
 
 fn options(args: &ServeVolumes) -> Result<NodeOptions> {

@@ -28,10 +28,14 @@ mod wire;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use overside_verbs::VerbsError;
 use overside_volume::Device;
+use overside_volume::wire::Role;
+
+use crate::server::{NoDoor, Node};
 
 #[doc(hidden)]
 pub use hostile::{fuzz_nbd, seeds_nbd};
@@ -95,6 +99,37 @@ impl Exports for OneExport {
 
     fn keeps_open(&self) -> bool {
         true
+    }
+}
+
+/// The volumes of this process' node. Each is attached while somebody uses it.
+#[derive(Debug)]
+pub struct NodeExports {
+    node: Arc<Node>,
+}
+
+impl NodeExports {
+    /// All that the node serves, now and later.
+    pub fn new(node: Arc<Node>) -> NodeExports {
+        NodeExports { node }
+    }
+}
+
+impl Exports for NodeExports {
+    fn names(&self) -> Vec<String> {
+        self.node.names()
+    }
+
+    fn open(&mut self, name: &str) -> Result<Box<dyn Device>, NotOpened> {
+        match self.node.door(name, Role::Writer) {
+            Ok(door) => Ok(Box::new(door)),
+            Err(NoDoor::Unknown) => Err(NotOpened::Unknown),
+            Err(why) => Err(NotOpened::Refused(why.to_string())),
+        }
+    }
+
+    fn close(&mut self, _name: &str, device: Box<dyn Device>) {
+        drop(device);
     }
 }
 

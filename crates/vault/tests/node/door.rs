@@ -1,0 +1,99 @@
+//! A volume in its node's own process keeps every sentence of a device, and is a client as others are.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use overside_vault::server::{Door, NoDoor, Writes};
+use overside_volume::client::{Link, LinkOptions};
+use overside_volume::wire::Role;
+use overside_volume::{Completion, DeviceError, Geometry, MemoryDevice, Request, Work, complete};
+
+use super::*;
+
+/// A volume, and the node that serves it. The door goes first.
+#[derive(Debug)]
+struct Here {
+    door: Door,
+    _served: Served,
+    _folder: tempfile::TempDir,
+}
+
+fn node(device: Box<dyn Device>, options: NodeOptions) -> (Arc<Node>, Served, String) {
+    let (node, name) = (Node::new(SystemClock::handle(), options).unwrap(), fresh_name("shm"));
+    node.add("v", device).unwrap();
+    let listening = Listening::open(provider("shm"), &[&name]).unwrap();
+    let served = node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap();
+    (node, served, name)
+}
+
+fn here(options: NodeOptions) -> Box<dyn Device> {
+    let folder = tempfile::tempdir().unwrap();
+    let (node, served, _) = node(file(&folder.path().join("disk"), 4 << 20), options);
+    let door = node.door("v", Role::Writer).unwrap();
+    Box::new(Here { door, _served: served, _folder: folder })
+}
+
+impl Device for Here {
+    fn geometry(&self) -> Geometry {
+        self.door.geometry()
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        self.door.submit(batch);
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.door.poll(out)
+    }
+    fn arm(&mut self) -> bool {
+        self.door.arm()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.door.fd()
+    }
+    fn due(&self) -> Option<Instant> {
+        self.door.due()
+    }
+}
+
+mod through {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        here(NodeOptions::default())
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod back_and_cached {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        here(NodeOptions { cache: small_cache(), writes: Writes::Back, ..NodeOptions::default() })
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+#[test]
+fn a_writer_is_one_here_or_elsewhere() {
+    let (node, _served, name) = node(Box::new(MemoryDevice::new(1 << 20).unwrap()), NodeOptions::default());
+    let attach = |role| Link::attach(provider("shm"), &name, "v", LinkOptions { role, ..LinkOptions::default() });
+    let zero = || Work::Zero { at: 0, length: 512 };
+    let done = |device: &mut dyn Device| complete(device, &SystemClock, zero(), PATIENCE).1;
+    assert!(matches!(node.door("w", Role::Writer), Err(NoDoor::Unknown)));
+    let mut door = node.door("v", Role::Writer).unwrap();
+    assert_eq!(done(&mut door), Ok(()));
+    assert!(attach(Role::Writer).is_err() && node.door("v", Role::Writer).is_err());
+    let mut reader = node.door("v", Role::Reader).unwrap();
+    assert_eq!(done(&mut reader), Err(DeviceError::ReadOnly));
+    assert_eq!(node.statistics().sessions, 2);
+    let mut other = attach(Role::TakeOver).unwrap();
+    assert_eq!((done(&mut door), done(&mut other)), (Err(DeviceError::Fenced), Ok(())));
+    drop(door);
+    assert!(matches!(node.door("v", Role::Writer), Err(NoDoor::Busy)), "a fenced one frees nobody's place");
+    let mut again = node.door("v", Role::TakeOver).unwrap();
+    assert_eq!((done(&mut other), done(&mut again)), (Err(DeviceError::Fenced), Ok(())));
+    drop((again, reader));
+    assert_eq!(done(&mut node.door("v", Role::Writer).unwrap()), Ok(()), "its place is free at once");
+}
