@@ -15,6 +15,9 @@ pub fn ignore_file_size() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
+/// What the system's refusal of a thread means for people: its own text names neither cause.
+pub const NO_THREAD: &str = "no thread could be started: too little memory, or too many threads (ulimit -v, -u)";
+
 /// A command that was interrupted: nothing failed, and exit status 130 says so.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
@@ -100,7 +103,7 @@ impl Doorbell {
         std::thread::scope(|scope| {
             let watches = std::thread::Builder::new().name("signals".into());
             let watching = watches.spawn_scoped(scope, move || self.exit_unless(&ends, meant));
-            watching.context("no thread could be started")?;
+            watching.context(NO_THREAD)?;
             let outcome = work();
             drop(done);
             Ok(outcome)

@@ -3,7 +3,7 @@
 use super::named;
 use crate::args::Attach;
 use crate::output::{self, grouped};
-use crate::signals::Doorbell;
+use crate::signals::{Doorbell, NO_THREAD};
 use anyhow::{Context, Result};
 use overside::vault::fronts::nbd::{NbdOptions, NbdServer, OneExport};
 use overside::verbs::SystemClock;
@@ -39,7 +39,7 @@ pub fn run(args: &Attach) -> Result<()> {
             doorbell.wait();
             stopper.notify();
         })
-        .context("no thread could be started")?;
+        .context(NO_THREAD)?;
     let uri = format!("nbd+unix:///{name}?socket={}", path.display());
     if args.json {
         let json = json!({

@@ -3,7 +3,7 @@
 use super::{home, processor_time};
 use crate::args::ServeVolumes;
 use crate::output;
-use crate::signals::Doorbell;
+use crate::signals::{Doorbell, NO_THREAD};
 use anyhow::{Context, Result, bail};
 use overside::service::{Notices, OnFailure, ServiceOptions};
 use overside::vault::cache::{CacheOptions, PolicyKind};
@@ -61,7 +61,7 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
     std::thread::Builder::new()
         .name("home".into())
         .spawn(move || follow(&changes, &folder, &later))
-        .context("no thread could be started")?;
+        .context(NO_THREAD)?;
     let fronts = Fronts::start(&args.nbd, &node, &why, &doorbell)?;
     announce(args, &home, &names)?;
     doorbell.wait();
@@ -122,7 +122,7 @@ impl Fronts {
                 }
             };
             let thread = std::thread::Builder::new().name("nbd".into()).spawn(run);
-            fronts.0.push((stopper, thread.context("no thread could be started")?));
+            fronts.0.push((stopper, thread.context(NO_THREAD)?));
         }
         Ok(fronts)
     }
