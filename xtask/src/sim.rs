@@ -34,7 +34,8 @@ of several. It is a line of JSON for each operation:
   process   who asked
   kind      insert, upsert, upsert-among (one row of several), update, delete, read (by a get or a scan), create,
             drop, describe; checkpoint; end, for the end of a server
-  key       TABLE/KEY for a row, by the table's number; `table NAME` for a table's name; null for the server
+  key       TABLE/KEY for a row, by the table's number; `table NAME` for a table's name; `index
+            TABLE/COLUMN` for an index; null for the server
   value     what a put wrote
   invoked   when it was asked; moments count what clients did
   returned  when the answer came; null while it is pending: it happened, or did not

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and what `--help` says about it.
 
 mod help;
+mod index;
 mod over;
 mod volume;
 
@@ -12,6 +13,7 @@ use overside::{Network, Transport};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+pub use index::{Index, IndexCommand, OneIndex};
 pub use over::Over;
 pub use volume::{
     Attach, BenchVolume, Create, DeleteVolume, HomeDir, List, RepairVolume, ServeVolumes, Volume, VolumeCommand,
@@ -84,7 +86,10 @@ pub enum Command {
     /// Load Parquet, CSV or Arrow files into a table.
     #[command(long_about = LOAD, after_long_help = LOAD_EXAMPLES)]
     Load(Load),
-    /// Read the rows of a table, or a range of them, in key order.
+    /// Create and drop secondary indexes.
+    #[command(long_about = index::INDEX, after_long_help = index::INDEX_EXAMPLES)]
+    Index(Index),
+    /// Read the rows of a table, or a range of them, in the order of its key or of an index.
     #[command(long_about = SCAN, after_long_help = SCAN_EXAMPLES)]
     Scan(Scan),
     /// Print one row.
@@ -451,6 +456,9 @@ pub struct Load {
     /// Types of columns of CSV files, as id:int64,price:decimal(15,2). Others are guessed.
     #[arg(long, value_name = "COLUMN:TYPE[,…]")]
     pub schema: Option<String>,
+    /// Give the table an index on these columns once the rows are there, unless it has it; may be given several times.
+    #[arg(long, value_name = "COLUMN[,COLUMN]")]
+    pub index: Vec<String>,
     /// Replace rows that are there already instead of refusing them.
     #[arg(long)]
     pub replace: bool,
@@ -479,6 +487,9 @@ pub struct Scan {
     /// ends with * stands for all that begin with what is before it.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
     pub where_key_prefix: Option<String>,
+    /// Read through the index on these columns, in its order; --from and --to then take values of them.
+    #[arg(long, value_name = "COLUMN[,COLUMN]", conflicts_with = "where_key_prefix")]
+    pub index: Option<String>,
     /// Columns to read, in this order. All by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub columns: Vec<String>,
@@ -641,6 +652,7 @@ mod tests {
         ];
         let mut parsed = 0;
         let texts = texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).chain(&volume::ALL_EXAMPLES);
+        let texts = texts.chain(&index::ALL_EXAMPLES);
         for line in texts.flat_map(|text| text.lines()) {
             let Some(line) = line.strip_prefix("  overside ") else { continue };
             let words = split_like_a_shell(line.split(['>', '&']).next().unwrap());

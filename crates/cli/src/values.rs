@@ -19,12 +19,19 @@ use std::sync::Arc;
 /// # Errors
 /// More values than the key has columns, or a value of another type.
 pub fn parse_key(schema: &Schema, text: &str) -> Result<Vec<Value>> {
-    let columns = schema.key();
+    parse_values(schema, schema.key(), "key", text)
+}
+
+/// As [`parse_key`], of some columns, which `what` calls by name.
+///
+/// # Errors
+/// As [`parse_key`].
+pub fn parse_values(schema: &Schema, columns: &[usize], what: &str, text: &str) -> Result<Vec<Value>> {
     let texts = if columns.len() == 1 { vec![text.to_string()] } else { split_values(text)? };
     let names = || columns.iter().map(|&c| schema.columns()[c].name.as_str()).collect::<Vec<_>>().join(",");
     ensure!(
         texts.len() <= columns.len(),
-        "`{text}` has {} values, the key ({}) has {} columns",
+        "`{text}` has {} values, the {what} ({}) has {} columns",
         texts.len(),
         names(),
         columns.len()
@@ -36,7 +43,7 @@ pub fn parse_key(schema: &Schema, text: &str) -> Result<Vec<Value>> {
         .map(|(text, &column)| {
             let field = arrow.field(column);
             let array = one_value(field.data_type(), Some(text));
-            Ok(value_of(array.with_context(|| format!("key column `{}`", field.name()))?.as_ref()))
+            Ok(value_of(array.with_context(|| format!("{what} column `{}`", field.name()))?.as_ref()))
         })
         .collect()
 }

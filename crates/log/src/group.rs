@@ -48,8 +48,9 @@
 //!
 //! A *record* is u64 stamp, u32 kind, u32 table, u32 bytes of its key, u32 bytes of its value, key and
 //! value. Kinds are 1 put, 2 delete (no value), 3 create (no key; the value is the table's options), 4
-//! drop (neither). Records of one key are applied in the order of their stamps, not of the log. A
-//! record with an unknown kind, or one that leaves its group, is damage.
+//! drop (neither), 5 create and 6 drop of an index (no key; the value is the index's options: u8 how
+//! many columns, each u16). Records of one key are applied in the order of their stamps, not of the
+//! log. A record with an unknown kind, or one that leaves its group, is damage.
 
 use overside_disk::{BLOCK_BYTES, mutant};
 

@@ -33,6 +33,16 @@ pub enum Change<'a> {
     },
     /// The table is gone.
     Drop,
+    /// The table has an index.
+    CreateIndex {
+        /// What it is of, in the form of whoever owns tables.
+        options: &'a [u8],
+    },
+    /// The index that these options describe is gone.
+    DropIndex {
+        /// As it was created with.
+        options: &'a [u8],
+    },
 }
 
 /// Records of one request. They go into the log together.
@@ -59,6 +69,8 @@ impl Records {
             Change::Delete { key } => (DELETE, key, &[]),
             Change::Create { options } => (CREATE, &[], options),
             Change::Drop => (DROP, &[], &[]),
+            Change::CreateIndex { options } => (CREATE_INDEX, &[], options),
+            Change::DropIndex { options } => (DROP_INDEX, &[], options),
         };
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("a row has less than 2^32 bytes");
         self.bytes.extend(record.stamp.to_le_bytes());
@@ -140,6 +152,8 @@ fn parse_one(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
         DELETE if value.is_empty() => Change::Delete { key },
         CREATE if key.is_empty() => Change::Create { options: value },
         DROP if key.is_empty() && value.is_empty() => Change::Drop,
+        CREATE_INDEX if key.is_empty() => Change::CreateIndex { options: value },
+        DROP_INDEX if key.is_empty() => Change::DropIndex { options: value },
         _ => return None,
     };
     Some((Record { stamp, table, change }, HEADER_BYTES + key_bytes + value_bytes))
@@ -149,6 +163,8 @@ const PUT: u32 = 1;
 const DELETE: u32 = 2;
 const CREATE: u32 = 3;
 const DROP: u32 = 4;
+const CREATE_INDEX: u32 = 5;
+const DROP_INDEX: u32 = 6;
 /// Stamp u64; kind, table, bytes of key and of value, each u32.
 const HEADER_BYTES: usize = 24;
 
@@ -163,17 +179,19 @@ mod tests {
             Change::Delete { key: b"key" },
             Change::Create { options: b"options" },
             Change::Drop,
+            Change::CreateIndex { options: b"of" },
+            Change::DropIndex { options: b"of" },
         ];
         let mut records = Records::new();
         for (at, change) in changes.into_iter().enumerate() {
             records.push(Record { stamp: 10 - at as u64, table: at as u32, change });
         }
-        assert_eq!((records.count(), records.newest()), (4, 10));
+        assert_eq!((records.count(), records.newest()), (6, 10));
         let back: Vec<_> = super::records(records.bytes()).map(Result::unwrap).collect();
         assert_eq!(back.iter().map(|record| record.change).collect::<Vec<_>>(), changes);
         assert_eq!(
             back.iter().map(|record| (record.stamp, record.table)).collect::<Vec<_>>(),
-            [(10, 0), (9, 1), (8, 2), (7, 3)]
+            [(10, 0), (9, 1), (8, 2), (7, 3), (6, 4), (5, 5)]
         );
         // Cut anywhere, all before the cut are there, and then an error unless a record ends there.
         let mut whole = 0;
@@ -183,7 +201,7 @@ mod tests {
             assert_eq!(parsed.len() - sound, usize::from(parsed.last().is_some_and(Result::is_err)));
             whole += usize::from(parsed.len() == sound);
         }
-        assert_eq!(whole, 4);
+        assert_eq!(whole, 6);
         let mut strange = records.bytes().to_vec();
         strange[8] = 9;
         assert_eq!(super::records(&strange).next(), Some(Err(0)));

@@ -30,11 +30,13 @@
 //! - `durable`: `change` appends to the log, `writer` writes it, `checkpoint` writes pages beside
 //!   it, `recover` and `adopt` read back, `keeper` ends the threads. `governor` sets the pace of
 //!   background work.
+//! - `index`: entries of secondary indexes go in before the row's change, and out behind it.
 //!
 //! # Invariants
 //!
 //! - Each page of a scan is one instant's state. Every returned row was current at some moment of
 //!   the scan. Rows present throughout come exactly once, in key order.
+//! - Through an index that holds for rows that do not change meanwhile; each row is checked.
 //! - No writer waits for a scan; a worker waits for no client.
 //! - With a data directory, a reply leaves after the log has what it shows. Without one there is no
 //!   stamp, no log and no thread. A panic between a change and its append ends the server.

@@ -1,6 +1,7 @@
 //! A server whose disk does as its test says: what it holds back, and what it refuses.
 
 use std::io;
+use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -216,10 +217,11 @@ fn nothing_is_told_or_shown_before_it_is_on_the_disk() {
     let other = client.create_table("other", &schema()).unwrap();
     put(&mut client, &table, 1, "old").unwrap();
     put(&mut client, &other, 1, "old").unwrap();
+    client.create_index(&table, &[1], |_, _| {}).unwrap();
     let stick = |stuck| bench.switches.stuck.store(stuck, Ordering::Release);
     std::thread::scope(|scope| {
         // Each of these starts with a change that the disk does not take.
-        let shows: [(&str, Show<'_>); 6] = [
+        let shows: [(&str, Show<'_>); 7] = [
             ("a get", &|client| get(client, &table, 2).unwrap_or_default()),
             ("a get of nothing beside it", &|client| format!("{:?}", get(client, &table, 3))),
             ("a scan", &|client| count(client, &table).to_string()),
@@ -231,9 +233,16 @@ fn nothing_is_told_or_shown_before_it_is_on_the_disk() {
             ("a delete of what is not there", &|client| {
                 client.delete(&table, &[ValueRef::UInt64(9)]).unwrap().to_string()
             }),
+            ("what is not behind an index", &|client| {
+                let last = [ValueRef::Utf8("z")];
+                let from = Bound::Included(&last[..]);
+                let options = ScanOptions { from, index: Some(&[1]), ..ScanOptions::default() };
+                let mut scan = client.scan(&table, &options).unwrap();
+                scan.next_block().unwrap().is_some().to_string()
+            }),
             ("the list of tables", &|client| client.tables().unwrap().len().to_string()),
         ];
-        let expected = ["new", "None", "2", "[(0, Duplicate)]", "false", "2"];
+        let expected = ["new", "None", "2", "[(0, Duplicate)]", "false", "false", "2"];
         for ((what, show), expected) in shows.into_iter().zip(expected) {
             stick(true);
             let position = |client: &mut Client| client.status().unwrap().unwrap().log_position;
@@ -269,6 +278,21 @@ fn tables_come_and_go_with_the_log() {
     bench.server = None;
     bench.start();
     assert!(bench.client().tables().unwrap().is_empty());
+    let indexed = |client: &mut Client| {
+        let table = client.table("t").unwrap();
+        client.create_index(&table, &[1], |_, _| {}).is_ok()
+    };
+    bench.client().create_table("t", &schema()).unwrap();
+    stick(true);
+    let (waits, created) = bench.waits(indexed, || stick(false));
+    assert!(waits && created);
+    stick(true);
+    let unindexed = |client: &mut Client| {
+        let table = client.table("t").unwrap();
+        client.drop_index(&table, &[1]).is_ok()
+    };
+    let (waits, dropped) = bench.waits(unindexed, || stick(false));
+    assert!(waits && dropped);
 }
 
 #[test]

@@ -34,6 +34,12 @@ fn requests() {
     lines.add(&Request::Stats);
     lines.add(&Request::Status);
     lines.add(&Request::Checkpoint);
+    lines.add(&Request::CreateIndex { table: 3, columns: vec![1, 300] });
+    lines.add(&Request::DropIndex { table: 3, columns: vec![1] });
+    lines.add(&Request::Indexes { table: 3 });
+    let bounds = Bounds { from: Some((b"a", true)), to: None };
+    let scan = ScanRequest { table: 3, bounds, columns: None, mode: Mode::Auto, rows_max: None };
+    lines.add(&Request::ScanIndex { scan, index: vec![1], lent_bytes_max: 0 });
     insta::assert_snapshot!(lines.0);
 }
 
@@ -91,6 +97,10 @@ fn replies() {
         })));
     }
     lines.add(&Reply::Checkpointed(Checkpointed { tables: 1, unchanged: 2, pages: 3, bytes: 4 }));
+    let index = || IndexInfo { columns: vec![1, 300], pages: 2, bytes: 3 };
+    lines.add(&Reply::Indexing { rows: 1, of: 2 });
+    lines.add(&Reply::Index(index()));
+    lines.add(&Reply::Indexes(vec![index(), index()]));
     insta::assert_snapshot!(lines.0);
 }
 

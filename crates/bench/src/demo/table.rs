@@ -218,7 +218,7 @@ impl Table {
             to: to.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice())),
             columns: asked.projected.then_some(&PROJECTED),
             mode,
-            rows_max: None,
+            ..ScanOptions::default()
         };
         let mut scan = self.client.scan_in_place(&self.table, &options)?;
         while let Some(block) = scan.next_in_place()? {

@@ -99,7 +99,7 @@ Examples:
 
 pub(super) const DESCRIBE: &str = "\
 Show a table's columns with their types, which of them are its key and in which order, which may be
-null, and how many rows, pages and bytes of memory it has.";
+null, which indexes it has, and how many rows, pages and bytes of memory.";
 pub(super) const DESCRIBE_EXAMPLES: &str = "\
 Examples:
   overside describe shm:mine trips
@@ -176,7 +176,8 @@ Examples:
   overside load shm:mine trips trips-01.parquet trips-02.parquet --key id
   overside load shm:mine lines lines.csv --key order,line --schema 'price:decimal(15,2)'
   overside load shm:mine trips more.arrow --replace --json
-  overside load shm:mine trips - --key id";
+  overside load shm:mine trips - --key id
+  overside load shm:mine trips trips.parquet --key id --index street --index price";
 
 pub(super) const SCAN: &str = "\
 Read rows in key order and print them, or write them to a file. On a terminal the first rows are
@@ -184,7 +185,8 @@ shown, with the number of all. A scan is no snapshot: every row was current at s
 scan, and rows present throughout come exactly once.
 
 --from and --to take values of the key's first columns, both ends included; --where-key-prefix those
-whose key begins so. --mode says how rows
+whose key begins so. With --index they take values of the index's columns, and rows come in its order.
+Then a row that others changed meanwhile may come twice or not at all. --mode says how rows
 travel: the server copies them together (copy), they are gathered from where they lie (gather),
 pages go with their deltas and the client merges (delta), over shm: the same pages are lent and read
 where they lie (in-place), or whichever is cheapest, page by page (auto).";
@@ -195,6 +197,7 @@ Examples:
   overside scan shm:mine lines --from 17 --to 17,3
   overside scan shm:mine lines --where-key-prefix 17
   overside scan shm:mine streets --where-key-prefix 'Main*'
+  overside scan shm:mine trips --index price --from 10 --to 20
   overside scan shm:mine trips --out trips.parquet --mode delta --json";
 
 pub(super) const GET: &str = "Print the row with this key. A key that is not there is an error (exit status 1).";

@@ -2,7 +2,7 @@
 
 mod window;
 
-use super::connect;
+use super::{connect, index};
 use crate::args::Load;
 use crate::output::{self, Progress, grouped, reason};
 use crate::signals::Signals;
@@ -59,13 +59,22 @@ pub fn run(args: &Load, signals: &Signals) -> Result<()> {
         Some(table) => table,
         None => create(&mut client, args, &first)?,
     };
+    let indexes: Result<Vec<_>> = args.index.iter().map(|names| index::columns(table.schema(), names)).collect();
+    let indexes = indexes.inspect_err(|_| {
+        if created {
+            // Nothing is in it yet. Where this fails, it stays as an empty table.
+            let _ = client.drop_table(&args.table);
+        }
+    })?;
     let progress = bytes_total.map_or_else(|| Progress::counting("loading"), |bytes| Progress::new("loading", bytes));
     let mut loader = Loader::new(client, table, args, created, progress);
     let start = Instant::now();
     if let Err(error) = loader.files(&args.files, first, signals) {
         return Err(loader.explained(error));
     }
-    loader.report(args, start.elapsed().as_secs_f64())
+    let seconds = start.elapsed().as_secs_f64();
+    loader.index(&indexes)?;
+    loader.report(args, seconds)
 }
 
 fn is_input(path: &Path) -> bool {
@@ -106,6 +115,12 @@ fn create(client: &mut Client, args: &Load, first: &FileReader) -> Result<Remote
     };
     let schema = from_arrow(&schema, &key).with_context(|| format!("{}", args.files[0].display()))?;
     Ok(client.create_table(&args.table, &schema)?)
+}
+
+/// Whether a table has such an index.
+fn is_there(error: &Error) -> bool {
+    let refused = error.downcast_ref::<ClientError>();
+    matches!(refused, Some(ClientError::Refused { code: FaultCode::TableExists, text }) if text.contains("has an index"))
 }
 
 fn key_names(schema: &Schema) -> Vec<&str> {
@@ -181,6 +196,18 @@ impl Loader {
         let told = sender.puts.settle().map(|_| ());
         (self.applied, self.replaced) = (sender.puts.told().applied, sender.puts.told().replaced);
         loaded.and(told.map_err(Error::from)).and_then(|()| sender.check())
+    }
+
+    /// Gives the table the indexes that it does not have.
+    fn index(&mut self, indexes: &[Vec<usize>]) -> Result<()> {
+        self.progress.clear();
+        for columns in indexes {
+            match index::make(&mut self.client, &self.table, columns) {
+                Err(error) if is_there(&error) => {}
+                made => drop(made.context("the rows are loaded, and the index was not created")?),
+            }
+        }
+        Ok(())
     }
 
     /// An error, with what became of the rows before it.

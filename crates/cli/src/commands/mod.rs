@@ -7,6 +7,7 @@ mod checkpoint;
 mod demo;
 mod devices;
 mod dump;
+mod index;
 mod load;
 mod manual;
 mod point;
@@ -47,6 +48,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Calibrate(options) => calibrate::run(&options, &Signals::take()?),
         Command::Devices(options) => devices::run(&options),
         Command::Load(options) => load::run(&options, &Signals::take()?),
+        // The server gives an index up whose client is gone.
+        Command::Index(options) => index::run(&options.what),
         Command::Scan(options) => scan::run(&options, &Signals::take()?),
         Command::Get(options) => point::get(&options),
         Command::Put(options) => point::put(&options),

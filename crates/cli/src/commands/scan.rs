@@ -1,11 +1,11 @@
 //! `overside scan`
 
-use super::open;
+use super::{index, open};
 use crate::args;
 use crate::outlet::Outlet;
 use crate::output::{self, Grid, Progress, grouped, json_value};
 use crate::signals::Signals;
-use crate::values::{Range, parse_key, parse_key_prefix, write_value_ref};
+use crate::values::{Range, parse_key, parse_key_prefix, parse_values, write_value_ref};
 use anyhow::{Context, Result};
 use arrow_schema::{DataType, SchemaRef};
 use overside::table::arrow::{BatchBuilder, projected_to_arrow};
@@ -33,7 +33,9 @@ pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
     let (from, to) = (from.as_ref().map(|key| borrowed(key)), to.as_ref().map(|key| borrowed(key)));
     let columns = args.columns.iter().map(|name| table.schema().column(name));
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    let index = args.index.as_deref().map(|names| index::columns(table.schema(), names)).transpose()?;
     let options = ScanOptions {
+        index: index.as_deref(),
         from: from.as_ref().map(Vec::as_slice),
         to: to.as_ref().map(Vec::as_slice),
         columns: (!columns.is_empty()).then_some(&columns[..]),
@@ -62,8 +64,13 @@ fn range(args: &args::Scan, schema: &Schema) -> Result<Range> {
     if let Some(prefix) = &args.where_key_prefix {
         return parse_key_prefix(schema, prefix).context("--where-key-prefix");
     }
+    let index = args.index.as_deref().map(|names| index::columns(schema, names)).transpose()?;
+    let parse = |text: &str| match &index {
+        Some(columns) => parse_values(schema, columns, "index", text),
+        None => parse_key(schema, text),
+    };
     let bound = |key: &Option<String>| -> Result<Bound<Vec<Value>>> {
-        Ok(key.as_deref().map(|key| parse_key(schema, key)).transpose()?.map_or(Bound::Unbounded, Bound::Included))
+        Ok(key.as_deref().map(parse).transpose()?.map_or(Bound::Unbounded, Bound::Included))
     };
     Ok((bound(&args.from).context("--from")?, bound(&args.to).context("--to")?))
 }

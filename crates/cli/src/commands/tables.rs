@@ -1,6 +1,6 @@
 //! `overside tables`, `describe` and `drop`: tables as wholes.
 
-use super::{connect, open};
+use super::{connect, index, open};
 use crate::args::{Describe, Drop, Tables};
 use crate::output::{self, Grid, grouped, refused};
 use anyhow::{Result, bail};
@@ -59,8 +59,9 @@ fn key(table: &TableInfo) -> Option<Vec<String>> {
 /// # Errors
 /// No such table, or standard output is closed.
 pub fn describe(args: &Describe) -> Result<()> {
-    let (_client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
     let (schema, info) = (table.schema(), table.info());
+    let indexes = client.indexes(&table)?;
     let arrow = to_arrow(schema);
     let of_key = |column: usize| schema.key().iter().position(|&key| key == column).map(|at| at + 1);
     let columns = arrow.fields().iter().enumerate();
@@ -77,6 +78,7 @@ pub fn describe(args: &Describe) -> Result<()> {
             .collect();
         let mut described = summary(info);
         described["columns"] = columns.into();
+        described["indexes"] = indexes.iter().map(|index| index::summary(schema, index)).collect();
         return output::line(&described.to_string());
     }
     let mut grid = Grid::new(&["column", "type", "key", "nulls"], &[false, false, true, false]);
@@ -85,13 +87,18 @@ pub fn describe(args: &Describe) -> Result<()> {
         let nulls = if field.is_nullable() { "yes" } else { "no" };
         grid.push(vec![field.name().clone(), type_name(field.data_type()), place, nulls.into()]);
     }
-    output::text(&format!(
+    let mut text = format!(
         "{}\nrows    {}\npages   {}\nmemory  {} bytes\n",
         grid.render(),
         grouped(info.rows),
         grouped(info.pages),
         grouped(info.bytes)
-    ))
+    );
+    for index in &indexes {
+        let (names, pages, bytes) = (index::names(schema, index).join(","), index.pages, index.bytes);
+        text += &format!("index   {names} ({} pages, {} bytes)\n", grouped(pages), grouped(bytes));
+    }
+    output::text(&text)
 }
 
 /// Drops a table.

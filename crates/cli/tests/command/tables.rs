@@ -160,3 +160,48 @@ fn completions_and_manual_pages_know_every_command() {
     assert_eq!(blocked.status.code(), Some(1));
     assert!(told(&blocked).contains("/proc/none"));
 }
+
+#[test]
+fn rows_are_found_through_an_index() {
+    let server = Server::start();
+    let file = server.file("t.csv", "id,town,price\n1,Bern,30\n2,Bonn,10\n3,,20\n4,Bern,5\n");
+    server.ok(&["load", "@", "t", &file, "--index", "price"]);
+    let ids = |arguments: &[&str]| -> Vec<i64> {
+        let scanned = server.json(&[&["scan", "@", "t", "--columns", "id", "--index"], arguments].concat());
+        scanned["rows"].as_array().unwrap().iter().map(|row| row["id"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(ids(&["price"]), [4, 2, 3, 1]);
+    assert_eq!(ids(&["price", "--from", "6", "--to", "20"]), [2, 3]);
+    let made = server.json(&["index", "create", "@", "t", "town,price"]);
+    assert_eq!((&made["table"], &made["columns"]), (&json!("t"), &json!(["town", "price"])));
+    // The row without a town comes first.
+    assert_eq!(ids(&["town,price"]), [3, 4, 1, 2]);
+    assert_eq!(ids(&["town,price", "--from", "Bern", "--to", "Bern"]), [4, 1]);
+    assert_eq!(ids(&["town,price", "--from", "Bern,6", "--mode", "gather"]), [1, 2]);
+    server.ok(&["put", "@", "t", "4", "Bonn,11"]);
+    server.ok(&["delete", "@", "t", "1"]);
+    assert_eq!(ids(&["town,price", "--from", "Bern"]), [2, 4]);
+
+    let described = server.json(&["describe", "@", "t"]);
+    let indexes = described["indexes"].as_array().unwrap();
+    assert_eq!(
+        indexes.iter().map(|index| &index["columns"]).collect::<Vec<_>>(),
+        [&json!(["price"]), &json!(["town", "price"])]
+    );
+    assert!(server.ok(&["describe", "@", "t"]).contains("\nindex   town,price (1 pages, "));
+    // A table that has it already is loaded all the same.
+    let more = server.file("more.csv", "id,town,price\n9,Chur,1\n");
+    server.ok(&["load", "@", "t", &more, "--index", "price"]);
+    assert_eq!(ids(&["price", "--to", "1"]), [9]);
+    assert_eq!(server.ok(&["index", "drop", "@", "t", "price"]), "index on price of table `t` dropped\n");
+
+    assert!(server.fails(&["scan", "@", "t", "--index", "price"]).contains("no index on price; there are: town,price"));
+    assert!(server.fails(&["index", "create", "@", "t", "street"]).contains("street"));
+    assert!(server.fails(&["index", "create", "@", "t", "town,town"]).contains("named twice"));
+    assert!(server.fails(&["index", "create", "@", "t", "town,price"]).contains("has an index on town,price already"));
+    assert!(server.fails(&["index", "drop", "@", "t", "price"]).contains("no index on price"));
+    assert!(server.fails(&["scan", "@", "t", "--index", "town,price", "--from", "Bern,x"]).contains("index column"));
+    // Nothing is loaded where the index cannot be.
+    assert!(server.fails(&["load", "@", "u", &more, "--index", "street"]).contains("street"));
+    assert!(server.fails(&["describe", "@", "u"]).contains("no table \"u\""));
+}

@@ -168,6 +168,8 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 2] {
         Change::Delete { key: b"key" },
         Change::Create { options: b"options" },
         Change::Drop,
+        Change::CreateIndex { options: b"of" },
+        Change::DropIndex { options: b"of" },
     ];
     for (stamp, change) in (5..).zip(changes) {
         some.push(Record { stamp, table: 2, change });

@@ -93,6 +93,14 @@ fn requests(schema: &[u8], row: &[u8], key: &[u8]) -> Vec<Vec<u8>> {
         Request::Stats,
         Request::Status,
         Request::Checkpoint,
+        Request::CreateIndex { table: 3, columns: vec![1, 300] },
+        Request::DropIndex { table: 3, columns: vec![1] },
+        Request::Indexes { table: 3 },
+        Request::ScanIndex {
+            scan: ScanRequest { table: 3, bounds: range, columns: None, mode: Mode::InPlace, rows_max: None },
+            index: vec![8],
+            lent_bytes_max: 102_400,
+        },
     ];
     requests.iter().enumerate().map(|(number, request)| wire::encode(number as u32, request)).collect()
 }
@@ -108,6 +116,7 @@ fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
         bytes: 1 << 30,
     };
     let failed = vec![(1, FaultCode::Duplicate), (2, FaultCode::BadRow)];
+    let index = || wire::IndexInfo { columns: vec![1, 300], pages: 9, bytes: 1 << 23 };
     let replies = [
         Reply::Hello { version: wire::VERSION, request_bytes_max: wire::REQUEST_BYTES_MAX as u32, pid: 4711, features: wire::Features::ALL },
         Reply::Table(table.clone()),
@@ -122,6 +131,9 @@ fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
         Reply::Stats(ServerStats { pid: 4711, bytes_committed: 1 << 40, ..ServerStats::default() }),
         Reply::Fault(Fault { code: FaultCode::Closing, text: "ask another server".to_owned() }),
         Reply::Status(Some(wire::DataStatus { dir: "/data".to_owned(), log_position: 1 << 40, ..wire::DataStatus::default() })),
+        Reply::Indexing { rows: 1024, of: 6_001_215 },
+        Reply::Index(index()),
+        Reply::Indexes(vec![index()]),
         Reply::Checkpointed(wire::Checkpointed { tables: 2, pages: 70_000, bytes: 1 << 30, ..wire::Checkpointed::default() }),
     ];
     replies.iter().enumerate().map(|(number, reply)| wire::encode(number as u32, reply)).collect()

@@ -3,7 +3,7 @@
 use overside_service::client::LinkError;
 
 use crate::block::LentError;
-use crate::key::KeyError;
+use crate::key::{IndexError, KeyError};
 use crate::projection::ProjectionError;
 use crate::row::{BuildError, Malformed};
 use crate::schema::SchemaError;
@@ -48,6 +48,9 @@ pub enum ClientError {
     /// Values that are no key of the table.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// Columns that can have no index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
     /// A row that cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),

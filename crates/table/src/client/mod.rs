@@ -36,8 +36,8 @@ pub use table::{OwnedRow, RemoteTable};
 use crate::row::ValueRef;
 use crate::schema::Schema;
 use crate::wire::{
-    Applied, BLOCK_BYTES, Checkpointed, DataStatus, FaultCode, Features, PutMode, Reply, Request, ServerStats,
-    TableInfo, push_piece,
+    Applied, BLOCK_BYTES, Checkpointed, DataStatus, FaultCode, Features, IndexInfo, PutMode, Reply, Request,
+    ServerStats, TableInfo, push_piece,
 };
 use link::Link;
 
@@ -167,6 +167,55 @@ impl Client {
         }
     }
 
+    /// Gives a table an index on some of its columns, most significant first, and waits until it is there; `told` hears how many rows
+    /// have their entries, and of how many. Others read and write the table meanwhile. Where it fails, or the
+    /// connection ends, the table is as it was.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] where there is such an index, a column is not there or named twice, a row is too long for it, or
+    /// memory is short.
+    pub fn create_index(
+        &mut self,
+        table: &RemoteTable,
+        columns: &[usize],
+        mut told: impl FnMut(u64, u64),
+    ) -> Result<IndexInfo, ClientError> {
+        needs_indexes(self.features())?;
+        loop {
+            match self.link.call(&Request::CreateIndex { table: table.id(), columns: scan::numbered(columns) })? {
+                Reply::Indexing { rows, of } => told(rows, of),
+                Reply::Index(info) => return Ok(info),
+                other => return Err(ClientError::unexpected(&other)),
+            }
+        }
+    }
+
+    /// Drops an index; the table and its rows stay. Scans that are running through it end as if it were still there.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when there is none on these columns.
+    pub fn drop_index(&mut self, table: &RemoteTable, columns: &[usize]) -> Result<(), ClientError> {
+        needs_indexes(self.features())?;
+        match self.link.call(&Request::DropIndex { table: table.id(), columns: scan::numbered(columns) })? {
+            Reply::Dropped => Ok(()),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// The indexes of a table; none of a server that knows no indexes.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when the table was dropped.
+    pub fn indexes(&mut self, table: &RemoteTable) -> Result<Vec<IndexInfo>, ClientError> {
+        if !self.features().contains(Features::INDEXES) {
+            return Ok(Vec::new());
+        }
+        match self.link.call(&Request::Indexes { table: table.id() })? {
+            Reply::Indexes(indexes) => Ok(indexes),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
     /// Puts a batch. Each row is atomic by itself; rows that fail do not stop the others, and the
     /// answer names them by their index in the batch.
     ///
@@ -276,6 +325,14 @@ impl Client {
             other => Err(ClientError::unexpected(&other)),
         }
     }
+}
+
+fn needs_indexes(features: Features) -> Result<(), ClientError> {
+    if features.contains(Features::INDEXES) {
+        return Ok(());
+    }
+    let text = "the server's version knows no indexes; update it";
+    Err(ClientError::Refused { code: FaultCode::BadRequest, text: text.into() })
 }
 
 /// Six pages: what a message costs is then a small part of what reading it takes (docs/design/009-loans.md).

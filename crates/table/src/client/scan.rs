@@ -6,9 +6,9 @@ use std::sync::Arc;
 use overside_service::client::{Arrived, Received};
 
 use super::link::Link;
-use super::{ClientError, RemoteTable};
+use super::{ClientError, RemoteTable, needs_indexes};
 use crate::block::{Answer, LentBlock, RowBlock};
-use crate::key::KEY_BYTES_MAX;
+use crate::key::{IndexCodec, KEY_BYTES_MAX, VALUE};
 use crate::projection::Projection;
 use crate::row::ValueRef;
 use crate::wire::{self, Bounds, Features, Kind, Mode, Reply, Request, ScanReply, ScanRequest};
@@ -20,6 +20,9 @@ pub struct ScanOptions<'a> {
     pub from: Bound<&'a [ValueRef<'a>]>,
     /// Upper end, likewise. A bound of fewer columns than the key has covers all keys that start with them.
     pub to: Bound<&'a [ValueRef<'a>]>,
+    /// Through the index on these columns, in its order; the bounds are then values of its columns, and a null is less than any
+    /// other. A range with an upper end alone leaves nulls out. None: in the order of the keys.
+    pub index: Option<&'a [usize]>,
     /// Columns by index, in the order wanted.
     pub columns: Option<&'a [usize]>,
     /// In which way the answer travels.
@@ -30,7 +33,14 @@ pub struct ScanOptions<'a> {
 
 impl Default for ScanOptions<'_> {
     fn default() -> Self {
-        Self { from: Bound::Unbounded, to: Bound::Unbounded, columns: None, mode: Mode::Auto, rows_max: None }
+        Self {
+            from: Bound::Unbounded,
+            to: Bound::Unbounded,
+            index: None,
+            columns: None,
+            mode: Mode::Auto,
+            rows_max: None,
+        }
     }
 }
 
@@ -67,6 +77,9 @@ enum State {
 impl ScanOptions<'_> {
     /// Its ends as encoded keys, and whether each belongs to the range.
     pub(crate) fn bounds(&self, table: &RemoteTable) -> Result<(KeyBound, KeyBound), ClientError> {
+        if let Some(columns) = self.index {
+            return of_index(&IndexCodec::new(table.schema(), columns)?, self.from, self.to);
+        }
         Ok((lower(table, self.from)?, upper(table, self.to)?))
     }
 }
@@ -91,14 +104,21 @@ impl<'a> Scan<'a> {
                 from: from.as_ref().map(|(k, within)| (k.as_slice(), *within)),
                 to: to.as_ref().map(|(k, within)| (k.as_slice(), *within)),
             },
-            columns: options.columns.map(|c| c.iter().map(|&c| c as u16).collect()),
+            columns: options.columns.map(numbered),
             mode,
             rows_max: options.rows_max,
         };
-        let number = link.send(&match lends && (in_place || mode == Mode::InPlace) {
-            true => Request::ScanInPlace { scan: request, lent_bytes_max: link.lent_bytes_max() },
-            false => Request::Scan(request),
-        })?;
+        let lent = lends && (in_place || mode == Mode::InPlace);
+        let request = match options.index {
+            Some(columns) => {
+                needs_indexes(link.features())?;
+                let lent_bytes_max = if lent { link.lent_bytes_max() } else { 0 };
+                Request::ScanIndex { scan: request, index: numbered(columns), lent_bytes_max }
+            }
+            None if lent => Request::ScanInPlace { scan: request, lent_bytes_max: link.lent_bytes_max() },
+            None => Request::Scan(request),
+        };
+        let number = link.send(&request)?;
         Ok(Scan { link, number, projection, messages: 0, summary: ScanSummary::default(), state: State::Running })
     }
 
@@ -205,6 +225,37 @@ impl Drop for Scan<'_> {
             && let Ok(Some(_)) = self.next_in_place()
         {}
     }
+}
+
+/// Columns as requests name them.
+pub(super) fn numbered(columns: &[usize]) -> Vec<u16> {
+    // A table has 1,024 columns at most, so that none is taken for another.
+    columns.iter().map(|&column| u16::try_from(column).unwrap_or(u16::MAX)).collect()
+}
+
+/// The range of an index's encoded values. Each stands for all entries that begin so.
+fn of_index(
+    codec: &IndexCodec,
+    from: Bound<&[ValueRef<'_>]>,
+    to: Bound<&[ValueRef<'_>]>,
+) -> Result<(KeyBound, KeyBound), ClientError> {
+    let encoded = |values: &[ValueRef<'_>]| -> Result<Vec<u8>, ClientError> {
+        let mut out = Vec::new();
+        codec.encode_first(values, &mut out)?;
+        Ok(out)
+    };
+    let from = match from {
+        Bound::Unbounded if to != Bound::Unbounded && codec.begins_with_nulls() => Some((vec![VALUE], true)),
+        Bound::Unbounded => None,
+        Bound::Included(values) => Some((encoded(values)?, true)),
+        Bound::Excluded(values) => Some((after(encoded(values)?), true)),
+    };
+    let to = match to {
+        Bound::Unbounded => None,
+        Bound::Included(values) => Some((after(encoded(values)?), false)),
+        Bound::Excluded(values) => Some((encoded(values)?, false)),
+    };
+    Ok((from, to))
 }
 
 /// A lower bound as an encoded key and whether that key belongs to the range. A bound of fewer

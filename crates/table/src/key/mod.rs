@@ -15,9 +15,13 @@
 
 mod decode;
 mod encode;
+mod index;
 
 use crate::row::{RowView, Value, ValueRef};
 use crate::schema::{ColumnType, Schema};
+
+pub(crate) use index::VALUE;
+pub use index::{INDEX_COLUMNS_MAX, IndexCodec, IndexError};
 
 /// Encodes and decodes the primary keys of one table.
 #[derive(Clone, Debug)]
@@ -142,7 +146,7 @@ pub enum KeyError {
         columns: usize,
     },
     /// A null in the key.
-    #[error("column {column} is part of the primary key and may not be null: give it a value")]
+    #[error("column {column} may not be null, as part of a key: give it a value")]
     Null {
         /// Index of the column in the table.
         column: usize,

@@ -26,7 +26,7 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied
     for end in keys.no_rows.iter().copied().chain([values.len()]) {
         let rows: Vec<(&[u8], &[u8])> = (at..end).map(|row| (keys.key(row), values[row])).collect();
         let refused_max = FAILED_MAX - applied.failed.len();
-        let (answers, stamps) = change.put_many(&table.tree, put_of(mode), &rows, refused_max);
+        let (answers, stamps) = table.put_many(&change, put_of(mode), &rows, refused_max);
         // What is behind the last answer was not looked at.
         goes_on &= answers.len() == rows.len();
         for (at, answer) in answers.into_iter().enumerate() {
@@ -196,7 +196,7 @@ fn delete_from<'k>(
 ) -> (Applied, Option<&'k [u8]>) {
     let mut left = keys;
     while let Some((key, rest)) = wire::split_piece(left) {
-        let outcome = match change.delete_now(&table.tree, key) {
+        let outcome = match table.delete_now(change, key) {
             Ok((true, stamp)) => {
                 table.count(-1);
                 if stamp > 0 {

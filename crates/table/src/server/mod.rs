@@ -13,6 +13,7 @@ mod answer;
 mod apply;
 mod durable;
 mod governor;
+mod index;
 mod message;
 mod meter;
 #[doc(hidden)]

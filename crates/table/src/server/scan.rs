@@ -11,6 +11,7 @@ use overside_service::{Context, Message, Produced};
 use smallvec::SmallVec;
 
 use super::answer::{self, Ways};
+use super::index::{Index, Through};
 use super::meter::{Meter, Stopwatch};
 use super::remembered::Priced;
 use super::session::TableSession;
@@ -23,7 +24,7 @@ use crate::wire::{self, Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanReq
 pub(crate) struct ActiveScan {
     pub(super) number: u32,
     table: Arc<Table>,
-    pages: Pages,
+    pages: Source,
     /// A page that is to travel next: it did not fit into the message before, or not all of it.
     pub(super) begun: Option<Part>,
     pub(super) projection: Arc<Projection>,
@@ -41,6 +42,14 @@ pub(crate) struct ActiveScan {
     spent: bool,
     /// Bytes sent when they are looked at again, for each look goes through all of them.
     look_at: u64,
+}
+
+/// Where its pages come from.
+enum Source {
+    /// The table's own order.
+    Table(Pages),
+    /// An index's, a page a row.
+    Index(Box<Through>),
 }
 
 /// A page of which the rows from `from` on are still to be sent.
@@ -110,6 +119,31 @@ impl std::fmt::Debug for ActiveScan {
     }
 }
 
+impl Source {
+    fn next(&mut self) -> Option<PinnedPage> {
+        match self {
+            Source::Table(pages) => pages.next(),
+            Source::Index(through) => through.next(),
+        }
+    }
+
+    /// The same of what it passed over before the page in hand, where that does not say so itself.
+    fn passed(&self) -> u64 {
+        match self {
+            Source::Table(_) => 0,
+            Source::Index(through) => through.newest(),
+        }
+    }
+
+    /// No change that its pages so far, or what is no more, shows has a larger stamp.
+    fn newest(&self) -> u64 {
+        match self {
+            Source::Table(pages) => pages.newest(),
+            Source::Index(through) => through.newest(),
+        }
+    }
+}
+
 impl Part {
     /// Calls `with` with the page's state.
     pub(super) fn with_state<R>(&self, with: impl FnOnce(&PageState<'_>) -> R) -> R {
@@ -128,6 +162,7 @@ impl ActiveScan {
         request: &ScanRequest<'_>,
         lent_bytes_max: Option<usize>,
         pins: Arc<PinAccount>,
+        index: Option<Arc<Index>>,
     ) -> Result<ActiveScan, Fault> {
         let columns: Option<Vec<usize>> =
             request.columns.as_ref().map(|columns| columns.iter().map(|c| usize::from(*c)).collect());
@@ -138,7 +173,13 @@ impl ActiveScan {
             }
         };
         let (from, to) = (bound(request.bounds.from), bound(request.bounds.to));
-        let pages = table.tree.pages(from, to, Direction::Forward).on_account(pins).together(PAGES_TOGETHER);
+        let pages = match index {
+            Some(index) => Source::Index(Box::new(Through::new(table.clone(), index, pins, (from, to)))),
+            None => {
+                let pages = table.tree.pages(from, to, Direction::Forward).on_account(pins);
+                Source::Table(pages.together(PAGES_TOGETHER))
+            }
+        };
         Ok(ActiveScan {
             number,
             table,
@@ -197,7 +238,7 @@ impl ActiveScan {
                         self.newest = self.newest.max(self.pages.newest());
                         return None;
                     };
-                    self.newest = self.newest.max(page.newest());
+                    self.newest = self.newest.max(page.newest()).max(self.pages.passed());
                     if mutant("scan-page-lost") && page.deltas().count() > 4 {
                         continue;
                     }

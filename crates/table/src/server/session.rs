@@ -8,6 +8,7 @@ use overside_service::{BadMessage, Context, Order, Produced, Session, System, Ti
 
 use super::apply::{self, Deleting, Parked};
 use super::durable::Denied;
+use super::index::{Build, Building, Index};
 use super::scan::ActiveScan;
 use super::store::{Store, Table, fault};
 use super::used::Used;
@@ -36,6 +37,7 @@ impl System for Tables {
             scan: None,
             pins: Pins::default(),
             unfinished: None,
+            building: None,
             used: Used::default(),
         }
     }
@@ -61,6 +63,8 @@ pub(crate) struct TableSession {
     pub(super) pins: Pins,
     /// A request that holds up later ones.
     unfinished: Option<(Unfinished, Ticket)>,
+    /// The index that it makes, request after request.
+    building: Option<Build>,
     used: Used,
 }
 
@@ -71,12 +75,16 @@ enum Unfinished {
     Delete(Parked),
     /// One that waits until the log is longer, as it came, and since when.
     Again(Vec<u8>, Instant),
+    /// An index that is being made, and until when before its client is told how far it is.
+    Index(Instant),
 }
 
 /// What came of a request.
 enum Outcome {
     Reply(Reply),
     Parked(Parked),
+    /// Rows are being given entries.
+    Building,
     /// No reply, or not by this.
     Nothing,
 }
@@ -118,6 +126,10 @@ impl Session for TableSession {
                 let ticket = context.later(number, Order::Requests);
                 self.park(context, parked, ticket);
             }
+            Ok(Outcome::Building) => {
+                let ticket = context.later(number, Order::Requests);
+                self.build_on(context, ticket);
+            }
             Err(Denied::Now(fault)) => context.reply(number, |body| wire::append(body, &Reply::Fault(fault))),
             Err(Denied::Later(_)) => {
                 let ticket = context.later(number, Order::Requests);
@@ -150,10 +162,12 @@ impl Session for TableSession {
                 }
                 Err(fault) => finish(context, ticket, &Reply::Fault(fault)),
             },
+            Some((Unfinished::Index(until), ticket)) => self.build(context, until, ticket),
             Some((Unfinished::Again(body, since), ticket)) => {
                 match self.carry_out(context, ticket.number(), wire::decode_body(&body)?) {
                     Ok(Outcome::Reply(reply)) => finish(context, ticket, &reply),
                     Ok(Outcome::Parked(parked)) => self.park(context, parked, ticket),
+                    Ok(Outcome::Building) => self.build_on(context, ticket),
                     // Only what takes room in the log is tried again, and that has a reply.
                     Ok(Outcome::Nothing) => {}
                     Err(Denied::Later(_)) if now.duration_since(since) < patience => {
@@ -281,12 +295,12 @@ impl TableSession {
                 }
             }
             Request::Scan(scan) => {
-                self.start_scan(number, &scan, None)?;
+                self.start_scan(number, &scan, None, None)?;
                 context.stream();
                 return Ok(Outcome::Nothing);
             }
             Request::ScanInPlace { scan, lent_bytes_max } => {
-                self.start_scan_in_place(context, number, &scan, lent_bytes_max)?;
+                self.start_scan_in_place(context, number, &scan, lent_bytes_max, None)?;
                 return Ok(Outcome::Nothing);
             }
             Request::Cancel => {
@@ -298,6 +312,7 @@ impl TableSession {
             Request::Stats => Reply::Stats(self.stats(context)),
             Request::Status => Reply::Status(store.journal().map(|journal| journal.status())),
             Request::Checkpoint => return self.checkpoint(context, number),
+            of_index => return self.of_index(context, number, of_index),
         }))
     }
 
@@ -311,6 +326,104 @@ impl TableSession {
         self.unfinished = Some((Unfinished::Again(body, since), ticket));
     }
 
+    /// Answers a request about indexes, the kinds that are left.
+    fn of_index(&mut self, context: &mut Context<'_>, number: u32, request: Request<'_>) -> Result<Outcome, Denied> {
+        let store = &self.tables.store;
+        match request {
+            Request::CreateIndex { table, columns } => self.create_index(table, &columns),
+            Request::DropIndex { table, columns } => self.drop_index(context, table, &columns),
+            Request::Indexes { table } => {
+                let indexes = self.used.table(store, table)?.indexes.whole();
+                context.hold(store.shown());
+                Ok(Outcome::Reply(Reply::Indexes(indexes.iter().map(|index| index.info()).collect())))
+            }
+            Request::ScanIndex { scan, index, lent_bytes_max } => {
+                self.start_scan_index(context, number, &scan, &index, lent_bytes_max)?;
+                Ok(Outcome::Nothing)
+            }
+            _ => Err(fault(FaultCode::BadRequest, "a request that this server does not know".into()).into()),
+        }
+    }
+
+    /// Begins to make an index, or goes on with it.
+    fn create_index(&mut self, table: u32, columns: &[u16]) -> Result<Outcome, Denied> {
+        let store = &self.tables.store;
+        let table = self.used.table(store, table)?;
+        if !self.building.as_ref().is_some_and(|build| build.is_of(&table, columns)) {
+            // Another that it has begun is given up.
+            self.building = None;
+            self.building = Some(Build::begin(store, &table, columns)?);
+        }
+        Ok(Outcome::Building)
+    }
+
+    fn drop_index(&mut self, context: &mut Context<'_>, table: u32, columns: &[u16]) -> Result<Outcome, Denied> {
+        let store = &self.tables.store;
+        let table = self.used.table(store, table)?;
+        let dropped = store.drop_index(&table, columns);
+        if dropped.is_err() {
+            context.hold(store.shown());
+        }
+        context.hold(dropped?);
+        Ok(Outcome::Reply(Reply::Dropped))
+    }
+
+    fn start_scan_index(
+        &mut self,
+        context: &mut Context<'_>,
+        number: u32,
+        scan: &ScanRequest<'_>,
+        columns: &[u16],
+        lent_bytes_max: u32,
+    ) -> Result<(), Fault> {
+        let store = &self.tables.store;
+        let table = self.used.table(store, scan.table)?;
+        let index = table.indexes.of(&table, columns).inspect_err(|_| context.hold(store.shown()))?;
+        if lent_bytes_max > 0 {
+            return self.start_scan_in_place(context, number, scan, lent_bytes_max, Some(index));
+        }
+        self.start_scan(number, scan, None, Some(index))?;
+        context.stream();
+        Ok(())
+    }
+
+    /// Goes on with an index for a while, and then tells its client how far it is.
+    fn build_on(&mut self, context: &mut Context<'_>, ticket: Ticket) {
+        let now = context.clock().now();
+        context.wake_at(now);
+        self.unfinished = Some((Unfinished::Index(now + BUILD_TOLD), ticket));
+    }
+
+    fn build(&mut self, context: &mut Context<'_>, until: Instant, ticket: Ticket) {
+        let Some(mut build) = self.building.take() else { return };
+        let now = context.clock().now();
+        let reply = match build.step() {
+            Ok(Building::Done(hold)) => {
+                context.hold(hold);
+                finish(context, ticket, &Reply::Index(build.index().info()));
+                return;
+            }
+            Err(Denied::Now(fault)) => {
+                context.hold(self.tables.store.shown());
+                finish(context, ticket, &Reply::Fault(fault));
+                return;
+            }
+            Ok(Building::More) | Err(Denied::Later(_)) if now < until => None,
+            Ok(Building::More) | Err(Denied::Later(_)) => {
+                let (rows, of) = build.progress();
+                Some(Reply::Indexing { rows, of })
+            }
+        };
+        self.building = Some(build);
+        match reply {
+            Some(reply) => finish(context, ticket, &reply),
+            None => {
+                context.wake_at(now);
+                self.unfinished = Some((Unfinished::Index(until), ticket));
+            }
+        }
+    }
+
     /// A scan whose pages are lent, in messages of as many bytes as the client takes at a time.
     fn start_scan_in_place(
         &mut self,
@@ -318,9 +431,10 @@ impl TableSession {
         number: u32,
         scan: &ScanRequest<'_>,
         lent_bytes_max: u32,
+        index: Option<Arc<Index>>,
     ) -> Result<(), Fault> {
         let lent_bytes = (lent_bytes_max as usize).clamp(context.buffer_bytes(), BLOCK_BYTES_MAX);
-        self.start_scan(number, scan, Some(lent_bytes))?;
+        self.start_scan(number, scan, Some(lent_bytes), index)?;
         if self.tables.prices.lends && matches!(scan.mode, Mode::InPlace | Mode::Auto) {
             context.stream_of(lent_bytes);
         } else {
@@ -329,7 +443,13 @@ impl TableSession {
         Ok(())
     }
 
-    fn start_scan(&mut self, number: u32, request: &ScanRequest<'_>, lent: Option<usize>) -> Result<(), Fault> {
+    fn start_scan(
+        &mut self,
+        number: u32,
+        request: &ScanRequest<'_>,
+        lent: Option<usize>,
+        index: Option<Arc<Index>>,
+    ) -> Result<(), Fault> {
         let may_lend = lent.is_some() && self.features.contains(Features::IN_PLACE);
         if (lent.is_some() || request.mode == Mode::InPlace) && !may_lend {
             let text = "a scan in place is asked for by a client that did not say that it reads in place";
@@ -341,7 +461,7 @@ impl TableSession {
         }
         let table = self.used.table(&self.tables.store, request.table)?;
         let account = self.pins.account(&table);
-        self.scan = Some(ActiveScan::new(number, table, request, lent, account)?);
+        self.scan = Some(ActiveScan::new(number, table, request, lent, account, index)?);
         Ok(())
     }
 
@@ -404,6 +524,8 @@ fn process_cpu_ns() -> u64 {
 const LET_GO: Duration = Duration::from_secs(2);
 /// A request that found no room in the log, which is being extended, is tried again after this.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
+/// How long an index is made before its client hears how far it is.
+const BUILD_TOLD: Duration = Duration::from_millis(500);
 /// A delete waits no longer: a client's own patience is half a minute.
 const PARKED_MAX: Duration = Duration::from_secs(20);
 /// Smallest and largest receive buffers of a client.

@@ -10,6 +10,7 @@ use overside_log::{self as log, Claim};
 use overside_service::Hold;
 
 use super::durable::{Change, Denied, Journal};
+use super::index::{self, Indexes};
 use super::parts::World;
 use crate::key::KeyCodec;
 use crate::row::RowLayout;
@@ -50,6 +51,7 @@ pub(crate) struct Table {
     pub(crate) layout: Arc<RowLayout>,
     pub(crate) keys: KeyCodec,
     pub(crate) tree: Tree,
+    pub(crate) indexes: Indexes,
     rows: AtomicI64,
     /// No change of it has a larger stamp, once it is on its way to the log.
     changed: AtomicU64,
@@ -116,7 +118,8 @@ impl Store {
     /// where there is a later table of this name: the log says further on that the earlier one was dropped.
     pub(crate) fn restore(&self, id: u32, described: &[u8], plant: &Plant<'_>) -> Result<Option<Arc<Table>>, Fault> {
         let garbled = || fault(FaultCode::BadRequest, format!("the description of table {id} is garbled"));
-        let (name, schema) = described_as(described).ok_or_else(garbled)?;
+        let (indexes, rest) = described_indexes(described).ok_or_else(garbled)?;
+        let (name, schema) = described_as(rest).ok_or_else(garbled)?;
         check_name(name)?;
         let schema = Schema::decode(schema).map_err(|e| fault(FaultCode::BadRequest, e.to_string()))?;
         let mut tables = self.tables.write().unwrap_or_else(|e| e.into_inner());
@@ -127,6 +130,9 @@ impl Store {
             None => {}
         }
         let table = Arc::new(self.new_table(id, name, schema, plant)?);
+        for columns in indexes {
+            table.indexes.expect(self, &table, &columns)?;
+        }
         tables.insert(name.into(), table.clone());
         Ok(Some(table))
     }
@@ -163,19 +169,8 @@ impl Store {
                 format!("no memory for table {name:?}: {e}; raise the limit (--memory), or drop a table"),
             )
         };
-        let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
-            .map_err(|e| {
-                let meant = "raise the limit of the server's address space (ulimit -v), or lower its --memory, which each table \
-                             reserves addresses for";
-                fault(FaultCode::Exhausted, format!("no addresses for table {name:?}: {e}; {meant}"))
-            })?;
-        let defaults = Options::default();
-        let page_bytes = self.world.page_bytes.unwrap_or(defaults.page_bytes);
-        let options = Options { prefix_len: layout.prefix_len(), page_bytes, ..defaults };
-        let arena = Arc::new(arena);
-        let waits = self.world.waits.unwrap_or(&SystemWaits);
-        let stamps = self.journal.as_ref().map(|journal| journal.stamps.clone());
-        let tree = plant(Ground { arena, options, waits, stamps });
+        let ground = self.ground(&format!("table {name:?}"), layout.prefix_len())?;
+        let tree = plant(ground);
         Ok(Table {
             id,
             name: name.into(),
@@ -186,11 +181,55 @@ impl Store {
                 Unplanted::Broken(text) => fault(FaultCode::BadRequest, text),
             })?,
             schema,
+            indexes: Indexes::new(self.world.waits),
             rows: AtomicI64::new(0),
             changed: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
             journal: self.journal.clone(),
         })
+    }
+
+    /// What a tree of this server is made of.
+    fn ground(&self, what: &str, prefix_len: usize) -> Result<Ground, Fault> {
+        let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
+            .map_err(|e| {
+                let meant = "raise the limit of the server's address space (ulimit -v), or lower its --memory, which each table \
+                             reserves addresses for";
+                fault(FaultCode::Exhausted, format!("no addresses for {what}: {e}; {meant}"))
+            })?;
+        let defaults = Options::default();
+        let page_bytes = self.world.page_bytes.unwrap_or(defaults.page_bytes);
+        let options = Options { prefix_len, page_bytes, ..defaults };
+        let waits = self.world.waits.unwrap_or(&SystemWaits);
+        let stamps = self.journal.as_ref().map(|journal| journal.stamps.clone());
+        Ok(Ground { arena: Arc::new(arena), options, waits, stamps })
+    }
+
+    /// An empty tree for an index.
+    pub(super) fn new_tree(&self, what: &str, prefix_len: usize) -> Result<Tree, Fault> {
+        empty(self.ground(what, prefix_len)?).map_err(|unplanted| match unplanted {
+            Unplanted::Exhausted(why) => {
+                let text = format!("no memory for {what}: {why}; raise the limit (--memory), or drop a table");
+                fault(FaultCode::Exhausted, text)
+            }
+            Unplanted::Broken(text) => fault(FaultCode::BadRequest, text),
+        })
+    }
+
+    /// Drops an index of a table; what the reply waits for.
+    pub(crate) fn drop_index(&self, table: &Table, columns: &[u16]) -> Result<Hold, Denied> {
+        let described = index::described(columns);
+        let mut change = self.change(Claim::Put, described.len())?;
+        let gone = table.indexes.take_out(columns, || {
+            let stamp = change.draw();
+            table.note_change(stamp);
+            change.record(stamp, table.id, log::Change::DropIndex { options: &described });
+            change.append();
+        });
+        if !gone {
+            table.indexes.of(table, columns)?;
+        }
+        Ok(change.done())
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Table>, Fault> {
@@ -292,11 +331,19 @@ impl Table {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Its name and schema, as its record in the log has them.
+    /// Its name, schema and indexes, as its record in a checkpoint has them.
     pub(crate) fn description(&self) -> Vec<u8> {
         let mut schema = Vec::new();
         self.schema.encode(&mut schema);
-        description(&self.name, &schema)
+        let indexes = self.indexes.whole();
+        if indexes.is_empty() {
+            return description(&self.name, &schema);
+        }
+        // No table's name is empty.
+        let mut out = vec![0, indexes.len() as u8];
+        indexes.iter().for_each(|index| out.extend(index::described(index.columns())));
+        out.extend(description(&self.name, &schema));
+        out
     }
 
     pub(crate) fn info(&self) -> TableInfo {
@@ -348,7 +395,23 @@ fn description(name: &str, schema: &[u8]) -> Vec<u8> {
     [&[name.len() as u8][..], name.as_bytes(), schema].concat()
 }
 
+/// The indexes of a table's description, and what stands behind them.
+fn described_indexes(description: &[u8]) -> Option<(Vec<Vec<u16>>, &[u8])> {
+    let Some((count, mut rest)) = description.strip_prefix(&[0]).and_then(<[u8]>::split_first) else {
+        return Some((Vec::new(), description));
+    };
+    let mut indexes = Vec::new();
+    for _ in 0..*count {
+        let (columns, behind) = index::described_as(rest)?;
+        indexes.push(columns);
+        rest = behind;
+    }
+    Some((indexes, rest))
+}
+
+/// The name and the schema of a table's description.
 pub(crate) fn described_as(description: &[u8]) -> Option<(&str, &[u8])> {
+    let (_, description) = described_indexes(description)?;
     let (len, rest) = description.split_first()?;
     let (name, schema) = rest.split_at_checked(usize::from(*len))?;
     Some((std::str::from_utf8(name).ok()?, schema))

@@ -21,8 +21,13 @@ impl Features {
     /// Tables that survive: `Status` and `Checkpoint` may be asked, and the fault `DiskFull` is known.
     pub const DURABLE: Features = Features(1 << 1);
 
+    /// Secondary indexes: [`Request::CreateIndex`] and what follows it may be asked.
+    ///
+    /// [`Request::CreateIndex`]: super::Request::CreateIndex
+    pub const INDEXES: Features = Features(1 << 2);
+
     /// All features that this build has.
-    pub const ALL: Features = Features(Features::IN_PLACE.0 | Features::DURABLE.0);
+    pub const ALL: Features = Features(Features::IN_PLACE.0 | Features::DURABLE.0 | Features::INDEXES.0);
 
     /// Those that the other side has, too.
     #[must_use]

@@ -86,6 +86,36 @@ pub enum Request<'a> {
     Status,
     /// Write a checkpoint of each table that has changed ([`Features::DURABLE`]).
     Checkpoint,
+    /// Create an index, or go on creating it: a large one takes several such requests, each of which is
+    /// answered within a second ([`Features::INDEXES`], as the three that follow).
+    CreateIndex {
+        /// Of which table.
+        table: u32,
+        /// Its columns, most significant first.
+        columns: Vec<u16>,
+    },
+    /// Drop an index.
+    DropIndex {
+        /// Of which table.
+        table: u32,
+        /// Its columns.
+        columns: Vec<u16>,
+    },
+    /// The indexes of a table.
+    Indexes {
+        /// Which.
+        table: u32,
+    },
+    /// Scan a range of an index. The bounds are encoded values of the index's columns.
+    ScanIndex {
+        /// Which.
+        #[serde(borrow)]
+        scan: ScanRequest<'a>,
+        /// The index's columns.
+        index: Vec<u16>,
+        /// As in [`Request::ScanInPlace`]; 0 where nothing may be lent.
+        lent_bytes_max: u32,
+    },
 }
 
 /// What about rows that are there already.
@@ -215,6 +245,28 @@ pub enum Reply {
     Status(Option<DataStatus>),
     /// To Checkpoint, once it is on the disk.
     Checkpointed(Checkpointed),
+    /// To CreateIndex, while there is more to do: ask again.
+    Indexing {
+        /// Rows looked at.
+        rows: u64,
+        /// Rows that the table had when it began.
+        of: u64,
+    },
+    /// To CreateIndex, once the index is there.
+    Index(IndexInfo),
+    /// To Indexes.
+    Indexes(Vec<IndexInfo>),
+}
+
+/// An index as a client sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexInfo {
+    /// Its columns, most significant first.
+    pub columns: Vec<u16>,
+    /// Its leaf pages.
+    pub pages: u64,
+    /// Bytes of memory it has.
+    pub bytes: u64,
 }
 
 /// A table as a client sees it.
@@ -452,7 +504,7 @@ impl FaultCode {
             FaultCode::UnknownTable => "there is no such table",
             FaultCode::TableExists => "there is a table of this name already",
             FaultCode::BadRequest => "the request cannot be carried out",
-            FaultCode::BadRow => "the row does not have the table's form",
+            FaultCode::BadRow => "the row does not have the table's form, or is too long for one of its indexes",
             FaultCode::Duplicate => "the key is there already",
             FaultCode::NotFound => "the key is not there",
             FaultCode::TooLarge => "the value is larger than 1 MiB",

@@ -15,6 +15,12 @@
 //! `ScanInPlace` has the fields of `Scan` and one more: the bytes that a lent message may have
 //! (varint). Such a message must fit into the receive that it meets, since it may be copied after all.
 //! `ScanEndInPlace` has those of `ScanEnd` with a fourth count and a fourth price, those of in-place.
+//!
+//! `CreateIndex` and `DropIndex` have a table's number and the index's columns (a count, then varints);
+//! `Indexes` has the number alone. `CreateIndex` is answered by `Indexing` (rows looked at, of how many)
+//! until the index is there, then by `Index`: its columns, pages and bytes. `ScanIndex` has the fields
+//! of `Scan`, the index's columns, and the bytes of a lent message, 0 where nothing may be lent. Its
+//! bounds are encoded values of the index's columns (`key::IndexCodec`).
 
 mod batch;
 mod features;
@@ -24,8 +30,8 @@ pub use batch::{pieces, push_piece, split_piece};
 pub use features::Features;
 pub(crate) use features::other_version;
 pub use message::{
-    Applied, Bounds, Checkpointed, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus, MODES, Mode,
-    PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats, TableInfo, WAYS,
+    Applied, Bounds, Checkpointed, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus, IndexInfo,
+    MODES, Mode, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats, TableInfo, WAYS,
 };
 pub use overside_service::{
     ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_HEADER, PART_MAGIC, cut, kind,

@@ -12,8 +12,14 @@ use overside_table::wire::{self, Bounds, Features, MODES, Reply, Request, ScanRe
 use super::bad_input::Raw;
 use super::*;
 
-const IN_PLACE: ScanOptions<'_> =
-    ScanOptions { from: Bound::Unbounded, to: Bound::Unbounded, columns: None, mode: Mode::InPlace, rows_max: None };
+const IN_PLACE: ScanOptions<'_> = ScanOptions {
+    from: Bound::Unbounded,
+    to: Bound::Unbounded,
+    index: None,
+    columns: None,
+    mode: Mode::InPlace,
+    rows_max: None,
+};
 
 /// The (id, version) of a row that was checked to be whole.
 fn whole<P: Bytes>(row: RowView<'_, P>, len: usize) -> (u64, u64) {

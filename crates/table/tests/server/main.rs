@@ -11,6 +11,8 @@
 //! | `List`, `Describe`, `Get`, `Stats` | keep a reply | what waits for all clients is within one limit | `bad_input`: `a_client_that_takes_no_answers_is_cut_off`, `a_client_that_takes_no_long_answers_is_cut_off` |
 //! | `Put` | keeps rows | each is checked whole; within the limit of memory | `bad_input`: `what_only_a_hostile_client_says_is_refused_row_by_row`, `exhausted_memory_is_told_and_survived` |
 //! | `Delete` | gives rows back; may wait for memory | for at most 20 s | `limits`: `a_delete_that_waits_for_memory_holds_up_nobody_else`, `a_delete_that_waits_ends_with_its_table_or_its_connection` |
+//! | `CreateIndex`, `DropIndex`, `Indexes` | keep a tree, and give it back | the columns can have an index; 8 of them; within the limit of memory; ends with its client | `indexes`: `what_is_no_index_is_refused_by_name`, `an_index_without_memory_is_refused_and_its_client_may_go_meanwhile` |
+//! | `ScanIndex` | as `Scan` and `ScanInPlace` | there is the index | `indexes`: `what_is_no_index_is_refused_by_name`; `tests/lying_client.rs`: `a_second_scan_is_refused_and_a_cancellation_of_nothing_is_nothing` |
 //! | `Scan` | pins pages until they are taken | one at a time; within the connection's pins and window | `slow`: both; `tests/lying_client.rs`: `a_second_scan_is_refused_and_a_cancellation_of_nothing_is_nothing` |
 //! | `ScanInPlace` | as `Scan`, and lends pages | both sides have `IN_PLACE`; else a fault | `in_place`: `in_place_is_for_who_said_so` |
 //! | keeping a loan | keeps its page, and counts in the window | until the deadline | `in_place`: `a_block_that_is_kept_too_long_costs_the_connection`; `slow`: `a_client_that_keeps_its_loans_is_bounded_and_dropped` |
@@ -19,6 +21,7 @@
 
 mod bad_input;
 mod in_place;
+mod indexes;
 mod limits;
 mod panics;
 mod prices;

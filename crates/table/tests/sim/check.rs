@@ -2,7 +2,8 @@
 //!
 //! Each row, and each table's name, has an order of its calls that explains all answers. A scan is a read of
 //! every key: each row that it returned was current at some moment of it, and a row that was there throughout
-//! cannot be missing.
+//! cannot be missing. So is a scan through an index on values that a row keeps. Along one on values that change, a
+//! row may be missed that somebody changed meanwhile, and no other.
 //!
 //! A server that ends may leave less than it acknowledged, as its durability says. Then the calls of its life
 //! are looked at twice. As they were heard, they must have an order that follows on what it had recovered. And
@@ -65,7 +66,10 @@ impl Lives {
         lives.push(Life::new(began, u64::MAX, Left::All));
         let mut subjects = BTreeSet::new();
         let at = |lives: &[Life], moment: u64| lives.partition_point(|life| life.ended < moment);
-        for (number, mut record) in history.all().into_iter().enumerate().filter(|(_, record)| !record.is_void()) {
+        let all: Vec<(usize, Record)> =
+            history.all().into_iter().enumerate().filter(|(_, record)| !record.is_void()).collect();
+        let says_nothing = may_have_been_missed(&all);
+        for (number, mut record) in all.into_iter().filter(|(number, _)| !says_nothing.contains(number)) {
             let life = at(&lives, record.event.began);
             let life = &mut lives[life];
             // A reply may come after the server's end, which did what it says before.
@@ -226,9 +230,22 @@ impl Unexplained {
     }
 }
 
+/// Reads that found nothing along an index of what somebody changed meanwhile.
+fn may_have_been_missed(all: &[(usize, Record)]) -> BTreeSet<usize> {
+    let reads = all.iter().filter(|(_, record)| record.event.call == Call::ReadIfStill);
+    let missed = reads.filter(|(_, record)| record.event.answer == Some(Answer(false, None)));
+    let changed = |read: &Record| {
+        all.iter().any(|(_, other)| {
+            let meanwhile = other.event.began <= read.event.ended && other.event.ended >= read.event.began;
+            other.subject == read.subject && meanwhile && !only_shows(other)
+        })
+    };
+    missed.filter(|(_, record)| changed(record)).map(|(number, _)| *number).collect()
+}
+
 /// Whether a call changes nothing, by its kind or its answer.
 fn only_shows(record: &Record) -> bool {
-    let reads = matches!(record.event.call, Call::Read | Call::Describe);
+    let reads = matches!(record.event.call, Call::Read | Call::ReadIfStill | Call::Describe);
     let refused = record.event.answer == Some(Answer(false, None)) && !matches!(record.event.call, Call::Upsert(_));
     reads || refused
 }

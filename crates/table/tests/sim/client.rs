@@ -48,12 +48,20 @@ pub struct Caller {
 /// The table that is always there, and those that come and go.
 pub const MAIN: &str = "main";
 const OTHERS: [&str; 2] = ["a", "b"];
+/// The indexes that come and go: along the one rows move, along the other each keeps its place.
+const INDEXES: [(&str, usize); 2] = [("value", 1), ("home", 3)];
+
+/// Where a key's row is at home.
+fn home(key: u64) -> u64 {
+    key % 3
+}
 
 pub fn schema() -> Schema {
     let columns = vec![
         Column::new("id", ColumnType::UInt64),
         Column::new("value", ColumnType::UInt64),
         Column::new("text", ColumnType::Utf8),
+        Column::new("home", ColumnType::UInt64),
     ];
     Schema::with_key(columns, &["id"]).unwrap()
 }
@@ -200,19 +208,22 @@ impl Caller {
             return self.checkpoint();
         }
         let restless = self.load.restless && self.chance.one_in(2);
-        match self.chance.below(if restless { 3 } else { 32 }) {
+        match self.chance.below(if restless { 3 } else { 40 }) {
             0 => self.create(),
             1 => self.drop_table(),
             2 if self.chance.one_in(3) => self.list(),
             2 => self.describe(),
             kind => {
-                let name = if kind < 6 { OTHERS[self.chance.below(2) as usize] } else { MAIN };
+                let name = if (3..6).contains(&kind) { OTHERS[self.chance.below(2) as usize] } else { MAIN };
                 let Some(table) = self.table(name)? else { return Ok(()) };
                 let done = match kind {
                     3..16 => self.put(&table),
                     16..20 => self.delete(&table),
                     20..27 => self.get(&table),
-                    _ => self.scan(&table),
+                    27..32 => self.scan(&table),
+                    32..34 => self.create_index(&table),
+                    34 => self.drop_index(&table),
+                    _ => self.scan_index(&table),
                 };
                 if done.as_ref().is_err_and(|error| is_refused(error, FaultCode::UnknownTable)) {
                     self.tables.remove(name);
@@ -320,7 +331,8 @@ impl Caller {
             if text.len() > self.load.inline_max {
                 self.load.history.note("put: overflow");
             }
-            batch.push(&[ValueRef::UInt64(key), ValueRef::UInt64(value), ValueRef::Utf8(&text)])?;
+            let (id, value_of, home) = (ValueRef::UInt64(key), ValueRef::UInt64(value), ValueRef::UInt64(home(key)));
+            batch.push(&[id, value_of, ValueRef::Utf8(&text), home])?;
             let call = match mode {
                 PutMode::Upsert if rows == 1 => Call::Upsert(value),
                 PutMode::Upsert => Call::UpsertAmong(value),
@@ -359,6 +371,10 @@ impl Caller {
 
     fn get(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
         let key = self.chance.below(self.load.keys);
+        self.get_key(table, key)
+    }
+
+    fn get_key(&mut self, table: &RemoteTable, key: u64) -> Result<(), ClientError> {
         let begun = self.begin(&[(Subject::Row(table.info().id, key), Call::Read)]);
         let row = self.client().get(table, &[ValueRef::UInt64(key)]);
         let row = row.inspect_err(|error| self.void(error, &begun))?;
@@ -401,6 +417,91 @@ impl Caller {
         Ok(())
     }
 
+    fn create_index(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let (name, column) = INDEXES[self.chance.below(2) as usize];
+        let call = self.begin(&[(Subject::Index(table.info().id, name), Call::Create)]);
+        match self.client().create_index(table, &[column], |_, _| {}).inspect_err(|error| self.void(error, &call)) {
+            Ok(_) => {
+                self.load.history.note("index: created");
+                self.end(&call, &[Answer(true, None)]);
+            }
+            Err(ClientError::Refused { code: FaultCode::TableExists, text }) => {
+                if text.contains("is being given") {
+                    // It may never be there.
+                    self.load.history.void(&call);
+                } else {
+                    self.end(&call, &[Answer(false, None)]);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn drop_index(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let (name, column) = INDEXES[self.chance.below(2) as usize];
+        let call = self.begin(&[(Subject::Index(table.info().id, name), Call::Drop)]);
+        match self.client().drop_index(table, &[column]).inspect_err(|error| self.void(error, &call)) {
+            Ok(()) => {
+                self.load.history.note("index: dropped");
+                self.end(&call, &[Answer(true, None)]);
+            }
+            Err(error) if is_refused(&error, FaultCode::BadRequest) => self.end(&call, &[Answer(false, None)]),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Reads all rows through an index, or those at one home.
+    fn scan_index(&mut self, table: &RemoteTable) -> Result<(), ClientError> {
+        let (name, column) = INDEXES[self.chance.below(2) as usize];
+        let modes = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::InPlace, Mode::Auto];
+        let mode = modes[self.chance.below(modes.len() as u64) as usize];
+        let (at_home, moves) = (ValueRef::UInt64(self.chance.below(3)), name == "value");
+        let one = [at_home];
+        let one_home = !moves && self.chance.one_in(2);
+        let keys = (0..self.load.keys).filter(|key| !one_home || ValueRef::UInt64(home(*key)) == at_home);
+        let keys: Vec<u64> = keys.collect();
+        let bound = if one_home { Bound::Included(&one[..]) } else { Bound::Unbounded };
+        let index = [column];
+        let options = ScanOptions { mode, from: bound, to: bound, index: Some(&index), ..ScanOptions::default() };
+        let read = if moves { Call::ReadIfStill } else { Call::Read };
+        let id = table.info().id;
+        let shows = self.begin(&[(Subject::Index(id, name), Call::Describe)]);
+        let begun = self.begin(&keys.iter().map(|key| (Subject::Row(id, *key), read)).collect::<Vec<_>>());
+        let in_place = self.chance.one_in(3);
+        let rows = read_rows(self.client(), table, &options, in_place).inspect_err(|error| {
+            self.void(error, &begun);
+            self.void(error, &shows);
+        });
+        let rows = match rows {
+            Err(error) if is_refused(&error, FaultCode::BadRequest) => {
+                self.load.history.void(&begun);
+                self.end(&shows, &[Answer(false, None)]);
+                return Ok(());
+            }
+            rows => rows?,
+        };
+        self.load.history.note(if moves { "scan: through an index that moves" } else { "scan: through an index" });
+        let mut found = BTreeMap::new();
+        let mut last = None;
+        for (key, value) in rows {
+            let place = if moves { (value, key) } else { (home(key), key) };
+            assert!(last.is_none_or(|last| last < place), "{place:?} is out of order in a scan through {name}");
+            last = Some(place);
+            assert!(found.insert(key, value).is_none() || moves, "{key} comes twice through {name}");
+        }
+        assert!(found.keys().all(|key| keys.contains(key)), "a row of another home: {found:?}");
+        self.end(&shows, &[Answer(true, None)]);
+        let answer = |key: &u64| Answer(found.contains_key(key), found.get(key).copied());
+        self.end(&begun, &keys.iter().map(answer).collect::<Vec<_>>());
+        // What is missing in the index must be missing in the table.
+        match keys.iter().find(|key| !found.contains_key(key)) {
+            Some(key) => self.get_key(table, *key),
+            None => Ok(()),
+        }
+    }
+
     /// A table that was dropped has no rows whose calls could be explained, and what the log has no room for changes nothing.
     fn void(&self, error: &ClientError, begun: &[usize]) {
         let codes = [FaultCode::UnknownTable, FaultCode::DiskFull, FaultCode::TooLarge];
@@ -423,14 +524,24 @@ fn read_range(
     options: &ScanOptions<'_>,
     in_place: bool,
 ) -> Result<BTreeMap<u64, u64>, ClientError> {
-    let with_text = options.columns.is_none();
     let mut found = BTreeMap::new();
-    let mut take = |rows: Vec<Option<Row>>| {
-        for (key, value) in rows.into_iter().map(checked) {
-            assert!(found.last_key_value().is_none_or(|(last, _)| *last < key), "{key} is out of order in a scan");
-            found.insert(key, value);
-        }
-    };
+    for (key, value) in read_rows(client, table, options, in_place)? {
+        assert!(found.last_key_value().is_none_or(|(last, _)| *last < key), "{key} is out of order in a scan");
+        found.insert(key, value);
+    }
+    Ok(found)
+}
+
+/// The rows of a scan, in the order in which they come.
+fn read_rows(
+    client: &mut Client,
+    table: &RemoteTable,
+    options: &ScanOptions<'_>,
+    in_place: bool,
+) -> Result<Vec<(u64, u64)>, ClientError> {
+    let with_text = options.columns.is_none();
+    let mut found = Vec::new();
+    let mut take = |rows: Vec<Option<Row>>| found.extend(rows.into_iter().map(checked));
     if !in_place {
         let mut scan = client.scan(table, options)?;
         while let Some(block) = scan.next_block()? {

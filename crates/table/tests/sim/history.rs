@@ -20,6 +20,8 @@ pub enum Call {
     Delete,
     /// By a get or a scan.
     Read,
+    /// By a scan through an index along which rows move: one that was changed meanwhile may have been missed.
+    ReadIfStill,
     Create,
     Drop,
     /// Whether there is a table of the name.
@@ -31,7 +33,8 @@ impl Call {
     pub fn value(self) -> Option<u64> {
         match self {
             Call::Insert(value) | Call::Upsert(value) | Call::UpsertAmong(value) | Call::Update(value) => Some(value),
-            Call::Delete | Call::Read | Call::Create | Call::Drop | Call::Describe => None,
+            Call::Delete | Call::Read | Call::ReadIfStill => None,
+            Call::Create | Call::Drop | Call::Describe => None,
         }
     }
 
@@ -44,6 +47,7 @@ impl Call {
             Call::Update(_) => "call: update",
             Call::Delete => "call: delete",
             Call::Read => "call: read",
+            Call::ReadIfStill => "call: read, if still",
             Call::Create => "call: create",
             Call::Drop => "call: drop",
             Call::Describe => "call: describe",
@@ -55,11 +59,12 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer(pub bool, pub Option<u64>);
 
-/// What a history is about: a row of a table, by the table's number, or a table's name.
+/// What a history is about: a row of a table, by the table's number; a table's name; an index of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Row(u32, u64),
     Name(&'static str),
+    Index(u32, &'static str),
 }
 
 /// A row, or a name, on its own.
@@ -81,7 +86,7 @@ impl Model for Value {
             (Call::Upsert(value), _) => (Some(value), Answer(there, None)),
             (Call::UpsertAmong(value), _) => (Some(value), Answer(true, None)),
             (Call::Delete | Call::Drop, true) => (None, Answer(true, None)),
-            (Call::Read, _) => (*state, Answer(there, *state)),
+            (Call::Read | Call::ReadIfStill, _) => (*state, Answer(there, *state)),
             (Call::Create, _) => (Some(0), Answer(!there, None)),
             (Call::Describe, _) => (*state, Answer(there, None)),
         }
@@ -338,6 +343,7 @@ impl Record {
         let key = match subject {
             Subject::Row(table, key) => format!("{table}/{key}"),
             Subject::Name(name) => format!("table {name}"),
+            Subject::Index(table, column) => format!("index {table}/{column}"),
         };
         let result = match event.answer {
             None => "null".to_owned(),

@@ -63,6 +63,26 @@ impl<'j> Change<'j> {
         }
     }
 
+    /// Puts one row, whatever was there.
+    pub(crate) fn put_one(&self, tree: &Tree, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        match self.writing() {
+            Some(writing) => tree.within(writing).put(Put::Upsert, key, value).map(|_| ()),
+            None => tree.upsert(key, value).map(|_| ()),
+        }
+    }
+
+    /// Whether its changes bear stamps.
+    pub(crate) fn bears_stamps(&self) -> bool {
+        self.writing().is_some()
+    }
+
+    /// A place where a simulation may let others go on.
+    pub(crate) fn point(&self, name: &'static str) {
+        if let Some(open) = &self.0 {
+            open.journal.clock.point(name);
+        }
+    }
+
     /// Deletes a key without waiting for memory; whether it was there, and the stamp.
     pub(crate) fn delete_now(&self, tree: &Tree, key: &[u8]) -> Result<(bool, u64), Error> {
         let Some(writing) = self.writing() else { return Ok((tree.delete_now(key)?, 0)) };

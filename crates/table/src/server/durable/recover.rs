@@ -19,6 +19,7 @@ use super::saved::existing;
 use super::writer::Writer;
 use super::{DataOptions, Journal};
 use crate::row::RowView;
+use crate::server::index;
 use crate::server::store::{Store, Table, described_as, empty};
 use crate::server::{ServerOptions, StartError};
 use crate::wire::Durability;
@@ -141,6 +142,9 @@ pub(in crate::server) fn open(
         clock: &*clock,
     };
     let (manifest, replayed, mut recovery) = recover(&store, &mut directory, &how)?;
+    for table in store.all() {
+        table.indexes.fill(&table).map_err(|fault| DataError::of(&fault.text))?;
+    }
     // Until here nothing in the directory was changed.
     let (mut log, appender) = directory.start().map_err(|refusal| refused(&refusal))?;
     let checkpoints = log.checkpoints().map_err(|error| refused(&error))?;
@@ -293,6 +297,8 @@ impl<'s> Replay<'s> {
                 self.tables.remove(&record.table);
                 Ok(())
             }
+            Change::CreateIndex { options } => self.index(record.table, options, true),
+            Change::DropIndex { options } => self.index(record.table, options, false),
             Change::Put { key, value } => self.put(record.table, key, value),
             Change::Delete { key } => {
                 self.flush()?;
@@ -313,6 +319,21 @@ impl<'s> Replay<'s> {
             self.store.forget(earlier.id);
             self.tables.remove(&earlier.id);
         }
+    }
+
+    /// A table has an index from here on, or has it no more. Its entries are made at the end.
+    fn index(&mut self, number: u32, described: &[u8], there: bool) -> Result<(), String> {
+        let Some(table) = self.tables.get(&number) else { return Ok(()) };
+        let (columns, rest) = index::described_as(described).ok_or("an index in the log is garbled")?;
+        if !rest.is_empty() {
+            return Err("an index in the log is garbled".into());
+        }
+        // A checkpoint may have it already, or have it no more.
+        table.indexes.forget(&columns);
+        if there {
+            table.indexes.expect(self.store, table, &columns).map_err(|fault| fault.text)?;
+        }
+        Ok(())
     }
 
     fn put(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), String> {

@@ -22,7 +22,7 @@ use crate::server::parts::World;
 use crate::server::registrar::Registrar;
 use crate::server::scan::Part;
 use crate::server::store::{MemoryLimit, Store, Table};
-use crate::wire::TableInfo;
+use crate::wire::{FaultCode, TableInfo};
 
 /// How the tables of a directory are recovered to be read.
 #[derive(Clone, Debug)]
@@ -138,6 +138,10 @@ impl SavedTable {
     /// # Errors
     /// Bounds that are no key, or columns that the table does not have.
     pub fn rows(&self, options: &ScanOptions<'_>) -> Result<SavedRows, ClientError> {
+        if options.index.is_some() {
+            let text = "a table that nobody serves is read in the order of its keys; serve it to scan through an index";
+            return Err(ClientError::Refused { code: FaultCode::BadRequest, text: text.into() });
+        }
         let projection = self.described.projection(options.columns)?;
         let (from, to) = options.bounds(&self.described)?;
         let pages = self.table.tree.pages(as_bound(&from), as_bound(&to), Direction::Forward);
