@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+use overside_vault::members::volatile::Chance;
 
 use crate::boot::Machine;
-use crate::drive::{Chance, Drive};
+use crate::drive::Drive;
 use crate::image::Base;
 use crate::jobs::Job;
 
@@ -39,7 +40,7 @@ pub fn run(base: &Base, initrd: &Path, folder: &Path, job: &Job) -> Result<()> {
         let machine = Machine::start(base, initrd, None, folder, job, Some(attached.socket()), told)?;
         let outcome = one_life(&lines, &mut book, &drive, round == rounds, &mut chance, job);
         drop(machine);
-        attached.ended();
+        attached.ended()?;
         // What was said before the end.
         lines.iter().for_each(|line| book.hear(&line));
         let wrong = book.wrong.take().map_or(Ok(()), Err).map_err(anyhow::Error::msg);
@@ -47,7 +48,7 @@ pub fn run(base: &Base, initrd: &Path, folder: &Path, job: &Job) -> Result<()> {
         let made = book.begin_end();
         acknowledged += made;
         if round < rounds {
-            let lost = drive.lose_power(&mut chance);
+            let lost = drive.lose_power(&mut chance)?;
             println!(
                 "power: round {round}: {made} changes acknowledged, {} sectors in the cache, {} of them lost",
                 lost.cached, lost.lost

@@ -586,7 +586,7 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 /// A number of bytes, with K, M, G or T for powers of 1024.
-fn bytes(text: &str) -> Result<usize, String> {
+pub fn bytes(text: &str) -> Result<usize, String> {
     let upper = text.to_ascii_uppercase();
     let shown = upper.trim_end_matches("IB").trim_end_matches('B');
     let (digits, shift) = match shown.as_bytes().last() {

@@ -22,11 +22,13 @@ fn a_volume_is_made_served_and_attached_and_keeps_its_bytes() {
     let home = Home::open(&folder.join("home")).unwrap();
     let members = ["a", "b", "c"].map(|name| Place::File(folder.join(name))).to_vec();
     let (name, layout) = ("pg".to_owned(), LayoutKind::Stripes);
-    home.create(&Creation { name, bytes: 6 << 20, members, layout, stripe: 65536, id: [7; 16] }).unwrap();
+    let clock = SystemClock::handle();
+    let creation = Creation { name, bytes: 6 << 20, members, layout, stripe: 65536, id: [7; 16] };
+    home.create(&creation, &clock).unwrap();
     let address = format!("shm:volumes-{}", std::process::id());
     for written in [false, true] {
         let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
-        node.add("pg", home.device("pg").unwrap()).unwrap();
+        node.add("pg", home.device("pg", &clock).unwrap()).unwrap();
         let served = overside::at(&address).node(&node, Default::default()).unwrap();
         let mut volume = overside::at(&address).volume("pg", LinkOptions::default()).unwrap();
         let read = Work::Read { at: 4 << 20, length: 8192, into: page() };

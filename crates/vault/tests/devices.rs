@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use overside_disk::{Disk, Open, Plain};
-use overside_vault::members::FileMember;
-use overside_volume::{Array, Device, Sectors};
+use overside_vault::members::{FileMember, Volatile};
+use overside_volume::{Array, Device, Raid, Sectors};
 
 /// Folders of devices that are in use.
 struct Files {
@@ -54,7 +54,7 @@ mod of_sectors_of_a_mirror_of_files {
 
     fn open() -> Box<dyn Device> {
         let files = Files::new(false);
-        Box::new(Sectors::over(Array::mirror(vec![Box::new(files.member(0)), Box::new(files.member(0))]).unwrap()))
+        Box::new(Sectors::over(Raid::mirror(vec![Box::new(files.member(0)), Box::new(files.member(0))]).unwrap()))
     }
 
     overside_conformance::device_tests!(open);
@@ -66,6 +66,29 @@ mod of_stripes_of_files {
     fn open() -> Box<dyn Device> {
         let files = Files::new(false);
         Box::new(Array::stripes(vec![Box::new(files.member(0)), Box::new(files.member(0))], 8192).unwrap())
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_volatile_memory {
+    use super::*;
+    use overside_volume::MemoryDevice;
+
+    fn open() -> Box<dyn Device> {
+        Box::new(Volatile::over(Box::new(MemoryDevice::new(1 << 20).unwrap())).unwrap())
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_a_volatile_file {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let files = Files::new(false);
+        let [base, side] = [(); 2].map(|()| Box::new(files.member(0)));
+        Box::new(Volatile::open(base, side, 1, &overside_verbs::SystemClock).unwrap().0)
     }
 
     overside_conformance::device_tests!(open);

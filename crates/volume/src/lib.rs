@@ -8,7 +8,8 @@
 //! |---|---|
 //! | [`device`] | the trait, requests, completions, and the sentences |
 //! | [`layout`] | which bytes of an array lie on which member; pure |
-//! | [`Array`] | a device over devices |
+//! | [`Array`] | a device over devices: one behind the other, or in stripes |
+//! | [`Raid`] | the same where one device may be lost: mirrors, and stripes with a parity |
 //! | [`Overlaps`] | which requests may be under way together |
 //! | [`Sectors`] | 512-byte sectors over a device with longer units |
 //! | [`MemoryDevice`] | blocks in memory |
@@ -23,15 +24,20 @@ pub mod client;
 pub mod device;
 pub mod layout;
 mod memory;
+mod mutant;
 mod overlaps;
+mod raid;
 mod sectors;
 mod slots;
 mod wait;
 pub mod wire;
 
-pub use array::{Array, ArrayError, Health, MemberState};
+pub use array::{Array, ArrayError};
 pub use device::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
 pub use memory::MemoryDevice;
+#[cfg(mutants)]
+pub use mutant::plant;
 pub use overlaps::Overlaps;
+pub use raid::{Health, MemberState, Raid};
 pub use sectors::Sectors;
 pub use wait::{complete, wait};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{
-    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Request, Sectors, Work, complete,
+    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Raid, Request, Sectors, Work, complete,
 };
 
 fn memory(bytes: u64) -> Box<dyn Device> {
@@ -84,7 +84,7 @@ mod of_a_mirror_of_unruly_members {
     use super::*;
 
     fn open() -> Box<dyn Device> {
-        Box::new(Array::mirror(vec![Unruly::boxed(512, 1), Unruly::boxed(512, 2)]).unwrap())
+        Box::new(Raid::mirror(vec![Unruly::boxed(512, 1), Unruly::boxed(512, 2)]).unwrap())
     }
 
     overside_conformance::device_tests!(open);
@@ -144,15 +144,69 @@ mod of_a_mirror {
 
     impl overside_conformance::device::DeviceHarness for Harness {
         fn open(&self) -> Box<dyn Device> {
-            Box::new(Array::mirror(vec![memory(1 << 20), memory((1 << 20) + 512)]).unwrap())
+            Box::new(Raid::mirror(vec![memory(1 << 20), memory((1 << 20) + 512)]).unwrap())
         }
         fn frozen(&self) -> Option<Box<dyn Device>> {
             let frozen = Box::new(MemoryDevice::new(1 << 20).unwrap().frozen());
-            Some(Box::new(Array::mirror(vec![memory(1 << 20), frozen]).unwrap()))
+            Some(Box::new(Raid::mirror(vec![memory(1 << 20), frozen]).unwrap()))
         }
     }
 
     overside_conformance::device_tests!(Harness);
+}
+
+mod of_raid_5 {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        Box::new(Raid::parity(vec![memory(1 << 20), memory(1 << 19), memory(1 << 20)], 1024).unwrap())
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_raid_5_of_unruly_members {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let members = (0..5).map(|seed| Unruly::boxed(512, seed)).collect();
+        let mut raid = Raid::parity(members, 2048).unwrap();
+        let mut store = Unruly::boxed(512, 9);
+        raid.format_store(&mut *store, &SystemClock).unwrap();
+        raid.with_intents(store, SystemClock::handle(), 0).unwrap();
+        Box::new(raid)
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_raid_5_without_a_member {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let members = (0..3).map(|seed| Unruly::boxed(4096, seed)).collect();
+        let mut raid = Raid::parity(members, 8192).unwrap();
+        raid.set_absent(1);
+        let mut store = Unruly::boxed(4096, 9);
+        raid.format_store(&mut *store, &SystemClock).unwrap();
+        raid.with_intents(store, SystemClock::handle(), 0).unwrap();
+        Box::new(raid)
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_a_mirror_that_is_resynced {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let mut raid = Raid::mirror(vec![Unruly::boxed(512, 1), Unruly::boxed(512, 2)]).unwrap();
+        raid.set_stale(0);
+        raid.with_clock(SystemClock::handle());
+        Box::new(raid)
+    }
+
+    overside_conformance::device_tests!(open);
 }
 
 mod of_a_mirror_of_stripes {
@@ -160,7 +214,7 @@ mod of_a_mirror_of_stripes {
 
     fn open() -> Box<dyn Device> {
         let stripes = || Box::new(Array::stripes(vec![memory(1 << 20), memory(1 << 20)], 4096).unwrap());
-        Box::new(Array::mirror(vec![stripes(), stripes()]).unwrap())
+        Box::new(Raid::mirror(vec![stripes(), stripes()]).unwrap())
     }
 
     overside_conformance::device_tests!(open);
@@ -200,15 +254,15 @@ impl Device for Failing {
 fn a_side_that_misses_a_write_is_noted_before_the_write_is_done() {
     let fails = Arc::new(AtomicBool::new(false));
     let failing = Failing(MemoryDevice::new(1 << 20).unwrap(), fails.clone(), Vec::new());
-    let mut mirror = Array::mirror(vec![memory(1 << 20), Box::new(failing)]).unwrap();
+    let mut mirror = Raid::mirror(vec![memory(1 << 20), Box::new(failing)]).unwrap();
     let (noted, can_note) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (notes, may) = (noted.clone(), can_note.clone());
-    mirror.on_stale(move |side| {
-        assert_eq!(side, 1);
+    mirror.on_change(move |side, state| {
+        assert_eq!((side, state), (1, MemberState::Stale));
         notes.fetch_add(1, Ordering::Relaxed);
         may.load(Ordering::Relaxed)
     });
-    let zero = |mirror: &mut Array| {
+    let zero = |mirror: &mut Raid| {
         let zero = Work::Zero { at: 0, length: 512 };
         complete(mirror, &SystemClock, zero, Duration::from_secs(60)).1
     };

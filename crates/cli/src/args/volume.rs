@@ -35,7 +35,7 @@ pub enum VolumeCommand {
     /// Make a node's volume usable by programs that know nothing of it, until Ctrl-C.
     #[command(long_about = ATTACH, after_long_help = ATTACH_EXAMPLES)]
     Attach(Attach),
-    /// Copy what a mirror's members have missed, while no node serves it.
+    /// Bring members up to date that have missed writes, while no node serves the volume.
     #[command(long_about = REPAIR, after_long_help = REPAIR_EXAMPLES)]
     Repair(RepairVolume),
     /// Delete a volume that no node serves, with all that is in it.
@@ -51,13 +51,13 @@ pub struct Create {
     /// How large it is, as 512M or 2G.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
-    /// What it lies on: files that are not there yet, and `memory`.
+    /// What it lies on: files that are not there yet, memory, memory:SIZE, volatile:SEED:PATH.
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
     pub on: Vec<String>,
-    /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each.
-    #[arg(long, default_value = "concat", value_name = "concat|raid0|raid1", value_parser = layout())]
+    /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each, raid5 stripes and a parity.
+    #[arg(long, default_value = "concat", value_name = "concat|raid0|raid1|raid5", value_parser = layout())]
     pub layout: String,
-    /// With --layout raid0: bytes on a member before it is the next one's turn. 64K by default.
+    /// With --layout raid0 or raid5: bytes on a member before it is the next one's turn. 64K by default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub stripe: Option<usize>,
     /// Where volumes are written down.
@@ -69,7 +69,6 @@ pub struct Create {
 }
 
 fn layout() -> clap::builder::PossibleValuesParser {
-    // raid5 is refused by the command, in a sentence of its own.
     clap::builder::PossibleValuesParser::new(["concat", "raid0", "raid1", "raid5"])
 }
 
@@ -272,21 +271,24 @@ const CREATE: &str = "\
 Make a volume. Its members' files are made, with room that the file system gives as it is written, and the volume is written down
 in the home folder, where `overside volume serve` finds it, a running one too. What fails in the middle leaves nothing.
 
-Members are paths of files that are not there yet, and `memory`, which is the node's and is gone when the node ends.
+Members are paths of files that are not there yet, and `memory` or memory:SIZE, which is the node's and is gone when the node ends.
+volatile:SEED:PATH is a file for tests: whenever it is opened, the seed says which writes are lost that no flush covered.
 
 concat puts one member behind the other, raid0 cuts stripes and deals them out (faster, and lost with any member), raid1 keeps
-the same on each (a member may fail).";
+the same on each, raid5 stripes with a parity, of at least three (with both a member may fail).";
 const CREATE_EXAMPLES: &str = "\
 Examples:
   overside volume create pg --size 2G --on a.img
   overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0 --stripe 128K
   overside volume create safe --size 2G --on /disk1/a.img,/disk2/b.img --layout raid1
+  overside volume create pg5 --size 2G --on a.img,b.img,c.img --layout raid5
   overside volume create scratch --size 256M --on memory --home ./volumes";
 
 const SERVE: &str = "\
 Serve the volumes of the home folder on each address until Ctrl-C or SIGTERM. The first lines of the output say where. Volumes
 that are created later are served as soon as they are there. A volume that cannot be opened is named on standard error, and the
-others are served; if none can be opened the command fails. A mirror is served without a member that cannot be opened.
+others are served; if none can be opened the command fails. A raid1 or raid5 volume is served without a member that cannot be
+opened; one that is back gets what it has missed meanwhile.
 
 Over shm: any process of the same user may attach volumes; over tcp: and rdma: whoever has the key. Nothing on the wire is
 secret. At the end what is under way is completed, and what was written is brought to stable storage. After kill -9 start it
@@ -339,8 +341,9 @@ Examples:
   overside volume attach shm:vault/pg --nbd unix:pg.sock --take-over --give-up 60";
 
 const REPAIR: &str = "\
-Copy a current member of a raid1 volume onto each member that has missed writes, and make those anew whose files are gone. Until
-then the volume is degraded: the node serves it from the others, and reads nothing from these. Nobody may serve it meanwhile.";
+Bring each member of a raid1 or raid5 volume up to date that has missed writes, and make those anew whose files are gone. Until
+then the volume is degraded: the node serves it from the others, and reads nothing from these. Nobody may serve it meanwhile. A
+node brings members up to date by itself; only their files it does not make.";
 const REPAIR_EXAMPLES: &str = "\
 Examples:
   overside volume repair safe

@@ -19,7 +19,7 @@ pub(super) struct Description {
     pub(super) stripe: u64,
     pub(super) bytes: u64,
     pub(super) id: [u8; 16],
-    /// Members of a mirror that have missed writes, by number. They are not read.
+    /// Members of a mirror or of RAID 5 that have missed writes, by number. They are not read.
     pub(super) stale: BTreeSet<usize>,
 }
 
@@ -46,7 +46,15 @@ impl Description {
                 _ if at == 0 && line == FIRST => {}
                 _ if at == 0 => return Err(wrong()),
                 "file" if Path::new(rest).is_absolute() => found.members.push((Place::File(rest.into()), 0)),
-                "memory" => found.members.push((Place::Memory, rest.parse().map_err(|_| wrong())?)),
+                "memory" => found.members.push((Place::Memory(None), rest.parse().map_err(|_| wrong())?)),
+                "volatile" => {
+                    let (seed, path) = rest.split_once(' ').ok_or_else(wrong)?;
+                    let (seed, path) = (seed.parse().map_err(|_| wrong())?, Path::new(path).to_path_buf());
+                    if !path.is_absolute() {
+                        return Err(wrong());
+                    }
+                    found.members.push((Place::Volatile { seed, path }, 0));
+                }
                 "layout" => {
                     let mut words = rest.split(' ');
                     let mut next = || words.next().ok_or_else(wrong);
@@ -73,9 +81,13 @@ impl Description {
         }
         let count = found.members.len();
         let is_one = (layouts, ids) == (1, 1) && (1..=MEMBERS_MAX).contains(&count);
-        // One side of a mirror is always current.
+        // One side of a mirror is always current, and of RAID 5 all members but one.
         let stale = &found.stale;
-        let may_be_stale = found.layout == LayoutKind::Mirror && stale.len() < count;
+        let may_be_stale = match found.layout {
+            LayoutKind::Mirror => stale.len() < count,
+            LayoutKind::Parity => stale.len() < 2,
+            LayoutKind::Concat | LayoutKind::Stripes => false,
+        };
         if !is_one || stale.iter().any(|member| *member >= count) || !(stale.is_empty() || may_be_stale) {
             return Err(HomeError::Description { path: path.to_path_buf(), line: last.max(1) });
         }
@@ -88,7 +100,8 @@ impl Description {
         for (place, bytes) in &self.members {
             let _ = match place {
                 Place::File(path) => writeln!(text, "file {}", path.display()),
-                Place::Memory => writeln!(text, "memory {bytes}"),
+                Place::Memory(_) => writeln!(text, "memory {bytes}"),
+                Place::Volatile { seed, path } => writeln!(text, "volatile {seed} {}", path.display()),
             };
         }
         let _ = writeln!(text, "layout {} {} {}", self.layout.name(), self.stripe, self.bytes);

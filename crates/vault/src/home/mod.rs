@@ -1,5 +1,6 @@
 //! Where a node's volumes are written down: a folder with a file for each, and superblocks on members.
 
+mod assemble;
 mod description;
 mod repair;
 mod superblock;
@@ -10,14 +11,17 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs};
 
-use overside_disk::{AlignedBuffer, AtomicFile, BLOCK_BYTES, Open, Request, complete};
-use overside_volume::{Array, ArrayError, Device, MemoryDevice, Sectors};
+use overside_disk::{AtomicFile, BLOCK_BYTES};
+use overside_verbs::Clock;
+use overside_volume::{ArrayError, Device, DeviceError};
 
-use crate::members::{Absent, FileMember};
+use crate::members::volatile::SIDE_BYTES;
 use crate::server::About;
+use assemble::{assemble, format_intents, open_member};
 use description::Description;
 
 /// The volumes that a node knows.
@@ -37,7 +41,7 @@ pub struct Creation {
     pub members: Vec<Place>,
     /// How.
     pub layout: LayoutKind,
-    /// Of RAID 0, bytes on a member before the next one's turn.
+    /// Of RAID 0 and 5, bytes on a member before the next one's turn.
     pub stripe: u64,
     /// Its id, by chance.
     pub id: [u8; 16],
@@ -48,8 +52,26 @@ pub struct Creation {
 pub enum Place {
     /// A file.
     File(PathBuf),
-    /// Memory of the node, which ends with it.
-    Memory,
+    /// Memory of the node, which ends with it: of so many bytes, or of as many as are needed.
+    Memory(Option<u64>),
+    /// A file that forgets as a disk with a cache does: whenever it is opened, the seed says what is lost of the
+    /// writes that no flush covered.
+    Volatile {
+        /// Of what is lost.
+        seed: u64,
+        /// The file. What no flush covered lies beside it.
+        path: PathBuf,
+    },
+}
+
+impl Place {
+    /// The file that it is.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Place::File(path) | Place::Volatile { path, .. } => Some(path),
+            Place::Memory(_) => None,
+        }
+    }
 }
 
 /// A volume that this process has opened.
@@ -59,7 +81,7 @@ pub struct Opened {
     pub device: Box<dyn Device>,
     /// What it lies on.
     pub about: About,
-    /// Members of a mirror that cannot be used, and why. The volume can be, without them.
+    /// Members that cannot be used, or not yet, and why. The volume can be, without them.
     pub absent: Vec<String>,
 }
 
@@ -111,6 +133,14 @@ pub enum HomeError {
     /// The members make no volume.
     #[error(transparent)]
     Array(#[from] ArrayError),
+    /// A member, or what is noted of the volume, cannot be read or written.
+    #[error("{}: {why}", path.display())]
+    Device {
+        /// What cannot be.
+        path: PathBuf,
+        /// Why.
+        why: DeviceError,
+    },
     /// The disk says no.
     #[error("{}: {source}", path.display())]
     Io {
@@ -170,7 +200,7 @@ impl Home {
     ///
     /// # Errors
     /// The name or a member is taken, the members make no volume, or a disk is full.
-    pub fn create(&self, creation: &Creation) -> Result<(), HomeError> {
+    pub fn create(&self, creation: &Creation, clock: &Arc<dyn Clock>) -> Result<(), HomeError> {
         let name = &creation.name;
         if !is_name(name) {
             return Err(HomeError::Name(name.clone()));
@@ -184,41 +214,20 @@ impl Home {
             let path = description;
             return Err(HomeError::Member { path, why: format!("a volume has 1 to {MEMBERS_MAX} members (--on)") });
         }
-        let files = creation.members.iter().filter(|place| matches!(place, Place::File(_))).count();
-        if creation.layout == LayoutKind::Mirror && files != 0 && files != count {
-            let why = "a mirror of files and memory would read what the memory has lost; use files alone".to_owned();
-            return Err(HomeError::Member { path: description, why });
+        let files = creation.members.iter().filter(|place| place.path().is_some()).count();
+        if creation.layout.is_redundant() && files != 0 && files != count {
+            let why = "a mirror or RAID 5 of files and memory would read what the memory has lost; use files alone";
+            return Err(HomeError::Member { path: description, why: why.to_owned() });
         }
-        let member_bytes = member_bytes(creation);
-        let mut made = Made(Vec::new());
-        let Creation { layout, stripe, bytes, id, .. } = *creation;
-        let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale: BTreeSet::new() };
-        for (member, place) in creation.members.iter().enumerate() {
-            let Place::File(path) = place else {
-                written.members.push((Place::Memory, member_bytes));
-                continue;
-            };
-            let path = std::path::absolute(path).map_err(of(path))?;
-            if path.to_str().is_none_or(|path| path.contains('\n')) {
-                return Err(HomeError::Member { path, why: "its path cannot be written down; choose another".into() });
-            }
-            let superblock = Superblock {
-                generation: 1,
-                id,
-                member: member as u16,
-                members: count as u16,
-                layout,
-                stripe,
-                volume_bytes: bytes,
-                member_bytes,
-                name: name.clone(),
-            };
-            make_member(&path, &superblock, member_bytes)?;
-            written.members.push((Place::File(path.clone()), 0));
-            made.0.push(path);
-        }
+        let (written, mut made) = make_members(creation, &description)?;
         // Before it is written down, it has to open.
-        drop(assemble(&Description::parse(&description, &written.text())?, None)?);
+        let parsed = Description::parse(&description, &written.text())?;
+        drop(assemble(&parsed, None, clock)?);
+        if creation.layout.is_redundant() && files != 0 {
+            let intents = self.intents(name);
+            made.0.push(intents.clone());
+            format_intents(&parsed, &intents, clock)?;
+        }
         written.publish(&description)?;
         made.0.clear();
         Ok(())
@@ -228,16 +237,16 @@ impl Home {
     ///
     /// # Errors
     /// There is none, it is open elsewhere, or a member is not what it should be.
-    pub fn device(&self, name: &str) -> Result<Box<dyn Device>, HomeError> {
-        self.open_volume(name).map(|opened| opened.device)
+    pub fn device(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Box<dyn Device>, HomeError> {
+        self.open_volume(name, clock).map(|opened| opened.device)
     }
 
     /// The same, with what it lies on.
     ///
     /// # Errors
     /// As [`device`](Self::device).
-    pub fn open_volume(&self, name: &str) -> Result<Opened, HomeError> {
-        assemble(&self.description(name)?, Some(self.path(name)))
+    pub fn open_volume(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Opened, HomeError> {
+        assemble(&self.description(name)?, Some((self.path(name), self.intents(name))), clock)
     }
 
     /// Deletes a volume that nobody serves, and its members' files with all that is in them.
@@ -248,11 +257,11 @@ impl Home {
         let (description, path) = (self.description(name)?, self.path(name));
         let (mut members, mut left) = (Vec::new(), Vec::new());
         for (number, (place, _)) in description.members.iter().enumerate() {
-            let Place::File(path) = place else { continue };
+            let Some(path) = place.path() else { continue };
             match open_member(path, &description, number, DELETE_PATIENCE) {
                 // It stays locked until all is gone.
-                Ok(member) => members.push((path.clone(), member)),
-                Err(HomeError::Member { why, .. }) => left.push((path.clone(), why)),
+                Ok(member) => members.push((path.to_path_buf(), member)),
+                Err(HomeError::Member { why, .. }) => left.push((path.to_path_buf(), why)),
                 Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -261,7 +270,9 @@ impl Home {
         fs::remove_file(&path).map_err(of(&path))?;
         for (path, _) in &members {
             fs::remove_file(path).map_err(of(path))?;
+            let _ = fs::remove_file(side_of(path));
         }
+        let _ = fs::remove_file(self.intents(name));
         Ok(Deleted { gone: members.into_iter().map(|(path, _)| path).collect(), left })
     }
 
@@ -273,109 +284,72 @@ impl Home {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}{SUFFIX}"))
     }
+
+    /// Where it is noted which regions of a volume are written.
+    fn intents(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}{INTENTS_SUFFIX}"))
+    }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::File(path) => path.display().fmt(f),
-            Place::Memory => f.write_str("memory"),
+            Place::Memory(None) => f.write_str("memory"),
+            Place::Memory(Some(bytes)) => write!(f, "memory:{bytes}"),
+            Place::Volatile { seed, path } => write!(f, "volatile:{seed}:{}", path.display()),
         }
     }
 }
 
-/// Opens the members, and makes the volume of them. A mirror does without those that cannot be opened; where the
-/// description is written down at `written`, that they miss writes from now on is noted there first.
-fn assemble(description: &Description, written: Option<PathBuf>) -> Result<Opened, HomeError> {
-    let is_mirror = description.layout == LayoutKind::Mirror && written.is_some();
-    let (mut description, mut absent, mut refused) = (description.clone(), Vec::new(), None);
-    let mut members: Vec<Option<Box<dyn Device>>> = Vec::new();
-    for (number, (place, bytes)) in description.members.iter().enumerate() {
-        let is_stale = description.stale.contains(&number);
-        members.push(match place {
-            Place::Memory => {
-                let memory =
-                    MemoryDevice::new(*bytes).map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?;
-                Some(Box::new(memory))
+/// Makes the members of a volume that is to be. They go again, unless it comes about.
+fn make_members(creation: &Creation, description: &Path) -> Result<(Description, Made), HomeError> {
+    let needed = member_bytes(creation);
+    let mut made = Made(Vec::new());
+    let Creation { layout, stripe, bytes, id, .. } = *creation;
+    let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale: BTreeSet::new() };
+    for (member, place) in creation.members.iter().enumerate() {
+        let Some(path) = place.path() else {
+            let Place::Memory(asked) = place else { continue };
+            let member_bytes = asked.unwrap_or(needed);
+            if member_bytes < needed {
+                let why = format!("memory of {member_bytes} bytes is too small: {needed} are needed of each member");
+                return Err(HomeError::Member { path: description.to_path_buf(), why });
             }
-            Place::File(path) if is_stale => {
-                absent.push(format!("{}: has missed writes", path.display()));
-                None
-            }
-            Place::File(path) => match open_member(path, &description, number, LOCK_PATIENCE) {
-                Ok(member) => Some(Box::new(member)),
-                // Whoever has it may be writing it.
-                Err(error @ HomeError::InUse(_)) => return Err(error),
-                Err(error) if !is_mirror => return Err(error),
-                Err(error) => {
-                    absent.push(error.to_string());
-                    refused.get_or_insert(error);
-                    None
+            written.members.push((place.clone(), member_bytes));
+            continue;
+        };
+        let path = std::path::absolute(path).map_err(of(path))?;
+        if path.to_str().is_none_or(|path| path.contains('\n')) {
+            return Err(HomeError::Member { path, why: "its path cannot be written down; choose another".into() });
+        }
+        let superblock = Superblock {
+            generation: 1,
+            id,
+            member: member as u16,
+            members: creation.members.len() as u16,
+            layout,
+            stripe,
+            volume_bytes: bytes,
+            member_bytes: needed,
+            name: creation.name.clone(),
+        };
+        make_member(&path, &superblock, needed)?;
+        made.0.push(path.clone());
+        written.members.push((
+            match place {
+                Place::Volatile { seed, .. } => {
+                    let side = side_of(&path);
+                    make_side(&side)?;
+                    made.0.push(side);
+                    Place::Volatile { seed: *seed, path }
                 }
+                _ => Place::File(path),
             },
-        });
+            0,
+        ));
     }
-    let Some(geometry) = members.iter().flatten().map(|member| member.geometry()).next() else {
-        return Err(refused.unwrap_or(HomeError::Member {
-            path: written.unwrap_or_default(),
-            why: "has no member that is current".to_owned(),
-        }));
-    };
-    let stale: BTreeSet<usize> = (0..members.len()).filter(|number| members[*number].is_none()).collect();
-    if let Some(written) = written.as_ref().filter(|_| stale != description.stale) {
-        description.stale = stale.clone();
-        description.publish(written)?;
-    }
-    let mut about = About { layout: description.layout.name().to_owned(), ..About::default() };
-    let devices = members.into_iter().map(|member| member.unwrap_or_else(|| Box::new(Absent::new(geometry))));
-    let devices: Vec<Box<dyn Device>> = devices.collect();
-    for ((place, _), device) in description.members.iter().zip(&devices) {
-        about.members.push((place.to_string(), device.geometry().bytes));
-    }
-    let mut array = match description.layout {
-        LayoutKind::Concat => Array::concat(devices)?,
-        LayoutKind::Stripes => Array::stripes(devices, description.stripe)?,
-        LayoutKind::Mirror => Array::mirror(devices)?,
-    };
-    about.health = array.health();
-    stale.into_iter().for_each(|side| array.set_stale(side));
-    if let Some(written) = written {
-        array.on_stale(move |side| {
-            description.stale.insert(side);
-            description.publish(&written).is_ok()
-        });
-    }
-    Ok(Opened { device: Box::new(Sectors::over(array)), about, absent })
-}
-
-fn open_member(
-    path: &Path,
-    description: &Description,
-    number: usize,
-    patience: Duration,
-) -> Result<FileMember, HomeError> {
-    let wrong = |why: &str| HomeError::Member { path: path.to_path_buf(), why: why.to_owned() };
-    let (folder, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
-    let (Some(folder), Some(name)) = (folder, name) else { return Err(wrong("names no file")) };
-    let mut disk = overside_disk::open(folder).map_err(of(path))?;
-    let file = disk.open(name, Open::Write { direct: true }).map_err(of(path))?;
-    // A killed node's writes end before its lock does.
-    if !disk.lock(file, patience).map_err(of(path))? {
-        return Err(HomeError::InUse(path.to_path_buf()));
-    }
-    let buffer = AlignedBuffer::zeroed(2 * BLOCK_BYTES).map_err(of(path))?;
-    let (request, moved) =
-        complete(&mut *disk, Request::Read { file, at: 0, buffer }, DISK_PATIENCE).map_err(of(path))?;
-    let Request::Read { buffer, .. } = request else { return Err(wrong("the disk gave another request back")) };
-    let found = Superblock::newer(&buffer[..moved as usize]);
-    let found = found.map_err(|why| wrong(&format!("has no superblock: {why}; restore the member")))?;
-    if found.id != description.id || usize::from(found.member) != number {
-        return Err(wrong("belongs to another volume, or to another place in this one; restore the member"));
-    }
-    if disk.length(file).map_err(of(path))? < DATA_START + found.member_bytes {
-        return Err(wrong("is shorter than it was made; restore the member"));
-    }
-    Ok(FileMember::new(disk, file, DATA_START, found.member_bytes))
+    Ok((written, made))
 }
 
 /// A member's file appears under its name with its superblock and all of its room.
@@ -394,15 +368,31 @@ fn make_member(path: &Path, superblock: &Superblock, bytes: u64) -> Result<(), H
     Ok(())
 }
 
+/// Where what no flush covered lies of a member that forgets.
+fn side_of(path: &Path) -> PathBuf {
+    let mut side = path.as_os_str().to_owned();
+    side.push(SIDE_SUFFIX);
+    side.into()
+}
+
+fn make_side(path: &Path) -> Result<(), HomeError> {
+    let file = AtomicFile::create(path).map_err(of(path))?;
+    file.file().set_len(SIDE_BYTES).map_err(of(path))?;
+    file.publish().map_err(of(path))?;
+    Ok(())
+}
+
 /// Bytes of each member: whole blocks, and whole stripes where there are any.
 fn member_bytes(creation: &Creation) -> u64 {
     let count = creation.members.len() as u64;
-    let (each, unit) = match creation.layout {
-        LayoutKind::Concat => (creation.bytes.div_ceil(count), BLOCK_BYTES as u64),
-        LayoutKind::Stripes => (creation.bytes.div_ceil(count), creation.stripe.max(BLOCK_BYTES as u64)),
-        LayoutKind::Mirror => (creation.bytes, BLOCK_BYTES as u64),
+    let data = match creation.layout {
+        LayoutKind::Concat | LayoutKind::Stripes => count,
+        LayoutKind::Mirror => 1,
+        LayoutKind::Parity => count.saturating_sub(1).max(1),
     };
-    each.max(1).checked_next_multiple_of(unit).unwrap_or(each)
+    let unit = if creation.layout.is_striped() { creation.stripe } else { 0 }.max(BLOCK_BYTES as u64);
+    let each = creation.bytes.div_ceil(data).max(1);
+    each.checked_next_multiple_of(unit).unwrap_or(each)
 }
 
 /// Members that were made for a volume that does not come about are taken away.
@@ -426,6 +416,8 @@ fn of(path: &Path) -> impl Fn(io::Error) -> HomeError + '_ {
 }
 
 const SUFFIX: &str = ".volume";
+const INTENTS_SUFFIX: &str = ".intents";
+const SIDE_SUFFIX: &str = ".unflushed";
 const MEMBERS_MAX: usize = 64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever deletes a volume that is served should hear so soon.
@@ -444,20 +436,29 @@ mod tests {
         Creation { name: "pg".into(), bytes: 3 << 20, members, layout, stripe: 64 << 10, id: *b"0123456789abcdef" }
     }
 
+    fn clock() -> Arc<dyn Clock> {
+        SystemClock::handle()
+    }
+
     fn buffer() -> overside_memory::Buffer {
         Segment::private(8192).unwrap().carve(8192).pop().unwrap()
     }
 
     #[test]
     fn what_was_written_is_there_when_it_is_opened_again() {
-        for (layout, count) in [(LayoutKind::Concat, 1), (LayoutKind::Stripes, 3), (LayoutKind::Mirror, 2)] {
+        for (layout, count) in
+            [(LayoutKind::Concat, 1), (LayoutKind::Stripes, 3), (LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)]
+        {
             let folder = tempfile::tempdir().unwrap();
             let home = Home::open(&folder.path().join("home")).unwrap();
-            assert!(matches!(home.device("pg"), Err(HomeError::Absent(_))));
-            home.create(&creation(folder.path(), layout, count)).unwrap();
+            assert!(matches!(home.device("pg", &clock()), Err(HomeError::Absent(_))));
+            home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
             assert_eq!(home.list().unwrap(), ["pg"]);
-            assert!(matches!(home.create(&creation(folder.path(), layout, count)), Err(HomeError::Exists(_))));
-            let mut device = home.device("pg").unwrap();
+            assert!(matches!(
+                home.create(&creation(folder.path(), layout, count), &clock()),
+                Err(HomeError::Exists(_))
+            ));
+            let mut device = home.device("pg", &clock()).unwrap();
             let bytes = device.geometry().bytes;
             assert!(bytes >= 3 << 20, "{bytes}");
             let mut written = buffer();
@@ -465,7 +466,7 @@ mod tests {
             let write = Work::Write { at: bytes - 8192, from: Bytes::from(written), fua: true };
             assert_eq!(carry_out(&mut *device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
             drop(device);
-            let mut device = home.device("pg").unwrap();
+            let mut device = home.device("pg", &clock()).unwrap();
             let read = Work::Read { at: bytes - 8192, length: 8192, into: buffer() };
             let (work, result) = carry_out(&mut *device, &SystemClock, read, DISK_PATIENCE);
             assert_eq!(result, Ok(()));
@@ -479,18 +480,18 @@ mod tests {
         let home = Home::open(&folder.path().join("home")).unwrap();
         let mut three = creation(folder.path(), LayoutKind::Concat, 3);
         fs::write(folder.path().join("m2.img"), "somebody's").unwrap();
-        assert!(matches!(home.create(&three), Err(HomeError::Member { .. })));
+        assert!(matches!(home.create(&three, &clock()), Err(HomeError::Member { .. })));
         assert!(!folder.path().join("m0.img").exists() && !folder.path().join("m1.img").exists());
         assert_eq!(fs::read(folder.path().join("m2.img")).unwrap(), b"somebody's");
         assert_eq!(home.list().unwrap(), [""; 0]);
         // A stripe that is none is found once the members are there.
         (three.layout, three.stripe) = (LayoutKind::Stripes, 1000);
         three.members.pop();
-        assert!(matches!(home.create(&three), Err(HomeError::Array(_))));
+        assert!(matches!(home.create(&three, &clock()), Err(HomeError::Array(_))));
         assert!(!folder.path().join("m0.img").exists());
         for name in ["", "../x", ".x", "a b", &"x".repeat(65)] {
             let named = Creation { name: name.to_owned(), ..three.clone() };
-            assert!(matches!(home.create(&named), Err(HomeError::Name(_))), "{name}");
+            assert!(matches!(home.create(&named, &clock()), Err(HomeError::Name(_))), "{name}");
         }
     }
 
@@ -499,8 +500,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::open(&folder.path().join("home")).unwrap();
         let [first, second] = ["m0.img", "m1.img"].map(|name| folder.path().join(name));
-        home.create(&creation(folder.path(), LayoutKind::Mirror, 2)).unwrap();
-        let open = home.open_volume("pg").unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+        let open = home.open_volume("pg", &clock()).unwrap();
         assert_eq!((open.about.layout.as_str(), open.about.members.len()), ("raid1", 2));
         assert!(matches!(home.delete("pg"), Err(HomeError::InUse(_))));
         assert!(first.exists() && home.list().unwrap() == ["pg"]);
@@ -512,19 +513,23 @@ mod tests {
         assert!(matches!(home.delete("pg"), Err(HomeError::Absent(_))));
         // A member whose disk is gone does not keep the rest.
         fs::remove_file(&second).unwrap();
-        home.create(&creation(folder.path(), LayoutKind::Mirror, 2)).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
         fs::remove_file(&first).unwrap();
         assert_eq!(home.delete("pg").unwrap().gone, [second]);
     }
 
     /// The byte that all of the volume's first block has.
     fn content(home: &Home) -> u8 {
-        let mut device = home.device("pg").unwrap();
+        let mut device = home.device("pg", &clock()).unwrap();
+        content_of(&mut *device)
+    }
+
+    fn content_of(device: &mut dyn Device) -> u8 {
         let mut found = std::collections::BTreeSet::new();
         // Each side in turn.
         for _ in 0..4 {
             let read = Work::Read { at: 0, length: 8192, into: buffer() };
-            let (work, result) = carry_out(&mut device, &SystemClock, read, DISK_PATIENCE);
+            let (work, result) = carry_out(device, &SystemClock, read, DISK_PATIENCE);
             assert_eq!(result, Ok(()));
             let Some(Work::Read { into, .. }) = work else { panic!("another request came back") };
             found.extend(into.iter().copied());
@@ -537,45 +542,76 @@ mod tests {
         let mut bytes = buffer();
         bytes.fill(byte);
         let write = Work::Write { at: 0, from: Bytes::from(bytes), fua: true };
-        let mut device = home.device("pg").unwrap();
-        assert_eq!(carry_out(&mut device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+        let mut device = home.device("pg", &clock()).unwrap();
+        assert_eq!(carry_out(&mut *device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+        // As a node ends.
+        let length = device.geometry().bytes;
+        let all = Work::Hint { at: 0, length, hint: overside_volume::Hint::DontNeed };
+        assert_eq!(carry_out(&mut *device, &SystemClock, all, DISK_PATIENCE).1, Ok(()));
     }
 
     #[test]
-    fn a_member_that_missed_writes_is_not_read_until_it_is_repaired() {
-        let folder = tempfile::tempdir().unwrap();
-        let home = Home::open(&folder.path().join("home")).unwrap();
-        home.create(&creation(folder.path(), LayoutKind::Mirror, 2)).unwrap();
-        let [first, second, away] = ["m0.img", "m1.img", "away"].map(|name| folder.path().join(name));
-        write(&home, 1);
-        fs::rename(&first, &away).unwrap();
-        let opened = home.open_volume("pg").unwrap();
-        assert_eq!((opened.absent.len(), opened.about.health.state(0)), (1, overside_volume::MemberState::Stale));
-        drop(opened);
-        write(&home, 2);
-        fs::rename(&away, &first).unwrap();
-        assert_eq!(content(&home), 2, "it is back, and what it has is old");
-        // It alone is no volume, either.
-        fs::rename(&second, &away).unwrap();
-        assert!(home.device("pg").is_err());
-        let refused = home.repair("pg", &SystemClock, |_, _| {}).unwrap_err().to_string();
-        assert!(refused.contains("m1.img"), "{refused}");
-        fs::rename(&away, &second).unwrap();
-        let open = home.device("pg").unwrap();
-        assert!(matches!(home.repair("pg", &SystemClock, |_, _| {}), Err(HomeError::InUse(_))));
-        drop(open);
-        let mut heard = (0, 0);
-        assert_eq!(home.repair("pg", &SystemClock, |at, of| heard = (at, of)).unwrap(), std::slice::from_ref(&first));
-        assert_eq!(heard, (3 << 20, 3 << 20));
-        assert!(home.repair("pg", &SystemClock, |_, _| {}).unwrap().is_empty());
-        // Now the other one may go, for good.
-        fs::remove_file(&second).unwrap();
-        assert_eq!(content(&home), 2);
-        write(&home, 3);
-        assert_eq!(home.repair("pg", &SystemClock, |_, _| {}).unwrap(), [second]);
-        assert!(home.open_volume("pg").unwrap().absent.is_empty());
-        fs::remove_file(&first).unwrap();
-        assert_eq!(content(&home), 3);
+    fn a_member_that_missed_writes_is_not_read_until_it_has_them() {
+        for (layout, count) in [(LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)] {
+            let folder = tempfile::tempdir().unwrap();
+            let home = Home::open(&folder.path().join("home")).unwrap();
+            home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+            let [first, second, away] = ["m0.img", "m1.img", "away"].map(|name| folder.path().join(name));
+            write(&home, 1);
+            fs::rename(&first, &away).unwrap();
+            let opened = home.open_volume("pg", &clock()).unwrap();
+            assert_eq!((opened.absent.len(), opened.about.health.state(0)), (1, overside_volume::MemberState::Stale));
+            drop(opened);
+            write(&home, 2);
+            assert_eq!(content(&home), 2);
+            fs::rename(&away, &first).unwrap();
+            // It is back, and what it has is old.
+            let description = home.description("pg").unwrap();
+            assert_eq!(description.stale, [0].into());
+            fs::rename(&second, &away).unwrap();
+            assert!(home.device("pg", &clock()).is_err(), "it alone is no volume, either");
+            let refused = home.repair("pg", &clock(), |_, _| {}).unwrap_err().to_string();
+            assert!(refused.contains("m1.img"), "{refused}");
+            fs::rename(&away, &second).unwrap();
+            let open = home.device("pg", &clock()).unwrap();
+            assert!(matches!(home.repair("pg", &clock(), |_, _| {}), Err(HomeError::InUse(_))));
+            drop(open);
+            let mended = home.repair("pg", &clock(), |_, _| {}).unwrap();
+            assert_eq!(mended, std::slice::from_ref(&first));
+            assert!(home.repair("pg", &clock(), |_, _| {}).unwrap().is_empty());
+            // Now the other one may go, for good.
+            fs::remove_file(&second).unwrap();
+            assert_eq!(content(&home), 2);
+            write(&home, 3);
+            assert_eq!(home.repair("pg", &clock(), |_, _| {}).unwrap(), [second]);
+            assert!(home.open_volume("pg", &clock()).unwrap().absent.is_empty());
+            fs::remove_file(&first).unwrap();
+            assert_eq!(content(&home), 3);
+        }
+    }
+
+    /// It is served meanwhile.
+    #[test]
+    fn a_member_that_is_back_gets_what_it_has_missed_while_the_volume_is_used() {
+        for (layout, count) in [(LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)] {
+            let folder = tempfile::tempdir().unwrap();
+            let home = Home::open(&folder.path().join("home")).unwrap();
+            home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+            let [first, second, away] = ["m0.img", "m1.img", "away"].map(|name| folder.path().join(name));
+            fs::rename(&first, &away).unwrap();
+            write(&home, 5);
+            fs::rename(&away, &first).unwrap();
+            let Opened { mut device, about, .. } = home.open_volume("pg", &clock()).unwrap();
+            let until = std::time::Instant::now() + DISK_PATIENCE;
+            while about.health.state(0) == overside_volume::MemberState::Stale {
+                assert!(std::time::Instant::now() < until, "it is not resynced");
+                assert_eq!(content_of(&mut *device), 5);
+            }
+            drop(device);
+            assert!(home.description("pg").unwrap().stale.is_empty());
+            fs::remove_file(&second).unwrap();
+            assert_eq!(content(&home), 5);
+        }
     }
 
     #[test]
@@ -583,10 +619,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::open(&folder.path().join("home")).unwrap();
         let mut mixed = creation(folder.path(), LayoutKind::Mirror, 2);
-        mixed.members[0] = Place::Memory;
-        assert!(home.create(&mixed).unwrap_err().to_string().contains("memory has lost"));
-        mixed.members[1] = Place::Memory;
-        home.create(&mixed).unwrap();
+        mixed.members[0] = Place::Memory(None);
+        assert!(home.create(&mixed, &clock()).unwrap_err().to_string().contains("memory has lost"));
+        mixed.members[1] = Place::Memory(None);
+        home.create(&mixed, &clock()).unwrap();
         assert_eq!(content(&home), 0);
     }
 
@@ -594,10 +630,10 @@ mod tests {
     fn members_that_are_not_what_they_were_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::open(&folder.path().join("home")).unwrap();
-        home.create(&creation(folder.path(), LayoutKind::Concat, 2)).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Concat, 2), &clock()).unwrap();
         let (first, second) = (folder.path().join("m0.img"), folder.path().join("m1.img"));
         let refused = |why: &str| {
-            let error = home.device("pg").unwrap_err().to_string();
+            let error = home.device("pg", &clock()).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         };
         let sound = fs::read(&first).unwrap();
@@ -608,20 +644,20 @@ mod tests {
         let mut torn = sound.clone();
         torn[100] ^= 1;
         fs::write(&first, &torn).unwrap();
-        assert!(home.device("pg").is_ok(), "the other copy is whole");
+        assert!(home.device("pg", &clock()).is_ok(), "the other copy is whole");
         torn[4096 + 100] ^= 1;
         fs::write(&first, &torn).unwrap();
         refused("checksum");
         fs::write(&first, "").unwrap();
         refused("no superblock");
         fs::write(&first, &sound).unwrap();
-        let open = home.device("pg").unwrap();
+        let open = home.device("pg", &clock()).unwrap();
         drop(open);
         let description = folder.path().join("home/pg.volume");
         let text = fs::read_to_string(&description).unwrap();
         for cut in 0..text.len() {
             fs::write(&description, &text[..cut]).unwrap();
-            let _ = home.device("pg").map(drop);
+            let _ = home.device("pg", &clock()).map(drop);
         }
         for stale in ["stale 0\n", "stale 2\n", "stale x\n"] {
             fs::write(&description, format!("{text}{stale}")).unwrap();

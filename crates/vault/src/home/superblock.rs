@@ -44,6 +44,8 @@ pub enum LayoutKind {
     Stripes,
     /// RAID 1.
     Mirror,
+    /// RAID 5.
+    Parity,
 }
 
 /// Bytes that are no superblock.
@@ -58,12 +60,25 @@ impl LayoutKind {
             LayoutKind::Concat => "concat",
             LayoutKind::Stripes => "raid0",
             LayoutKind::Mirror => "raid1",
+            LayoutKind::Parity => "raid5",
         }
+    }
+
+    /// Whether a member may be lost.
+    pub fn is_redundant(self) -> bool {
+        matches!(self, LayoutKind::Mirror | LayoutKind::Parity)
+    }
+
+    /// Whether members take turns, a stripe each.
+    pub fn is_striped(self) -> bool {
+        matches!(self, LayoutKind::Stripes | LayoutKind::Parity)
     }
 
     /// By its name.
     pub fn parse(name: &str) -> Option<LayoutKind> {
-        [LayoutKind::Concat, LayoutKind::Stripes, LayoutKind::Mirror].into_iter().find(|kind| kind.name() == name)
+        [LayoutKind::Concat, LayoutKind::Stripes, LayoutKind::Mirror, LayoutKind::Parity]
+            .into_iter()
+            .find(|kind| kind.name() == name)
     }
 }
 
@@ -82,6 +97,7 @@ impl Superblock {
             LayoutKind::Concat => 0,
             LayoutKind::Stripes => 1,
             LayoutKind::Mirror => 2,
+            LayoutKind::Parity => 3,
         };
         put(44, &[layout]);
         put(48, &self.stripe.to_le_bytes());
@@ -120,6 +136,7 @@ impl Superblock {
             0 => LayoutKind::Concat,
             1 => LayoutKind::Stripes,
             2 => LayoutKind::Mirror,
+            3 => LayoutKind::Parity,
             _ => return Err(NoSuperblock("its layout is unknown; use a newer program")),
         };
         let length = usize::from(block[80]);

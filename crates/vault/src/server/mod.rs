@@ -370,6 +370,6 @@ impl System for Node {
 }
 
 /// What one thread left in the middle of is single steps: they stand.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -14,7 +14,7 @@ use overside_service::{Context, Ticket};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::wire::{Counts, HEADER, Operation, Reply, Status};
-use overside_volume::{Completion, Device, Geometry, Request, Work};
+use overside_volume::{Completion, Device, Geometry, Hint, Request, Work};
 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
@@ -192,7 +192,10 @@ impl Volume {
                 let is_quiet = core.routes.is_empty();
                 if is_quiet {
                     // Whoever ends a node may turn its host off next. A device that fails has failed before.
-                    let _ = overside_volume::complete(core.store.device(), &*self.clock, Work::Flush, until - now);
+                    let all = Work::Hint { at: 0, length: self.geometry.bytes, hint: Hint::DontNeed };
+                    for work in [Work::Flush, all] {
+                        let _ = overside_volume::complete(core.store.device(), &*self.clock, work, until - now);
+                    }
                 }
                 if is_quiet || now >= until {
                     return;

@@ -92,5 +92,5 @@ fn what_is_under_way_is_completed_and_flushed() {
     gate.is_open.store(true, Ordering::Release);
     gate.signal.notify();
     ended.join().unwrap();
-    assert_eq!(*gate.done.lock().unwrap(), ["write", "flush"]);
+    assert_eq!(*gate.done.lock().unwrap(), ["write", "flush", "other"]);
 }

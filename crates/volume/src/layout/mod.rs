@@ -5,10 +5,12 @@
 
 mod concat;
 mod mirror;
+mod parity;
 mod stripes;
 
 pub use concat::Concat;
 pub use mirror::Mirror;
+pub use parity::Parity;
 pub use stripes::Stripes;
 
 /// How members make a volume.
@@ -20,6 +22,8 @@ pub enum Layout {
     Stripes(Stripes),
     /// Each has everything (RAID 1).
     Mirror(Mirror),
+    /// In turn, with a parity (RAID 5).
+    Parity(Parity),
 }
 
 /// A part of a request that lies on one member.
@@ -64,6 +68,7 @@ impl Layout {
             Layout::Concat(layout) => layout.bytes(),
             Layout::Stripes(layout) => layout.bytes(),
             Layout::Mirror(layout) => layout.bytes(),
+            Layout::Parity(layout) => layout.bytes(),
         }
     }
 
@@ -73,6 +78,7 @@ impl Layout {
             Layout::Concat(layout) => layout.members(),
             Layout::Stripes(layout) => layout.members(),
             Layout::Mirror(layout) => layout.members(),
+            Layout::Parity(layout) => layout.members(),
         }
     }
 
@@ -85,6 +91,7 @@ impl Layout {
                 Layout::Concat(layout) => layout.piece(at + done, length - done),
                 Layout::Stripes(layout) => layout.piece(at + done, length - done),
                 Layout::Mirror(layout) => layout.piece(at + done, length - done),
+                Layout::Parity(layout) => layout.piece(at + done, length - done),
             };
             done += piece.length;
             pieces.push(piece);
@@ -103,6 +110,7 @@ mod tests {
         all.push(Layout::Concat(Concat::new(members, 512).unwrap().in_pieces(stripe * 512)));
         all.extend(Stripes::new(members, stripe, 512).ok().map(Layout::Stripes));
         all.extend(Mirror::new(members, 512).ok().map(Layout::Mirror));
+        all.extend(Parity::new(members, stripe, 512).ok().map(Layout::Parity));
         all
     }
 
@@ -125,6 +133,10 @@ mod tests {
                     (pieces[0].member, pieces[0].at)
                 };
                 let places: Vec<_> = (0..sectors).map(place).collect();
+                if let Layout::Parity(parity) = &layout {
+                    let is_data = |(member, at): &(usize, u64)| *member != parity.parity_of(at / parity.stripe());
+                    prop_assert!(places.iter().all(is_data), "{:?} puts data where parity is", parity);
+                }
                 let distinct: BTreeSet<_> = places.iter().collect();
                 prop_assert_eq!(distinct.len(), places.len(), "{:?}", layout);
                 for (member, at) in &places {
@@ -148,6 +160,7 @@ mod tests {
     fn what_makes_no_volume_is_refused() {
         assert_eq!(Concat::new(&[], 512), Err(LayoutError::TooFew(1)));
         assert_eq!(Mirror::new(&[512], 512), Err(LayoutError::TooFew(2)));
+        assert_eq!(Parity::new(&[512, 512], 512, 512), Err(LayoutError::TooFew(3)));
         assert_eq!(Stripes::new(&[512, 511], 512, 512), Err(LayoutError::TooSmall(1)));
         assert_eq!(Stripes::new(&[512, 512], 0, 512), Err(LayoutError::Stripe { stripe: 0, unit: 512 }));
         assert_eq!(Stripes::new(&[8192, 8192], 512, 4096), Err(LayoutError::Stripe { stripe: 512, unit: 4096 }));

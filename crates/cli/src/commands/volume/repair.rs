@@ -7,13 +7,13 @@ use anyhow::Result;
 use overside::verbs::SystemClock;
 use serde_json::json;
 
-/// Brings a mirror's members up to date that have missed writes.
+/// Brings members up to date that have missed writes.
 ///
 /// # Errors
 /// The volume is being served, no member has all writes, or a disk fails.
 pub fn run(args: &RepairVolume) -> Result<()> {
     let mut progress = None;
-    let mended = home(&args.home)?.repair(&args.name, &SystemClock, |copied, of| {
+    let mended = home(&args.home)?.repair(&args.name, &SystemClock::handle(), |copied, of| {
         let progress = progress.get_or_insert_with(|| Progress::new("copying", of));
         progress.at(copied, || format!("{} bytes", grouped(copied)));
     })?;

@@ -145,9 +145,9 @@ fn options(args: &ServeVolumes) -> Result<NodeOptions> {
 
 /// Opens a volume for the node.
 fn open(home: &Home, node: &Arc<Node>, name: &str) -> Result<(), HomeError> {
-    let opened = home.open_volume(name).and_then(|opened| {
+    let opened = home.open_volume(name, &SystemClock::handle()).and_then(|opened| {
         for why in &opened.absent {
-            say(&format!("{name} is degraded: {why}; `overside volume repair` mends it once this node has ended"));
+            say(&format!("{name} is degraded: {why}; a member that is gone is made anew by `overside volume repair` once this node has ended"));
         }
         let added = node.add_described(name, opened.device, opened.about);
         added.map_err(|error| HomeError::Array(error.into()))

@@ -1,0 +1,183 @@
+//! A volume's members become its device.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Open, Request, complete};
+use overside_verbs::Clock;
+use overside_volume::{Array, Device, Geometry, MemoryDevice, Raid, Sectors};
+
+use super::description::Description;
+use super::{DATA_START, DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
+use crate::members::volatile::SIDE_BYTES;
+use crate::members::{Absent, FileMember, Volatile};
+use crate::server::About;
+
+/// Opens the members, and makes the volume of them. A redundant one does without those that cannot be opened; where the
+/// description is written down, that they miss writes from now on is noted there first. Beside it is what says which
+/// regions are written.
+pub(super) fn assemble(
+    description: &Description,
+    written: Option<(PathBuf, PathBuf)>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Opened, HomeError> {
+    let may_lack = description.layout.is_redundant() && written.is_some();
+    let (mut absent, mut refused) = (Vec::new(), None);
+    let mut members: Vec<Option<Box<dyn Device>>> = Vec::new();
+    for (number, place) in description.members.iter().enumerate() {
+        members.push(match open_place(place, description, number, clock) {
+            Ok(member) => {
+                if description.stale.contains(&number) {
+                    absent.push(format!("{}: has missed writes, and gets them now", place.0));
+                }
+                Some(member)
+            }
+            // Whoever has it may be writing it.
+            Err(error @ HomeError::InUse(_)) => return Err(error),
+            Err(error) if !may_lack => return Err(error),
+            Err(error) => {
+                absent.push(error.to_string());
+                refused.get_or_insert(error);
+                None
+            }
+        });
+    }
+    let lost: BTreeSet<usize> = (0..members.len()).filter(|number| members[*number].is_none()).collect();
+    let stale: BTreeSet<usize> = &description.stale | &lost;
+    let needed = if description.layout == LayoutKind::Parity { members.len() - 1 } else { 1 };
+    let geometry = members.iter().flatten().map(|member| member.geometry()).next();
+    let Some(geometry) = geometry.filter(|_| members.len() - stale.len() >= needed) else {
+        let path = written.map(|(path, _)| path).unwrap_or_default();
+        let why = "has no member that is current, or of RAID 5 too few".to_owned();
+        return Err(refused.unwrap_or(HomeError::Member { path, why }));
+    };
+    let mut about = About { layout: description.layout.name().to_owned(), ..About::default() };
+    let devices = members.into_iter().map(|member| member.unwrap_or_else(|| Box::new(Absent::new(geometry))));
+    let devices: Vec<Box<dyn Device>> = devices.collect();
+    for ((place, _), device) in description.members.iter().zip(&devices) {
+        about.members.push((place.to_string(), device.geometry().bytes));
+    }
+    let mut raid = match description.layout {
+        LayoutKind::Concat => return Ok(opened(Array::concat(devices)?, about, absent)),
+        LayoutKind::Stripes => return Ok(opened(Array::stripes(devices, description.stripe)?, about, absent)),
+        LayoutKind::Mirror => Raid::mirror(devices)?,
+        LayoutKind::Parity => Raid::parity(devices, description.stripe)?,
+    };
+    about.health = raid.health();
+    description.stale.iter().for_each(|member| raid.set_stale(*member));
+    lost.iter().for_each(|member| raid.set_absent(*member));
+    let Some((path, intents)) = written else { return Ok(opened(raid, about, absent)) };
+    let news = &lost - &description.stale;
+    if description.members.iter().any(|(place, _)| place.path().is_some()) {
+        let store = open_intents(&intents, raid.store_bytes())?;
+        let bits = news.iter().fold(0, |bits, member| bits | 1 << member);
+        raid.with_intents(Box::new(store), clock.clone(), bits).map_err(device_of(&intents))?;
+    }
+    let mut description = Description { stale, ..description.clone() };
+    if !news.is_empty() {
+        description.publish(&path)?;
+    }
+    raid.on_change(move |member, state| {
+        match state {
+            overside_volume::MemberState::Stale => description.stale.insert(member),
+            overside_volume::MemberState::Current => description.stale.remove(&member),
+        };
+        description.publish(&path).is_ok()
+    });
+    Ok(opened(raid, about, absent))
+}
+
+fn opened(device: impl Device + 'static, about: About, absent: Vec<String>) -> Opened {
+    Opened { device: Box::new(Sectors::over(device)), about, absent }
+}
+
+/// Makes what says which regions of a new volume are written.
+pub(super) fn format_intents(description: &Description, path: &Path, clock: &Arc<dyn Clock>) -> Result<(), HomeError> {
+    // As large as its members, and nothing behind them.
+    let geometry = Geometry { bytes: member_bytes(description)?, unit_bytes: BLOCK_BYTES as u64, read_only: false };
+    let devices = description.members.iter().map(|_| Box::new(Absent::new(geometry)) as Box<dyn Device>).collect();
+    let raid = match description.layout {
+        LayoutKind::Parity => Raid::parity(devices, description.stripe)?,
+        _ => Raid::mirror(devices)?,
+    };
+    let mut store = open_intents(path, raid.store_bytes())?;
+    raid.format_store(&mut store, &**clock).map_err(device_of(path))
+}
+
+fn member_bytes(description: &Description) -> Result<u64, HomeError> {
+    let paths = description.members.iter().filter_map(|(place, _)| place.path());
+    let path = paths.into_iter().next().unwrap_or(Path::new(""));
+    Ok(super::repair::superblock(path)?.member_bytes)
+}
+
+fn open_intents(path: &Path, bytes: u64) -> Result<FileMember, HomeError> {
+    let wrong = || HomeError::Member { path: path.to_path_buf(), why: "names no file".to_owned() };
+    let (folder, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
+    let (folder, name) = folder.zip(name).ok_or_else(wrong)?;
+    let mut disk = overside_disk::open(folder).map_err(of(path))?;
+    let file = match disk.open(name, Open::Write { direct: true }) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => disk.open(name, Open::Create { direct: true }),
+        opened => opened,
+    };
+    let file = file.map_err(of(path))?;
+    if !disk.lock(file, LOCK_PATIENCE).map_err(of(path))? {
+        return Err(HomeError::InUse(path.to_path_buf()));
+    }
+    Ok(FileMember::new(disk, file, 0, bytes))
+}
+
+fn open_place(
+    (place, bytes): &(Place, u64),
+    description: &Description,
+    number: usize,
+    clock: &Arc<dyn Clock>,
+) -> Result<Box<dyn Device>, HomeError> {
+    let Some(path) = place.path() else {
+        let memory = MemoryDevice::new(*bytes);
+        return Ok(Box::new(memory.map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?));
+    };
+    let member = open_member(path, description, number, LOCK_PATIENCE)?;
+    let Place::Volatile { seed, .. } = place else { return Ok(Box::new(member)) };
+    let side = side_of(path);
+    let unflushed = open_intents(&side, SIDE_BYTES)?;
+    let seed = seed.wrapping_add(number as u64);
+    let opened = Volatile::open(Box::new(member), Box::new(unflushed), seed, &**clock);
+    Ok(Box::new(opened.map_err(device_of(&side))?.0))
+}
+
+pub(super) fn open_member(
+    path: &Path,
+    description: &Description,
+    number: usize,
+    patience: Duration,
+) -> Result<FileMember, HomeError> {
+    let wrong = |why: &str| HomeError::Member { path: path.to_path_buf(), why: why.to_owned() };
+    let (folder, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
+    let (Some(folder), Some(name)) = (folder, name) else { return Err(wrong("names no file")) };
+    let mut disk = overside_disk::open(folder).map_err(of(path))?;
+    let file = disk.open(name, Open::Write { direct: true }).map_err(of(path))?;
+    // A killed node's writes end before its lock does.
+    if !disk.lock(file, patience).map_err(of(path))? {
+        return Err(HomeError::InUse(path.to_path_buf()));
+    }
+    let buffer = AlignedBuffer::zeroed(2 * BLOCK_BYTES).map_err(of(path))?;
+    let (request, moved) =
+        complete(&mut *disk, Request::Read { file, at: 0, buffer }, DISK_PATIENCE).map_err(of(path))?;
+    let Request::Read { buffer, .. } = request else { return Err(wrong("the disk gave another request back")) };
+    let found = Superblock::newer(&buffer[..moved as usize]);
+    let found = found.map_err(|why| wrong(&format!("has no superblock: {why}; restore the member")))?;
+    if found.id != description.id || usize::from(found.member) != number {
+        return Err(wrong("belongs to another volume, or to another place in this one; restore the member"));
+    }
+    if disk.length(file).map_err(of(path))? < DATA_START + found.member_bytes {
+        return Err(wrong("is shorter than it was made; restore the member"));
+    }
+    Ok(FileMember::new(disk, file, DATA_START, found.member_bytes))
+}
+
+fn device_of(path: &Path) -> impl Fn(overside_volume::DeviceError) -> HomeError + '_ {
+    move |why| HomeError::Device { path: path.to_path_buf(), why }
+}

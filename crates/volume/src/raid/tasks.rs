@@ -1,0 +1,666 @@
+//! Parts of requests: what is read and written of which member, and what is done when one fails.
+
+use super::intents::{get, put};
+use super::journal::Writes;
+use super::row::{Part, Plan, Row, Source, xor};
+use super::*;
+use crate::mutant::mutant;
+
+/// A part of a request: of a mirror all of it, of RAID 5 one stripe that is read or one row that is written.
+#[derive(Debug)]
+pub(super) struct Task {
+    parent: u64,
+    /// Requests to members under way.
+    left: usize,
+    /// Members that failed in this step, and in those before, as bits.
+    failed: u64,
+    avoid: u64,
+    /// What they read was not what was written.
+    corrupt: u64,
+    error: Option<DeviceError>,
+    /// It is one of the rows that are written now.
+    is_row: bool,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A part of a READ from one member.
+    Read {
+        part: usize,
+        piece: Piece,
+        into: Option<Buffer>,
+    },
+    /// The same from all others.
+    Rebuild {
+        part: usize,
+        piece: Piece,
+        into: Buffer,
+        read: Vec<Buffer>,
+    },
+    /// What a member had wrong is written again. It may fail.
+    Heal,
+    /// What must be read before a row can be written.
+    Gather {
+        row: Row,
+        plan: Plan,
+        read: Vec<(Source, Buffer)>,
+    },
+    /// Waits until the journal has it.
+    Journal {
+        writes: Writes,
+    },
+    /// The writes.
+    Put {
+        journaled: Option<u64>,
+    },
+    /// A member's bytes, from one other or from all, for those that have missed them.
+    Copy {
+        targets: u64,
+        at: u64,
+        length: u64,
+        read: Vec<Buffer>,
+    },
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Child {
+    task: u64,
+    member: usize,
+    /// Of a row, what it reads.
+    source: Source,
+}
+
+/// What is known of the journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub(super) places: Places,
+    next: u64,
+    waiting: VecDeque<u64>,
+    /// The entry on its way, and its task.
+    writing: Option<(u64, u64)>,
+    /// Entries whose rows are being written.
+    busy: BTreeSet<u64>,
+}
+
+impl Journal {
+    pub(super) fn new(places: Places) -> Journal {
+        Journal { places, next: 0, waiting: VecDeque::new(), writing: None, busy: BTreeSet::new() }
+    }
+}
+
+const NO_SOURCE: Source = Source { stripe: None, from: 0, length: 0 };
+
+impl Raid {
+    fn task(&mut self, parent: u64, state: State) -> u64 {
+        if let Some(parent) = self.parents.get_mut(parent) {
+            parent.left += 1;
+        }
+        self.tasks.insert(Task { parent, left: 0, failed: 0, avoid: 0, corrupt: 0, error: None, is_row: false, state })
+    }
+
+    fn push(&mut self, task: u64, member: usize, source: Source, work: Work) {
+        if let Some(task) = self.tasks.get_mut(task) {
+            task.left += 1;
+        }
+        let tag = self.children.insert(Child { task, member, source });
+        self.members.all[member].queue.push_back(Request { tag, work });
+    }
+
+    /// Cuts a request into tasks.
+    pub(super) fn begin(&mut self, id: u64) {
+        let Some(parent) = self.parents.get_mut(id) else { return };
+        if let Origin::Background(_) = parent.origin {
+            return self.begin_task_of_background(id);
+        }
+        let Asked::Whole(work) = std::mem::replace(&mut parent.work, Asked::Nothing) else { return };
+        // Until all of its tasks are there.
+        parent.left = 1;
+        let keep = |this: &mut Raid, work| {
+            if let Some(parent) = this.parents.get_mut(id) {
+                parent.work = Asked::Whole(work);
+            }
+        };
+        match work {
+            Work::Read { at, length, into } => self.begin_read(id, at, length, into),
+            Work::Flush => {
+                keep(self, Work::Flush);
+                self.flush(id);
+            }
+            Work::Write { at, from, fua } => {
+                keep(self, Work::Write { at, from: from.clone(), fua });
+                match self.layout.clone() {
+                    Layout::Parity(parity) => self.write_rows(id, &parity, at, &from),
+                    _ => self.put_all(id, |_| Some(Work::Write { at, from: from.clone(), fua })),
+                }
+            }
+            Work::Discard { at, length } => {
+                keep(self, Work::Discard { at, length });
+                self.begin_zeros(id, at, length, |at, length| Work::Discard { at, length });
+            }
+            Work::Zero { at, length } => {
+                keep(self, Work::Zero { at, length });
+                self.begin_zeros(id, at, length, |at, length| Work::Zero { at, length });
+            }
+            Work::Hint { .. } => {}
+        }
+        self.task_ended(id);
+    }
+
+    pub(super) fn flush(&mut self, id: u64) {
+        if !mutant("volume-flush-not-passed-on") {
+            self.put_all(id, |_| Some(Work::Flush));
+        }
+    }
+
+    /// The same for every member that gets what is written.
+    fn put_all(&mut self, id: u64, work: impl Fn(usize) -> Option<Work>) {
+        let task = self.task(id, State::Put { journaled: None });
+        self.plain_puts += 1;
+        for member in (0..self.members.len()).filter(|member| self.members.is_writable(*member)).collect::<Vec<_>>() {
+            if let Some(work) = work(member) {
+                self.push(task, member, NO_SOURCE, work);
+            }
+        }
+        self.advance_if_still(task);
+    }
+
+    fn advance_if_still(&mut self, task: u64) {
+        if self.tasks.get_mut(task).is_some_and(|task| task.left == 0) {
+            self.advance(task);
+        }
+    }
+
+    fn begin_read(&mut self, id: u64, at: u64, length: usize, into: Buffer) {
+        let mut pieces = Vec::new();
+        self.layout.cut(at, length as u64, &mut pieces);
+        if let Some(parent) = self.parents.get_mut(id) {
+            parent.work = Asked::Read { at, length, parts: pieces.iter().map(|_| None).collect() };
+        }
+        let (mut rest, last) = (Some(into), pieces.len() - 1);
+        for (part, piece) in pieces.into_iter().enumerate() {
+            let Some(buffer) = rest.take() else { break };
+            let into = if part == last {
+                buffer
+            } else {
+                let (into, behind) = buffer.split_at(piece.length as usize);
+                rest = Some(behind);
+                into
+            };
+            let task = self.task(id, State::Read { part, piece, into: None });
+            self.read(task, part, piece, into, DeviceError::Failed);
+        }
+    }
+
+    /// Reads a part from a member that was not tried; from all others, where there is a parity. `error` is of the last.
+    fn read(&mut self, id: u64, part: usize, piece: Piece, into: Buffer, error: DeviceError) {
+        let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
+        let may = |this: &Raid, member: usize| this.members.is_readable(member) && avoid & 1 << member == 0;
+        let side = match &self.layout {
+            Layout::Parity(_) => may(self, piece.member).then_some(piece.member),
+            // What a crash left may differ: all READs must agree.
+            _ if self.is_unsettled(piece.at, piece.length) => (0..self.members.len()).find(|side| may(self, *side)),
+            _ => {
+                self.turn = self.turn.wrapping_add(1);
+                let count = self.members.len();
+                (0..count).map(|i| (self.turn + i) % count).find(|side| may(self, *side))
+            }
+        };
+        if let Some(member) = side {
+            if let Some(task) = self.tasks.get_mut(id) {
+                task.state = State::Read { part, piece, into: None };
+            }
+            return self.push(id, member, NO_SOURCE, Work::Read { at: piece.at, length: piece.length as usize, into });
+        }
+        let (at, length) = self.volume_range(piece.at, piece.length);
+        let others = (0..self.members.len()).filter(|member| *member != piece.member);
+        let others: Vec<usize> = others.filter(|member| may(self, *member)).collect();
+        let fits = matches!(self.layout, Layout::Parity(_)) && others.len() + 1 == self.members.len();
+        if !fits || !self.is_trusted(at, length) {
+            self.deliver(id, part, into);
+            let error = if fits { DeviceError::Corrupt } else { error };
+            return self.end(id, Err(error));
+        }
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.state = State::Rebuild { part, piece, into, read: Vec::new() };
+        }
+        self.gather_from(id, &others, piece.at, piece.length);
+    }
+
+    /// The same bytes of several members, into buffers of our own.
+    fn gather_from(&mut self, id: u64, members: &[usize], at: u64, length: u64) {
+        let mut buffers: Vec<Buffer> = members.iter().filter_map(|_| self.scratch(length as usize)).collect();
+        if buffers.len() < members.len() {
+            if let Some(task) = self.tasks.get_mut(id) {
+                task.error = Some(DeviceError::NoMemory);
+            }
+            self.scratch.append(&mut buffers);
+            return self.advance(id);
+        }
+        for (member, into) in members.iter().zip(buffers) {
+            self.push(id, *member, NO_SOURCE, Work::Read { at, length: length as usize, into });
+        }
+    }
+
+    /// Rows of the volume that lie at a member's bytes.
+    pub(super) fn volume_range(&self, at: u64, length: u64) -> (u64, u64) {
+        let Layout::Parity(parity) = &self.layout else { return (at, length) };
+        let (from, to) = (at / parity.stripe(), (at + length).div_ceil(parity.stripe()));
+        (from * parity.row_bytes(), (to - from) * parity.row_bytes())
+    }
+
+    /// A part of a READ's buffer is back.
+    fn deliver(&mut self, task: u64, part: usize, into: Buffer) {
+        let Some(parent) = self.tasks.get_mut(task).map(|task| task.parent) else { return };
+        if let Some(Parent { work: Asked::Read { parts, .. }, .. }) = self.parents.get_mut(parent) {
+            parts[part] = Some(into);
+        }
+    }
+
+    fn write_rows(&mut self, id: u64, parity: &Parity, at: u64, from: &Bytes) {
+        let mut pieces = Vec::new();
+        self.layout.cut(at, from.len() as u64, &mut pieces);
+        let (mut done, mut rows) = (0, BTreeMap::<u64, Vec<Part>>::new());
+        for Piece { at: place, length, .. } in pieces {
+            let (row, within) = ((at + done) / parity.row_bytes(), (at + done) % parity.row_bytes());
+            let bytes = from.slice(done as usize..(done + length) as usize);
+            let part = Part { stripe: (within / parity.stripe()) as usize, from: place % parity.stripe(), bytes };
+            rows.entry(row).or_default().push(part);
+            done += length;
+        }
+        for (number, parts) in rows {
+            self.begin_row(id, Row::new(number, parts));
+        }
+    }
+
+    /// Zeros: whole rows are zeros on all members, parity too; the rest is written.
+    fn begin_zeros(&mut self, id: u64, at: u64, length: u64, work: impl Fn(u64, u64) -> Work) {
+        let Layout::Parity(parity) = self.layout.clone() else { return self.put_all(id, |_| Some(work(at, length))) };
+        let row = parity.row_bytes();
+        let (from, to) = (at.next_multiple_of(row), (at + length) / row * row);
+        // While a member is missing, a row is written by the journal alone.
+        let whole = from < to && self.members.are_all_current();
+        if whole {
+            let (place, length) = (from / row * parity.stripe(), (to - from) / row * parity.stripe());
+            self.put_all(id, |_| Some(work(place, length)));
+        }
+        let mut next = at;
+        while next < at + length {
+            if whole && next == from {
+                next = to;
+                continue;
+            }
+            let end = ((next / row + 1) * row).min(at + length);
+            let Some(zeros) = self.zeros((end - next) as usize) else {
+                if let Some(parent) = self.parents.get_mut(id) {
+                    parent.result = Err(DeviceError::NoMemory);
+                }
+                return;
+            };
+            self.write_rows(id, &parity, next, &zeros);
+            next = end;
+        }
+    }
+
+    fn zeros(&mut self, length: usize) -> Option<Bytes> {
+        if self.zeros.is_none() {
+            let mut zeros = intents::buffer(self.row_bytes() as usize)?;
+            zeros.fill(0);
+            self.zeros = Some(zeros.into());
+        }
+        self.zeros.as_ref().map(|zeros| zeros.slice(0..length))
+    }
+
+    pub(super) fn scratch(&mut self, length: usize) -> Option<Buffer> {
+        match self.scratch.iter().position(|buffer| buffer.len() >= length) {
+            Some(place) => Some(self.scratch.swap_remove(place)),
+            None => intents::buffer(length),
+        }
+    }
+
+    fn put_back(&mut self, buffer: Buffer) {
+        if self.scratch.len() < SCRATCH_MAX {
+            self.scratch.push(buffer);
+        }
+    }
+
+    /// A row's new parts, or none, and its parity.
+    pub(super) fn begin_row(&mut self, parent: u64, row: Row) {
+        let task = self.task(parent, State::Over);
+        self.rows_waiting.push_back((task, row));
+        self.begin_rows();
+    }
+
+    /// Some at a time: each needs buffers.
+    pub(super) fn begin_rows(&mut self) {
+        while self.rows < ROWS_MAX
+            && let Some((id, row)) = self.rows_waiting.pop_front()
+        {
+            self.rows += 1;
+            if let Some(task) = self.tasks.get_mut(id) {
+                task.is_row = true;
+            }
+            self.gather(id, row);
+        }
+    }
+
+    /// Reads what a row's parity needs.
+    fn gather(&mut self, id: u64, row: Row) {
+        let Layout::Parity(parity) = self.layout.clone() else { return };
+        let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
+        let trusted = self.is_trusted(row.number * parity.row_bytes(), parity.row_bytes());
+        let readable = |member: usize| self.members.is_readable(member) && avoid & 1 << member == 0;
+        let writable = |member: usize| self.members.is_writable(member);
+        let Some(plan) = row.plan(&parity, trusted, readable, writable) else {
+            return self.end(id, Err(if trusted { DeviceError::Failed } else { DeviceError::Corrupt }));
+        };
+        let sources = row.sources(plan, &parity, readable);
+        let number = row.number;
+        let mut buffers: Vec<Buffer> = Vec::new();
+        for source in &sources {
+            let Some(buffer) = self.scratch(source.length as usize) else {
+                self.scratch.append(&mut buffers);
+                return self.end(id, Err(DeviceError::NoMemory));
+            };
+            buffers.push(buffer);
+        }
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.state = State::Gather { row, plan, read: Vec::new() };
+        }
+        for (source, into) in sources.into_iter().zip(buffers) {
+            let member = source.stripe.map_or(parity.parity_of(number), |stripe| parity.member_of(number, stripe));
+            let work = Work::Read { at: number * parity.stripe() + source.from, length: source.length as usize, into };
+            self.push(id, member, source, work);
+        }
+        self.advance_if_still(id);
+    }
+
+    /// What a row's parity needs is here.
+    fn put_row(&mut self, id: u64, row: &Row, plan: Plan, read: Vec<(Source, Buffer)>) {
+        let Layout::Parity(parity) = self.layout.clone() else { return };
+        let start = row.number * parity.stripe();
+        let of = |part: &Part| (parity.member_of(row.number, part.stripe), start + part.from, part.bytes.clone());
+        let mut writes: Writes = row.parts.iter().map(of).collect();
+        let holder = parity.parity_of(row.number);
+        if plan != Plan::WithoutParity {
+            let length = (row.to - row.from) as usize;
+            let Some(mut bytes) = self.scratch(length) else { return self.end(id, Err(DeviceError::NoMemory)) };
+            row.parity(plan, parity.members() - 1, &read, &mut bytes);
+            writes.push((holder, start + row.from, Bytes::prefix(bytes, length)));
+        }
+        read.into_iter().for_each(|(_, buffer)| self.put_back(buffer));
+        // A stripe is computed that the member would have: it must not change in a crash.
+        let is_hole = plan != Plan::WithoutParity
+            && (0..parity.members()).any(|member| member != holder && !self.members.is_current(member));
+        let has_journal = self.journal.as_ref().is_some_and(|journal| journal.places.count() > 0);
+        if is_hole && has_journal && !mutant("volume-write-hole-open") {
+            if let (Some(task), Some(journal)) = (self.tasks.get_mut(id), &mut self.journal) {
+                task.state = State::Journal { writes };
+                journal.waiting.push_back(id);
+            }
+            return;
+        }
+        self.plain_puts += 1;
+        self.put(id, None, writes);
+    }
+
+    fn put(&mut self, id: u64, journaled: Option<u64>, writes: Writes) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.state = State::Put { journaled };
+        let fua = match self.parents.get_mut(task.parent) {
+            Some(Parent { work: Asked::Whole(Work::Write { fua, .. }), .. }) => *fua,
+            _ => false,
+        };
+        for (member, at, from) in writes {
+            if self.members.is_writable(member) {
+                self.push(id, member, NO_SOURCE, Work::Write { at, from, fua });
+            }
+        }
+        self.advance_if_still(id);
+    }
+
+    /// Writes the next entry, after the one before.
+    pub(super) fn write_journal(&mut self) {
+        let (Some(journal), Some(intents)) = (&mut self.journal, &self.intents) else { return };
+        let count = journal.places.count();
+        let is_free =
+            journal.writing.is_none() && journal.busy.first().is_none_or(|oldest| journal.next - oldest < count);
+        let Some(id) = (if is_free { journal.waiting.pop_front() } else { None }) else { return };
+        let (sequence, epoch) = (journal.next, intents.epoch());
+        let (place, length) = (journal.places.place(sequence), journal.places.entry_bytes());
+        let buffer = self.scratch(length);
+        let Some(Task { state: State::Journal { writes }, .. }) = self.tasks.get_mut(id) else { return };
+        let Some(mut buffer) = buffer else { return self.end(id, Err(DeviceError::NoMemory)) };
+        let whole = journal::write(&mut buffer[..length], epoch, sequence, writes);
+        if let (Some(journal), Some(intents)) = (&mut self.journal, &mut self.intents) {
+            journal.next += 1;
+            journal.busy.insert(sequence);
+            journal.writing = Some((sequence, id));
+            let work = Work::Write { at: place, from: Bytes::prefix(buffer, whole), fua: true };
+            intents.store.submit(&mut [Request { tag: sequence, work }].into());
+        }
+    }
+
+    pub(super) fn journal_written(&mut self, tag: u64, work: Work, result: Result<(), DeviceError>) {
+        let Some(journal) = &mut self.journal else { return };
+        let Some((sequence, id)) = journal.writing.take_if(|(sequence, _)| *sequence == tag) else { return };
+        if let Work::Write { from, .. } = work
+            && let Ok(buffer) = from.into_buffer()
+        {
+            self.put_back(buffer);
+        }
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let State::Journal { writes } = std::mem::replace(&mut task.state, State::Over) else { return };
+        match result {
+            Ok(()) => self.put(id, Some(sequence), writes),
+            Err(error) => {
+                if let Some(journal) = &mut self.journal {
+                    journal.busy.remove(&sequence);
+                }
+                self.end(id, Err(error));
+            }
+        }
+    }
+
+    /// Carries out again what the journal has, and brings it to stable storage.
+    pub(super) fn replay(
+        &mut self,
+        intents: &mut Intents,
+        places: Places,
+        clock: &dyn Clock,
+    ) -> Result<(), DeviceError> {
+        let mut entries = BTreeMap::new();
+        for place in 0..places.count() {
+            let length = places.entry_bytes();
+            let mut read = get(&mut *intents.store, clock, places.place(place), length)?;
+            if let Some(entry) = journal::parse(&mut read[..length], intents.epoch()) {
+                entries.insert(entry.sequence, (entry.writes, read));
+            }
+        }
+        if mutant("volume-write-hole-open") {
+            return Ok(());
+        }
+        let mut written = BTreeSet::new();
+        for (writes, read) in entries.into_values() {
+            for (member, at, range) in writes {
+                let fits = member < self.members.len() && self.members.absent & 1 << member == 0;
+                if fits && self.members.is_current(member) {
+                    put(&mut *self.members.all[member].device, clock, at, &read[range])?;
+                    written.insert(member);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A member has ended what it was asked for.
+    pub(super) fn child_ended(&mut self, Completion { tag, work, result }: Completion) {
+        let Some(Child { task: id, member, source }) = self.children.remove(tag) else { return };
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.left -= 1;
+        if let Err(error) = result {
+            task.failed |= 1 << member;
+            task.error = task.error.or(Some(error));
+            task.corrupt |= u64::from(error == DeviceError::Corrupt) << member;
+        }
+        match (&mut task.state, work) {
+            (State::Read { into, .. }, Work::Read { into: buffer, .. }) => *into = Some(buffer),
+            (State::Rebuild { read, .. } | State::Copy { read, .. }, Work::Read { into, .. }) => read.push(into),
+            (State::Gather { read, .. }, Work::Read { into, .. }) => read.push((source, into)),
+            (_, Work::Write { from, .. }) if matches!(self.layout, Layout::Parity(_)) => {
+                // Ours, unless a caller still has it.
+                if let Ok(buffer) = from.into_buffer() {
+                    self.put_back(buffer);
+                }
+            }
+            _ => {}
+        }
+        self.advance_if_still(id);
+    }
+
+    /// A task's step has ended.
+    fn advance(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let (failed, error) = (std::mem::take(&mut task.failed), task.error.take());
+        task.avoid |= failed;
+        let corrupt = task.corrupt;
+        match std::mem::replace(&mut task.state, State::Over) {
+            State::Read { part, piece, into } => {
+                let Some(into) = into else { return self.end(id, Err(DeviceError::Failed)) };
+                match error {
+                    Some(error) => self.read(id, part, piece, into, error),
+                    None => self.heal(id, part, piece, into, corrupt),
+                }
+            }
+            State::Rebuild { part, piece, mut into, read } => {
+                if let Some(error) = error {
+                    read.into_iter().for_each(|buffer| self.put_back(buffer));
+                    self.deliver(id, part, into);
+                    return self.end(id, Err(error));
+                }
+                let length = piece.length as usize;
+                into[..length].fill(0);
+                for buffer in read {
+                    xor(&mut into[..length], &buffer[..length]);
+                    self.put_back(buffer);
+                }
+                self.heal(id, part, piece, into, corrupt);
+            }
+            State::Heal => self.end(id, Ok(())),
+            State::Gather { row, plan, read } => match error {
+                // From others.
+                Some(_) => {
+                    read.into_iter().for_each(|(_, buffer)| self.put_back(buffer));
+                    self.gather(id, row);
+                }
+                None => self.put_row(id, &row, plan, read),
+            },
+            State::Put { journaled } => self.put_ended(id, journaled, failed, error),
+            State::Copy { targets, at, length, read } => match error {
+                Some(error) => {
+                    read.into_iter().for_each(|buffer| self.put_back(buffer));
+                    self.end(id, Err(error));
+                }
+                None => self.put_copy(id, targets, at, length, read),
+            },
+            State::Journal { .. } | State::Over => {}
+        }
+    }
+
+    /// A part of a READ is here. Members that had it wrong get it again.
+    fn heal(&mut self, id: u64, part: usize, piece: Piece, into: Buffer, corrupt: u64) {
+        let length = piece.length as usize;
+        let again = if corrupt == 0 { None } else { self.scratch(length) };
+        let again = again.map(|mut again| {
+            again[..length].copy_from_slice(&into[..length]);
+            Bytes::prefix(again, length)
+        });
+        self.deliver(id, part, into);
+        let Some(from) = again else { return self.end(id, Ok(())) };
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.state = State::Heal;
+        }
+        for member in (0..self.members.len()).filter(|member| corrupt & 1 << member != 0) {
+            self.push(id, member, NO_SOURCE, Work::Write { at: piece.at, from: from.clone(), fua: false });
+        }
+    }
+
+    fn put_ended(&mut self, id: u64, journaled: Option<u64>, failed: u64, error: Option<DeviceError>) {
+        match (journaled, &mut self.journal) {
+            (Some(sequence), Some(journal)) => _ = journal.busy.remove(&sequence),
+            _ => self.plain_puts -= 1,
+        }
+        let resyncing = failed & self.members.stale();
+        if resyncing != 0 {
+            self.give_up_resync();
+        }
+        if failed != 0 && !self.is_enough_without(failed) {
+            return self.end(id, Err(error.unwrap_or(DeviceError::Failed)));
+        }
+        if let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent)
+            && let Some(parent) = self.parents.get_mut(parent)
+        {
+            parent.failed |= failed;
+        }
+        self.end(id, Ok(()));
+    }
+
+    /// Reads a member's bytes for those that have missed them: of a mirror from another side, else from all others.
+    pub(super) fn copy(&mut self, parent: u64, targets: u64, at: u64, length: u64) {
+        let id = self.task(parent, State::Copy { targets, at, length, read: Vec::new() });
+        let sources =
+            (0..self.members.len()).filter(|member| targets & 1 << member == 0 && self.members.is_current(*member));
+        let sources: Vec<usize> = match &self.layout {
+            Layout::Parity(_) => sources.collect(),
+            _ => sources.take(1).collect(),
+        };
+        let fits = !sources.is_empty()
+            && (matches!(self.layout, Layout::Mirror(_)) || sources.len() + 1 == self.members.len());
+        if !fits {
+            return self.end(id, Err(DeviceError::Failed));
+        }
+        self.gather_from(id, &sources, at, length);
+    }
+
+    fn put_copy(&mut self, id: u64, targets: u64, at: u64, length: u64, read: Vec<Buffer>) {
+        let whole = read.into_iter().reduce(|mut first, other| {
+            xor(&mut first[..length as usize], &other[..length as usize]);
+            self.put_back(other);
+            first
+        });
+        let Some(whole) = whole else { return self.end(id, Err(DeviceError::Failed)) };
+        let from = Bytes::prefix(whole, length as usize);
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.state = State::Put { journaled: None };
+        }
+        self.plain_puts += 1;
+        for member in (0..self.members.len()).filter(|member| targets & 1 << member != 0).collect::<Vec<_>>() {
+            self.push(id, member, NO_SOURCE, Work::Write { at, from: from.clone(), fua: false });
+        }
+        self.advance_if_still(id);
+    }
+
+    fn end(&mut self, id: u64, result: Result<(), DeviceError>) {
+        let Some(task) = self.tasks.remove(id) else { return };
+        if let Some(parent) = self.parents.get_mut(task.parent) {
+            parent.result = parent.result.and(result);
+        }
+        self.task_ended(task.parent);
+        self.rows -= usize::from(task.is_row);
+    }
+
+    /// One task fewer.
+    pub(super) fn task_ended(&mut self, parent: u64) {
+        let Some(found) = self.parents.get_mut(parent) else { return };
+        found.left -= 1;
+        if found.left == 0 {
+            self.finish(parent);
+        }
+    }
+}
+
+/// Buffers that are kept.
+const SCRATCH_MAX: usize = 64;
+/// Rows that are written at once; more wait.
+const ROWS_MAX: usize = 64;
