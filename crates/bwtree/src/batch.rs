@@ -10,13 +10,14 @@
 
 use std::ops::Range;
 
+use crate::consolidate::{Pieces, merge};
 use crate::core::Core;
 use crate::descend::Found;
 use crate::epoch::Guard;
 use crate::inner::Target;
 use crate::newest::{Edit, Newest, Place};
 use crate::options::Error;
-use crate::page::{Draft, Op, POSITION_EXACT, Rest};
+use crate::page::{Draft, Op, POSITION_EXACT, Piece, Rest};
 use crate::stats::Counter;
 use crate::write::{Change, Outcome, TRIES};
 
@@ -215,13 +216,21 @@ impl Core {
         range: Range<usize>,
     ) -> Result<Option<usize>, Error> {
         let refused = batch.refused;
-        let (edits, done) = self.decide(found, batch, order, range.clone());
-        let (outcome, stamp) = match edits {
+        let leaf = &found.state.leaf;
+        let (pieces, done) = match self.append(found, batch, order, range.clone()) {
+            Some(pieces) => (Some((pieces, true)), range.end),
+            None => {
+                let (edits, done) = self.decide(found, batch, order, range.clone());
+                let rows = 0..leaf.count();
+                (edits.map(|(edits, appended)| (merge(leaf, rows, edits.into_iter(), usize::MAX), appended)), done)
+            }
+        };
+        let (outcome, stamp) = match pieces {
             // All were refused, by the state that the leaf's word named.
             None => (Ok(true), self.newest(&found.state)),
-            Some((edits, appended)) => {
+            Some((pieces, appended)) => {
                 let stamp = self.draw(guard);
-                (self.rewrite(guard, found, &edits, appended, stamp), stamp)
+                (self.rewrite(guard, found, &pieces, appended, stamp), stamp)
             }
         };
         if matches!(outcome, Ok(true)) {
@@ -233,6 +242,38 @@ impl Core {
             order.rows[range.start..done].iter().for_each(|row| batch.answers[*row as usize] = Err(Error::Exhausted));
         }
         Ok(outcome?.then_some(done))
+    }
+
+    /// The leaf's rows and those of `range` behind them, where none of these can be there already or come twice, as when a
+    /// table is loaded in the order of its keys; none otherwise. [`decide`](Self::decide) would say the same, row by row.
+    fn append<'e, 'r: 'e>(
+        &self,
+        found: &'e Found<'_>,
+        batch: &mut Batch<'r>,
+        order: &Order<'_>,
+        range: Range<usize>,
+    ) -> Option<Pieces<'e>> {
+        let leaf = &found.state.leaf;
+        let last = leaf.count().checked_sub(1);
+        let behind = last.is_none_or(|last| leaf.key_parts(last).compare(batch.key(order, range.start)).is_lt());
+        if !behind || found.state.chain() > 0 || batch.put == Put::Update {
+            return None;
+        }
+        let mut pieces = Pieces::with_capacity(range.len() + 1);
+        if let Some(last) = last {
+            pieces.push(Piece::Run { leaf, from: 0, to: last + 1 });
+        }
+        let mut before: Option<&[u8]> = None;
+        for row in &order.rows[range.clone()] {
+            let (key, value) = batch.rows[*row as usize];
+            if before.replace(key) == Some(key) {
+                return None;
+            }
+            let (prefix, rest) = value.split_at(self.options.prefix_len);
+            pieces.push(Piece::Row { key, prefix, rest: Rest::Inline(rest) });
+        }
+        range.for_each(|at| batch.note(order, at, Ok(false)));
+        Some(pieces)
     }
 
     /// Decides on the rows of `range`, one after another, by the leaf's state. The changes to its base page, its chain's and the

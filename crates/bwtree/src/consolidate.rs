@@ -85,20 +85,18 @@ impl Core {
         self.replace(guard, found, &pieces, fill, shrinking, stamp)
     }
 
-    /// Replaces the leaf by a clean one with these changes, which include its chain's; false if somebody was faster. `appended`: its
-    /// new rows lie behind its old ones. They have one `stamp`.
+    /// Replaces the leaf by a clean one of `pieces`, which include what its chain changed; false if somebody was faster. `appended`:
+    /// its new rows lie behind its old ones. They have one `stamp`.
     pub(crate) fn rewrite(
         &self,
         guard: &Guard<'_>,
         found: &Found<'_>,
-        edits: &[Edit<'_>],
+        pieces: &[Piece<'_>],
         appended: bool,
         stamp: u64,
     ) -> Result<bool, Error> {
-        let leaf = &found.state.leaf;
-        let pieces = merge(leaf, 0..leaf.count(), edits.iter().copied(), usize::MAX);
-        let fill = if appended && leaf.high_fence().is_none() { Fill::Left } else { Fill::Evenly };
-        self.replace(guard, found, &pieces, fill, false, stamp)
+        let fill = if appended && found.state.leaf.high_fence().is_none() { Fill::Left } else { Fill::Evenly };
+        self.replace(guard, found, pieces, fill, false, stamp)
     }
 
     /// Replaces the leaf by a page that consists of `pieces`, or by several where one would be too long. `stamp` was drawn after the

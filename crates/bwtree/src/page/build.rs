@@ -358,8 +358,15 @@ fn write_keys(out: &mut [u8], layout: &Layout, pieces: &[Piece<'_>]) {
             _ => {}
         }
         for i in 0..piece.rows() {
-            piece_key(piece, i, &mut scratch);
-            let suffix = &scratch[layout.common..];
+            let key = match piece {
+                Piece::Row { key, .. } => *key,
+                Piece::Run { leaf, from, .. } => {
+                    scratch.clear();
+                    leaf.key(from + i, &mut scratch);
+                    &scratch
+                }
+            };
+            let suffix = &key[layout.common..];
             heads[row] = head_of(suffix).to_be_bytes();
             if layout.fixed.is_none() {
                 slots[row] = key_slot(suffix.len().min(8), tail);
