@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::block::tests::{Lending, any_world};
 use crate::block::{LentBlock, LentError, RowBlock};
+use crate::client::RowBatch;
 use crate::key::KeyCodec;
 use crate::projection::Projection;
 use crate::row::tests::{encode_row, row_of, values_of};
@@ -164,6 +165,24 @@ fn small() -> Schema {
 
 fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
+}
+
+#[test]
+fn encoded_rows_make_the_requests_that_one_row_after_another_makes() {
+    use arrow_array::{Int32Array, StringArray};
+    use std::sync::Arc;
+    let (encoder, mut encoded) = (BatchEncoder::new(&small()), EncodedRows::default());
+    // The last two lie where longer ones did.
+    for (rows, longest) in [(0, 1), (4000, 97), (3000, 60), (1, 5)] {
+        let ids = Arc::new(Int32Array::from_iter_values(0..rows)) as ArrayRef;
+        let notes = (0..rows).map(|row| "n".repeat((row % longest) as usize));
+        let notes = Arc::new(StringArray::from_iter_values(notes)) as ArrayRef;
+        encoder.encode(&batch(vec![("id", ids), ("note", notes)]), &mut encoded).unwrap();
+        let mut one_by_one = RowBatch::new(Arc::new(RowLayout::new(&small())));
+        encoded.iter().for_each(|(_, value)| one_by_one.push_encoded(value));
+        assert!(encoded.requests().eq(one_by_one.requests()), "{rows} rows");
+        assert_eq!(encoded.requests().count() > 1, rows > 2000);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::schema::data_type;
 use crate::key::KeyCodec;
 use crate::row::{Place, RowLayout, RowView, blank_value};
 use crate::schema::{Schema, VALUE_BYTES_MAX};
+use crate::wire::{FRAME_BYTES, REQUEST_BYTES, frame};
 
 /// Encodes batches of one table.
 #[derive(Clone, Debug)]
@@ -25,6 +26,7 @@ pub struct BatchEncoder {
 pub struct EncodedRows {
     keys: Vec<u8>,
     key_ends: Vec<usize>,
+    /// Framed as they are put.
     values: Vec<u8>,
     value_starts: Vec<usize>,
 }
@@ -45,8 +47,7 @@ impl EncodedRows {
     /// # Panics
     /// There is no such row.
     pub fn row(&self, index: usize) -> (&[u8], &[u8]) {
-        let key = if index == 0 { 0 } else { self.key_ends[index - 1] };
-        (&self.keys[key..self.key_ends[index]], &self.values[self.value(index)])
+        (self.key(index), &self.values[self.value(index)])
     }
 
     /// Keys and values of all rows.
@@ -54,8 +55,34 @@ impl EncodedRows {
         (0..self.len()).map(|index| self.row(index))
     }
 
+    /// Keys of all rows.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        (0..self.len()).map(|index| self.key(index))
+    }
+
+    /// The rows as requests to put them: bytes, and which rows they are.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = (&[u8], Range<u64>)> {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let begin = self.value_starts[..self.len()].get(from)? - FRAME_BYTES;
+            let behind = &self.value_starts[from + 1..];
+            let rows = from..from + 1 + behind.partition_point(|start| start - FRAME_BYTES - begin < REQUEST_BYTES);
+            from = rows.end;
+            let end = self.value_starts.get(from).map_or(self.values.len(), |start| start - FRAME_BYTES);
+            Some((&self.values[begin..end], rows.start as u64..rows.end as u64))
+        })
+    }
+
+    #[inline]
+    fn key(&self, index: usize) -> &[u8] {
+        let from = if index == 0 { 0 } else { self.key_ends[index - 1] };
+        &self.keys[from..self.key_ends[index]]
+    }
+
+    #[inline]
     fn value(&self, index: usize) -> Range<usize> {
-        self.value_starts[index]..self.value_starts.get(index + 1).copied().unwrap_or(self.values.len())
+        let end = self.value_starts.get(index + 1).map_or(self.values.len(), |start| start - FRAME_BYTES);
+        self.value_starts[index]..end
     }
 }
 
@@ -140,12 +167,13 @@ impl BatchEncoder {
             if bytes > VALUE_BYTES_MAX {
                 return Err(ArrowError::RowTooLong { row, bytes });
             }
-            out.value_starts.push(total);
-            total += bytes;
+            out.value_starts.push(total + FRAME_BYTES);
+            total += FRAME_BYTES + bytes;
         }
-        out.values.clear();
+        // What was there before is overwritten: blank values, and texts and bytes that fill the room behind them.
         out.values.resize(total, 0);
-        for &start in &out.value_starts {
+        for (&start, &bytes) in out.value_starts.iter().zip(&lengths) {
+            out.values[start - FRAME_BYTES..start].copy_from_slice(&frame(bytes));
             out.values[start..start + self.blank.len()].copy_from_slice(&self.blank);
         }
         Ok(())

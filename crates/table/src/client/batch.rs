@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::row::{BuildError, RowBuilder, RowLayout, ValueRef};
-use crate::wire::push_piece;
+use crate::wire::{REQUEST_BYTES, push_piece};
 
 /// Encoded rows, cut into requests of a moderate size.
 #[derive(Debug)]
@@ -80,6 +80,3 @@ impl RowBatch {
         }
     }
 }
-
-/// A request is sent once it has this many bytes: enough to forget its own price, little to hold a worker up.
-const REQUEST_BYTES: usize = 48 << 10;

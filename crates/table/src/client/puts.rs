@@ -7,6 +7,7 @@ use overside_service::client::LinkError;
 
 use super::link::Link;
 use super::{ClientError, RowBatch};
+use crate::arrow::EncodedRows;
 use crate::wire::{Applied, FAILED_MAX, PutMode, Reply, Request};
 
 /// Batches that are put one after another, without a pause between them: the server works on some requests while the caller
@@ -45,9 +46,25 @@ impl<'c> Puts<'c> {
     /// # Errors
     /// When the connection fails, [`ClientError::Partly`] says how many rows were acknowledged.
     pub fn put(&mut self, batch: &RowBatch) -> Result<(), ClientError> {
+        self.put_all(batch.len(), batch.requests())
+    }
+
+    /// The same of the rows of a record batch.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_encoded(&mut self, rows: &EncodedRows) -> Result<(), ClientError> {
+        self.put_all(rows.len(), rows.requests())
+    }
+
+    fn put_all<'r>(
+        &mut self,
+        rows: usize,
+        requests: impl Iterator<Item = (&'r [u8], Range<u64>)>,
+    ) -> Result<(), ClientError> {
         let first = self.sent;
-        self.sent += batch.len() as u64;
-        for (rows, range) in batch.requests() {
+        self.sent += rows as u64;
+        for (rows, range) in requests {
             if self.waiting.len() >= PUTS_AHEAD {
                 self.settle_one()?;
             }

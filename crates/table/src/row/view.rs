@@ -82,6 +82,7 @@ impl<'a> RowView<'a> {
     ///
     /// # Panics
     /// There is no such column.
+    #[inline]
     pub fn value(&self, column: usize) -> Result<ValueRef<'a>, Malformed> {
         if self.is_null(column) {
             return Ok(ValueRef::Null);
@@ -119,9 +120,15 @@ impl<'a> RowView<'a> {
             return Err(Malformed("a row's last offset is not its end"));
         }
         // Any bytes are a number; of the others there are few.
-        let columns = self.layout.columns.iter().enumerate();
-        let mut checked = columns.filter(|(_, c)| matches!(c.column_type, ColumnType::Boolean | ColumnType::Utf8));
-        checked.try_for_each(|(column, _)| self.value(column).map(drop))
+        let mut checked = self.layout.columns.iter().enumerate();
+        checked.try_for_each(|(column, layout)| match layout.column_type {
+            ColumnType::Utf8 => match self.variable(column)? {
+                Some(bytes) if !is_text(bytes) => Err(NOT_TEXT),
+                _ => Ok(()),
+            },
+            ColumnType::Boolean => self.value(column).map(drop),
+            _ => Ok(()),
+        })
     }
 }
 
@@ -339,6 +346,13 @@ impl fmt::Debug for RowView<'_> {
     }
 }
 
+/// Whether the bytes are UTF-8. Most texts are short and ASCII, which is seen in a few words.
+#[inline]
+fn is_text(bytes: &[u8]) -> bool {
+    bytes.is_ascii() || std::str::from_utf8(bytes).is_ok()
+}
+
+#[inline]
 fn fixed_value<'a>(column_type: &ColumnType, bytes: &'a [u8]) -> Result<ValueRef<'a>, Malformed> {
     fn array<const WIDTH: usize>(bytes: &[u8]) -> Result<[u8; WIDTH], Malformed> {
         bytes.try_into().map_err(|_| Malformed("a layout gives a column another width than its type"))

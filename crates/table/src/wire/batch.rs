@@ -4,9 +4,19 @@ use super::BadMessage;
 
 /// Adds a piece to a batch.
 pub fn push_piece(batch: &mut Vec<u8>, piece: &[u8]) {
-    batch.extend_from_slice(&(piece.len() as u32).to_le_bytes());
+    batch.extend_from_slice(&frame(piece.len()));
     batch.extend_from_slice(piece);
 }
+
+/// What stands in front of a piece of so many bytes.
+pub(crate) fn frame(bytes: usize) -> [u8; FRAME_BYTES] {
+    (bytes as u32).to_le_bytes()
+}
+
+/// Bytes of a frame.
+pub(crate) const FRAME_BYTES: usize = 4;
+/// A request is sent once it has this many bytes: enough to forget its own price, little to hold a worker up.
+pub(crate) const REQUEST_BYTES: usize = 48 << 10;
 
 /// The first piece of a batch, and the rest of it; none when it is at its end or ends within the piece.
 pub fn split_piece(batch: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -19,7 +29,9 @@ pub fn split_piece(batch: &[u8]) -> Option<(&[u8], &[u8])> {
 /// # Errors
 /// The batch ends within a piece.
 pub fn pieces(mut batch: &[u8]) -> Result<Vec<&[u8]>, BadMessage> {
-    let mut out = Vec::new();
+    // Pieces of a batch are of about one length.
+    let first = split_piece(batch).map_or(0, |(piece, _)| piece.len());
+    let mut out = Vec::with_capacity(batch.len() / (FRAME_BYTES + first) + 1);
     while let Some((piece, rest)) = split_piece(batch) {
         out.push(piece);
         batch = rest;

@@ -26,6 +26,7 @@ mod batch;
 mod features;
 mod message;
 
+pub(crate) use batch::{FRAME_BYTES, REQUEST_BYTES, frame};
 pub use batch::{pieces, push_piece, split_piece};
 pub use features::Features;
 pub(crate) use features::other_version;
