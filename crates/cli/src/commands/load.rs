@@ -1,11 +1,13 @@
 //! `overside load`
 
+mod ahead;
 mod window;
 
 use super::{connect, index};
 use crate::args::Load;
 use crate::output::{self, Progress, grouped, reason};
 use crate::signals::Signals;
+use ahead::{Read, ReadAhead};
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use arrow_array::RecordBatch;
 use arrow_schema::Field;
@@ -272,24 +274,25 @@ impl Sender<'_> {
         for (number, path) in paths.iter().enumerate() {
             let path = path.as_ref();
             let of = if paths.len() == 1 { String::new() } else { format!("file {} of {}, ", number + 1, paths.len()) };
-            let mut reader = match reader.take() {
+            let reader = match reader.take() {
                 Some(reader) => reader,
                 None => open(path, &columns)?,
             };
-            let mut row = 0;
-            while let Some(batch) = reader.next_batch()? {
+            let total = reader.rows_total().map_or(String::new(), |total| format!(" of {}", grouped(total)));
+            let bytes_total = reader.bytes_total();
+            let (mut reader, mut row) = (ReadAhead::new(reader)?, 0);
+            while let Some(Read { batch, bytes_done }) = reader.next()? {
                 signals.check()?;
                 self.put(&batch, path, row)?;
                 row += batch.num_rows() as u64;
-                progress.at(bytes_before.saturating_add(reader.bytes_done()), || {
-                    let total = reader.rows_total().map_or(String::new(), |total| format!(" of {}", grouped(total)));
+                progress.at(bytes_before.saturating_add(bytes_done), || {
                     // Rows that wait to be sorted are no loaded ones, but will be soon.
                     let rate = (self.rows as f64 / start.elapsed().as_secs_f64().max(1e-9)) as u64;
                     format!("{of}row {}{total}, {} rows/s", grouped(row), grouped(rate))
                 });
             }
             self.flush(path, row)?;
-            bytes_before = bytes_before.saturating_add(reader.bytes_total());
+            bytes_before = bytes_before.saturating_add(bytes_total);
         }
         Ok(())
     }
@@ -305,15 +308,13 @@ impl Sender<'_> {
             let whole = before + rows.num_rows() as u64;
             return if self.window.is_full() { self.flush(path, whole) } else { Ok(()) };
         }
-        self.batch.clear();
-        encoded.iter().for_each(|(_, value)| self.batch.push_encoded(value));
-        if let Some((key, _)) = encoded.iter().last() {
+        if let Some(key) = encoded.keys().last() {
             self.highest.clear();
             self.highest.extend_from_slice(key);
         }
-        self.window.give_back(encoded);
         self.note(path, before, rows.num_rows() as u64, vec![columns], None);
-        self.puts.put(&self.batch)?;
+        self.puts.put_encoded(&encoded)?;
+        self.window.give_back(encoded);
         self.check()
     }
 
@@ -417,7 +418,7 @@ impl Sent {
 /// Whether the rows ascend, all of them above a key.
 fn goes_on(rows: &EncodedRows, above: &[u8]) -> bool {
     let mut before = above;
-    rows.iter().all(|(key, _)| key > std::mem::replace(&mut before, key))
+    rows.keys().all(|key| key > std::mem::replace(&mut before, key))
 }
 
 /// An error about a row of a batch, as one about a row of the file (from 1, the header not counted).
