@@ -37,7 +37,7 @@ pub struct Pages {
     together: [usize; 2],
     /// Taken and not given out, the next one last.
     taken: SmallVec<[PinnedPage; 1]>,
-    /// The newest stamp of all leaves visited, and of those passed over since the last page.
+    /// The newest stamp of all leaves up to the last with a page, and of those passed over since.
     newest: u64,
     passed: u64,
 }
@@ -74,7 +74,7 @@ impl Pages {
     /// No change that its pages so far, or their absence, shows has a larger [stamp](crate::Stamps): of the end of a scan, which may have
     /// passed over pages that others emptied. 0 in a tree without stamps.
     pub fn newest(&self) -> u64 {
-        self.newest
+        self.newest.max(self.passed)
     }
 
     /// Which way it goes.

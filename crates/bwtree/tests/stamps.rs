@@ -234,6 +234,25 @@ fn a_pinned_page_keeps_its_newest() {
     assert_eq!((page.newest(), stamps.next()), (1, 3));
 }
 
+/// A scan that finds nothing shows who emptied what it passed over, wherever that lies.
+#[test]
+fn the_end_of_a_scan_shows_who_emptied_the_last_pages() {
+    let stamps = Stamps::new(1);
+    let tree = tree(&stamps);
+    (0..2000).for_each(|k| tree.insert(&key(k), &key(k)).unwrap());
+    for keys in [1000..2000, 0..1000] {
+        let mut deleted = 0;
+        for k in keys {
+            deleted = done(tree.within(&stamps.begin()).delete(&key(k))).1;
+        }
+        for (direction, most) in [(Direction::Forward, 1), (Direction::Forward, 8), (Direction::Backward, 1)] {
+            let mut pages = tree.pages(Bound::Unbounded, Bound::Unbounded, direction).together(most);
+            pages.by_ref().for_each(drop);
+            assert!(pages.newest() >= deleted, "{direction:?}: {} is older than {deleted}", pages.newest());
+        }
+    }
+}
+
 /// In a full arena deletes make their pages in a reserve, and others move them out again.
 #[test]
 fn pages_that_move_keep_their_newest() {
