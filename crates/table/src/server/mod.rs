@@ -15,7 +15,6 @@ mod durable;
 mod governor;
 mod index;
 mod message;
-mod meter;
 #[doc(hidden)]
 pub mod parts;
 mod registrar;
@@ -42,7 +41,6 @@ pub use overside_service::{Notices, OnFailure};
 use overside_verbs::{Provider, SystemClock, VerbsError};
 
 use durable::{Checkpointer, Journal, Keeper, Opened, Writer};
-use meter::Meter;
 use registrar::Registrar;
 use session::Tables;
 use store::{MemoryLimit, Store};
@@ -175,7 +173,6 @@ struct Prices {
     sge_max: usize,
     /// Whether the provider lends messages.
     lends: bool,
-    meter: Meter,
 }
 
 impl Server {
@@ -266,9 +263,9 @@ impl Recovered {
         let mut served = Vec::new();
         for (mut at, ListenerConfig { provider, names, profile }) in open {
             let capabilities = provider.capabilities();
-            let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
+            let (sge_max, lends) = (capabilities.sge_max, capabilities.lends);
             let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
-            let prices = Prices { planner, sge_max, lends, meter };
+            let prices = Prices { planner, sge_max, lends };
             at.listen(&names)?;
             served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone() })));
         }
