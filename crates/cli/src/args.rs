@@ -16,8 +16,7 @@ use std::path::PathBuf;
 pub use index::{Index, IndexCommand, OneIndex};
 pub use over::Over;
 pub use volume::{
-    Attach, BenchVolume, Create, DeleteVolume, HomeDir, List, RepairVolume, ServeVolumes, Volume, VolumeCommand,
-    VolumeStatus,
+    Attach, BenchVolume, Create, DeleteVolume, HomeDir, RepairVolume, ServeVolumes, Volume, VolumeCommand, VolumeStatus,
 };
 
 /// Tables in memory, scanned in bulk by other processes.
@@ -67,7 +66,7 @@ pub enum Command {
     Status(Status),
     /// List a server's tables.
     #[command(long_about = TABLES, after_long_help = TABLES_EXAMPLES)]
-    Tables(Tables),
+    Tables(At),
     /// Show a table's columns, its key and how large it is.
     #[command(long_about = DESCRIBE, after_long_help = DESCRIBE_EXAMPLES)]
     Describe(Describe),
@@ -76,7 +75,7 @@ pub enum Command {
     Drop(Drop),
     /// Write a checkpoint of each table that has changed.
     #[command(long_about = CHECKPOINT, after_long_help = CHECKPOINT_EXAMPLES)]
-    Checkpoint(Checkpoint),
+    Checkpoint(At),
     /// Check every checksum of a data directory that no server has open.
     #[command(long_about = CHECK, after_long_help = CHECK_EXAMPLES)]
     Check(Check),
@@ -94,13 +93,13 @@ pub enum Command {
     Scan(Scan),
     /// Print one row.
     #[command(long_about = GET, after_long_help = GET_EXAMPLES)]
-    Get(Get),
+    Get(Point),
     /// Put one row, replacing the one with the same key.
     #[command(long_about = PUT, after_long_help = PUT_EXAMPLES)]
     Put(Put),
     /// Delete one row.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
-    Delete(Delete),
+    Delete(Point),
     /// Make, serve and look at block volumes.
     #[command(long_about = volume::VOLUME, after_long_help = volume::VOLUME_EXAMPLES)]
     Volume(Volume),
@@ -212,6 +211,19 @@ impl Wire {
     }
 }
 
+/// What every command takes that asks a server.
+#[derive(Debug, Args)]
+pub struct At {
+    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
+    pub addr: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
 /// `overside run`
 #[derive(Debug, Args)]
 pub struct Run {
@@ -313,63 +325,35 @@ impl Serve {
 /// `overside status`
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// Show it again every SECONDS, 2 unless said, with what happens in a second, until Ctrl-C.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub watch: Option<u32>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
-}
-
-/// `overside tables`
-#[derive(Debug, Args)]
-pub struct Tables {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside describe`
 #[derive(Debug, Args)]
 pub struct Describe {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table.
     pub table: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside drop`
 #[derive(Debug, Args)]
 pub struct Drop {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table.
     pub table: String,
     /// Drop it without asking.
     #[arg(long, short)]
     pub yes: bool,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside completions`
@@ -384,19 +368,6 @@ pub struct Completions {
 pub struct Man {
     /// The folder to write to; it is made where there is none.
     pub dir: PathBuf,
-}
-
-/// `overside checkpoint`
-#[derive(Debug, Args)]
-pub struct Checkpoint {
-    /// Where the server listens: shm:NAME, tcp:HOST:PORT or rdma:HOST:PORT.
-    pub addr: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside check`
@@ -443,8 +414,9 @@ pub struct Dump {
 /// `overside load`
 #[derive(Debug, Args)]
 pub struct Load {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table; it is created if it is not there.
     pub table: String,
     /// Files to load, one after another: .parquet, .csv or .arrow; - is standard input.
@@ -462,19 +434,14 @@ pub struct Load {
     /// Replace rows that are there already instead of refusing them.
     #[arg(long)]
     pub replace: bool,
-    /// Print one JSON object instead of a line.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside scan`
 #[derive(Debug, Args)]
 pub struct Scan {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table.
     pub table: String,
     /// Least key to read: a value for each of the key's first columns, comma-separated.
@@ -502,37 +469,27 @@ pub struct Scan {
     /// Write the rows to a file: .arrow, .parquet or .csv.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Print one JSON object; with --out without the rows.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
-/// `overside get`
+/// `overside get` and `delete`
 #[derive(Debug, Args)]
-pub struct Get {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+pub struct Point {
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table.
     pub table: String,
     /// The key: a value for each of its columns, comma-separated.
     #[arg(allow_hyphen_values = true)]
     pub key: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside put`
 #[derive(Debug, Args)]
 pub struct Put {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table.
     pub table: String,
     /// The key: a value for each of its columns, comma-separated.
@@ -544,30 +501,6 @@ pub struct Put {
     /// Read the other columns from a file instead; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub file: Option<PathBuf>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
-}
-
-/// `overside delete`
-#[derive(Debug, Args)]
-pub struct Delete {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
-    /// The table.
-    pub table: String,
-    /// The key: a value for each of its columns, comma-separated.
-    #[arg(allow_hyphen_values = true)]
-    pub key: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 fn durability(text: &str) -> Result<Durability, String> {

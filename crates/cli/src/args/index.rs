@@ -1,8 +1,7 @@
 //! `overside index`: secondary indexes.
 
-use super::Wire;
+use super::At;
 use clap::{Args, Subcommand};
-use overside::Transport;
 
 /// `overside index`
 #[derive(Debug, Args)]
@@ -26,19 +25,14 @@ pub enum IndexCommand {
 /// An index, by its table and columns.
 #[derive(Debug, Args)]
 pub struct OneIndex {
-    #[arg(help = format!("Where the server listens: {}", Transport::forms()))]
-    pub addr: String,
+    /// Which server, and how it is asked.
+    #[command(flatten)]
+    pub at: At,
     /// The table.
     pub table: String,
     /// The index's columns, most significant first.
     #[arg(value_name = "COLUMN[,COLUMN]")]
     pub columns: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 pub(super) const INDEX: &str = "\

@@ -1,6 +1,6 @@
 //! `overside volume`: block volumes.
 
-use super::{Wire, bytes};
+use super::{At, Wire, bytes};
 use clap::{Args, Subcommand};
 use overside::Transport;
 use overside::vault::cache::PolicyKind;
@@ -25,7 +25,7 @@ pub enum VolumeCommand {
     Serve(ServeVolumes),
     /// Show which volumes a node has, a line each.
     #[command(long_about = LIST, after_long_help = LIST_EXAMPLES)]
-    List(List),
+    List(At),
     /// Show how volumes do: their state, members, clients and requests.
     #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
     Status(VolumeStatus),
@@ -134,19 +134,6 @@ fn policy() -> clap::builder::PossibleValuesParser {
 fn unix(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
     path.map(PathBuf::from).ok_or_else(|| "a socket is given as unix:PATH, for example unix:pg.sock".into())
-}
-
-/// `overside volume list`
-#[derive(Debug, Args)]
-pub struct List {
-    #[arg(help = format!("Where the node listens: {}", Transport::forms()))]
-    pub addr: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside volume status`

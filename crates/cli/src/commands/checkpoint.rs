@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::args::Checkpoint;
+use crate::args::At;
 use crate::output::{self, grouped};
 use anyhow::Result;
 use overside::table::client::ClientOptions;
@@ -12,7 +12,7 @@ use serde_json::json;
 ///
 /// # Errors
 /// The server keeps no tables on a disk, or the disk has no room for it.
-pub fn run(args: &Checkpoint) -> Result<()> {
+pub fn run(args: &At) -> Result<()> {
     let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
     let mut client = overside::at(&args.addr).network(&args.network.network()).client(options)?;
     let done = client.checkpoint()?;

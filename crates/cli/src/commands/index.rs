@@ -21,10 +21,10 @@ pub fn run(command: &IndexCommand) -> Result<()> {
 }
 
 fn create(args: &OneIndex) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.at, &args.table)?;
     let columns = columns(table.schema(), &args.columns)?;
     let info = make(&mut client, &table, &columns)?;
-    if args.json {
+    if args.at.json {
         let mut told = summary(table.schema(), &info);
         told["table"] = json!(args.table);
         return output::line(&told.to_string());
@@ -33,9 +33,9 @@ fn create(args: &OneIndex) -> Result<()> {
 }
 
 fn drop(args: &OneIndex) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.at, &args.table)?;
     client.drop_index(&table, &columns(table.schema(), &args.columns)?)?;
-    if args.json {
+    if args.at.json {
         let named: Vec<&str> = args.columns.split(',').collect();
         return output::line(&json!({ "table": args.table, "columns": named, "dropped": true }).to_string());
     }

@@ -48,7 +48,7 @@ pub fn run(args: &Load, signals: &Signals) -> Result<()> {
         // Nobody knows how much a pipe will bring.
         bytes_total = bytes_total.filter(|_| metadata.is_file()).map(|bytes: u64| bytes + metadata.len());
     }
-    let mut client = connect(&args.addr, &args.network)?;
+    let mut client = connect(&args.at)?;
     let known = match client.table(&args.table) {
         Ok(table) => Some(table),
         Err(ClientError::Refused { code: FaultCode::UnknownTable, .. }) => None,
@@ -230,7 +230,7 @@ impl Loader {
         self.progress.clear();
         let key = key_names(self.table.schema());
         let rows_per_s = self.applied as f64 / seconds.max(1e-9);
-        if args.json {
+        if args.at.json {
             let report = json!({
                 "table": args.table,
                 "created": self.created,

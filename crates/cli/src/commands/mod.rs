@@ -18,7 +18,7 @@ mod status;
 mod tables;
 mod volume;
 
-use crate::args::{Command, Wire};
+use crate::args::{At, Command};
 use crate::signals::Signals;
 use anyhow::Result;
 use overside::table::client::{Client, ClientOptions, RemoteTable};
@@ -58,12 +58,12 @@ pub fn run(command: Command) -> Result<()> {
     }
 }
 
-fn connect(address: &str, wire: &Wire) -> Result<Client> {
-    Ok(overside::at(address).network(&wire.network()).client(ClientOptions::default())?)
+fn connect(at: &At) -> Result<Client> {
+    Ok(overside::at(&at.addr).network(&at.network.network()).client(ClientOptions::default())?)
 }
 
-fn open(address: &str, table: &str, wire: &Wire) -> Result<(Client, RemoteTable)> {
-    let mut client = connect(address, wire)?;
+fn open(at: &At, table: &str) -> Result<(Client, RemoteTable)> {
+    let mut client = connect(at)?;
     let table = client.table(table)?;
     Ok((client, table))
 }

@@ -1,7 +1,7 @@
 //! `overside get`, `put` and `delete`: one row.
 
 use super::open;
-use crate::args::{Delete, Get, Put};
+use crate::args::{Point, Put};
 use crate::output::{self, Grid, json_value};
 use crate::values::{parse_row, parse_whole_key, write_value_ref};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,13 +17,13 @@ use std::path::Path;
 ///
 /// # Errors
 /// There is none, or the key does not parse.
-pub fn get(args: &Get) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+pub fn get(args: &Point) -> Result<()> {
+    let (mut client, table) = open(&args.at, &args.table)?;
     let key = parse_whole_key(table.schema(), &args.key)?;
     let row = client.get(&table, &borrowed(&key))?.with_context(|| absent(&table, &args.key))?;
     let schema = to_arrow(table.schema());
     let fields = schema.fields();
-    if args.json {
+    if args.at.json {
         let mut line = String::from("{");
         for (index, field) in fields.iter().enumerate() {
             line += if index > 0 { ", " } else { "" };
@@ -49,7 +49,7 @@ pub fn get(args: &Get) -> Result<()> {
 /// # Errors
 /// The key or a value does not parse, or the server refuses the row.
 pub fn put(args: &Put) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.at, &args.table)?;
     let text = args.file.as_deref().map(read_value).transpose()?;
     let row = parse_row(table.schema(), &args.key, text.as_deref().or(args.value.as_deref()))?;
     let mut encoded = EncodedRows::default();
@@ -61,7 +61,7 @@ pub fn put(args: &Put) -> Result<()> {
         bail!("the row was not put: {}", code.text());
     }
     let replaced = applied.replaced > 0;
-    if args.json {
+    if args.at.json {
         return output::line(&json!({ "table": args.table, "put": true, "replaced": replaced }).to_string());
     }
     output::line(if replaced { "replaced" } else { "put" })
@@ -91,13 +91,13 @@ const VALUE_BYTES_MAX: u64 = 16 << 20;
 ///
 /// # Errors
 /// There is none with this key, or the key does not parse.
-pub fn delete(args: &Delete) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+pub fn delete(args: &Point) -> Result<()> {
+    let (mut client, table) = open(&args.at, &args.table)?;
     let key = parse_whole_key(table.schema(), &args.key)?;
     if !client.delete(&table, &borrowed(&key))? {
         bail!(absent(&table, &args.key));
     }
-    if args.json {
+    if args.at.json {
         return output::line(&json!({ "table": args.table, "deleted": true }).to_string());
     }
     output::line("deleted")

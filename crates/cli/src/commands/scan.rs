@@ -28,7 +28,7 @@ use std::time::Instant;
 /// # Errors
 /// No such table or column, bounds that are no key, a file that cannot be written, a server gone.
 pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.at, &args.table)?;
     let (from, to) = range(args, table.schema())?;
     let (from, to) = (from.as_ref().map(|key| borrowed(key)), to.as_ref().map(|key| borrowed(key)));
     let columns = args.columns.iter().map(|name| table.schema().column(name));
@@ -46,7 +46,7 @@ pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
     match &args.out {
         Some(path) => {
             let bytes = reading.write_file(path)?;
-            if args.json {
+            if args.at.json {
                 let mut summary = reading.summary();
                 summary["out"] = json!(path);
                 summary["out_bytes"] = json!(bytes);
@@ -54,7 +54,7 @@ pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
             }
             output::line(&format!("{}, {} bytes in {}", reading.told(), grouped(bytes), path.display()))
         }
-        None if args.json => reading.print_json(),
+        None if args.at.json => reading.print_json(),
         None => reading.print_table(),
     }
 }

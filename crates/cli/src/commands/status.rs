@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// Nobody serves there, or standard output is closed.
 pub fn run(args: &Status) -> Result<()> {
-    let mut client = connect(&args.addr, &args.network)?;
+    let mut client = connect(&args.at)?;
     let Some(seconds) = args.watch else { return Look::new(&mut client)?.print(args, None) };
     let signals = Signals::take()?;
     let every = Duration::from_secs(seconds.into());
     let mut before: Option<Look> = None;
     loop {
         let look = Look::new(&mut client)?;
-        if !args.json && std::io::stdout().is_terminal() {
+        if !args.at.json && std::io::stdout().is_terminal() {
             // The cursor to the upper left, and what was there away.
             output::text("\x1b[H\x1b[2J")?;
         }
@@ -56,7 +56,7 @@ impl Look {
 
     fn print(&self, args: &Status, before: Option<&Look>) -> Result<()> {
         let rates = before.map(|before| self.rates(before));
-        if args.json {
+        if args.at.json {
             let tables: Vec<Value> = self.tables.iter().map(summary).collect();
             let stats = &self.stats;
             let mut told = json!({

@@ -1,7 +1,7 @@
 //! `overside tables`, `describe` and `drop`: tables as wholes.
 
 use super::{connect, index, open};
-use crate::args::{Describe, Drop, Tables};
+use crate::args::{At, Describe, Drop};
 use crate::output::{self, Grid, grouped, refused};
 use anyhow::{Result, bail};
 use overside::table::arrow::to_arrow;
@@ -15,8 +15,8 @@ use std::io::{IsTerminal, Write};
 ///
 /// # Errors
 /// Nobody serves there, or standard output is closed.
-pub fn list(args: &Tables) -> Result<()> {
-    let tables = connect(&args.addr, &args.network)?.tables()?;
+pub fn list(args: &At) -> Result<()> {
+    let tables = connect(args)?.tables()?;
     if args.json {
         let tables: Vec<Value> = tables.iter().map(summary).collect();
         return output::line(&json!({ "tables": tables }).to_string());
@@ -59,13 +59,13 @@ fn key(table: &TableInfo) -> Option<Vec<String>> {
 /// # Errors
 /// No such table, or standard output is closed.
 pub fn describe(args: &Describe) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.at, &args.table)?;
     let (schema, info) = (table.schema(), table.info());
     let indexes = client.indexes(&table)?;
     let arrow = to_arrow(schema);
     let of_key = |column: usize| schema.key().iter().position(|&key| key == column).map(|at| at + 1);
     let columns = arrow.fields().iter().enumerate();
-    if args.json {
+    if args.at.json {
         let columns: Vec<Value> = columns
             .map(|(at, field)| {
                 json!({
@@ -106,13 +106,13 @@ pub fn describe(args: &Describe) -> Result<()> {
 /// # Errors
 /// No such table, nobody to ask, or the answer was no.
 pub fn drop(args: &Drop) -> Result<()> {
-    let (mut client, table) = open(&args.addr, &args.table, &args.network)?;
+    let (mut client, table) = open(&args.at, &args.table)?;
     let rows = table.info().rows;
     if !args.yes && !agreed(&args.table, rows)? {
         bail!("table `{}` was not dropped", args.table);
     }
     client.drop_table(&args.table)?;
-    if args.json {
+    if args.at.json {
         return output::line(&json!({ "table": args.table, "dropped": true, "rows": rows }).to_string());
     }
     output::line(&format!("table `{}` dropped ({} rows)", args.table, grouped(rows)))

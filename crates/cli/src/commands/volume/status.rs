@@ -1,7 +1,7 @@
 //! `overside volume list` and `overside volume status`
 
 use super::named;
-use crate::args::{List, VolumeStatus, Wire};
+use crate::args::{At, VolumeStatus, Wire};
 use crate::output::{self, Grid, grouped};
 use anyhow::{Context, Result};
 use arrow_schema::TimeUnit;
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 ///
 /// # Errors
 /// Nobody serves there, or standard output is closed.
-pub fn list(args: &List) -> Result<()> {
+pub fn list(args: &At) -> Result<()> {
     let report = report(&args.addr, "", &args.network)?;
     if args.json {
         let volumes: Vec<Value> = report
