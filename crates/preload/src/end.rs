@@ -10,7 +10,7 @@ use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
 use crate::layout::Shared;
 use crate::step::{Action, Event};
-use crate::{drain, errno, eventfd, fallback, fork, futex, kernel, own, report, sets, table, wake};
+use crate::{drain, errno, eventfd, fallback, fork, futex, kernel, own, report, sets, settle, table, wake};
 
 /// A descriptor is about to be closed, by the program's `close` or by what implies one.
 pub(crate) fn close(fd: c_int, connection: &'static Connection) {
@@ -98,7 +98,8 @@ pub(crate) fn closing_own(first: u32, last: u32) {
 
 /// The connection goes back to the kernel: the program closes an eventfd of it.
 fn lose_eventfds(held: &mut Held<'_>, fd: c_int, reason: Reason) {
-    fallback::leave(held, fd, reason);
+    // Not taken along: another program may read the socket later.
+    let _ = settle::attempt_at(held, fd, reason, settle::Reader::Here, true);
     sets::mute(fd, held.connection);
     if let Some(shared) = held.shared() {
         shared.eventfds(held.end).store(0, Ordering::SeqCst);

@@ -24,6 +24,9 @@ pub(crate) fn is_inside<T>(at: *const T) -> bool {
 /// The first page is never the program's, and addresses above the middle are the kernel's.
 const LOWEST: isize = 4096;
 
+/// So many buffers go in one message.
+pub(crate) const PARTS: usize = 64;
+
 /// A place in a list of buffers.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
@@ -64,6 +67,19 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// What is left, buffer by buffer, as far as there is place for it. Returns how many those are.
+    pub(crate) fn list<T>(mut self, to: &mut [T], mut part: impl FnMut(*mut u8, usize) -> T) -> usize {
+        let mut many = 0;
+        while let Some(place) = to.get_mut(many)
+            && let Some((at, len)) = self.peek(usize::MAX)
+        {
+            *place = part(at, len);
+            self.advance(len);
+            many += 1;
+        }
+        many
+    }
+
     /// Whether nothing is left.
     #[inline]
     pub(crate) fn is_done(&mut self) -> bool {
@@ -89,6 +105,11 @@ mod tests {
         let mut cursor = Cursor::new(&list);
         let mut seen = Vec::new();
         assert_eq!(cursor.left(), 6);
+        cursor.advance(1);
+        let mut listed = [(0, 0); 3];
+        assert_eq!(cursor.list(&mut listed, |at, len| (at as usize - base as usize, len)), 3);
+        assert_eq!((listed, cursor.list(&mut listed[..1], |_, len| (0, len))), ([(1, 1), (2, 3), (5, 1)], 1));
+        cursor = Cursor::new(&list);
         while let Some((at, len)) = cursor.peek(2) {
             seen.push((at as usize - base as usize, len));
             cursor.advance(len);

@@ -1,15 +1,17 @@
 //! The kernel socket itself, by system calls that are no cancellation points: these run with a connection's lock held.
 
 use std::ffi::c_int;
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
 #[cfg(test)]
 use crate::explore;
+use crate::iovecs::{Cursor, PARTS};
 use crate::real;
 
 /// A descriptor of the program's, for the time of a call.
@@ -42,6 +44,21 @@ pub(crate) fn give(fd: c_int, from: *const u8, len: usize) -> Result<usize, Errn
     retry(|| rustix::net::send(borrowed(fd), from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
 }
 
+/// Gives what is left of the program's buffers, in one message: over a Unix socket each costs the buffer what a small page does.
+pub(crate) fn give_buffers(fd: c_int, from: &mut Cursor<'_>) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if explore::is_on() {
+        return from.peek(usize::MAX).map_or(Ok(0), |(at, len)| give(fd, at, len));
+    }
+    let mut parts = [IoSlice::new(&[]); PARTS];
+    // SAFETY: [preload-program] the program's bytes, which only the system reads.
+    let part = |at: *mut u8, len| IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) });
+    let many = from.list(&mut parts, part);
+    let parts = parts.get(..many).unwrap_or(&[]);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    retry(|| rustix::net::sendmsg(borrowed(fd), parts, &mut SendAncillaryBuffer::default(), flags))
+}
+
 /// Whether the stream from the peer has ended: `Some(Ok)`, or in an error. None while it goes on, or behind unread bytes.
 pub(crate) fn ended(fd: c_int) -> Option<Result<(), Errno>> {
     let mut byte = 0;
@@ -57,7 +74,7 @@ pub(crate) fn something(fd: c_int) -> bool {
     events(fd, PollFlags::IN).intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Whether the kernel takes so many bytes at once, its buffer made as large as a program may ask for.
+/// Whether the kernel takes so many bytes at once, its buffer made as large as a program may ask for where it is smaller.
 pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
     #[cfg(test)]
     if let Some(takes) = explore::takes(fd, bytes) {
@@ -66,7 +83,25 @@ pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
     let mut queued: c_int = 0;
     // SAFETY: [preload-real] an int of ours.
     let known = unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut queued) as usize) } == 0;
-    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= MOST_BUFFER as u64)
+    known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= capacity(fd))
+}
+
+/// Bytes that the kernel takes of a sender whose peer reads nothing, in pieces that are large. What it keeps beside them counts, too.
+fn capacity(fd: c_int) -> u64 {
+    let size = sockopt::socket_send_buffer_size(borrowed(fd)).unwrap_or(0);
+    // The kernel tells twice of what it is given.
+    let usable = match sockopt::socket_domain(borrowed(fd)) {
+        Ok(AddressFamily::UNIX) => size.max(2 * MOST_BUFFER) / 8 * 7,
+        _ if is_send_buffer_set(fd) => (size / 2).max(MOST_BUFFER),
+        // Over TCP it grows by itself.
+        _ => (size / 4 * 3).max(MOST_BUFFER),
+    };
+    usable as u64
+}
+
+/// Whether the program has set the size of the kernel's buffer.
+pub(crate) fn is_send_buffer_set(fd: c_int) -> bool {
+    option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0)
 }
 
 /// A socket option that is a number.
@@ -203,6 +238,7 @@ fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
+const SNDBUF_LOCKED: c_int = 1;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
@@ -211,6 +247,31 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_the_kernel_is_said_to_take_it_takes() {
+        let (unix, _other) = UnixStream::pair().unwrap();
+        let (large, _other_large) = UnixStream::pair().unwrap();
+        sockopt::set_socket_send_buffer_size(&large, MOST_BUFFER).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (tcp, small, _accepted) = (connect(), connect(), [listener.accept().unwrap(), listener.accept().unwrap()]);
+        sockopt::set_socket_send_buffer_size(&small, 5000).unwrap();
+        let bytes = vec![1; PIECE];
+        for socket in [unix.as_fd(), large.as_fd(), tcp.as_fd(), small.as_fd()] {
+            let fd = socket.as_raw_fd();
+            let all = capacity(fd);
+            assert!(takes(fd, all) && !takes(fd, all + 1));
+            let mut left = all as usize;
+            while left > 0 {
+                with_buffer_for(fd, left, || left -= give(fd, bytes.as_ptr(), left.min(PIECE)).unwrap());
+            }
+        }
+        assert!(capacity(tcp.as_raw_fd()) > 4 * capacity(small.as_raw_fd()), "it grows by itself");
+    }
+
+    /// As much as a ring gives at a time.
+    const PIECE: usize = 128 << 10;
 
     #[test]
     fn a_buffer_is_larger_for_the_moment_and_then_what_it_was() {

@@ -110,8 +110,7 @@ fn kernel_room(fd: c_int, unix: bool) -> u64 {
         return DEEP;
     }
     let size = rustix::net::sockopt::socket_send_buffer_size(kernel::borrowed(fd)).unwrap_or(0) as u64;
-    let locked = kernel::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_some_and(|lock| lock & SNDBUF_LOCKED != 0);
-    if unix || locked { size.max(LARGE) } else { DEEP }
+    if unix || kernel::is_send_buffer_set(fd) { size.max(LARGE) } else { DEEP }
 }
 
 /// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, asks to be woken.
@@ -168,10 +167,12 @@ fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<
     if fallback::finish(held, fd) {
         return Step::Plain;
     }
-    let Some((at, len)) = from.peek(usize::MAX) else { return Step::Bytes(0) };
-    match kernel::give(fd, at, len) {
+    if from.is_done() {
+        return Step::Bytes(0);
+    }
+    match kernel::give_buffers(fd, from) {
         Ok(bytes) => {
-            from.advance(bytes);
+            from.skip(bytes);
             held.counts().sent.fetch_add(bytes as u64, Ordering::Relaxed);
             Step::Bytes(bytes)
         }
@@ -182,6 +183,3 @@ fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<
 }
 
 const UNREAD_TURN: u32 = 16;
-
-/// SOCK_SNDBUF_LOCK.
-const SNDBUF_LOCKED: c_int = 1;

@@ -213,7 +213,11 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
             look.news.head = held.border();
             true
         } else {
-            let pending = kernel_first && is_before_ring(held, shared) && kernel::pending(fd) > 0;
+            // Not by the count alone: a program may have said how much must be there.
+            let pending = kernel_first
+                && is_before_ring(held, shared)
+                && kernel::pending(fd) > 0
+                && kernel::events(fd, PollFlags::IN).contains(PollFlags::IN);
             if kernel_first {
                 shared.refresh(fd);
             }

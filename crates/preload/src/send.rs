@@ -7,7 +7,7 @@ use libc::iovec;
 
 use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
-use crate::iovecs::{self, Cursor};
+use crate::iovecs::{self, Cursor, PARTS};
 use crate::outgoing::{Step, once};
 use crate::receive::Way;
 use crate::settle::{Reader, settle};
@@ -163,18 +163,24 @@ fn back(
     }
     // What went is the result; there is no signal for the rest.
     let flags = flags | libc::MSG_NOSIGNAL;
-    while let Some((at, len)) = from.peek(usize::MAX) {
-        let part = [iovec { iov_base: at.cast(), iov_len: len }];
+    while !from.is_done() {
+        let mut parts = [NO_PART; PARTS];
+        let many = from.list(&mut parts, |at, len| iovec { iov_base: at.cast(), iov_len: len });
+        let parts = parts.get_mut(..many).unwrap_or(&mut []);
+        // SAFETY: [preload-program] all zeroes are a message without buffers.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len());
         // SAFETY: [preload-program] the program's bytes.
-        let n = run(fd, connection, &part, flags, || unsafe { real::send(fd, at.cast(), len, flags) });
+        let n = run(fd, connection, parts, flags, || unsafe { real::sendmsg(fd, &raw const message, flags) });
         if n <= 0 {
             break;
         }
-        from.advance(n as usize);
+        from.skip(n as usize);
         sent += n as usize;
     }
     Way::Done(sent as isize)
 }
 
+const NO_PART: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 /// Flags that mean the same in a ring, or nothing there.
 const UNDERSTOOD: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;

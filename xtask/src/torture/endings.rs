@@ -60,7 +60,7 @@ fn closed_by_sender(b: &mut Builder, link: Link, sender: Side, before: bool) {
     let c = link.connection;
     let (s, r) = link.from(sender);
     let (n, piece) = if before {
-        b.unread(c)
+        b.unread_alone(link)
     } else {
         let n = b.flow();
         (n, b.piece(n))

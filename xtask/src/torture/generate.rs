@@ -184,6 +184,12 @@ impl Builder {
         (self.random.size(1, most), piece)
     }
 
+    /// The same, once all that was sent before is read: together they may be more.
+    pub fn unread_alone(&mut self, link: Link) -> (i64, i64) {
+        self.barrier(&[link.a, link.b]);
+        self.unread(link.connection)
+    }
+
     /// How much while somebody reads, in pieces that are not too many.
     pub fn flow(&mut self) -> i64 {
         self.random.size(1, 400_000)

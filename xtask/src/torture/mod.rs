@@ -36,13 +36,14 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     };
     let runner = Runner::new(root, &target, library)?;
     let torture = Torture::new(runner, asked.clone());
+    let found = root.join("xtask/src/torture/found");
     match (&asked.script, asked.seed) {
         (Some(script), _) => {
             let text = std::fs::read_to_string(script).with_context(|| script.display().to_string())?;
             torture.one(&Program::parse(&text)?)
         }
         (None, Some(seed)) => torture.one(&generate::generate(seed)),
-        (None, None) => torture.many(),
+        (None, None) => torture.found(&found).and_then(|()| torture.many()),
     }
 }
 
@@ -125,6 +126,23 @@ impl Torture {
         if failed > 0 {
             bail!("{failed} of {} runs differ", self.asked.times);
         }
+        Ok(())
+    }
+
+    /// Programs that differed once, shortened: first of all none may again.
+    fn found(&self, folder: &Path) -> Result<()> {
+        let mut scripts: Vec<PathBuf> = std::fs::read_dir(folder)
+            .with_context(|| folder.display().to_string())?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<Result<_>>()?;
+        scripts.sort();
+        for script in &scripts {
+            let program = Program::parse(&std::fs::read_to_string(script)?)?;
+            if let Some(fault) = self.check(&program)? {
+                bail!("{} differs again:\n{}", script.display(), fault.differences.join("\n"));
+            }
+        }
+        println!("torture: {} programs that differed once do not", scripts.len());
         Ok(())
     }
 

@@ -191,7 +191,7 @@ fn middle(b: &mut Builder, connection: usize) {
         }
         3..=5 => unread(b, link, sender),
         6 => {
-            let (n, piece) = b.unread(connection);
+            let (n, piece) = b.unread_alone(link);
             for list in [s, r] {
                 let (call, wait) = (send_call(b), way(b));
                 b.add(list, Step::new("send", connection).n(n).piece(piece).call(call).wait(wait));
@@ -214,7 +214,7 @@ fn middle(b: &mut Builder, connection: usize) {
 /// What lies unread while the receiver does something, and its sender makes no call until it has been read.
 fn unread(b: &mut Builder, link: Link, sender: Side) {
     let (s, r) = link.from(sender);
-    let (n, piece) = b.unread(link.connection);
+    let (n, piece) = b.unread_alone(link);
     let (call, wait) = (send_call(b), way_over_unread(b));
     b.add(s, Step::new("send", link.connection).n(n).piece(piece).call(call).wait(wait));
     if b.random.percent(25) {

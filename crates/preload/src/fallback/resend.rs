@@ -154,11 +154,16 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
             let (at, run) = shared.place(direction, from, home);
             let mut sent = Event::Refused;
             mark_giving(shared, direction, true);
-            kernel::with_buffer_for(number, more, || {
-                if let Ok(bytes) = kernel::give(number, at, run.min(until - from) as usize) {
-                    sent = Event::Word(bytes as u64);
+            // What the kernel does not take now may never come there: its buffer is made larger then.
+            for more in [more, usize::try_from(until - from).unwrap_or(usize::MAX)] {
+                if sent == Event::Refused {
+                    kernel::with_buffer_for(number, more, || {
+                        if let Ok(bytes) = kernel::give(number, at, run.min(until - from) as usize) {
+                            sent = Event::Word(bytes as u64);
+                        }
+                    });
                 }
-            });
+            }
             if sent == Event::Refused {
                 mark_giving(shared, direction, false);
             }

@@ -45,6 +45,17 @@ static void no_children(void) {
     for (int i = 0; i < CHILDREN; i++) children[i] = 0;
 }
 
+// What a child has inherited beside the connections of its list would keep them open: as long as the child lives, no peer would see an end.
+void close_others(int which) {
+    struct list *list = &script.list[which];
+    for (int c = 0; c < CONNECTIONS; c++) {
+        int used = connections[c].fd < 0;
+        for (int i = 0; i < list->steps; i++) used |= script.step[list->first + i].connection == c;
+        for (int i = 0; !used && i < connections[c].count; i++) close(connections[c].aliases[i]);
+        if (!used) connections[c].fd = -1;
+    }
+}
+
 // Processes that do nothing with the connections, n times.
 static int run_once(const struct step *step) {
     char *const command[] = {"true", NULL};
@@ -109,6 +120,7 @@ static int pass(const struct step *step) {
         int fd;
         memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
         *c = (struct connection){fd, {fd}, 1, NULL};
+        close_others((int)step->n);
         take_list((int)step->n);
         _exit(0);
     }
@@ -138,7 +150,10 @@ static int execute(const struct step *step) {
     const char *program = getenv("TORTURE_PROGRAM");
     int from = connections[step->connection].fd, pid = vfork();
     if (!pid) {
-        if (input) dup2(from, 0);
+        if (input) {
+            dup2(from, 0);
+            close(from);
+        }
         execve(program, command, plain);
         _exit(1);
     }
@@ -155,6 +170,7 @@ void step_spawn(const struct step *step) {
         if (!pid) {
             no_children();
             forget_sets();
+            close_others((int)step->n);
             take_list((int)step->n);
             _exit(0);
         }

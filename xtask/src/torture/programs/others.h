@@ -4,6 +4,7 @@
 #include "script.h"
 
 void take_list(int which);
+void close_others(int which);
 void step_run(const struct step *step);
 void step_spawn(const struct step *step);
 void step_reap(const struct step *step);

@@ -435,6 +435,7 @@ int run_child(int list, const char *descriptors) {
     int c, fd, used;
     for (; sscanf(descriptors, "%d=%d,%n", &c, &fd, &used) == 2; descriptors += used)
         if (c >= 0 && c < CONNECTIONS) connections[c] = (struct connection){fd, {fd}, 1, NULL};
+    close_others(list);
     take_list(list);
     return 0;
 }
