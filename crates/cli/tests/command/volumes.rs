@@ -328,7 +328,7 @@ fn raid_5_of_members_that_forget_keeps_what_was_acknowledged_and_may_lose_one() 
     node.ok(&["create", "pg", "--size", "4M", "--on", &members, "--layout", "raid5", "--home", &home]);
     node.start();
     let volume = node.volume();
-    let client = node.bench(&["--rw", "randrw", "--verify", "--time", "8"]);
+    let client = node.bench(&["--rw", "randrw", "--verify"]);
     for _ in 0..2 {
         until("requests are carried out", || node.status()["written_bytes"].as_u64() > Some(0));
         node.kill();

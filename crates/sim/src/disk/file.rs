@@ -81,10 +81,10 @@ impl File {
     }
 
     /// A write that failed or was cut off: of each sector the old bytes, the new ones or none of both.
-    pub(crate) fn tear(&mut self, at: u64, bytes: &[u8], chance: &mut Chance) {
+    pub(crate) fn tear(&mut self, at: u64, bytes: &[u8], whole: bool, chance: &mut Chance) {
         for (index, chunk) in bytes.chunks(SECTOR).enumerate() {
             let at = at + (index * SECTOR) as u64;
-            match chance.below(8) {
+            match chance.below(if whole { 7 } else { 8 }) {
                 0..4 => {}
                 4..7 => self.write(at, chunk, false),
                 _ => {

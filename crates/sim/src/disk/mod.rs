@@ -78,6 +78,8 @@ struct State {
     operations: u64,
     /// What is done at an operation.
     planned: Option<Planned>,
+    /// A sector that is under way when the power goes is old or new.
+    whole_sectors: bool,
     /// What befell it since that was last noted.
     befell: Vec<&'static str>,
 }
@@ -141,6 +143,7 @@ impl Drive {
             under_way: Vec::new(),
             operations: 0,
             planned: None,
+            whole_sectors: false,
             befell: Vec::new(),
         };
         let wake = eventfd().expect("the system has a descriptor for a disk");
@@ -200,6 +203,11 @@ impl Drive {
         kinds
     };
 
+    /// From now on a sector that is under way when the power goes is old or new; else it may be anything.
+    pub fn keep_sectors_whole(&self) {
+        self.state().whole_sectors = true;
+    }
+
     /// Forgets what was planned.
     pub fn forget_plan(&self) {
         self.state().planned = None;
@@ -213,13 +221,13 @@ impl Drive {
     /// The power fails. Processes that used the disk must have been killed; it can be opened again.
     pub fn lose_power(&self) {
         let mut state = self.state();
-        let State { chance, under_way, nodes, befell, .. } = &mut *state;
+        let State { chance, under_way, nodes, befell, whole_sectors, .. } = &mut *state;
         befell.push(LOSES_POWER);
         for UnderWay { node, request, .. } in under_way.drain(..) {
             if let (Some(Node::File { file, .. }), Request::Write { at, buffer, length, .. }) =
                 (nodes.get_mut(&node), &request)
             {
-                file.tear(*at, &buffer[..*length], chance);
+                file.tear(*at, &buffer[..*length], *whole_sectors, chance);
                 befell.push(TEARS);
             }
         }
@@ -375,7 +383,7 @@ impl State {
                 }
                 if fails {
                     befell.push(FAILS_A_WRITE);
-                    file.tear(*at, bytes, chance);
+                    file.tear(*at, bytes, false, chance);
                     return Err(failed());
                 }
                 file.write(*at, bytes, *sync);

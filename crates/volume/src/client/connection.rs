@@ -19,6 +19,8 @@ pub(super) struct Connection {
     queue_pair: QueuePair,
     ring: Ring,
     transmit: Pool,
+    /// Bytes that may ride in a request.
+    inline_max: usize,
     /// What the queue pair had no room for yet.
     outbox: VecDeque<WorkRequest>,
     done: Vec<WorkCompletion>,
@@ -54,6 +56,7 @@ impl Connection {
             queue_pair,
             ring,
             transmit,
+            inline_max: provider.capabilities().inline_max,
             outbox: VecDeque::new(),
             done: Vec::new(),
             welcomed: false,
@@ -73,7 +76,14 @@ impl Connection {
 
     /// Queues a message without a payload.
     pub(super) fn send(&mut self, bytes: &[u8]) {
-        self.outbox.push_back(WorkRequest::send_inline(0, bytes).unsignalled());
+        let longer = if bytes.len() > self.inline_max { self.transmit.take() } else { None };
+        self.outbox.push_back(match longer {
+            Some(mut buffer) => {
+                buffer[..bytes.len()].copy_from_slice(bytes);
+                WorkRequest::send(0, self.transmit.view(buffer, bytes.len())).prompt()
+            }
+            None => WorkRequest::send_inline(0, bytes).unsignalled(),
+        });
     }
 
     /// Queues a message with a payload; false where there is no room for it yet.

@@ -14,6 +14,8 @@ pub(super) enum Background {
     Copy { to: u64 },
     /// What was copied comes to stable storage.
     Flush,
+    /// What was written before a member went comes to stable storage.
+    Quiet,
     /// Before regions are let go of.
     Clean { regions: BTreeSet<usize> },
 }
@@ -122,11 +124,7 @@ impl Raid {
                 }
                 let member = *member;
                 self.resync = None;
-                if (self.on_change.0)(member, MemberState::Current) {
-                    self.members.set_current(member);
-                } else {
-                    self.give_up_resync();
-                }
+                self.members.set_current(member);
             }
         }
         true
@@ -138,19 +136,23 @@ impl Raid {
         (STEP_BYTES / row).max(1) * row
     }
 
-    fn start(&mut self, what: Background, range: Option<(u64, u64)>) {
+    pub(super) fn start(&mut self, what: Background, range: Option<(u64, u64)>) {
+        let is_quiet = matches!(what, Background::Quiet);
         let parent = Parent {
             origin: Origin::Background(what),
             work: Asked::Nothing,
             left: 0,
             result: Ok(()),
             failed: 0,
-            writes: true,
+            writes: !is_quiet,
             locked: range.is_some(),
             entered: None,
         };
         // It has a range only if it locks it.
-        self.background = Some(self.enter(parent, range));
+        let id = self.enter(parent, range);
+        if !is_quiet {
+            self.background = Some(id);
+        }
     }
 
     /// Nothing that it overlaps is under way.
@@ -163,7 +165,7 @@ impl Raid {
                 (false, (at + self.settled_to, at + *to))
             }
             Background::Copy { to } => (false, (self.resync.as_ref().map_or(*to, |resync| resync.to), *to)),
-            Background::Flush | Background::Clean { .. } => (true, (0, 0)),
+            Background::Flush | Background::Quiet | Background::Clean { .. } => (true, (0, 0)),
         };
         let settles = matches!(what, Background::Settle { .. });
         if is_flush {
@@ -207,6 +209,10 @@ impl Raid {
 
     /// It has ended.
     pub(super) fn background_ended(&mut self, what: Background, result: Result<(), DeviceError>) {
+        if matches!(what, Background::Quiet) {
+            self.quiet = Quiet::Yes;
+            return;
+        }
         self.background = None;
         if result.is_err() {
             self.retry_at = self.clock.as_ref().map(|clock| clock.now() + RETRY);
@@ -220,6 +226,7 @@ impl Raid {
                 self.settled_to = to;
                 if self.intents.as_ref().is_none_or(|intents| intents.range(region).1 <= to) {
                     self.unsettled.remove(&region);
+                    self.members.health.set_unsettled(self.unsettled.len());
                     self.settled_to = 0;
                     self.clean_at = self.clock.as_ref().map(|clock| clock.now() + CLEAN_AFTER);
                 }
@@ -235,13 +242,18 @@ impl Raid {
                 }
             }
             Background::Flush => {
-                if let Some(resync) = &mut self.resync {
-                    resync.stage = Stage::Renews;
-                    if let Some(intents) = &mut self.intents {
-                        intents.next_epoch();
-                    }
+                let Some(resync) = &mut self.resync else { return };
+                // Noted first: until no row is carried out again, nothing is written without the journal.
+                resync.stage = Stage::Renews;
+                let member = resync.member;
+                if !(self.on_change.0)(member, MemberState::Current) {
+                    return self.give_up_resync();
+                }
+                if let Some(intents) = &mut self.intents {
+                    intents.next_epoch();
                 }
             }
+            Background::Quiet => {}
             Background::Clean { regions } => {
                 let settled: BTreeSet<usize> = &(&regions - &self.touched) - &self.unsettled;
                 if let Some(intents) = &mut self.intents {
@@ -253,7 +265,10 @@ impl Raid {
 
     /// The member stays stale; it is tried again later.
     pub(super) fn give_up_resync(&mut self) {
-        if let Some(Resync { member, .. }) = self.resync.take() {
+        if let Some(Resync { member, stage, .. }) = self.resync.take() {
+            if stage == Stage::Renews {
+                self.unnoted |= 1 << member;
+            }
             self.members.set_stale(member);
             self.members.health.resync_failed();
         }

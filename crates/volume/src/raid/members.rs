@@ -25,6 +25,8 @@ pub struct Health {
     resynced: Arc<AtomicU64>,
     /// How often resyncing a member was given up.
     failures: Arc<AtomicU64>,
+    /// Regions that a crash left to be settled.
+    unsettled: Arc<AtomicU64>,
 }
 
 impl Health {
@@ -36,6 +38,15 @@ impl Health {
     /// How often resyncing a member was given up until later.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Regions whose members may differ since a crash. Until there are none, RAID 5 cannot do without any member.
+    pub fn unsettled(&self) -> u64 {
+        self.unsettled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_unsettled(&self, regions: usize) {
+        self.unsettled.store(regions as u64, Ordering::Relaxed);
     }
 
     pub(super) fn set_resynced(&self, bytes: u64) {

@@ -63,6 +63,8 @@ pub struct Raid {
     /// Members whose staleness is still to be noted, as bits; and requests that wait for it.
     unnoted: u64,
     quiescing: Vec<u64>,
+    /// What was written before a member went comes to stable storage before that is noted.
+    quiet: Quiet,
     /// Rows of RAID 5 that are written now, and those that wait.
     rows: usize,
     rows_waiting: VecDeque<(u64, Row)>,
@@ -89,6 +91,13 @@ pub struct Raid {
     zeros: Option<Bytes>,
     done: Vec<Completion>,
     polled: Vec<Completion>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quiet {
+    No,
+    Flushes,
+    Yes,
 }
 
 #[derive(Debug)]
@@ -171,6 +180,7 @@ impl Raid {
             on_change: OnChange(Box::new(|_, _| true)),
             unnoted: 0,
             quiescing: Vec::new(),
+            quiet: Quiet::No,
             rows: 0,
             rows_waiting: VecDeque::new(),
             plain_puts: 0,
@@ -275,6 +285,7 @@ impl Raid {
             }
         } else if !crate::mutant::mutant("volume-write-hole-open") {
             self.unsettled.clone_from(&written);
+            self.members.health.set_unsettled(written.len());
         }
         intents.begin(&*clock, torn)?;
         self.clean_at = Some(clock.now());
@@ -430,9 +441,19 @@ impl Raid {
 
     /// Notes who is stale once no write is under way that the member's stripe is still needed for.
     fn note(&mut self) -> bool {
-        if self.quiescing.is_empty() || self.plain_puts != 0 {
+        if self.quiescing.is_empty() || self.plain_puts != 0 || self.quiet == Quiet::Flushes {
             return false;
         }
+        let must_be_quiet = self.unnoted != 0 && matches!(self.layout, Layout::Parity(_));
+        if must_be_quiet && self.quiet != Quiet::Yes {
+            // From now on no crash may change what the missing stripes are computed to be.
+            if self.quiet == Quiet::No {
+                self.quiet = Quiet::Flushes;
+                self.start(Background::Quiet, None);
+            }
+            return true;
+        }
+        self.quiet = Quiet::No;
         for member in 0..self.members.len() {
             if self.unnoted & 1 << member != 0 && (self.on_change.0)(member, MemberState::Stale) {
                 self.unnoted &= !(1 << member);
@@ -458,6 +479,7 @@ impl Raid {
             if result.is_err() && self.members.are_all_current() {
                 // Some have it, some do not.
                 self.unsettled.extend(intents.regions_of(at, length));
+                self.members.health.set_unsettled(self.unsettled.len());
             }
             if self.clean_at.is_none() {
                 self.clean_at = self.clock.as_ref().map(|clock| clock.now() + background::CLEAN_AFTER);

@@ -412,6 +412,8 @@ impl Raid {
             Some(Parent { work: Asked::Whole(Work::Write { fua, .. }), .. }) => *fua,
             _ => false,
         };
+        // An entry may be replaced as soon as its row is written: that must be for good.
+        let fua = fua || journaled.is_some();
         for (member, at, from) in writes {
             if self.members.is_writable(member) {
                 self.push(id, member, NO_SOURCE, Work::Write { at, from, fua });

@@ -1,0 +1,186 @@
+//! A client: it writes and reads as a database does, several requests at a time, and checks all that it reads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_memory::{Buffer, Bytes, Segment};
+use overside_reference::Reference;
+use overside_sim::{Chance, World};
+use overside_verbs::Provider;
+use overside_volume::client::{Link, LinkOptions, Volume};
+use overside_volume::wire::Role;
+use overside_volume::{Completion, Device, Request, Work, wait};
+
+use super::model::{self, Known, Model, SECTOR};
+
+/// What a client does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub requests: usize,
+    pub depth: usize,
+    /// Places that are written again and again.
+    pub spots: u64,
+    pub volume_sectors: u64,
+    /// A WRITE is durable when it is acknowledged.
+    pub through: bool,
+    pub deadline: Duration,
+}
+
+pub struct Client {
+    world: World,
+    chance: Chance,
+    model: Model,
+    load: Load,
+    volume: Volume,
+    pending: BTreeMap<u64, Asked>,
+    next: u64,
+}
+
+enum Asked {
+    Write { sectors: std::ops::Range<u64>, version: u64, durable: bool },
+    Read { first: u64, then: Known },
+    Flush { then: Known },
+}
+
+impl Client {
+    /// Attaches the volume, as soon as there is a node.
+    pub fn attach(world: &World, provider: Arc<Reference>, name: &str, role: Role, model: Model, load: Load) -> Client {
+        let options = LinkOptions {
+            role,
+            deadline: load.deadline,
+            patience: Duration::from_millis(50),
+            request_bytes_max: 16 << 10,
+            receives: 16,
+            ..LinkOptions::default()
+        };
+        let volume = loop {
+            let provider: Arc<dyn Provider> = provider.clone();
+            match Link::attach(provider, "node", "v", options.clone()) {
+                Ok(volume) => break volume,
+                Err(_) => world.clock().sleep(Duration::from_millis(3)),
+            }
+        };
+        world.note("client: attached", 0);
+        let chance = world.chance(name);
+        Client { world: world.clone(), chance, model, load, volume, pending: BTreeMap::new(), next: 0 }
+    }
+
+    /// All that it is to do.
+    pub fn run(mut self) {
+        for _ in 0..self.load.requests {
+            self.ask();
+            while self.pending.len() >= self.load.depth {
+                self.turn();
+            }
+            if self.chance.one_in(12) {
+                self.world.clock().sleep(Duration::from_millis(self.chance.below(20)));
+            }
+        }
+        self.end();
+    }
+
+    /// Reads all that was ever written.
+    pub fn read_all(mut self) {
+        for sector in self.model.sectors() {
+            let then = self.model.known(Some(sector..sector + 1));
+            let work = Work::Read { at: sector * SECTOR, length: SECTOR as usize, into: buffer(SECTOR) };
+            self.submit(work, Asked::Read { first: sector, then });
+            while self.pending.len() >= self.load.depth {
+                self.turn();
+            }
+        }
+        self.end();
+    }
+
+    fn end(mut self) {
+        while !self.pending.is_empty() {
+            self.turn();
+        }
+        self.volume.close(Duration::from_millis(200));
+    }
+
+    fn ask(&mut self) {
+        // Neighbours, so that requests overlap, in a few regions.
+        let spot = self.chance.below(self.load.spots) * (self.load.volume_sectors / self.load.spots);
+        let first = (spot + self.chance.below(40)).min(self.load.volume_sectors - 1);
+        let count = [1, 1, 4, 8, 24, 128][self.chance.below(6) as usize];
+        let sectors = first..(first + count).min(self.load.volume_sectors);
+        let (at, length) = (first * SECTOR, (sectors.end - first) * SECTOR);
+        match self.chance.below(20) {
+            0..10 => {
+                let version = self.model.writes(sectors.clone(), false);
+                let mut from = buffer(length);
+                for (number, bytes) in sectors.clone().zip(from.chunks_mut(SECTOR as usize)) {
+                    model::fill(bytes, version, number);
+                }
+                let fua = self.chance.one_in(5);
+                let durable = fua || self.load.through;
+                let work = Work::Write { at, from: Bytes::prefix(from, length as usize), fua };
+                self.submit(work, Asked::Write { sectors, version, durable });
+            }
+            10 => {
+                let version = self.model.writes(sectors.clone(), true);
+                let work = if self.chance.one_in(2) { Work::Zero { at, length } } else { Work::Discard { at, length } };
+                self.submit(work, Asked::Write { sectors, version, durable: self.load.through });
+            }
+            11 | 12 => {
+                let then = self.model.known(None);
+                self.submit(Work::Flush, Asked::Flush { then });
+            }
+            _ => {
+                let then = self.model.known(Some(sectors));
+                let work = Work::Read { at, length: length as usize, into: buffer(length) };
+                self.submit(work, Asked::Read { first, then });
+            }
+        }
+    }
+
+    fn submit(&mut self, work: Work, asked: Asked) {
+        let tag = self.next;
+        self.next += 1;
+        self.pending.insert(tag, asked);
+        let mut batch = [Request { tag, work }].into();
+        self.volume.submit(&mut batch);
+        assert!(batch.is_empty(), "a client takes few requests");
+    }
+
+    fn turn(&mut self) {
+        let mut done = Vec::new();
+        if self.volume.poll(&mut done) == 0 {
+            let clock = self.world.clock();
+            let until = clock.now() + Duration::from_secs(60);
+            if wait(&mut self.volume, &*clock, Some(until)).is_err() {
+                self.model.fail("a client cannot wait".to_owned());
+            }
+            return;
+        }
+        done.into_iter().for_each(|completion| self.ended(completion));
+    }
+
+    fn ended(&mut self, Completion { tag, work, result }: Completion) {
+        let Some(asked) = self.pending.remove(&tag) else { return };
+        if let Err(error) = result {
+            self.world.note("client: request failed", 0);
+            return self.model.fail(format!("a request failed: {error} ({:?})", work.range()));
+        }
+        match (asked, work) {
+            (Asked::Write { sectors, version, durable }, _) => self.model.wrote(sectors, version, durable),
+            (Asked::Flush { then }, _) => self.model.flushed(&then),
+            (Asked::Read { first, then }, Work::Read { into, length, .. }) => {
+                for (number, bytes) in (first..).zip(into[..length].chunks(SECTOR as usize)) {
+                    match model::version(bytes, number) {
+                        Some(found) => self.model.read(number, &then, found),
+                        None => self.model.fail(format!("sector {number} is a mix, or another's: {:?}", &bytes[..16])),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn buffer(bytes: u64) -> Buffer {
+    let mut buffer = Segment::private(bytes as usize).expect("there is memory").carve(bytes as usize);
+    buffer.pop().expect("a segment holds itself")
+}
