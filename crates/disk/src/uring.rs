@@ -132,8 +132,8 @@ impl UnderWay {
     fn after(&mut self, result: i32) -> Option<io::Result<u64>> {
         if result < 0 {
             let errno = Errno::from_raw_os_error(-result);
-            // Neither says anything about the file.
-            let again = matches!(errno, Errno::INTR | Errno::AGAIN);
+            // None says anything about the file. What a thread has asked for is cancelled when the thread ends.
+            let again = matches!(errno, Errno::INTR | Errno::AGAIN | Errno::CANCELED);
             return (!again).then(|| Err(errno.into()));
         }
         let bytes = result as usize;

@@ -13,7 +13,7 @@ use crate::group::{DirectoryId, GROUP_HEADER_BYTES, GroupHeader, GroupKind, Segm
 use crate::spares::Spares;
 use crate::{Appender, Checkpoints, Durability, Options, layout};
 
-/// The writing end of a log. One thread owns it and steps it; nothing here waits for the disk where that has io_uring.
+/// The writing end of a log. One thread at a time steps it; nothing here waits for the disk where that has io_uring.
 #[derive(Debug)]
 pub struct Log<D: Disk> {
     disk: D,
@@ -55,6 +55,8 @@ pub struct Log<D: Disk> {
     /// The same, of what is written and not on the disk.
     unsynced_floors: VecDeque<(u64, u64)>,
     done: Vec<Completion>,
+    /// What has ended of spares, for who sees to them.
+    left: Vec<Completion>,
     closing: bool,
     /// A statement was due and had no place: the disk is full.
     unstated: bool,
@@ -96,6 +98,15 @@ enum Job {
     Mark,
     Sync,
     Spare,
+}
+
+/// Who steps a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// It sees to everything.
+    Owner,
+    /// It waits for records, and does nothing that may make it wait for anything else.
+    Waiter,
 }
 
 /// What a step came to.
@@ -175,6 +186,7 @@ impl<D: Disk> Log<D> {
             floor_passed: beginning.floor,
             unsynced_floors: VecDeque::new(),
             done: Vec::new(),
+            left: Vec::new(),
             closing: false,
             unstated: false,
             completed: 0,
@@ -233,13 +245,31 @@ impl<D: Disk> Log<D> {
     /// # Errors
     /// A write or a sync failed. That is final: nothing is tried again and nothing more becomes durable.
     pub fn step(&mut self, floor: u64, now: Duration) -> Result<Step, LogFailed> {
+        self.step_by(Who::Owner, floor, now)
+    }
+
+    /// As [`step`](Self::step), for who waits for records and must not wait for the disk: it touches no name and sees to no
+    /// segment. Where that is due, the step's [`wake`](Step::wake) is `now`.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn go_on(&mut self, floor: u64, now: Duration) -> Result<Step, LogFailed> {
+        self.step_by(Who::Waiter, floor, now)
+    }
+
+    /// Whether the disk has something to complete.
+    pub fn is_under_way(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    fn step_by(&mut self, who: Who, floor: u64, now: Duration) -> Result<Step, LogFailed> {
         if let Some(text) = self.shared.failed() {
             return Err(LogFailed(text.to_owned()));
         }
         if self.options.durability == Durability::None {
             return Ok(Step::default());
         }
-        match self.stepped(floor, now) {
+        match self.stepped(who, floor, now) {
             Ok(step) => Ok(step),
             Err(error) => {
                 let path = self.disk.path().display();
@@ -292,8 +322,13 @@ impl<D: Disk> Log<D> {
         self.completed
     }
 
-    fn stepped(&mut self, floor: u64, now: Duration) -> io::Result<Step> {
+    fn stepped(&mut self, who: Who, floor: u64, now: Duration) -> io::Result<Step> {
         let mut step = Step::default();
+        if who == Who::Owner {
+            for completion in std::mem::take(&mut self.left) {
+                self.spares.ended(&mut self.disk, completion, &self.options)?;
+            }
+        }
         {
             let gather = self.shared.lock();
             let appended = gather.appended();
@@ -310,23 +345,40 @@ impl<D: Disk> Log<D> {
             let ended = std::mem::take(&mut self.done);
             let some = !ended.is_empty();
             for completion in ended {
-                self.ended(completion)?;
+                self.ended(who, completion)?;
             }
             step.advanced |= self.advance();
-            let started = self.start(now, first)?;
+            let started = self.start(who, now, first)?;
             first = false;
             self.disk.submit()?;
             if !some && !started {
                 break;
             }
         }
-        step.wake = self.wake(now);
+        step.wake = if who == Who::Waiter && self.owner_is_due() { Some(now) } else { self.wake(now) };
         Ok(step)
     }
 
+    /// Whether there is something to do that touches names.
+    fn owner_is_due(&self) -> bool {
+        let next = self.shared.lock().next_bytes();
+        let no_room = next.is_some_and(|bytes| self.current.as_ref().is_none_or(|current| current.room() < bytes));
+        no_room || !self.left.is_empty() || !self.full.is_empty()
+    }
+
     /// Starts what can be started; whether anything was.
-    fn start(&mut self, now: Duration, first: bool) -> io::Result<bool> {
+    fn start(&mut self, who: Who, now: Duration, first: bool) -> io::Result<bool> {
         let before = self.token;
+        if who == Who::Owner {
+            self.see_to_segments(now, first)?;
+        }
+        self.write_groups(who, now)?;
+        self.sync(now);
+        Ok(self.token != before)
+    }
+
+    fn see_to_segments(&mut self, now: Duration, first: bool) -> io::Result<()> {
+        self.close_full();
         let wanted = self.shared.take_wanted();
         if let Some(request) = self.spares.maintain(&mut self.disk, &self.options, now, wanted) {
             self.push(request, Job::Spare);
@@ -342,10 +394,7 @@ impl<D: Disk> Log<D> {
             gather.room.spares = self.spares.ready();
             gather.room.full = self.spares.is_full();
         }
-        self.write_groups(now)?;
-        self.sync(now);
-        self.close_full();
-        Ok(self.token != before)
+        Ok(())
     }
 
     /// Closes full segments of which nothing is under way or to be synced.
@@ -360,8 +409,8 @@ impl<D: Disk> Log<D> {
         });
     }
 
-    fn write_groups(&mut self, now: Duration) -> io::Result<()> {
-        while self.may_write() {
+    fn write_groups(&mut self, who: Who, now: Duration) -> io::Result<()> {
+        while self.may_write(who) {
             let Some(group) = self.shared.lock().take() else { break };
             self.put(group)?;
             self.quiet_since = None;
@@ -374,7 +423,7 @@ impl<D: Disk> Log<D> {
         let since = *self.quiet_since.get_or_insert(now);
         let due = self.closing || now.saturating_sub(since) >= self.options.quiet;
         self.unstated |= due;
-        if due && self.has_place(BLOCK_BYTES as u64) {
+        if due && self.has_place(who, BLOCK_BYTES as u64) {
             let group = self.shared.lock().take_empty();
             if let Some(group) = group {
                 self.unstated = false;
@@ -386,20 +435,21 @@ impl<D: Disk> Log<D> {
     }
 
     /// Alone a group goes at once. Behind others it goes when enough has gathered to be worth a write of its own.
-    fn may_write(&self) -> bool {
+    fn may_write(&self, who: Who) -> bool {
         let (waiting, next) = {
             let gather = self.shared.lock();
             (gather.waiting(), gather.next_bytes())
         };
         let flights = self.flights.len();
         let worth = flights == 0 || (flights < self.options.writes_max && waiting >= self.options.gather_bytes);
-        worth && next.is_some_and(|bytes| self.has_place(bytes))
+        worth && next.is_some_and(|bytes| self.has_place(who, bytes))
     }
 
     /// Whether a group can be put into this segment, or into another that can be begun.
-    fn has_place(&self, bytes: u64) -> bool {
+    fn has_place(&self, who: Who, bytes: u64) -> bool {
         let Some(current) = &self.current else { return false };
-        current.room() >= bytes || (current.pending == 0 && self.spares.has_idle())
+        let another = who == Who::Owner && current.pending == 0 && self.spares.has_idle();
+        current.room() >= bytes || another
     }
 
     fn is_stated(&self) -> bool {
@@ -564,13 +614,17 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    fn ended(&mut self, completion: Completion) -> io::Result<()> {
+    fn ended(&mut self, who: Who, completion: Completion) -> io::Result<()> {
         self.completed += 1;
         let Some(at) = self.jobs.iter().position(|(token, _)| *token == completion.token) else {
             return Err(io::Error::other("the disk completed what was never asked"));
         };
         let (token, job) = self.jobs.swap_remove(at);
         if let Job::Spare = job {
+            if who == Who::Waiter {
+                self.left.push(completion);
+                return Ok(());
+            }
             return self.spares.ended(&mut self.disk, completion, &self.options);
         }
         if matches!(job, Job::Sync) && completion.result.is_err() && mutant("failed-sync-retried") {

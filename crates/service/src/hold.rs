@@ -1,5 +1,7 @@
 //! Replies that wait for a log: what each waits for, and how far the log has come.
 
+use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -22,6 +24,25 @@ pub struct Watermarks {
     position: AtomicU64,
     floor: AtomicU64,
     workers: Mutex<Vec<Arc<Mailbox>>>,
+    carrier: Mutex<Option<Arc<dyn Carrier>>>,
+}
+
+/// Carries a log on. A worker that holds messages back does so itself, as far as it need not wait: waiting for another
+/// thread that does costs the wake-ups of two.
+pub trait Carrier: Send + Sync + fmt::Debug {
+    /// Whether it should be gone on with.
+    fn is_wanted(&self) -> bool;
+
+    /// Goes on as far as nothing is waited for, and raises the marks; or leaves it to the thread that is at it. `attends`: the
+    /// caller attends to it, so it goes on again whenever [`fd`](Self::fd) is readable. Gives whether it does from now on. One
+    /// at a time does, and it must [`leave`](Self::leave) before it ends.
+    fn go_on(&self, attends: bool) -> bool;
+
+    /// Readable when what it waits for has come.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Who attended to it does so no more.
+    fn leave(&self);
 }
 
 impl Hold {
@@ -62,6 +83,15 @@ impl Watermarks {
         for worker in self.workers().iter().filter(|worker| worker.holds()) {
             worker.signal();
         }
+    }
+
+    /// From now on workers that start carry the log on by `carrier`; by none, another thread must.
+    pub fn carry(&self, carrier: Option<Arc<dyn Carrier>>) {
+        *self.carrier.lock().unwrap_or_else(|e| e.into_inner()) = carrier;
+    }
+
+    pub(crate) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+        self.carrier.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     pub(crate) fn enlist(&self, worker: &Arc<Mailbox>) {

@@ -29,8 +29,8 @@
 //!   `state`, `dial`: connections in and out.
 //! - `envelope`, `part`: what every message begins with; what is longer than a buffer.
 //! - `worker`, `stepped`: requests in, streams asked for messages; a server without threads.
-//! - `context`, `ticket`, `ordered`, `hold`: answers now, later, in order, or once a log has come
-//!   so far.
+//! - `context`, `ticket`, `ordered`, `hold`, `carry`: answers now, later, in order, or once a log
+//!   has come so far.
 //! - `connection`, `transmit`, `latency`, `notices`: outbox and window, transmit buffers,
 //!   histograms, what the operator learns. `client`: the other end's link.
 //!
@@ -48,6 +48,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod carry;
 pub mod client;
 mod connection;
 mod context;
@@ -72,7 +73,7 @@ pub use accept::Listening;
 pub use context::Context;
 pub use dial::Dialer;
 pub use envelope::{BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_MAGIC, kind, message, open};
-pub use hold::{Hold, Watermarks};
+pub use hold::{Carrier, Hold, Watermarks};
 pub use latency::{Latencies, Latency};
 pub use notices::{Notices, OnFailure};
 pub use options::{ServiceOptions, TransmitOptions};

@@ -7,10 +7,12 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use overside_transfer::{Ended, Endpoint, Ring, RingOptions};
+use overside_verbs::spin::{Expects, Spin, Wait};
 use overside_verbs::{
     Link, Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion,
 };
 
+use crate::carry::Carry;
 use crate::connection::Outgoing;
 use crate::context::{Context, Lends};
 use crate::envelope::{self, BadMessage, Kind};
@@ -67,6 +69,8 @@ pub(crate) struct Worker<S: System> {
     /// at.
     holding: Vec<QueuePair>,
     reached: Hold,
+    /// The log that they wait for, where workers carry it on.
+    carry: Option<Carry>,
     /// Where what requests take is recorded, if it is.
     recorder: Option<Arc<Recorder>>,
     /// When this round began.
@@ -86,6 +90,8 @@ impl<S: System> Worker<S> {
         let receives = RingOptions { bytes: options.request_bytes_max, count: RECEIVES, ..RingOptions::default() };
         let ring = endpoint.ring(receives)?;
         let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit)?;
+        let carrier = options.watermarks.as_ref().and_then(|marks| marks.carrier());
+        let carry = carrier.map(|carrier| Carry::new(carrier, &mailbox, Spin::new(SPIN_MAX))).transpose()?;
         let recorder = options.latencies.as_ref().map(|latencies| latencies.enlist());
         let (state, clock) = (mailbox.state.clone(), provider.clock());
         let now = clock.now();
@@ -99,6 +105,7 @@ impl<S: System> Worker<S> {
             timed: Vec::new(),
             holding: Vec::new(),
             reached: Hold::NONE,
+            carry,
             recorder,
             now,
             swept: now,
@@ -131,6 +138,7 @@ impl<S: System> Worker<S> {
             self.take_letters();
         }
         self.wake_due();
+        self.carry_on();
         if !self.holding.is_empty() {
             self.release();
         }
@@ -156,8 +164,23 @@ impl<S: System> Worker<S> {
         found || !waits
     }
 
+    /// Brings the log on that messages wait for.
+    #[inline]
+    fn carry_on(&mut self) {
+        let Some(carry) = &mut self.carry else { return };
+        let holds = !self.holding.is_empty();
+        if holds {
+            // It looks at the marks itself afterwards.
+            self.lends.mailbox.set_holds(false);
+        }
+        carry.go_on(holds);
+    }
+
     /// Waits until something is done.
     fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
+        if self.carry.as_ref().is_some_and(Carry::attends) {
+            return self.wait_for_log(done);
+        }
         let (patience, full) = (self.patience(), self.windows_full());
         let Self { endpoint, lends, connections, .. } = self;
         let queue = endpoint.queue();
@@ -174,6 +197,37 @@ impl<S: System> Worker<S> {
         lends.state.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
         if queue.sleeps() > slept {
             lends.mailbox.drain();
+        }
+        self.now = self.lends.clock.now();
+    }
+
+    /// Waits until something is done, or the log can go on.
+    fn wait_for_log(&mut self, done: &mut Vec<WorkCompletion>) {
+        let patience = self.patience();
+        let Self { endpoint, lends, carry: Some(carry), .. } = self else { return };
+        let queue = endpoint.queue();
+        let (start, wait) = (lends.clock.now(), carry.spin.begin(Expects::Answer));
+        let mut found = queue.poll(done) > 0;
+        let mut polled = Duration::ZERO;
+        if let Wait::Poll(budget) = wait {
+            while !found && polled < budget {
+                found = queue.poll(done) > 0 || carry.is_readable();
+                polled = lends.clock.now().saturating_duration_since(start);
+            }
+            lends.state.empty_poll_ns.fetch_add(polled.as_nanos() as u64, Ordering::Relaxed);
+        }
+        if found {
+            carry.spin.found();
+        } else {
+            // Where the system refuses to wait, the next turn tries again. What wakes by the mailbox is looked at there.
+            if queue.arm().unwrap_or(false) {
+                let until = patience.map(|patience| lends.clock.now() + patience);
+                let _ = lends.clock.wait(&[queue.fd(), carry.fd()], until);
+                lends.mailbox.drain();
+            }
+            queue.poll(done);
+            let slept = lends.clock.now().saturating_duration_since(start).saturating_sub(polled);
+            carry.spin.slept(wait, Some(slept), true);
         }
         self.now = self.lends.clock.now();
     }
@@ -525,6 +579,8 @@ const DEPTH_MAX: usize = 1024;
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Messages produced before they are posted: the client should not wait for a whole window.
+/// Of a wait for the log, as of one for a peer.
+const SPIN_MAX: Duration = Duration::from_micros(50);
 const PRODUCE_AT_ONCE: usize = 4;
 /// Bytes that may wait for all clients of a worker together, and what each may have of them in any
 /// case: the longest reply but one.

@@ -143,13 +143,15 @@ impl Open<'_> {
     fn end(&mut self) -> Hold {
         let Some(writing) = self.writing.take() else { return Hold::NONE };
         let journal = self.journal;
-        journal.clock.point("installed");
+        if !self.records.is_empty() {
+            journal.point("installed");
+        }
         self.append();
         let position = self.position;
         drop(writing);
         // After the writing: the floor may pass it when the log's writer looks.
         if position > 0 || journal.wanted.load(Ordering::SeqCst) > journal.marks.reached().floor {
-            journal.wake.signal();
+            journal.want_log();
         }
         let refused = self.shown > 0 && !mutant("refusal-not-held");
         let shown = if refused { journal.until_floor(self.shown + 1) } else { Hold::NONE };

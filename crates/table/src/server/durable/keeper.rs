@@ -24,7 +24,7 @@ impl Keeper {
         checkpointer: Checkpointer,
         threads: &dyn Threads,
     ) -> Result<Keeper, VerbsError> {
-        let journal = writer.journal.clone();
+        let journal = writer.desk.journal().clone();
         let mut keeper = Keeper { journal, threads: Vec::new() };
         keeper.threads.push(threads.start("checkpoints", Box::new(move || checkpointer.run()))?);
         keeper.threads.push(threads.start("log", Box::new(move || writer.run()))?);

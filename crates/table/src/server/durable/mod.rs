@@ -1,8 +1,8 @@
 //! Tables that survive the server: what a change does on its way to the log, and what a reply waits for.
 //!
-//! A worker claims room in the log, changes the tree, and hands the records to the log, which another
-//! thread ([`writer`]) brings to the disk. No worker waits for it: what a client is told or shown is
-//! [held](overside_service::Context::hold) until the log has come so far. A third kind of thread
+//! A worker claims room in the log, changes the tree, and appends the records to the log. It carries the
+//! log on between requests, beside a thread that sees to the rest ([`writer`]). No worker waits for it: what a
+//! client is told or shown is [held](overside_service::Context::hold) until the log has come so far. Another thread
 //! ([`checkpoint`]) writes the tables down now and then, so that the log before may go.
 
 mod adopt;
@@ -81,6 +81,10 @@ pub(crate) struct Journal {
     /// None before the directory is recovered.
     appender: OnceLock<Appender>,
     wake: Wake,
+    /// Workers carry the log on; otherwise its thread does.
+    is_carried: AtomicBool,
+    /// Somebody waits for the log to go on.
+    log_wanted: AtomicBool,
     /// The largest floor that somebody waits for.
     wanted: AtomicU64,
     /// A panic came between a change and its record.
@@ -130,6 +134,8 @@ impl Journal {
             marks: Watermarks::new(),
             appender: OnceLock::new(),
             wake: Wake::new()?,
+            is_carried: AtomicBool::new(false),
+            log_wanted: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -174,8 +180,9 @@ impl Journal {
         self.failed.load(Ordering::Acquire)
     }
 
-    fn fail(&self) {
-        self.failed.store(true, Ordering::Release);
+    /// It has failed; whether that was known.
+    fn fail(&self) -> bool {
+        self.failed.swap(true, Ordering::AcqRel)
     }
 
     /// How far it has come.
@@ -211,8 +218,21 @@ impl Journal {
         }
         // Whoever writes meanwhile sees the wish when it has ended, or has ended before the writer of the log looks.
         self.wanted.fetch_max(floor, Ordering::SeqCst);
-        self.wake.signal();
+        self.want_log();
         Hold { position: 0, floor }
+    }
+
+    /// A marked point: in a simulation others may go on here.
+    pub(crate) fn point(&self, what: &'static str) {
+        self.clock.point(what);
+    }
+
+    /// The log is to go on: the worker that this is called by does so before it sleeps, where workers do.
+    fn want_log(&self) {
+        self.log_wanted.store(true, Ordering::SeqCst);
+        if !self.is_carried.load(Ordering::Acquire) {
+            self.wake.signal();
+        }
     }
 
     /// Whether a crash may cost a create that somebody has heard of.

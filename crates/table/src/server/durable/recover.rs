@@ -16,7 +16,7 @@ use overside_verbs::Clock;
 use super::adopt::Adopter;
 use super::checkpoint::Checkpointer;
 use super::saved::existing;
-use super::writer::Writer;
+use super::writer::{Desk, Writer};
 use super::{DataOptions, Journal};
 use crate::row::RowView;
 use crate::server::index;
@@ -167,7 +167,8 @@ pub(in crate::server) fn open(
     if journal.may_forget_tables() {
         checkpointer.set_numbers_aside();
     }
-    let writer = Writer { journal, log, on_failure, began };
+    let desk = Desk::new(journal, log, began, on_failure).map_err(|error| refused(&error))?;
+    let writer = Writer { desk };
     Ok(Opened { store, writer, checkpointer, recovery })
 }
 

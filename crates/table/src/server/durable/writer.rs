@@ -1,28 +1,201 @@
-//! The thread that writes the log. It alone owns it; workers append past it and are woken by it.
+//! Who writes the log. A worker that holds replies goes on with it itself, so that no reply waits for another thread to wake;
+//! a thread of its own sees to segments, to times, and to what nobody waits for.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use overside_disk::Disk;
-use overside_log::Log;
-use overside_service::{Hold, OnFailure};
+use overside_log::{Log, Step};
+use overside_service::{Carrier, Hold, OnFailure};
 use smallvec::SmallVec;
 
 use super::Journal;
 use crate::wire::Durability;
 
-/// The log, and those who wait for it.
+/// The log, for one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    journal: Arc<Journal>,
+    /// Taken by trying alone: who finds it taken leaves its wish to who has it.
+    log: Mutex<Log<Box<dyn Disk>>>,
+    /// Readable when the disk has completed something. None where requests complete in a step, which then waits.
+    fd: Option<OwnedFd>,
+    /// The log's time begins here.
+    began: Instant,
+    /// A worker goes on when the disk has completed something.
+    attended: AtomicBool,
+    /// The disk has something to complete.
+    under_way: AtomicBool,
+    /// Until when the thread sleeps at most, in ns of the log's time.
+    sleeps_until: AtomicU64,
+    /// Told when the log cannot be written any more.
+    on_failure: Option<OnFailure>,
+}
+
+/// The thread that sees to the log.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    pub(crate) journal: Arc<Journal>,
-    pub(crate) log: Log<Box<dyn Disk>>,
-    /// Told when the log cannot be written any more.
-    pub(crate) on_failure: Option<OnFailure>,
-    /// The log's time begins here.
-    pub(crate) began: Instant,
+    pub(crate) desk: Arc<Desk>,
+}
+
+impl Desk {
+    /// Of a log whose time began at `began`. Where the disk has a queue, workers carry the log on themselves.
+    ///
+    /// # Errors
+    /// The system has no descriptor for it.
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        log: Log<Box<dyn Disk>>,
+        began: Instant,
+        on_failure: Option<OnFailure>,
+    ) -> std::io::Result<Arc<Desk>> {
+        let fd = log.disk().fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let (attended, under_way) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_carried, marks) = (fd.is_some(), journal.marks.clone());
+        let sleeps_until = AtomicU64::new(0);
+        let desk = Desk { journal, log: Mutex::new(log), fd, began, attended, under_way, sleeps_until, on_failure };
+        let desk = Arc::new(desk);
+        if is_carried && desk.journal.options.durability != Durability::None {
+            desk.journal.is_carried.store(true, Ordering::Release);
+            marks.carry(Some(desk.clone()));
+        }
+        Ok(desk)
+    }
+
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// The log, unless another thread has it, which then sees what is wanted.
+    fn try_log(&self) -> Option<MutexGuard<'_, Log<Box<dyn Disk>>>> {
+        // Who has it lets go of it first and looks at the wish then. In the one order of both, one sees the other.
+        fence(Ordering::SeqCst);
+        match self.log.try_lock() {
+            Ok(log) => Some(log),
+            Err(TryLockError::WouldBlock) => None,
+            // The thread that panicked has said so, and nothing more is acknowledged.
+            Err(TryLockError::Poisoned(_)) => None,
+        }
+    }
+
+    /// What a step came to is told to all.
+    fn tell(&self, log: &Log<Box<dyn Disk>>) {
+        self.under_way.store(log.is_under_way(), Ordering::SeqCst);
+        if let Some(appender) = self.journal.appender.get() {
+            let (position, floor) = (appender.durable().0, appender.durable_floor());
+            self.journal.marks.raise(Hold { position, floor });
+        }
+        if self.journal.is_due() {
+            self.journal.due.signal();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.journal.clock.now().saturating_duration_since(self.began)
+    }
+
+    /// The log cannot be written any more, which is said once. The marks stay as they are, so nothing is acknowledged.
+    fn give_up(&self, why: &str) {
+        if !self.journal.fail()
+            && let Some(on_failure) = &self.on_failure
+        {
+            on_failure.tell(why);
+        }
+    }
+
+    /// A worker's step.
+    fn step(&self, mut log: MutexGuard<'_, Log<Box<dyn Disk>>>) {
+        let guard = Unwinding(self);
+        self.journal.log_wanted.store(false, Ordering::SeqCst);
+        // Before the step: what is below it was appended by then.
+        let floor = self.journal.stamps.floor();
+        let stepped = log.go_on(floor, self.now());
+        let wakes_thread = match &stepped {
+            Ok(Step { wake, .. }) => {
+                let wake = wake.map_or(u64::MAX, |at| at.as_nanos() as u64);
+                wake < self.sleeps_until.load(Ordering::SeqCst)
+            }
+            Err(_) => true,
+        };
+        if stepped.is_ok() {
+            self.tell(&log);
+        }
+        drop(log);
+        std::mem::forget(guard);
+        if wakes_thread {
+            self.journal.wake.signal();
+        }
+        if let Err(failed) = stepped {
+            self.give_up(&failed.to_string());
+        }
+    }
+
+    /// Whether the caller is the one who attends from now on.
+    fn attend(&self) -> bool {
+        !self.attended.swap(true, Ordering::SeqCst)
+    }
+}
+
+/// A bug in a step ends the server: the log may have what is not counted, or the other way round.
+struct Unwinding<'d>(&'d Desk);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        self.0.journal.broken.store(true, Ordering::Release);
+    }
+}
+
+impl Carrier for Desk {
+    fn is_wanted(&self) -> bool {
+        self.journal.log_wanted.load(Ordering::Relaxed)
+    }
+
+    fn go_on(&self, mut attends: bool) -> bool {
+        let mut steps = attends;
+        while steps || self.journal.log_wanted.load(Ordering::SeqCst) {
+            let Some(log) = self.try_log() else {
+                // Who has the log goes on, and raises the marks. To watch the disk meanwhile would be to wait in a circle.
+                if attends {
+                    self.leave();
+                }
+                return false;
+            };
+            self.step(log);
+            fence(Ordering::SeqCst);
+            steps = false;
+        }
+        // Either the one who leaves sees that something is under way, or who has begun it that nobody attends.
+        let under_way = self.under_way.load(Ordering::SeqCst);
+        if under_way && !attends {
+            attends = self.attend();
+        } else if !under_way && attends {
+            self.leave();
+            attends = false;
+        }
+        attends
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        // Without one no worker knows of this.
+        self.fd.as_ref().map_or_else(|| self.journal.wake.fd(), |fd| fd.as_fd())
+    }
+
+    fn leave(&self) {
+        self.attended.store(false, Ordering::SeqCst);
+        if self.under_way.load(Ordering::SeqCst) {
+            self.journal.wake.signal();
+        }
+    }
+}
+
+impl Drop for Writer {
+    /// The desk ends with it, and with the desk the disk's queue.
+    fn drop(&mut self) {
+        self.desk.journal.marks.carry(None);
+    }
 }
 
 impl Writer {
@@ -41,76 +214,82 @@ impl Writer {
                 )
             }
         };
-        // Nothing is acknowledged any more, for the marks stay as they are.
-        self.journal.fail();
-        if let Some(on_failure) = &self.on_failure {
-            on_failure.tell(&why);
-        }
+        self.desk.give_up(&why);
     }
 
     fn write(&mut self) -> Result<(), String> {
-        let mut patience = None;
+        let (desk, mut patience) = (self.desk.clone(), None);
+        let journal = &desk.journal;
         loop {
-            self.journal.wake.look();
-            let closing = self.journal.is_closing();
+            desk.sleeps_until.store(0, Ordering::SeqCst);
+            journal.wake.look();
+            let closing = journal.is_closing();
+            let Some(mut log) = desk.try_log() else {
+                if desk.log.is_poisoned() {
+                    return Err("a bug ended a thread in the middle of writing the log; start the server again, and please report it".into());
+                }
+                let soon = journal.clock.now() + PAUSE;
+                self.wait_until(Some(soon));
+                continue;
+            };
             if closing {
-                self.log.close();
+                log.close();
             }
+            journal.log_wanted.store(false, Ordering::SeqCst);
             // Before the step: what is below it was appended by then.
-            let floor = self.journal.stamps.floor();
-            let now = self.journal.clock.now().duration_since(self.began);
-            let released = self.journal.released.swap(0, Ordering::Relaxed);
+            let floor = journal.stamps.floor();
+            let now = desk.now();
+            let released = journal.released.swap(0, Ordering::Relaxed);
             if released > 0 {
-                self.log
-                    .release(released)
-                    .map_err(|error| format!("giving up old parts of the log failed: {error}"))?;
+                log.release(released).map_err(|error| format!("giving up old parts of the log failed: {error}"))?;
             }
-            let step = self.log.step(floor, now).map_err(|failed| failed.to_string())?;
-            if let Some(appender) = self.journal.appender.get() {
-                let (position, floor) = (appender.durable().0, appender.durable_floor());
-                self.journal.marks.raise(Hold { position, floor });
-            }
-            if self.journal.is_due() {
-                self.journal.due.signal();
-            }
+            let step = log.step(floor, now).map_err(|failed| failed.to_string())?;
+            desk.tell(&log);
             let mut wake = step.wake;
             if closing {
-                if self.log.is_closed() {
+                if log.is_closed() {
                     return Ok(());
                 }
                 // However long the rest takes, as long as the disk does anything.
-                let completed = self.log.completed();
+                let completed = log.completed();
                 let patience = patience.get_or_insert_with(|| Patience::new(completed, now));
                 if patience.is_over(completed, now) {
                     return Err(self.gave_up());
                 }
                 wake = Some(wake.map_or(patience.until(), |at| at.min(patience.until())));
             }
-            self.wait(wake);
+            // While nobody else can step: who does so later, and has something due earlier, wakes this thread.
+            desk.sleeps_until.store(wake.map_or(u64::MAX, |at| at.as_nanos() as u64), Ordering::SeqCst);
+            drop(log);
+            fence(Ordering::SeqCst);
+            if !journal.log_wanted.load(Ordering::SeqCst) {
+                self.wait_until(wake.map(|at| desk.began + at));
+            }
         }
     }
 
     fn gave_up(&self) -> String {
-        let has = match self.journal.options.durability {
+        let has = match self.desk.journal.options.durability {
             Durability::Group => "has been handed to the system and may not be on the disk",
             _ => "is on the disk",
         };
         format!(
             "the disk that {} lies on has done nothing for {} s: what was acknowledged {has}, look at it before you start again",
-            self.journal.options.dir.display(),
+            self.desk.journal.options.dir.display(),
             SILENCE_MAX.as_secs()
         )
     }
 
-    /// Waits until something is appended or completes, or a time has come.
-    fn wait(&self, wake: Option<Duration>) {
+    /// Waits until it is woken, or a time has come; and for the disk, unless a worker attends to it.
+    fn wait_until(&self, until: Option<Instant>) {
+        let Desk { journal, fd, under_way, attended, .. } = &*self.desk;
         let mut descriptors: SmallVec<[BorrowedFd<'_>; 2]> = SmallVec::new();
-        descriptors.push(self.journal.wake.fd());
-        descriptors.extend(self.log.disk().fd());
-        let until = wake.map(|at| self.began + at);
+        descriptors.push(journal.wake.fd());
+        let for_disk = under_way.load(Ordering::SeqCst) && !attended.load(Ordering::SeqCst);
+        descriptors.extend(fd.iter().filter(|_| for_disk).map(|fd| fd.as_fd()));
         // Where the system refuses to wait, the next step tries again.
-        if self.journal.clock.wait(&descriptors, until).is_err() {
-            self.journal.clock.sleep(PAUSE);
+        if journal.clock.wait(&descriptors, until).is_err() {
+            journal.clock.sleep(PAUSE);
         }
     }
 }
