@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use overside_service::{Running, Threads};
 use overside_verbs::VerbsError;
@@ -65,6 +66,22 @@ impl Process {
     /// It must not wait.
     pub fn at_kill(&self, done: impl FnOnce() + Send + 'static) {
         self.at_kill.lock().unwrap_or_else(|e| e.into_inner()).push(Box::new(done));
+    }
+
+    /// Its thread that comes to the marked point `what` as the `number`-th from now on stays there until the
+    /// process is killed: a thread that sleeps at the worst of times, and a crash before it wakes.
+    pub fn stay_at(&self, what: &'static str, number: u64) {
+        self.world.scheduler.stay_at(self.number, what, number);
+    }
+
+    /// No thread stays any more; the one that does goes on.
+    pub fn stay_nowhere(&self) {
+        self.world.scheduler.stay_nowhere(self.number);
+    }
+
+    /// Since when a thread stays, in virtual time.
+    pub fn stays_since(&self) -> Option<Duration> {
+        self.world.scheduler.stays_since(self.number)
     }
 
     /// Whether a thread of it can still run.

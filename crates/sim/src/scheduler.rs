@@ -1,6 +1,7 @@
 //! Who runs: one thread at a time, chosen by the seed, in virtual time.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,7 +45,19 @@ pub(crate) struct State {
     points: u64,
     /// And one in so many sleeps there.
     naps: u64,
+    /// Where threads of processes stay, by the number of the process.
+    stays: BTreeMap<usize, Stay>,
     time_max: Duration,
+}
+
+/// The point at which a thread of a process stays for good.
+#[derive(Debug)]
+struct Stay {
+    what: &'static str,
+    /// Passes before that one.
+    others: u64,
+    /// When it came there.
+    since: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -103,6 +116,7 @@ impl Scheduler {
             turn: None,
             points,
             naps,
+            stays: BTreeMap::new(),
             time_max: TIME_MAX,
         };
         let (passed, asked) = (AtomicU64::new(0), AtomicU32::new(0));
@@ -185,7 +199,10 @@ impl Scheduler {
         let mut state = self.state();
         self.note(&mut state, what, number);
         let (points, naps) = (state.points, state.naps);
-        if state.chance.one_in(naps) {
+        if state.stays(me, what, self.passed()) {
+            let for_good = Wait { why: STAYS, descriptors: Vec::new(), until: None, end_of: None };
+            state.threads[me].doing = Doing::Waits(for_good);
+        } else if state.chance.one_in(naps) {
             let nap = Duration::from_micros(1 << state.chance.below(NAPS));
             state.threads[me].doing = Doing::Waits(Wait::until("naps", self.passed() + nap));
         } else if !state.chance.one_in(points) {
@@ -193,6 +210,28 @@ impl Scheduler {
         }
         self.pass(&mut state);
         drop(self.await_turn(state, me));
+    }
+
+    /// Of a process, the thread that comes to a marked point as the `number`-th stays there.
+    pub(crate) fn stay_at(&self, process: usize, what: &'static str, number: u64) {
+        let stay = Stay { what, others: number.saturating_sub(1), since: None };
+        self.state().stays.insert(process, stay);
+    }
+
+    /// No thread of a process stays any more; the one that does goes on.
+    pub(crate) fn stay_nowhere(&self, process: usize) {
+        let mut state = self.state();
+        state.stays.remove(&process);
+        for thread in state.threads.iter_mut().filter(|thread| thread.process == process) {
+            if matches!(&thread.doing, Doing::Waits(wait) if wait.why == STAYS) {
+                thread.doing = Doing::Ready;
+            }
+        }
+    }
+
+    /// Since when a thread of a process stays at a marked point.
+    pub(crate) fn stays_since(&self, process: usize) -> Option<Duration> {
+        self.state().stays.get(&process).and_then(|stay| stay.since)
     }
 
     /// An event that changes nothing.
@@ -353,6 +392,18 @@ impl State {
         })
     }
 
+    /// Whether a thread that comes to a point stays there.
+    fn stays(&mut self, me: usize, what: &'static str, now: Duration) -> bool {
+        let process = self.threads[me].process;
+        let Some(stay) = self.stays.get_mut(&process).filter(|stay| stay.what == what && stay.since.is_none()) else {
+            return false;
+        };
+        let comes = stay.others == 0;
+        stay.others = stay.others.saturating_sub(1);
+        stay.since = comes.then_some(now);
+        comes
+    }
+
     fn deadline(&self) -> Option<Duration> {
         let deadline = |thread: &Thread| match &thread.doing {
             Doing::Waits(wait) => wait.until,
@@ -417,6 +468,8 @@ const LOOKS_BEFORE_LEAPS: u32 = 64;
 const LEAP_MAX: u32 = 16;
 /// A nap takes a power of two below this one, in µs.
 const NAPS: u64 = 17;
+/// Why a thread waits that stays at a point.
+const STAYS: &str = "stays";
 /// Virtual time in which a world must have ended, unless said.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Events after which a world must have ended: its threads go round in circles.

@@ -82,6 +82,11 @@ impl Store {
         }
         let described = description(name, encoded);
         let id = self.next.load(Ordering::Relaxed);
+        if id == u32::MAX {
+            let text = "all 2^32 numbers of tables have been given, and none is given twice; load the tables into a new \
+                        server, or a new directory";
+            return Err(fault(FaultCode::Exhausted, text.into()).into());
+        }
         if let Some(journal) = &self.journal {
             journal.may_number(id)?;
         }
@@ -254,6 +259,7 @@ impl Store {
         self.log(&mut change, stamp);
         // Its memory goes here, unless a scan still goes through it; nobody shall wait for that.
         drop(tables);
+        self.journal.iter().for_each(|journal| journal.point("dropped"));
         Ok(change.done())
     }
 

@@ -41,3 +41,22 @@ fn a_broken_row_ends_its_scan_with_an_error() {
         assert!(client.get(&table, &[ValueRef::UInt64(51)]).unwrap().is_some());
     }
 }
+
+/// A number that was given means its table for ever, so there is an end to them.
+#[test]
+fn when_all_numbers_are_given_creates_are_refused() {
+    let name = format!("table-numbers-{}", std::process::id());
+    let server = Server::start(ShmProvider::new().unwrap(), &[&name], ServerOptions::default()).unwrap();
+    server.store.number_from(u32::MAX - 1);
+    let mut client = Client::connect(ShmProvider::new().unwrap(), &name).unwrap();
+    let schema = Schema::with_key(vec![Column::new("id", ColumnType::UInt64)], &["id"]).unwrap();
+    let last = client.create_table("last", &schema).unwrap();
+    assert_eq!(last.info().id, u32::MAX - 1);
+    for _ in 0..2 {
+        let refused = client.create_table("beyond", &schema).unwrap_err();
+        let meant = matches!(&refused, ClientError::Refused { code: FaultCode::Exhausted, .. });
+        assert!(meant && refused.to_string().contains("2^32"), "{refused}");
+    }
+    client.drop_table("last").unwrap();
+    assert!(client.create_table("last", &schema).is_err(), "its number is not free again");
+}

@@ -28,6 +28,10 @@ pub struct Load {
     pub checkpoint_one_in: u64,
     /// Tables come and go often.
     pub restless: bool,
+    /// Names of tables that come and go.
+    pub names: u64,
+    /// Most puts insert, one row at a time, and most rows are there.
+    pub refusing: bool,
     /// Every put has several rows.
     pub heavy: bool,
     pub history: History,
@@ -208,13 +212,20 @@ impl Caller {
             return self.checkpoint();
         }
         let restless = self.load.restless && self.chance.one_in(2);
+        if self.load.refusing && !restless && self.chance.one_in(2) {
+            let Some(table) = self.table(MAIN)? else { return Ok(()) };
+            let deletes = self.chance.one_in(4);
+            let done = if deletes { self.delete(&table) } else { self.put_rows(&table, PutMode::Insert, 1) };
+            return self.known(MAIN, done);
+        }
         match self.chance.below(if restless { 3 } else { 40 }) {
             0 => self.create(),
             1 => self.drop_table(),
             2 if self.chance.one_in(3) => self.list(),
             2 => self.describe(),
             kind => {
-                let name = if (3..6).contains(&kind) { OTHERS[self.chance.below(2) as usize] } else { MAIN };
+                let others = (3..6).contains(&kind);
+                let name = if others { OTHERS[self.chance.below(self.load.names) as usize] } else { MAIN };
                 let Some(table) = self.table(name)? else { return Ok(()) };
                 let done = match kind {
                     3..16 => self.put(&table),
@@ -225,13 +236,18 @@ impl Caller {
                     34 => self.drop_index(&table),
                     _ => self.scan_index(&table),
                 };
-                if done.as_ref().is_err_and(|error| is_refused(error, FaultCode::UnknownTable)) {
-                    self.tables.remove(name);
-                    return Ok(());
-                }
-                done
+                self.known(name, done)
             }
         }
+    }
+
+    /// What came of a call; a table that is no more is looked up again.
+    fn known(&mut self, name: &'static str, done: Result<(), ClientError>) -> Result<(), ClientError> {
+        if done.as_ref().is_err_and(|error| is_refused(error, FaultCode::UnknownTable)) {
+            self.tables.remove(name);
+            return Ok(());
+        }
+        done
     }
 
     /// The table of a name; where it does not know it, it looks it up.
@@ -252,7 +268,7 @@ impl Caller {
     }
 
     fn create(&mut self) -> Result<(), ClientError> {
-        let name = OTHERS[self.chance.below(2) as usize];
+        let name = OTHERS[self.chance.below(self.load.names) as usize];
         let call = self.begin(&[(Subject::Name(name), Call::Create)]);
         match self.client().create_table(name, &schema()).inspect_err(|error| self.void_full(error, &call)) {
             Ok(table) => {
@@ -267,7 +283,7 @@ impl Caller {
     }
 
     fn drop_table(&mut self) -> Result<(), ClientError> {
-        let name = OTHERS[self.chance.below(2) as usize];
+        let name = OTHERS[self.chance.below(self.load.names) as usize];
         let call = self.begin(&[(Subject::Name(name), Call::Drop)]);
         match self.client().drop_table(name).inspect_err(|error| self.void_full(error, &call)) {
             Ok(()) => self.end(&call, &[Answer(true, None)]),
@@ -279,7 +295,7 @@ impl Caller {
     }
 
     fn describe(&mut self) -> Result<(), ClientError> {
-        let name = OTHERS[self.chance.below(2) as usize];
+        let name = OTHERS[self.chance.below(self.load.names) as usize];
         self.describe_name(name)
     }
 
@@ -323,6 +339,10 @@ impl Caller {
         let mode = [PutMode::Upsert, PutMode::Insert, PutMode::Update][self.chance.below(3) as usize];
         let several = self.load.heavy || self.chance.one_in(3);
         let rows = if several { 2 + self.chance.below(if self.load.heavy { 2 } else { 5 }) } else { 1 };
+        self.put_rows(table, mode, rows)
+    }
+
+    fn put_rows(&mut self, table: &RemoteTable, mode: PutMode, rows: u64) -> Result<(), ClientError> {
         let mut batch = table.batch();
         let mut calls = Vec::new();
         for _ in 0..rows {

@@ -31,6 +31,10 @@ struct Plan {
     kill_one_in: u64,
     /// Tables come and go often.
     restless: bool,
+    /// Names of tables that come and go.
+    names: u64,
+    /// Most rows are there already, or not there, when a client would insert or delete them.
+    refusing: bool,
     /// Where tables survive the server.
     kept: Option<Kept>,
 }
@@ -91,7 +95,9 @@ impl Plan {
             page_bytes: [512, 1024, 4096, 16384][chance.below(4) as usize],
             weather,
             kill_one_in: [0, 2][chance.below(2) as usize],
-            restless: chance.one_in(4),
+            restless: chance.one_in(3),
+            names: 1 + chance.below(2),
+            refusing: chance.one_in(3),
             kept: (!chance.one_in(6)).then(|| Kept::new(chance)),
         }
     }
@@ -192,6 +198,7 @@ pub const KINDS: &[&str] = &[
     "server: power lost",
     "server: ended cleanly",
     "server: killed while it ends",
+    "server: killed in the middle of a change",
     "server: gave up",
     "server: refuses damage",
     "server: unharmed by a flipped bit",
@@ -259,6 +266,7 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
         life += 1;
         serving = stage.next(serving, LAST + life)?;
     }
+    serving.process.stay_nowhere();
     stage.stop(serving)?;
     if stage.drive.is_some() {
         // What a clean end leaves is all there.
@@ -299,7 +307,7 @@ impl Stage {
         let provider = Arc::new(self.network.provider());
         let doomed = provider.clone();
         process.at_kill(move || doomed.kill());
-        let Plan { keys, calls, kept, page_bytes, restless, .. } = self.plan;
+        let Plan { keys, calls, kept, page_bytes, restless, names, refusing, .. } = self.plan;
         let load = Load {
             keys,
             calls: if kept.is_some_and(Kept::is_tight) { 3 * calls } else { calls },
@@ -307,6 +315,8 @@ impl Stage {
             inline_max: page_bytes / 4,
             checkpoint_one_in: kept.map_or(0, |kept| kept.checkpoint_one_in),
             restless,
+            names,
+            refusing,
             heavy: kept.is_some_and(Kept::is_tight),
             history: self.history.clone(),
         };
@@ -480,8 +490,17 @@ impl Stage {
             });
         }
         let within = self.world.passed() + kept.lifetime.mul_f64(chance.below(1000) as f64 / 1000.0);
-        let way = chance.below(8);
-        if way < 3 {
+        let way = chance.below(12);
+        if way >= 8 {
+            // A change sleeps before its record is in the log, others go on, and then comes the crash.
+            if self.plan.restless && chance.one_in(2) {
+                process.stay_at("dropped", 1 + chance.below(5));
+            } else {
+                process.stay_at("installed", 1 + chance.below(12));
+            }
+            fate.stays_for = Some(Duration::from_millis([5, 50, 200][chance.below(3) as usize]));
+            fate.killed_at = Some(within + Duration::from_secs(1));
+        } else if way < 3 {
             fate.stops_at = Some(within);
         } else if way < 5 || (way == 5 && kept.durability == Durability::None) {
             // Where little goes to the disk.
@@ -509,6 +528,8 @@ impl Stage {
 struct Fate {
     stops_at: Option<Duration>,
     killed_at: Option<Duration>,
+    /// It is killed so long after one of its threads came to where it stays.
+    stays_for: Option<Duration>,
     lost_power: Arc<AtomicBool>,
 }
 
@@ -532,6 +553,7 @@ struct Serving {
     stopping: AtomicBool,
     stops_at: Option<Duration>,
     killed_at: Option<Duration>,
+    stays_for: Option<Duration>,
     lost_power: Arc<AtomicBool>,
     /// A server that gives up is excused by its disk.
     excused: bool,
@@ -541,7 +563,7 @@ struct Serving {
 
 impl Serving {
     fn new(process: Process, excused: bool, fate: Fate) -> Serving {
-        let Fate { stops_at, killed_at, lost_power } = fate;
+        let Fate { stops_at, killed_at, stays_for, lost_power } = fate;
         let stop = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).expect("the system has a descriptor");
         let (up, failed) = (Arc::default(), Arc::default());
         Serving {
@@ -553,6 +575,7 @@ impl Serving {
             stopping: AtomicBool::new(false),
             stops_at,
             killed_at,
+            stays_for,
             lost_power,
             excused,
             complaints: Arc::default(),
@@ -590,7 +613,13 @@ impl Serving {
     /// Ends it when its time has come.
     fn end_in_time(&self, stage: &Stage) {
         let now = stage.world.passed();
-        if self.killed_at.is_some_and(|at| at <= now) {
+        let stays = self.process.stays_since().zip(self.stays_for).map(|(since, time)| since + time);
+        if let Some(at) = stays {
+            if at <= now {
+                stage.world.note("server: killed in the middle of a change", 0);
+                self.process.kill();
+            }
+        } else if self.killed_at.is_some_and(|at| at <= now) {
             self.process.kill();
         } else if self.stops_at.is_some_and(|at| at <= now) {
             self.begin_stop(&stage.history);
