@@ -53,11 +53,13 @@ impl Meeting {
 impl fmt::Display for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Meeting { address, network } = self;
-        match &network.rdma_device {
-            // No address has a space in it.
-            Some(device) => write!(f, "{address} {device}"),
-            None => write!(f, "{address}"),
+        write!(f, "{address}")?;
+        let (device, key) = (network.rdma_device.as_deref(), network.key_file.as_deref());
+        if device.is_some() || key.is_some() {
+            // No address has a space in it, and no device a tabulator.
+            write!(f, " {}", device.unwrap_or_default())?;
         }
+        key.map_or(Ok(()), |key| write!(f, "\t{}", key.display()))
     }
 }
 
@@ -65,8 +67,10 @@ impl FromStr for Meeting {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Meeting, AddressError> {
-        let (address, device) = text.split_once(' ').map_or((text, None), |(address, device)| (address, Some(device)));
-        let network = Network { rdma_device: device.map(str::to_owned), ..Network::default() };
+        let (address, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let (device, key) = rest.split_once('\t').map_or((rest, None), |(device, key)| (device, Some(key)));
+        let rdma_device = (!device.is_empty()).then(|| device.to_owned());
+        let network = Network { rdma_device, key_file: key.map(Into::into), ..Network::default() };
         Ok(Meeting { address: address.parse()?, network })
     }
 }
@@ -84,6 +88,9 @@ mod tests {
             assert_eq!(meeting.network.rdma_device.as_deref(), device);
             assert_eq!(Meeting::told(&[meeting.to_string().into(), "more".into()]).unwrap(), meeting);
         }
+        let mut keyed = Meeting::here("tcp", None, "told").unwrap();
+        keyed.network.key_file = Some("a folder/key".into());
+        assert_eq!(Meeting::told(&[keyed.to_string().into()]).unwrap(), keyed);
         assert!(Meeting::told(&[]).is_err() && Meeting::told(&["nowhere".into()]).is_err());
     }
 }

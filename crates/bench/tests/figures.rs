@@ -213,6 +213,8 @@ fn options(figure: &str) -> Options {
         report,
         over: "shm".into(),
         rdma_device: None,
+        to: None,
+        network: overside::Network::default(),
         library: None,
         only: None,
         results: None,

@@ -40,7 +40,7 @@ impl Cli {
         let cli = Cli::parse();
         let checked = match &cli.command {
             Command::Demo(demo) => demo.over.check("demo"),
-            Command::Bench(bench) => bench.over.check("bench"),
+            Command::Bench(bench) => bench.check(),
             Command::Serve(serve) => serve.check(),
             _ => Ok(()),
         };
@@ -150,8 +150,8 @@ pub struct Demo {
 /// `overside bench`
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Which figure, or all.
-    #[arg(value_name = "FIGURE|all", value_parser = figure())]
+    /// Which figure, or all; or receive, for figures of another host.
+    #[arg(value_name = "FIGURE|all|receive", value_parser = figure())]
     pub figure: String,
     /// Fewer places, fewer and shorter rounds: to see the shapes, not for figures to quote.
     #[arg(long)]
@@ -175,13 +175,36 @@ pub struct Bench {
     /// Keep a full run in DIR/MACHINE/DATE-COMMIT, a file a figure; run it in the checkout that was built.
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
+    /// Of `receive`: where to wait for figures of other hosts, tcp:HOST:PORT or rdma:HOST:PORT.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Send to the host where `overside bench receive` listens at this address.
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["listen", "over"])]
+    pub to: Option<String>,
+    /// With --to or --listen: a file with the key that both hosts have.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// What to go over.
     #[command(flatten)]
     pub over: Over,
 }
 
+impl Bench {
+    /// What clap has no word for.
+    fn check(&self) -> Result<(), clap::Error> {
+        if (self.figure == "receive") != self.listen.is_some() {
+            return Err(over::wrong("bench", "`receive` and --listen ADDR belong together; give both, or neither"));
+        }
+        if self.key_file.is_some() && self.listen.is_none() && self.to.is_none() {
+            return Err(over::wrong("bench", "--key-file is for --to and --listen; give one of them, too"));
+        }
+        // The device of an address is that of its own transport.
+        if self.to.is_some() || self.listen.is_some() { Ok(()) } else { self.over.check("bench") }
+    }
+}
+
 fn figure() -> PossibleValuesParser {
-    PossibleValuesParser::new(overside_bench::figures::NAMES.into_iter().chain(["all"]))
+    PossibleValuesParser::new(overside_bench::figures::NAMES.into_iter().chain(["all", "receive"]))
 }
 
 /// What every command that may go over a network takes.

@@ -18,6 +18,7 @@ mod projection;
 mod receiver;
 mod records;
 mod regret;
+mod remote;
 mod results;
 mod sender;
 mod shuffle;
@@ -29,6 +30,7 @@ mod verbs;
 pub use durability::{Batches, Ground, Ours, Values};
 pub use figure::{Comparison, Figure, Point, PointSpread, Recorded};
 pub use regret::{PricesApart, prices_apart};
+pub use remote::receive;
 pub use sender::Sample;
 pub use sockets::{
     installed::{found, free_port},
@@ -42,6 +44,7 @@ use crate::{
     report::{self, Machine},
 };
 use anyhow::{Context, Result, ensure};
+use overside::Network;
 use serde::Serialize;
 use std::{
     ffi::OsString,
@@ -66,6 +69,10 @@ pub struct Options {
     pub over: String,
     /// Of `rdma`, the device by name; none: the first with an active port.
     pub rdma_device: Option<String>,
+    /// Where `overside bench receive` listens, on another host: the receivers are there.
+    pub to: Option<String>,
+    /// What goes over a network, with [`Options::to`].
+    pub network: Network,
     /// The library that is preloaded into programs for `sockets`; without it there is no such figure.
     pub library: Option<PathBuf>,
     /// Of `sockets` and `messages`: only what has this in its name.
@@ -107,7 +114,7 @@ pub fn run(options: &Options) -> Result<Figures> {
         "all" => NAMES.to_vec(),
         name => vec![name],
     };
-    let over = Over::new(&options.over, options.rdma_device.as_deref())?;
+    let over = over(options)?;
     ensure!(
         options.only.is_none() || names.iter().any(|name| ["messages", "sockets"].contains(name)),
         "--only chooses among the series of messages and sockets; {} has no use for it",
@@ -170,6 +177,13 @@ pub fn run(options: &Options) -> Result<Figures> {
     Ok(figures)
 }
 
+fn over(options: &Options) -> Result<Over> {
+    let Some(to) = &options.to else { return Over::new(&options.over, options.rdma_device.as_deref()) };
+    let far = FAR.contains(&&*options.figure);
+    ensure!(far, "{} has no receiver on another host; --to is for {}", options.figure, FAR.join(", "));
+    Over::to(to, &options.network)
+}
+
 fn judged(name: &str, setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = measure(name, setting)?;
     figure.judge()?;
@@ -205,6 +219,9 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     }
 }
 
+/// Figures whose receivers do what they are told over a line, and may be on another host. `consolidate` stops its own.
+const FAR: [&str; 6] = ["verbs", "transmit", "delta", "shuffle", "projection", "regret"];
+
 fn default_report(figure: &str) -> PathBuf {
     match figure {
         "all" => PathBuf::from("overside-figures.html"),
@@ -217,14 +234,25 @@ fn default_report(figure: &str) -> PathBuf {
 struct Over {
     transport: String,
     rdma_device: Option<String>,
+    /// The receivers are on another host.
+    to: Option<remote::Host>,
     given: AtomicU64,
 }
 
 impl Over {
     fn new(transport: &str, rdma_device: Option<&str>) -> Result<Over> {
         let rdma_device = rdma_device.map(str::to_owned);
-        let over = Over { transport: transport.to_owned(), rdma_device, given: AtomicU64::new(0) };
+        let over = Over { transport: transport.to_owned(), rdma_device, to: None, given: AtomicU64::new(0) };
         // Refused now rather than after the first process has started.
+        over.meeting()?.check()?;
+        Ok(over)
+    }
+
+    /// To receivers of another host.
+    fn to(address: &str, network: &Network) -> Result<Over> {
+        let host = remote::Host::new(address, network)?;
+        let (transport, rdma_device) = (host.transport().name.to_owned(), network.rdma_device.clone());
+        let over = Over { transport, rdma_device, to: Some(host), given: AtomicU64::new(0) };
         over.meeting()?.check()?;
         Ok(over)
     }
@@ -235,6 +263,9 @@ impl Over {
 
     /// A place on this host that nobody else has.
     fn meeting(&self) -> Result<Meeting> {
+        if let Some(host) = &self.to {
+            return host.meeting();
+        }
         let number = self.given.fetch_add(1, Ordering::Relaxed);
         let name = format!("overside-figure-{}-{number}", std::process::id());
         Ok(Meeting::here(&self.transport, self.rdma_device.as_deref(), &name)?)

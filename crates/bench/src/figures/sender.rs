@@ -154,8 +154,8 @@ pub struct Sender {
     endpoint: Endpoint,
     listener: Box<dyn Listener>,
     pairs: Vec<QueuePair>,
-    // Killed and reaped last.
-    receivers: Vec<(UnixStream, Process)>,
+    // Killed and reaped last; those of another host, which are no processes of this one, end with their lines.
+    receivers: Vec<(UnixStream, Option<Process>)>,
 }
 
 impl Sender {
@@ -175,8 +175,14 @@ impl Sender {
         let endpoint = Endpoint::builder(provider).port(port_options()).open()?;
         let listener = endpoint.listen(meeting.address.name())?;
         let told = meeting.to_string();
-        let process = |_| -> Result<(UnixStream, Process)> {
-            let (process, line) = Process::start("receiver", receiver::ROLE, &[&told], None)?;
+        let process = |_| -> Result<(UnixStream, Option<Process>)> {
+            let (line, process) = match &over.to {
+                Some(host) => (host.receiver(&meeting)?, None),
+                None => {
+                    let (process, line) = Process::start("receiver", receiver::ROLE, &[&told], None)?;
+                    (line, Some(process))
+                }
+            };
             line.set_read_timeout(Some(PATIENCE)).context("a socket refuses a deadline")?;
             Ok((line, process))
         };
@@ -282,7 +288,7 @@ impl Sender {
         requests: Vec<VecDeque<WorkRequest>>,
         meanwhile: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let stopped = Stopped::all(self.receivers[..requests.len()].iter().map(|(_, process)| process.pid()))?;
+        let stopped = Stopped::all(self.receivers[..requests.len()].iter().filter_map(pid))?;
         let mut done = Vec::new();
         for (pair, mut batch) in self.pairs.iter().zip(requests) {
             let wanted = batch.len();
@@ -408,7 +414,7 @@ impl Sender {
 
     /// How long all processes have waited for a processor; nothing where the kernel keeps no such account.
     fn crowded(&self) -> u64 {
-        let receivers = self.receivers.iter().map(|(_, process)| process.pid());
+        let receivers = self.receivers.iter().filter_map(pid);
         receivers.chain([std::process::id()]).map(crowded_ns).sum()
     }
 
@@ -419,7 +425,7 @@ impl Sender {
                 bail!("a receiver has gone ({reason}); its last words are above");
             }
         }
-        self.receivers.iter_mut().try_for_each(|(_, process)| process.alive())
+        self.receivers.iter_mut().filter_map(|(_, process)| process.as_mut()).try_for_each(Process::alive)
     }
 
     fn hang_up(&mut self) -> Result<()> {
@@ -441,7 +447,7 @@ impl Sender {
     fn answer(&mut self, at: usize) -> Result<Answer> {
         let (line, process) = self.receivers.get_mut(at).context("there is no such receiver")?;
         let answer = Answer::read(line);
-        if answer.is_err() {
+        if let (Err(_), Some(process)) = (&answer, process) {
             process.alive()?;
         }
         answer.context("a receiver does not answer")
@@ -461,6 +467,11 @@ struct Begun {
     cpu: Cpu,
     spun: Duration,
     crowded: u64,
+}
+
+/// The number of a receiver's process, where that is one of this host.
+fn pid((_, process): &(UnixStream, Option<Process>)) -> Option<u32> {
+    process.as_ref().map(Process::pid)
 }
 
 /// The second field of a process's schedstat: what its first thread waited on a run queue.

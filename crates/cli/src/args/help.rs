@@ -36,7 +36,10 @@ shuffle (a columnar table to 2, 8 and 32 receivers), projection (rows without so
 (what the planner's choice loses against the best fixed strategy, known afterwards), messages (round
 trips of small messages, beside sockets and bare shared memory), sockets (unmodified programs under
 `overside run` and without it), durability (tables that survive, beside tables in memory and the bare
-disk: requests, checkpoints, recovery).";
+disk: requests, checkpoints, recovery).
+
+With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the other:
+verbs, transmit, delta, shuffle, projection and regret.";
 pub(super) const BENCH_EXAMPLES: &str = "\
 Examples:
   overside bench transmit --quick
@@ -45,7 +48,9 @@ Examples:
   overside bench sockets --report sockets.html
   overside bench sockets --quick --only pgbench
   overside bench durability --dir /var/tmp
-  overside bench verbs --over rdma --rdma-device mlx5_1";
+  overside bench verbs --over rdma --rdma-device mlx5_1
+  overside bench receive --listen tcp:10.0.0.2:7000 --key-file key
+  overside bench transmit --to tcp:10.0.0.2:7000 --key-file key";
 
 pub(super) const RUN: &str = "\
 Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a

@@ -2,7 +2,9 @@
 
 use super::run::library;
 use crate::args::{Bench, Over};
+use crate::output;
 use anyhow::Result;
+use overside::Network;
 use overside_bench::figures::{self, Options};
 
 /// Measures figures, which print their results themselves.
@@ -10,9 +12,16 @@ use overside_bench::figures::{self, Options};
 /// # Errors
 /// A figure could not be measured, or two ways of sending delivered different bytes.
 pub fn run(options: Bench) -> Result<()> {
-    let Bench { figure, quick, json, report, results, over: Over { over, rdma_device }, only, seed, dir } = options;
+    let Bench { figure, quick, json, report, results, over, only, seed, dir, listen, to, key_file } = options;
+    let Over { over, rdma_device } = over;
+    let network = Network { key_file, rdma_device: rdma_device.clone(), ..Network::default() };
+    if let Some(listen) = listen {
+        return figures::receive(&listen, &network, output::line);
+    }
     // Only the figure of sockets needs it, and says so.
     let library = library().ok();
-    figures::run(&Options { figure, quick, json, report, over, rdma_device, library, only, results, seed, dir })?;
+    let options =
+        Options { figure, quick, json, report, over, rdma_device, to, network, library, only, results, seed, dir };
+    figures::run(&options)?;
     Ok(())
 }
