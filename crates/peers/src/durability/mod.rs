@@ -124,10 +124,8 @@ impl Report {
             let quartiles = format!("{:.1} .. {:.1}", quarter_low / 1e3, quarter_high / 1e3);
             println!("{:32} {:>18.1} {quartiles:>24} {:>18.2}", side.name, median / 1e3, side.cpu_ns_a_row / 1e3);
         }
-        println!(
-            "\nCPU is of all processes: server, its children and clients. fjall and bf-tree run in the clients' process, and"
-        );
-        println!("bf-tree takes a row at a time. redis' everysec may lose a second, ours in group the last 10 ms.");
+        println!("\nCPU is of all processes: server, its children and clients.");
+        println!("redis' everysec may lose a second, ours in group the last 10 ms.");
         crate::bars::print(&self.bars);
     }
 }
