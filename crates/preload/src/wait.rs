@@ -20,7 +20,7 @@ use crate::sleepers::{Counted, Present};
 use crate::spin::{self, SpinBudget};
 use crate::state::Source;
 use crate::wake;
-use crate::{drain, errno, fallback, futex, kernel, real, table};
+use crate::{drain, errno, eventfd, fallback, futex, kernel, real, table};
 
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
@@ -362,6 +362,12 @@ pub(crate) fn after_sleep(fd: c_int, connection: &'static Connection, reset: boo
     // Let the next receive look at the kernel. The wake byte that has woken this thread has done all that it is for.
     held.dry.look_next();
     if !reset && !connection.sleepers.any() {
+        // What ended the sleep may have been a signal, or its time. A wake byte that comes later would lie unread; if this process
+        // is killed then, the kernel calls its end a reset.
+        let wakes_sets = connection.is_tagged() && eventfd::to_wait_for(&held, &shared).is_none();
+        if shared.wakes_by_word() && !wakes_sets && !connection.early.any() {
+            wake::disarm_bytes(shared.wake_word(held.end));
+        }
         drain::wake_bytes(&mut held, fd, &shared);
     }
     if reset && fallback::is_reset(&mut held, &shared) {

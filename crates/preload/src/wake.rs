@@ -67,6 +67,13 @@ pub(crate) fn disarm(word: &Word) -> u64 {
     word.fetch_and(!REQUESTS, Ordering::SeqCst) / ONE
 }
 
+/// Takes the wake requests for a wake byte back, of one who sleeps no more and has not been woken by one.
+pub(crate) fn disarm_bytes(word: &Word) {
+    if word.load(Ordering::Relaxed) & (DATA | ROOM) != 0 {
+        word.fetch_and(!(DATA | ROOM), Ordering::SeqCst);
+    }
+}
+
 /// Takes the wake requests for an eventfd back. One that was answered just before may still be signalled.
 #[inline]
 pub(crate) fn disarm_eventfd(word: &Word) {
@@ -122,6 +129,9 @@ mod tests {
         assert!(claim(DATA).byte && !claim(DATA).byte);
         arm(&word, ROOM);
         assert_eq!((disarm(&word), claim(REQUESTS).byte, issued(&word)), (1, false, 1));
+        arm(&word, DATA | by_eventfd(ROOM));
+        disarm_bytes(&word);
+        assert_eq!(claim(REQUESTS), Wake { eventfd: true, ..Wake::default() }, "the other request stays");
     }
 
     #[test]

@@ -66,7 +66,9 @@ impl Rim for Local {
         let Some(Begun { given }) = held.outgoing.begun() else { return false };
         let wake_bytes = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
         let begun = shared.start(end).load(Ordering::Relaxed).saturating_sub(1);
-        held.error.is_none()
+        // Without one it is of bytes that went through the kernel before the ring, and that the peer has not read.
+        wake_bytes > 0
+            && held.error.is_none()
             && shared.reset(peer).load(Ordering::Acquire) == 0
             && held.counts().sent.load(Ordering::Relaxed).wrapping_sub(begun) == wake_bytes
             && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
@@ -107,4 +109,23 @@ pub(super) fn find(held: &mut impl DerefMut<Target = Inner>, fd: c_int, shared: 
         Local.note_out(held, shared, word);
     }
     find.fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_is_of_a_wake_byte_only_where_there_was_one() {
+        let (shared, _) = Shared::create().unwrap();
+        let mut inner = Inner::new(0);
+        inner.step(Event::Begins { given: 0 });
+        shared.start(0).store(1, Ordering::SeqCst);
+        assert!(!Local.is_of_a_wake_byte(&mut inner, &shared), "bytes of before the ring may lie unread");
+        shared.given(0).store(1, Ordering::SeqCst);
+        inner.counts().sent.store(1, Ordering::SeqCst);
+        assert!(Local.is_of_a_wake_byte(&mut inner, &shared));
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
 }

@@ -86,14 +86,15 @@ void step_open(const struct step *step) {
 }
 
 void step_close(const struct step *step) {
-    struct connection *c = &connections[step->connection];
+    // First of all it is forgotten: a child of another thread closes what it finds here, and its number may be another's by then.
+    struct connection was = connections[step->connection], *c = &was;
+    connections[step->connection] = (struct connection){.fd = -1};
     int r = 0;
     for (int i = 0; i < c->count; i++) {
         if (c->file && fileno(c->file) == c->aliases[i]) r |= fclose(c->file);
         else r |= close(c->aliases[i]);
     }
     outcome(step, r ? strerrorname_np(errno) : "done");
-    *c = (struct connection){.fd = -1};
 }
 
 // From now on by another descriptor, of that number if there is one; the old one stays or is closed.

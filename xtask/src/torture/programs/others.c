@@ -114,13 +114,13 @@ static int pass(const struct step *step) {
         struct connection *c = &connections[step->connection];
         no_children();
         forget_sets();
+        close_others((int)step->n);
         close(ends[0]);
         for (int i = 0; i < c->count; i++) close(c->aliases[i]);
         if (recvmsg(ends[1], &message, 0) != 1 || !CMSG_FIRSTHDR(&message)) _exit(3);
         int fd;
         memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
         *c = (struct connection){fd, {fd}, 1, NULL};
-        close_others((int)step->n);
         take_list((int)step->n);
         _exit(0);
     }
@@ -150,7 +150,7 @@ static int execute(const struct step *step) {
     const char *program = getenv("TORTURE_PROGRAM");
     int from = connections[step->connection].fd, pid = vfork();
     if (!pid) {
-        if (input) {
+        if (input && from) {
             dup2(from, 0);
             close(from);
         }
