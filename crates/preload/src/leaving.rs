@@ -457,6 +457,8 @@ impl Machine for InPlace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TakeAlong {
     border: u64,
+    /// How many there are.
+    pub(crate) bytes: u64,
     /// False while the sender is at it, or was.
     pub(crate) taken: bool,
     at: AtAlong,
@@ -490,7 +492,8 @@ impl Machine for TakeAlong {
             AtAlong::Pushed if word > self.border => (AtAlong::Released, Action::Release),
             AtAlong::Pushed => (AtAlong::Head, Action::LookHead),
             AtAlong::Head => {
-                self.border += due(self.border, word, 0);
+                self.bytes = due(self.border, word, 0);
+                self.border += self.bytes;
                 (AtAlong::Known, Action::SayBorder(self.border))
             }
             AtAlong::Known => (AtAlong::Said, Action::SayPushed(self.border)),

@@ -245,13 +245,17 @@ fn give_all(socket: c_int, mut bytes: &[u8]) -> bool {
 
 /// Nobody has sent again what is due, and nobody will in time: this end takes it from the ring after all, and the sender finds that
 /// it is done. False while the sender is at it, or was.
-pub(crate) fn take_along(held: &mut Held<'_>, shared: &Shared) -> bool {
+pub(crate) fn take_along(held: &mut Inner, shared: &Shared) -> bool {
     let direction = held.peer();
     let mut machine = TakeAlong::default();
     leaving::run(&mut machine, |action| match action {
         Action::Claim => claim_in_place(held, shared),
         action => fallback::act(held, -1, shared, direction, action),
     });
+    if machine.taken {
+        // The sender counts them as sent through the kernel: it knows of two ways alone.
+        held.count_received(usize::try_from(machine.bytes).unwrap_or(0));
+    }
     machine.taken
 }
 
@@ -422,6 +426,24 @@ mod tests {
             assert_eq!((claim(&held, &shared), claim_in_place(&receiver, &shared)), (Event::Broken, Event::Broken));
             assert!(is_unknown(&shared, 0), "for good");
         }
+        // SAFETY: [preload-shared] not used afterwards.
+        unsafe { shared.unmap() };
+    }
+
+    /// Or a wake byte of the next time in the rings is taken for a byte of before it.
+    #[test]
+    fn what_is_taken_along_counts_at_both_ends() {
+        let (shared, _) = Shared::create().unwrap();
+        let [mut sender, mut receiver] = [0, 1].map(Inner::new);
+        sender.step(crate::step::Event::Begins { given: 0 });
+        sender.out.head = 5;
+        shared.head(0).store(5, Ordering::SeqCst);
+        sender.step(crate::step::Event::StopsSending { resend: 0, head: 5 });
+        receiver.step(crate::step::Event::StopsReceiving { wake_bytes: Some(0) });
+        assert!(take_along(&mut receiver, &shared));
+        assert_eq!(fallback::push(&mut sender, -1, &shared), Ok(()));
+        let counts = (sender.counts().sent.load(Ordering::SeqCst), receiver.counts().received.load(Ordering::SeqCst));
+        assert_eq!(counts, (5, 5));
         // SAFETY: [preload-shared] not used afterwards.
         unsafe { shared.unmap() };
     }
