@@ -254,6 +254,7 @@ impl Over {
         let (transport, rdma_device) = (host.transport().name.to_owned(), network.rdma_device.clone());
         let over = Over { transport, rdma_device, to: Some(host), given: AtomicU64::new(0) };
         over.meeting()?.check()?;
+        over.to.iter().try_for_each(remote::Host::look)?;
         Ok(over)
     }
 

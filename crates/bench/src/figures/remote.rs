@@ -55,10 +55,19 @@ impl Host {
         Ok(socket.local_addr()?.ip())
     }
 
+    /// Whether somebody receives there, and has the same key: asked before anything is measured.
+    pub(super) fn look(&self) -> Result<()> {
+        self.connect().map(drop)
+    }
+
+    fn connect(&self) -> Result<Channel> {
+        let nobody = || format!("nobody receives at {}; start `overside bench receive` there", self.address);
+        at(self.address.to_string()).network(&self.network).connect(PATIENCE).with_context(nobody)
+    }
+
     /// Starts a receiver there, which connects to `meeting`; the line to it.
     pub(super) fn receiver(&self, meeting: &Meeting) -> Result<UnixStream> {
-        let nobody = || format!("nobody receives at {}; start `overside bench receive` there", self.address);
-        let channel = at(self.address.to_string()).network(&self.network).connect(PATIENCE).with_context(nobody)?;
+        let channel = self.connect()?;
         let mut line = Carried::new(channel)?;
         line.send(meeting.address.to_string().as_bytes())?;
         let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
@@ -100,7 +109,8 @@ pub fn receive(listen: &str, network: &Network, mut told: impl FnMut(&str) -> Re
 /// Starts one receiver, and carries what it is told and what it says.
 fn serve(channel: Channel, network: &Network) -> Result<()> {
     let mut line = Carried::new(channel)?;
-    let asked = line.receive(PATIENCE)?.context("nothing was asked for")?;
+    // Who hangs up at once has looked whether somebody is here.
+    let Ok(Some(asked)) = line.receive(PATIENCE) else { return Ok(()) };
     let address: Address = std::str::from_utf8(&asked).context("what was asked for is no text")?.parse()?;
     beyond(&address)?;
     let meeting = Meeting { address, network: network.clone() };
