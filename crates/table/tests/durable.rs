@@ -1,13 +1,16 @@
 //! A server whose disk does as its test says: what it holds back, and what it refuses.
 
+mod halting;
+
 use std::io;
 use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use halting::{Halting, until};
 use overside_disk::{BLOCK_BYTES, Completion, Disk, Entry, FileId, Open, Request, Way};
 use overside_log::format::{Footer, parse_part, write_page};
 use overside_log::{Manifest, Page};
@@ -19,7 +22,6 @@ use overside_table::schema::{Column, ColumnType, Schema};
 use overside_table::server::parts::{OpenDisk, World};
 use overside_table::server::{DataOptions, OnFailure, Server, ServerOptions};
 use overside_table::wire::{Durability, FaultCode, PutMode};
-use overside_verbs::{Clock, SystemClock, VerbsError};
 
 /// What a disk does for the time being.
 #[derive(Debug, Default)]
@@ -195,14 +197,6 @@ fn count(client: &mut Client, table: &RemoteTable) -> usize {
         rows += block.rows().count();
     }
     rows
-}
-
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// What a client is shown, as text.
@@ -612,32 +606,6 @@ fn a_checkpoint_without_room_is_refused_and_leaves_nothing() {
     assert_eq!(count(&mut client, &table), 2);
 }
 
-/// The system's time, in which a worker halts between a change and what comes after it.
-#[derive(Debug, Default)]
-struct Halting {
-    wanted: AtomicBool,
-    halted: AtomicBool,
-    goes_on: AtomicBool,
-}
-
-impl Clock for Halting {
-    fn now(&self) -> Instant {
-        SystemClock.now()
-    }
-    fn wait(&self, descriptors: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), VerbsError> {
-        SystemClock.wait(descriptors, until)
-    }
-    fn fill(&self, bytes: &mut [u8]) -> Result<(), VerbsError> {
-        SystemClock.fill(bytes)
-    }
-    fn point(&self, what: &'static str) {
-        if what == "installed" && self.wanted.swap(false, Ordering::AcqRel) {
-            self.halted.store(true, Ordering::Release);
-            until("it may go on", || self.goes_on.load(Ordering::Acquire));
-        }
-    }
-}
-
 /// A server on a folder of its own, or on what a crash of another one left.
 fn served_from(clock: &Arc<Halting>, data: &Path, durability: Durability) -> (Server, reference::World) {
     let world = reference::World::by(clock.clone());
@@ -679,25 +647,8 @@ fn while_halted<T: Send>(
     crash: impl FnOnce(),
 ) -> T {
     let mut client = client_of(world);
-    let others: Vec<Client> = (0..4).map(|_| client_of(world)).collect();
-    let done = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        clock.wanted.store(true, Ordering::Release);
-        scope.spawn(move || first(&mut client));
-        until("a worker halts", || clock.halted.load(Ordering::Acquire));
-        for mut other in others {
-            let (then, done) = (&then, &done);
-            scope.spawn(move || {
-                if let Some(outcome) = then(&mut other) {
-                    done.lock().unwrap().push(outcome);
-                }
-            });
-        }
-        until("the other worker has answered", || !done.lock().unwrap().is_empty());
-        crash();
-        clock.goes_on.store(true, Ordering::Release);
-    });
-    done.into_inner().unwrap().remove(0)
+    let others = (0..4).map(|_| client_of(world)).collect();
+    clock.halted(move || first(&mut client), others, then, crash)
 }
 
 /// A drop takes a name away, and somebody else gives it to another table, before the drop has gone further: what is
@@ -707,7 +658,7 @@ fn a_name_that_is_given_again_at_once_is_one_tables_after_a_crash() {
     for durability in [Durability::Sync, Durability::Group] {
         let folder = tempfile::tempdir().unwrap();
         let (data, copy) = (folder.path().join("data"), folder.path().join("copy"));
-        let clock = Arc::new(Halting::default());
+        let clock = Arc::new(Halting::new("installed"));
         let (server, world) = served_from(&clock, &data, durability);
         let mut client = client_of(&world);
         let old = client.create_table("t", &schema()).unwrap();
@@ -730,7 +681,7 @@ fn a_row_of_a_table_that_is_just_being_created_is_there_after_a_crash() {
     for durability in [Durability::Sync, Durability::Group] {
         let folder = tempfile::tempdir().unwrap();
         let (data, copy) = (folder.path().join("data"), folder.path().join("copy"));
-        let clock = Arc::new(Halting::default());
+        let clock = Arc::new(Halting::new("installed"));
         let (server, world) = served_from(&clock, &data, durability);
         let created = |client: &mut Client| drop(client.create_table("t", &schema()).unwrap());
         // In `sync` the name is not shown before all before it is on the disk, so nobody finds it meanwhile.
@@ -754,7 +705,7 @@ fn a_row_of_a_table_that_is_just_being_created_is_there_after_a_crash() {
 fn a_tables_number_is_given_once_whatever_a_crash_costs() {
     for durability in [Durability::Group, Durability::None, Durability::Sync] {
         let folder = tempfile::tempdir().unwrap();
-        let clock = Arc::new(Halting::default());
+        let clock = Arc::new(Halting::new("installed"));
         let mut data = folder.path().join("data");
         let mut numbers = std::collections::BTreeSet::new();
         let mut stale = None;
@@ -792,7 +743,7 @@ fn a_tables_number_is_given_once_whatever_a_crash_costs() {
 fn numbers_follow_each_other_behind_a_clean_end() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let clock = Arc::new(Halting::default());
+    let clock = Arc::new(Halting::new("installed"));
     for expected in 1..4 {
         let (server, world) = served_from(&clock, &data, Durability::None);
         let table = client_of(&world).create_table(&format!("t{expected}"), &schema()).unwrap();

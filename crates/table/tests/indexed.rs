@@ -1,13 +1,14 @@
 //! Indexes of tables that survive: which there are is in the log and in checkpoints, their entries are made anew. And what a
 //! scan through an index shows while a writer is between a row and its entries.
 
-use std::ops::Bound;
-use std::os::fd::BorrowedFd;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+mod halting;
 
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use halting::Halting;
 use overside_reference as reference;
 use overside_shm::ShmProvider;
 use overside_table::client::{Client, RemoteTable, ScanOptions};
@@ -15,7 +16,6 @@ use overside_table::row::ValueRef;
 use overside_table::schema::{Column, ColumnType, Schema};
 use overside_table::server::{DataOptions, SavedOptions, SavedTables, Server, ServerOptions};
 use overside_table::wire::{Durability, PutMode};
-use overside_verbs::{Clock, SystemClock, VerbsError};
 
 struct Bench {
     _server: Server,
@@ -146,41 +146,6 @@ fn a_table_that_is_dropped_takes_its_indexes_along() {
     }
 }
 
-/// The system's time, in which the worker that comes to a point halts there once.
-#[derive(Debug)]
-struct Halting {
-    at: &'static str,
-    wanted: AtomicBool,
-    halted: AtomicBool,
-    goes_on: AtomicBool,
-}
-
-impl Clock for Halting {
-    fn now(&self) -> Instant {
-        SystemClock.now()
-    }
-    fn wait(&self, descriptors: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), VerbsError> {
-        SystemClock.wait(descriptors, until)
-    }
-    fn fill(&self, bytes: &mut [u8]) -> Result<(), VerbsError> {
-        SystemClock.fill(bytes)
-    }
-    fn point(&self, what: &'static str) {
-        if what == self.at && self.wanted.swap(false, Ordering::AcqRel) {
-            self.halted.store(true, Ordering::Release);
-            until("it may go on", || self.goes_on.load(Ordering::Acquire));
-        }
-    }
-}
-
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// What a get and scans through the index on groups say of row 7.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
@@ -204,8 +169,7 @@ fn put_7(client: &mut Client, table: &RemoteTable, mode: PutMode, group: i32) {
 /// What others see of row 7, which has group 1 or is not there, while a worker that carries out `change` halts at a point.
 fn seen_at(point: &'static str, is_there: bool, change: impl Fn(&mut Client, &RemoteTable) + Sync) -> Seen {
     let folder = tempfile::tempdir().unwrap();
-    let [wanted, halted, goes_on] = [const { AtomicBool::new(false) }; 3];
-    let clock = Arc::new(Halting { at: point, wanted, halted, goes_on });
+    let clock = Arc::new(Halting::new(point));
     let world = reference::World::by(clock.clone());
     // What is shown is held back by nothing.
     let data = DataOptions { durability: Durability::None, ..DataOptions::new(folder.path()) };
@@ -220,27 +184,13 @@ fn seen_at(point: &'static str, is_there: bool, change: impl Fn(&mut Client, &Re
     }
     client.create_index(&table, &[1], |_, _| {}).unwrap();
     // One of them goes to the other worker.
-    let others: Vec<Client> = (0..4).map(|_| connect()).collect();
-    let answers = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        clock.wanted.store(true, Ordering::Release);
-        let (change, table, answers) = (&change, &table, &answers);
-        scope.spawn(move || change(&mut client, table));
-        until("a worker halts", || clock.halted.load(Ordering::Acquire));
-        for mut other in others {
-            scope.spawn(move || {
-                let answer = seen(&mut other, table);
-                answers.lock().unwrap().push(answer);
-            });
-        }
-        until("the other worker has answered", || !answers.lock().unwrap().is_empty());
-        clock.goes_on.store(true, Ordering::Release);
-    });
+    let others = (0..4).map(|_| connect()).collect();
+    let answer = clock.halted(|| change(&mut client, &table), others, |other| Some(seen(other, &table)), || {});
     // Afterwards the index says what the table says.
     let end = seen(&mut connect(), &table);
     let of_group = |group| usize::from(end.got == Some(group));
     assert_eq!(end.of_groups, [of_group(1), of_group(2)], "after {point}");
-    answers.into_inner().unwrap().remove(0)
+    answer
 }
 
 #[test]
