@@ -18,7 +18,8 @@
 //!
 //! - [`client`] sends a request (`wire`); the server's `session` takes it, `scan` goes through
 //!   pages, `answer` prices every way for each page, `message` makes messages of them.
-//! - `remembered` keeps prices for pages of a kind.
+//! - `meter` holds prices against what making a message took; `remembered` keeps prices for pages
+//!   of a kind.
 //! - The client reads rows where they lie (`block`), merges deltas, or builds columns (`arrow`).
 //!
 //! # The way of one put

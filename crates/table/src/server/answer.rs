@@ -2,11 +2,11 @@
 
 use overside_planner::{Draft as Priceable, Plan, Planner};
 
-use super::remembered::{Kind, Remembered};
+use super::remembered::{Kind, Priced, Remembered};
 use super::scan::Terms;
 use crate::block::{Copier, DeltaAnswer, DeltaMark, Fragment, GatherAnswer, GatherMark, PageState};
 use crate::projection::Projection;
-use crate::wire::{MODES, Mode, WAYS};
+use crate::wire::{MODES, Mode};
 
 /// Drafts of a message of some pages, used again message after message. The last page of a draft is the one in hand: it
 /// may still turn out to travel otherwise, or in the next message.
@@ -89,14 +89,14 @@ impl Ways {
         projection: &Projection,
         terms: &Terms<'_>,
         joins: Option<Mode>,
-    ) -> Option<Plan<WAYS>> {
+    ) -> Option<Priced> {
         let kind = Kind::of(state, joins);
-        if let Some(plan) = self.remembered.recall(kind) {
-            return Some(plan.clone());
+        if let Some(priced) = self.remembered.recall(kind) {
+            return Some(priced.clone());
         }
-        let plan = self.price(state, projection, terms, joins)?;
-        self.remembered.note(kind, &plan);
-        Some(plan)
+        let priced = self.price(state, projection, terms, joins)?;
+        self.remembered.note(kind, &priced);
+        Some(priced)
     }
 
     fn price(
@@ -105,7 +105,7 @@ impl Ways {
         projection: &Projection,
         terms: &Terms<'_>,
         joins: Option<Mode>,
-    ) -> Option<Plan<WAYS>> {
+    ) -> Option<Priced> {
         let requests = |way| if joins == Some(way) { 0.0 } else { 1.0 };
         let planner = terms.planner;
         let copied = Copier::bytes_of(state, 0..state.rows(), projection).ok()? as u64;
@@ -119,7 +119,13 @@ impl Ways {
                 possible.then(|| self.in_place(planner, way, state, projection))
             }
         });
-        Plan::cheapest(std::array::from_fn(|at| Some(ways[at]?.price(requests(MODES[at]), terms.goal))))
+        let plan = Plan::cheapest(std::array::from_fn(|at| {
+            let mut draft = ways[at]?;
+            draft.also(terms.meter.beyond(MODES[at]));
+            Some(draft.price(requests(MODES[at]), terms.goal))
+        }))?;
+        let prepared_ns = ways[plan.chosen].map_or(0.0, |way| way.pack_ns());
+        Some(Priced { prepared_ns, plan })
     }
 
     /// Sending the page in hand from where it lies: an entry for each fragment, at both ends. A delta

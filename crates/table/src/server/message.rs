@@ -13,20 +13,26 @@ use crate::block::{Copier, HEADER_BYTES};
 use crate::wire::Mode;
 
 impl ActiveScan {
-    /// A message of fragments; copied where the first page is too long or too scattered for one.
-    pub(super) fn in_place(&mut self, first: Part, choice: Choice, terms: &Terms<'_>, context: &Context<'_>) -> Turn {
+    /// A message of fragments; copied where the first page is too long or too scattered for one. With the way it went.
+    pub(super) fn in_place(
+        &mut self,
+        first: Part,
+        choice: Choice,
+        terms: &Terms<'_>,
+        context: &Context<'_>,
+    ) -> (Turn, Mode) {
         let way = choice.way;
         let draft = self.ways.drafted(way);
         if !draft.fits(way, terms, LARGE_BYTES) {
-            return self.copied(first, choice, terms, context);
+            return (self.copied(first, choice, terms, context), Mode::Copy);
         }
         let Some(mut head) = context.take(draft.head_len()) else {
             self.begun = Some(first);
-            return Turn::Wait;
+            return (Turn::Wait, way);
         };
         let Some(mut body) = self.view(&first.page, way) else {
             context.put(head);
-            return self.copied(first, choice, terms, context);
+            return (self.copied(first, choice, terms, context), Mode::Copy);
         };
         self.keep(way, &choice);
         let mut last_bytes = body.bytes();
@@ -46,7 +52,7 @@ impl ActiveScan {
         let draft = self.ways.drafted(way);
         draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
         let message = context.message(head, draft.head_len()).then(body);
-        Turn::Message(if way == Mode::InPlace { message.lendable() } else { message })
+        (Turn::Message(if way == Mode::InPlace { message.lendable() } else { message }), way)
     }
 
     /// A packed message: as many rows as fit of the first page and then whole pages, or one row in parts.

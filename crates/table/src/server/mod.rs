@@ -15,6 +15,7 @@ mod durable;
 mod governor;
 mod index;
 mod message;
+mod meter;
 #[doc(hidden)]
 pub mod parts;
 mod registrar;
@@ -41,6 +42,7 @@ pub use overside_service::{Notices, OnFailure};
 use overside_verbs::{Provider, SystemClock, VerbsError};
 
 use durable::{Checkpointer, Journal, Keeper, Opened, Writer};
+use meter::Meter;
 use registrar::Registrar;
 use session::Tables;
 use store::{MemoryLimit, Store};
@@ -173,6 +175,7 @@ struct Prices {
     sge_max: usize,
     /// Whether the provider lends messages.
     lends: bool,
+    meter: Meter,
 }
 
 impl Server {
@@ -263,9 +266,9 @@ impl Recovered {
         let mut served = Vec::new();
         for (mut at, ListenerConfig { provider, names, profile }) in open {
             let capabilities = provider.capabilities();
-            let (sge_max, lends) = (capabilities.sge_max, capabilities.lends);
+            let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
             let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
-            let prices = Prices { planner, sge_max, lends };
+            let prices = Prices { planner, sge_max, lends, meter };
             at.listen(&names)?;
             served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone() })));
         }

@@ -9,6 +9,14 @@ use overside_planner::Plan;
 use crate::block::PageState;
 use crate::wire::{MODES, Mode, WAYS};
 
+/// A page's prices by way, and what was chosen.
+#[derive(Clone, Debug)]
+pub(crate) struct Priced {
+    pub(crate) plan: Plan<WAYS>,
+    /// What making a message of it takes in the chosen way by the device's profile alone; posting it is not part of that.
+    pub(crate) prepared_ns: f64,
+}
+
 /// The latest prices of each kind of page.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
@@ -27,7 +35,7 @@ pub(crate) struct Kind {
 #[derive(Debug)]
 struct Known {
     shape: (u32, bool),
-    plan: Plan<WAYS>,
+    priced: Priced,
     /// Pages that the prices still serve.
     left: u32,
     /// Pages that they served when they were last found to lead to the same choice.
@@ -47,30 +55,31 @@ impl Kind {
 
 impl Remembered {
     /// The prices of the last page of this kind, if they may still serve.
-    pub(crate) fn recall(&mut self, kind: Kind) -> Option<&Plan<WAYS>> {
+    pub(crate) fn recall(&mut self, kind: Kind) -> Option<&Priced> {
         let known = self.kinds.get_mut(kind.place)?.as_mut()?;
         if known.shape != kind.shape || known.left == 0 {
             return None;
         }
         known.left -= 1;
-        Some(&known.plan)
+        Some(&known.priced)
     }
 
     /// Takes note of a page's prices.
-    pub(crate) fn note(&mut self, kind: Kind, plan: &Plan<WAYS>) {
+    pub(crate) fn note(&mut self, kind: Kind, priced: &Priced) {
         if self.kinds.is_empty() {
             self.kinds.resize_with((MODES.len() + 1) * (DELTAS_MAX + 1), || None);
         }
         let Some(place) = self.kinds.get_mut(kind.place) else { return };
-        let confirmed = place.as_ref().filter(|k| k.shape == kind.shape && k.plan.chosen == plan.chosen);
+        let confirmed = place.as_ref().filter(|k| k.shape == kind.shape && k.priced.plan.chosen == priced.plan.chosen);
         let serves = confirmed.map_or(1, |known| (2 * known.served + 1).min(SERVES_MAX));
-        *place = Some(Known { shape: kind.shape, plan: plan.clone(), left: serves, served: serves });
+        *place = Some(Known { shape: kind.shape, priced: priced.clone(), left: serves, served: serves });
     }
 }
 
 /// Chains that are longer are one kind.
 const DELTAS_MAX: usize = 15;
-/// Pages that one page's prices serve at most. With that pricing is some two hundredths of the work.
+/// Pages that one page's prices serve at most. With that pricing is some two hundredths of the work, and not in step with the
+/// messages whose time is taken.
 const SERVES_MAX: u32 = 23;
 
 #[cfg(test)]
@@ -78,8 +87,8 @@ mod tests {
     use super::*;
     use overside_planner::Price;
 
-    fn priced(chosen: usize) -> Plan<WAYS> {
-        Plan { chosen, prices: [Some(Price::default()); WAYS] }
+    fn priced(chosen: usize) -> Priced {
+        Priced { plan: Plan { chosen, prices: [Some(Price::default()); WAYS] }, prepared_ns: 1.0 }
     }
 
     /// Of `pages` pages of one kind, which were priced.

@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use overside_bwtree::{DeltaRecord, Direction, Pages, PinAccount, PinnedPage};
 use overside_disk::mutant;
-use overside_planner::{Goal, Plan, Planner};
+use overside_planner::{Goal, Planner};
 use overside_service::{Context, Message, Produced};
 use smallvec::SmallVec;
 
 use super::answer::{self, Ways};
 use super::index::{Index, Through};
+use super::meter::{Meter, Stopwatch};
+use super::remembered::Priced;
 use super::session::TableSession;
 use super::store::{Table, fault};
 use crate::block::{DeltaAt, PageState};
 use crate::projection::Projection;
-use crate::wire::{self, Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest, WAYS};
+use crate::wire::{self, Fault, FaultCode, MODES, Mode, Reply, ScanReply, ScanRequest};
 
 /// A scan that a connection is being fed.
 pub(crate) struct ActiveScan {
@@ -33,6 +35,7 @@ pub(crate) struct ActiveScan {
     pub(super) sequence: u64,
     pub(super) reply: ScanReply,
     pub(super) ways: Ways,
+    planned: Planned,
     /// The newest stamp of all pages so far.
     newest: u64,
     /// The connection's pins were spent when they were last looked at.
@@ -61,9 +64,16 @@ pub(super) struct Choice {
     /// Rows that the page delivers.
     pub(super) rows: usize,
     /// Where the planner chose.
-    plan: Option<Plan<WAYS>>,
+    priced: Option<Priced>,
     /// Another way was wanted, and the connection's pins are spent.
     over_budget: bool,
+}
+
+/// The pages of a message that travel as planned: how many, and what making it of them takes by the device's profile.
+#[derive(Clone, Copy, Default)]
+struct Planned {
+    pages: u32,
+    prepared_ns: f64,
 }
 
 /// What a turn brought.
@@ -88,6 +98,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) spent: bool,
     /// Pages may be lent, in messages of so many bytes at most.
     pub(crate) lent_bytes_max: Option<usize>,
+    /// What the ways really took.
+    pub(crate) meter: &'a Meter,
 }
 
 impl Terms<'_> {
@@ -180,6 +192,7 @@ impl ActiveScan {
             sequence: 0,
             reply: ScanReply::default(),
             ways: Ways::default(),
+            planned: Planned::default(),
             newest: 0,
             spent: false,
             look_at: 0,
@@ -195,17 +208,20 @@ impl ActiveScan {
 
     /// The next message.
     pub(crate) fn turn(&mut self, terms: &Terms<'_>, context: &Context<'_>) -> Turn {
+        let stopwatch = Stopwatch::for_turn(self.sequence, context.clock());
         self.ways.next_message();
+        self.planned = Planned::default();
         let Some((part, choice)) = self.next_part(terms, None) else { return Turn::End };
-        let turn = match choice.way {
+        let (turn, way) = match choice.way {
             Mode::Gather | Mode::Delta | Mode::InPlace => self.in_place(part, choice, terms, context),
-            _ => self.copied(part, choice, terms, context),
+            _ => (self.copied(part, choice, terms, context), Mode::Copy),
         };
         self.reply.bytes_sent += match &turn {
             Turn::Message(message) => message.bytes(),
             Turn::Long(bytes) => bytes.len() as u64,
             Turn::Wait | Turn::End | Turn::Broken => return turn,
         };
+        terms.meter.note(way, self.planned.prepared_ns, self.planned.pages, stopwatch, context.clock());
         self.sequence += 1;
         self.reply.messages += 1;
         turn
@@ -239,14 +255,14 @@ impl ActiveScan {
     }
 
     fn choose(&mut self, state: &PageState<'_>, from: usize, terms: &Terms<'_>, joins: Option<Mode>) -> Choice {
-        let plan = match self.mode {
+        let priced = match self.mode {
             Mode::Auto if from == 0 => self.ways.plan(state, &self.projection, terms, joins),
             _ => None,
         };
-        let wanted = match (self.mode, &plan) {
+        let wanted = match (self.mode, &priced) {
             // The rest of a page that was begun by copying is copied.
             _ if from > 0 => Mode::Copy,
-            (Mode::Auto, Some(plan)) => MODES[plan.chosen],
+            (Mode::Auto, Some(priced)) => MODES[priced.plan.chosen],
             (Mode::Auto, None) => Mode::Copy,
             (Mode::InPlace, _) if terms.lent_bytes_max.is_none() => Mode::Delta,
             (mode, _) => mode,
@@ -256,7 +272,7 @@ impl ActiveScan {
         if way != Mode::Copy {
             self.ways.draft(way, state, &self.projection, terms);
         }
-        Choice { way, rows: state.rows(), plan, over_budget }
+        Choice { way, rows: state.rows(), priced, over_budget }
     }
 
     /// Books `rows` rows of a page as sent `way`.
@@ -267,9 +283,14 @@ impl ActiveScan {
         }
         self.reply.chosen[answer::index(way)] += 1;
         self.reply.over_budget += u64::from(choice.over_budget);
-        let prices = choice.plan.iter().flat_map(|plan| &plan.prices);
-        for (sum, price) in self.reply.price_ns.iter_mut().zip(prices) {
-            *sum += price.map_or(0, |p| p.ns as u64);
+        if let Some(Priced { plan, prepared_ns }) = &choice.priced {
+            for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {
+                *sum += price.map_or(0, |p| p.ns as u64);
+            }
+            if MODES[plan.chosen] == way {
+                self.planned.pages += 1;
+                self.planned.prepared_ns += prepared_ns;
+            }
         }
     }
 }
@@ -290,6 +311,7 @@ impl TableSession {
             block_bytes: context.buffer_bytes(),
             spent: scan.spent,
             lent_bytes_max: scan.lent_bytes_max.filter(|_| prices.lends),
+            meter: &prices.meter,
         };
         let turn = scan.turn(&terms, context);
         context.hold(scan.table.shown(scan.newest));
