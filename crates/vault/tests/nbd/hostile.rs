@@ -195,3 +195,18 @@ fn one_connection_too_many_is_turned_away() {
         assert!(Instant::now() < limit, "a place that is free again is not given");
     }
 }
+
+/// It keeps a place for as long as a greeting may take, and no longer; who was greeted may be silent.
+#[test]
+fn a_client_that_never_greets_loses_its_place() {
+    let options = NbdOptions { greeting: Duration::from_secs(3), ..NbdOptions::default() };
+    let served = Served::with(Box::new(MemoryDevice::new(BYTES).unwrap()), options);
+    let mut greeted = Client::connected(&served.path(), true);
+    let mut silent = std::os::unix::net::UnixStream::connect(served.path()).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut said = Vec::new();
+    std::io::Read::read_to_end(&mut silent, &mut said).expect("the connection ends");
+    assert_eq!(said.len(), 18);
+    assert_eq!(greeted.read(0, 512), [0; 512]);
+    served.sleeps();
+}

@@ -138,13 +138,15 @@ impl Exports for NodeExports {
 pub struct NbdOptions {
     /// Connections at once; one more is turned away. Each may hold up to 48 MiB.
     pub connections_max: usize,
+    /// How long a client may take until it has chosen an export. One that says nothing would keep its place for ever.
+    pub greeting: Duration,
     /// How long requests may take that are under way when it is stopped.
     pub patience: Duration,
 }
 
 impl Default for NbdOptions {
     fn default() -> Self {
-        NbdOptions { connections_max: 16, patience: Duration::from_secs(5) }
+        NbdOptions { connections_max: 16, greeting: Duration::from_secs(30), patience: Duration::from_secs(5) }
     }
 }
 

@@ -43,6 +43,8 @@ pub struct NbdServer {
 struct Watched {
     connection: Connection,
     interest: EventFlags,
+    /// Until when it must have chosen an export.
+    greets_until: Instant,
 }
 
 /// Exports, and their devices while somebody uses them.
@@ -151,6 +153,7 @@ impl NbdServer {
         for id in std::mem::take(&mut self.active) {
             self.settle(id);
         }
+        self.end_silent();
         if !self.opened.exports.keeps_open() {
             let connections = &self.connections;
             let is_used = |number| connections.values().any(|watched| watched.connection.export() == Some(number));
@@ -235,7 +238,7 @@ impl NbdServer {
 
     /// Says what a connection is waited for, or ends it.
     fn settle(&mut self, id: u64) {
-        let Some(Watched { connection, interest }) = self.connections.get_mut(&id) else { return };
+        let Some(Watched { connection, interest, .. }) = self.connections.get_mut(&id) else { return };
         if connection.is_over() {
             return self.remove(id);
         }
@@ -251,6 +254,19 @@ impl NbdServer {
         }
     }
 
+    /// Ends connections that have not chosen an export in time.
+    fn end_silent(&mut self) {
+        let Some(first) = self.connections.values().filter_map(Watched::greets_until).min() else { return };
+        let now = self.clock.now();
+        if now < first {
+            return;
+        }
+        let is_late = |watched: &Watched| watched.greets_until().is_some_and(|until| until <= now);
+        let late: Vec<u64> =
+            self.connections.iter().filter(|(_, watched)| is_late(watched)).map(|(id, _)| *id).collect();
+        late.into_iter().for_each(|id| self.remove(id));
+    }
+
     fn remove(&mut self, id: u64) {
         if let Some(Watched { connection, .. }) = self.connections.remove(&id) {
             let _ = epoll::delete(&self.epoll, connection.as_fd());
@@ -260,7 +276,8 @@ impl NbdServer {
     /// How long it may sleep; none: until something comes.
     fn due(&self) -> Option<Duration> {
         let devices = self.opened.devices.values().filter_map(|export| export.device.due());
-        let first = devices.chain(self.stops_until).chain(self.accepts_at).min()?;
+        let greets = self.connections.values().filter_map(Watched::greets_until);
+        let first = devices.chain(greets).chain(self.stops_until).chain(self.accepts_at).min()?;
         Some(first.saturating_duration_since(self.clock.now()))
     }
 
@@ -319,7 +336,8 @@ impl NbdServer {
                 let connection = Connection::new(socket);
                 let (interest, data) = (EventFlags::IN, EventData::new_u64(self.next << KIND_BITS | CONNECTION));
                 if epoll::add(&self.epoll, connection.as_fd(), data, interest).is_ok() {
-                    self.connections.insert(self.next, Watched { connection, interest });
+                    let greets_until = self.clock.now() + self.options.greeting;
+                    self.connections.insert(self.next, Watched { connection, interest, greets_until });
                     self.active.insert(self.next);
                 }
             }
@@ -348,6 +366,13 @@ impl NbdServer {
 
 fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), VerbsError> {
     epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
+}
+
+impl Watched {
+    /// None once it has chosen an export.
+    fn greets_until(&self) -> Option<Instant> {
+        self.connection.export().is_none().then_some(self.greets_until)
+    }
 }
 
 impl Export {
