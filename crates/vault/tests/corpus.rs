@@ -1,16 +1,26 @@
 //! The fuzz targets' corpus, replayed: seeds are those of this version, and near them nothing breaks a promise.
 
-use overside_corpus::Corpus;
+use overside_corpus::{Check, Corpus};
 use overside_vault::fronts::nbd::{fuzz_nbd, seeds_nbd};
+use overside_vault::members::volatile::{fuzz_unflushed, seeds_unflushed};
+
+/// How many neighbours of a seed are looked at is of each target.
+fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 2] {
+    [("nbd", seeds_nbd(), fuzz_nbd, 400), ("unflushed", seeds_unflushed(), fuzz_unflushed, 48)]
+}
 
 #[test]
 fn the_seeds_are_those_of_this_version_and_taken() {
-    let corpus = Corpus::of(env!("CARGO_MANIFEST_DIR"), "nbd");
-    seeds_nbd().iter().for_each(|seed| corpus.holds(seed));
-    corpus.replay(fuzz_nbd);
+    for (target, seeds, check, _) in targets() {
+        let corpus = Corpus::of(env!("CARGO_MANIFEST_DIR"), target);
+        seeds.iter().for_each(|seed| corpus.holds(seed));
+        corpus.replay(check);
+    }
 }
 
 #[test]
 fn what_is_near_a_seed_is_taken_or_refused() {
-    Corpus::of(env!("CARGO_MANIFEST_DIR"), "nbd").near_seeds(400, |near| _ = fuzz_nbd(near.bytes));
+    for (target, _, check, within) in targets() {
+        Corpus::of(env!("CARGO_MANIFEST_DIR"), target).near_seeds(within, |near| _ = check(near.bytes));
+    }
 }

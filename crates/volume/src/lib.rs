@@ -39,5 +39,7 @@ pub use memory::MemoryDevice;
 pub use mutant::plant;
 pub use overlaps::Overlaps;
 pub use raid::{Health, MemberState, Raid};
+#[doc(hidden)]
+pub use raid::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 pub use sectors::Sectors;
 pub use wait::{complete, wait};

@@ -2,9 +2,15 @@
 
 use overside_corpus::{Check, Corpus};
 use overside_volume::wire::{fuzz_to_client, fuzz_to_node, seeds_to_client, seeds_to_node};
+use overside_volume::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 
-fn targets() -> [(&'static str, Vec<Vec<u8>>, Check); 2] {
-    [("to_node", seeds_to_node(), fuzz_to_node), ("to_client", seeds_to_client(), fuzz_to_client)]
+fn targets() -> [(&'static str, Vec<Vec<u8>>, Check); 4] {
+    [
+        ("to_node", seeds_to_node(), fuzz_to_node),
+        ("to_client", seeds_to_client(), fuzz_to_client),
+        ("intents", seeds_intents(), fuzz_intents),
+        ("journal", seeds_journal(), fuzz_journal),
+    ]
 }
 
 #[test]

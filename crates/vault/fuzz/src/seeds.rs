@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use overside_vault::fronts::nbd::seeds_nbd;
+use overside_vault::members::volatile::seeds_unflushed;
 
 fn main() -> std::io::Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/nbd");
-    std::fs::create_dir_all(&folder)?;
-    for (number, bytes) in seeds_nbd().into_iter().enumerate() {
-        std::fs::write(folder.join(format!("seed-{number}")), bytes)?;
+    for (target, seeds) in [("nbd", seeds_nbd()), ("unflushed", seeds_unflushed())] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+        std::fs::create_dir_all(&folder)?;
+        for (number, bytes) in seeds.into_iter().enumerate() {
+            std::fs::write(folder.join(format!("seed-{number}")), bytes)?;
+        }
     }
     Ok(())
 }

@@ -111,23 +111,29 @@ impl Raid {
             self.resync = Some(Resync { member, to: 0, stage: Stage::Copies });
         }
         let step = self.step_bytes();
-        let Some(Resync { member, to: from, stage }) = &mut self.resync else { return false };
+        let Some(Resync { to: from, stage, .. }) = &mut self.resync else { return false };
         match stage {
             Stage::Copies => {
                 let (from, to) = (*from, (*from + step).min(self.geometry.bytes));
                 self.start(Background::Copy { to }, Some((from, to - from)));
             }
             Stage::Flushes => self.start(Background::Flush, None),
-            Stage::Renews => {
-                if self.intents.as_ref().is_some_and(|intents| !intents.is_still()) {
-                    return false;
-                }
-                let member = *member;
-                self.resync = None;
-                self.members.set_current(member);
-            }
+            Stage::Renews => return self.renewed(),
         }
         true
+    }
+
+    /// Whether a member is current from now on: nothing that the journal has is carried out again. At once when that is
+    /// so, or rows would be entered of which that is not true.
+    pub(super) fn renewed(&mut self) -> bool {
+        let is_renewed = self.intents.as_ref().is_none_or(Intents::is_renewed);
+        if let Some(Resync { member, stage: Stage::Renews, .. }) =
+            self.resync.take_if(|resync| resync.stage == Stage::Renews && is_renewed)
+        {
+            self.members.set_current(member);
+            return true;
+        }
+        false
     }
 
     /// Bytes of the volume that are brought up to date at once: whole rows.

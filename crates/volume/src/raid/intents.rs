@@ -25,7 +25,10 @@ pub(super) struct Intents {
     durable: BTreeSet<usize>,
     /// What must be written is newer than what is being written.
     changed: bool,
-    writing: Option<BTreeSet<usize>>,
+    /// Regions and epoch of the image that is being written.
+    writing: Option<(BTreeSet<usize>, u64)>,
+    /// On the store.
+    epoch: u64,
 }
 
 /// What the store says.
@@ -97,6 +100,18 @@ impl Image {
     pub(super) fn regions(&self) -> usize {
         self.volume_bytes.div_ceil(self.region_bytes) as usize
     }
+
+    /// First byte and length of a region.
+    pub(super) fn range(&self, region: usize) -> (u64, u64) {
+        let at = region as u64 * self.region_bytes;
+        (at, self.region_bytes.min(self.volume_bytes - at))
+    }
+
+    /// Of these regions, for fuzzing.
+    pub(super) fn with(volume_bytes: u64, row_bytes: u64, written: &[usize], torn: &[usize]) -> Image {
+        let [written, torn] = [written, torn].map(|regions| regions.iter().copied().collect());
+        Image { written, torn, ..Image::new(volume_bytes, row_bytes) }
+    }
 }
 
 impl Intents {
@@ -142,7 +157,8 @@ impl Intents {
         // What was written stays so until it is settled.
         image.written.clone_from(&written);
         let durable = BTreeSet::new();
-        Ok((Intents { store, image, users, durable, changed: false, writing: None }, written))
+        let epoch = image.epoch;
+        Ok((Intents { store, image, users, durable, changed: false, writing: None, epoch }, written))
     }
 
     /// Writes down what holds now, and that rows of the journal count no more, before anything is served.
@@ -155,6 +171,7 @@ impl Intents {
         let place = self.place();
         put(&mut *self.store, clock, place, &self.image.bytes())?;
         self.durable.clone_from(&self.image.written);
+        self.epoch = self.image.epoch;
         Ok(())
     }
 
@@ -163,20 +180,26 @@ impl Intents {
         self.image.generation % 2 * BLOCK as u64
     }
 
+    /// Of the journal's entries. Not the next one before it is on the store: an entry that had it would count on, when
+    /// its row is written without the journal again.
     pub(super) fn epoch(&self) -> u64 {
-        self.image.epoch
+        self.epoch
     }
 
-    /// Rows of the journal count no more once an image has been written from now on.
+    /// Rows of the journal count no more once [`is_renewed`](Self::is_renewed) says so.
     pub(super) fn next_epoch(&mut self) {
         self.image.epoch += 1;
         self.changed = true;
     }
 
+    /// The newest epoch is on the store.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.epoch == self.image.epoch
+    }
+
     /// First byte and length of a region.
     pub(super) fn range(&self, region: usize) -> (u64, u64) {
-        let at = region as u64 * self.image.region_bytes;
-        (at, self.image.region_bytes.min(self.image.volume_bytes - at))
+        self.image.range(region)
     }
 
     pub(super) fn regions_of(&self, at: u64, length: u64) -> std::ops::Range<usize> {
@@ -236,16 +259,19 @@ impl Intents {
             self.changed = false;
             // From here on the store may say less.
             self.durable.retain(|region| self.image.written.contains(region));
-            self.writing = Some(self.image.written.clone());
+            self.writing = Some((self.image.written.clone(), self.image.epoch));
         }
         None
     }
 
     /// The store has ended an image.
     pub(super) fn written(&mut self, result: Result<(), DeviceError>) {
-        let Some(written) = self.writing.take() else { return };
+        let Some((written, epoch)) = self.writing.take() else { return };
         match result {
-            Ok(()) => self.durable = &written & &self.image.written,
+            Ok(()) => {
+                self.durable = &written & &self.image.written;
+                self.epoch = epoch;
+            }
             // Which of the two images is there is not known.
             Err(_) => self.durable.clear(),
         }
@@ -343,5 +369,23 @@ mod tests {
         let Intents { store, .. } = intents;
         let (_, left) = Intents::open(store, &SystemClock, 1 << 20, 512).unwrap();
         assert_eq!(left, [0].into());
+    }
+
+    /// An entry of the journal that is written while an epoch ends must not count in the next one.
+    #[test]
+    fn an_epoch_counts_once_it_is_on_the_store() {
+        let store = Box::new(MemoryDevice::new(64 << 10).unwrap());
+        let (mut intents, _) = Intents::open(store, &SystemClock, 1 << 20, 512).unwrap();
+        intents.begin(&SystemClock, BTreeSet::new()).unwrap();
+        let before = intents.epoch();
+        intents.next_epoch();
+        assert!(!intents.is_renewed() && intents.epoch() == before);
+        assert_eq!(intents.turn(), None);
+        assert!(!intents.is_renewed() && intents.epoch() == before, "it is on its way");
+        intents.written(Err(DeviceError::Failed));
+        assert!(!intents.is_renewed() && intents.epoch() == before, "whether it is there is not known");
+        intents.enter(0, 512);
+        turn(&mut intents);
+        assert!(intents.is_renewed() && intents.epoch() > before);
     }
 }

@@ -96,6 +96,22 @@ pub(super) fn parse(read: &mut [u8], epoch: u64) -> Option<Entry> {
     (crc32c::crc32c(read) as usize == sum).then_some(Entry { sequence, writes })
 }
 
+/// Gives an entry the sum that it should have, whatever else it says: for fuzzing.
+pub(super) fn make_sound(read: &mut [u8]) {
+    let Some(count) = read.get(24..28) else { return };
+    let count = u32::from_le_bytes([count[0], count[1], count[2], count[3]]) as usize;
+    let lengths = (0..count.min(WRITES_MAX)).filter_map(|number| {
+        let length = read.get(HEADER + number * LINE + 4..HEADER + number * LINE + 8)?;
+        Some(u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize)
+    });
+    let whole = (BLOCK + lengths.sum::<usize>()).next_multiple_of(BLOCK);
+    if let Some(read) = read.get_mut(..whole) {
+        read[28..32].fill(0);
+        let sum = crc32c::crc32c(read);
+        read[28..32].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
 const MAGIC: &[u8; 8] = b"OVSDROW\n";
 const HEADER: usize = 64;
 const LINE: usize = 16;

@@ -14,12 +14,15 @@
 //! It is resynced while the array is used.
 
 mod background;
+mod hostile;
 mod intents;
 mod journal;
 mod members;
 mod row;
 mod tasks;
 
+#[doc(hidden)]
+pub use hostile::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 pub use members::{Health, MemberState};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -445,6 +448,10 @@ impl Raid {
             return false;
         }
         let must_be_quiet = self.unnoted != 0 && matches!(self.layout, Layout::Parity(_));
+        if must_be_quiet && self.journal.as_ref().is_some_and(|journal| !journal.busy.is_empty()) {
+            // Their entries may be of an epoch that counts no more.
+            return false;
+        }
         if must_be_quiet && self.quiet != Quiet::Yes {
             // From now on no crash may change what the missing stripes are computed to be.
             if self.quiet == Quiet::No {
@@ -543,6 +550,7 @@ impl Raid {
                 if let Some(intents) = &mut self.intents {
                     intents.written(result);
                 }
+                self.renewed();
                 self.claimed(result);
             } else {
                 self.journal_written(tag, work, result);

@@ -81,7 +81,7 @@ pub(super) struct Journal {
     /// The entry on its way, and its task.
     writing: Option<(u64, u64)>,
     /// Entries whose rows are being written.
-    busy: BTreeSet<u64>,
+    pub(super) busy: BTreeSet<u64>,
 }
 
 impl Journal {
@@ -424,10 +424,16 @@ impl Raid {
 
     /// Writes the next entry, after the one before.
     pub(super) fn write_journal(&mut self) {
+        if self.members.are_all_current() {
+            // They waited for it while a member was missing.
+            let waiting = self.journal.as_mut().map(|journal| std::mem::take(&mut journal.waiting));
+            return waiting.into_iter().flatten().for_each(|id| self.put_unjournaled(id));
+        }
         let (Some(journal), Some(intents)) = (&mut self.journal, &self.intents) else { return };
         let count = journal.places.count();
-        let is_free =
-            journal.writing.is_none() && journal.busy.first().is_none_or(|oldest| journal.next - oldest < count);
+        let is_free = self.quiescing.is_empty()
+            && journal.writing.is_none()
+            && journal.busy.first().is_none_or(|oldest| journal.next - oldest < count);
         let Some(id) = (if is_free { journal.waiting.pop_front() } else { None }) else { return };
         let (sequence, epoch) = (journal.next, intents.epoch());
         let (place, length) = (journal.places.place(sequence), journal.places.entry_bytes());
@@ -441,6 +447,14 @@ impl Raid {
             journal.writing = Some((sequence, id));
             let work = Work::Write { at: place, from: Bytes::prefix(buffer, whole), fua: true };
             intents.store.submit(&mut [Request { tag: sequence, work }].into());
+        }
+    }
+
+    fn put_unjournaled(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        if let State::Journal { writes } = std::mem::replace(&mut task.state, State::Over) {
+            self.plain_puts += 1;
+            self.put(id, None, writes);
         }
     }
 

@@ -64,7 +64,9 @@ impl Record {
         let record = Record { epoch: word(8), number: word(16), kind, at: word(32), length: word(40) };
         let within = record.at.checked_add(record.length).is_some_and(|end| end <= device_bytes);
         let whole = (record.at | record.length).is_multiple_of(512) && (kind == Kind::Settled || record.length > 0);
-        (&block[..8] == MAGIC && within && whole).then_some(record)
+        // What counts up must have room for that.
+        let counts = record.epoch.max(record.number) < 1 << 63;
+        (&block[..8] == MAGIC && within && whole && counts).then_some(record)
     }
 
     /// Whether block and payload are as they were written.

@@ -1,6 +1,10 @@
 //! A member that forgets as a disk with a cache does: for tests of what stands on it.
 
+mod hostile;
 mod log;
+
+#[doc(hidden)]
+pub use hostile::{fuzz_unflushed, seeds_unflushed};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
