@@ -78,7 +78,7 @@ impl Connection {
             read_only,
             requests_max: options.requests_max,
             request_bytes_max,
-            features: hello.features & wire::FEATURES,
+            features: hello.features & if options.writes == Writes::Back { wire::FEATURES } else { 0 },
             ..refused(Status::Done)
         };
         let requests = usize::from(options.requests_max);

@@ -288,7 +288,6 @@ impl Node {
         // Before anybody is fenced off for it. No number is given twice.
         let session = self.new_session().ok().filter(|session| !attachments.contains_key(session));
         let session = session.ok_or(Status::Full)?;
-        let mut before = Vec::new();
         let writes = role != Role::Reader;
         let mut writer = lock(&volume.writer);
         if let Some(other) = writer.as_ref().filter(|_| writes) {
@@ -297,8 +296,9 @@ impl Node {
             }
             other.fence();
             attachments.remove(&other.session);
-            before.push(other.clone());
+            volume.replaced(other);
         }
+        let before = if writes { volume.still_writing() } else { Vec::new() };
         let new = Arc::new(Attachment::new(session, volume.clone(), writes, process));
         if writes {
             *writer = Some(new.clone());
@@ -307,12 +307,14 @@ impl Node {
         Ok((new, before))
     }
 
-    /// A client's place is free.
+    /// A client's place is free, and nothing of it is carried out any more.
     fn leave(&self, client: &Arc<Attachment>) {
+        client.fence();
         lock(&self.attachments).remove(&client.session);
         let mut writer = lock(&client.volume.writer);
         if writer.as_ref().is_some_and(|writer| Arc::ptr_eq(writer, client)) {
             *writer = None;
+            client.volume.replaced(client);
         }
     }
 
@@ -350,8 +352,7 @@ impl Drop for Served {
         let volumes = std::mem::take(&mut *lock(&self.node.volumes));
         volumes.values().for_each(|volume| volume.stop());
         serving.into_iter().flat_map(|serving| serving.running).for_each(Running::join);
-        // A volume and its writer hold each other.
-        volumes.values().for_each(|volume| *lock(&volume.writer) = None);
+        volumes.values().for_each(|volume| volume.forget_writers());
         lock(&self.node.attachments).clear();
     }
 }

@@ -30,6 +30,9 @@ pub(super) struct Volume {
     core: Mutex<Core>,
     /// Who writes it.
     pub(super) writer: Mutex<Option<Arc<Attachment>>>,
+    /// Writers before it that had requests under way. Not the last of them alone: it may have been replaced while it
+    /// waited itself.
+    leaving: Mutex<Vec<Arc<Attachment>>>,
     clock: Arc<dyn Clock>,
     /// Wakes the volume's thread.
     signal: Signal,
@@ -118,6 +121,7 @@ impl Volume {
             about,
             core: Mutex::new(core),
             writer: Mutex::default(),
+            leaving: Mutex::default(),
             clock,
             signal: Signal::new()?,
             stopping: AtomicBool::new(false),
@@ -126,6 +130,24 @@ impl Volume {
 
     pub(super) fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// A writer's place is another's, or free: what it has under way must end before the next one begins.
+    pub(super) fn replaced(&self, writer: &Arc<Attachment>) {
+        lock(&self.leaving).push(writer.clone());
+    }
+
+    /// Writers that were replaced and have something under way.
+    pub(super) fn still_writing(&self) -> Vec<Arc<Attachment>> {
+        let mut leaving = lock(&self.leaving);
+        leaving.retain(|writer| !writer.with(|ledger| ledger.is_quiet()));
+        leaving.clone()
+    }
+
+    /// A volume and its writers hold each other.
+    pub(super) fn forget_writers(&self) {
+        *lock(&self.writer) = None;
+        lock(&self.leaving).clear();
     }
 
     /// Hands a request to the device, and answers all that has ended.

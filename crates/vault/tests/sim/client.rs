@@ -25,6 +25,7 @@ pub struct Load {
     /// A WRITE is durable when it is acknowledged.
     pub through: bool,
     pub deadline: Duration,
+    pub kept_bytes_max: u64,
 }
 
 pub struct Client {
@@ -52,6 +53,7 @@ impl Client {
             patience: Duration::from_millis(50),
             request_bytes_max: 16 << 10,
             receives: 16,
+            kept_bytes_max: load.kept_bytes_max,
             ..LinkOptions::default()
         };
         let volume = loop {
@@ -96,6 +98,11 @@ impl Client {
     fn end(mut self) {
         while !self.pending.is_empty() {
             self.turn();
+        }
+        // From here on nobody makes good what the power takes.
+        self.model.client_gone();
+        if self.volume.handle().rewrites() > 0 {
+            self.world.note("client: wrote again", 0);
         }
         self.volume.close(Duration::from_millis(200));
     }

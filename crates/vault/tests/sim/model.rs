@@ -16,6 +16,8 @@ struct State {
     sectors: BTreeMap<u64, Sector>,
     /// Versions are numbers of writes, in the order in which they were asked for.
     next: u64,
+    /// Those that write zeros.
+    zeros: BTreeSet<u64>,
     wrong: Option<String>,
 }
 
@@ -23,41 +25,58 @@ struct State {
 struct Sector {
     /// Once all has ended that was asked for, it is one of these.
     may_be: BTreeSet<u64>,
-    /// After a loss of power, one of these.
+    /// After a loss of power that nobody makes good, one of these.
     may_stay: BTreeSet<u64>,
     /// Writes without an answer.
     pending: BTreeSet<u64>,
-    /// How often it was written.
+    /// How often it was written, or may have changed.
     changes: u64,
-    /// How often it had been when the power went last.
+    /// How often it had when the power went last and nobody made that good.
     lost: u64,
+    /// The client that wrote it last is alive, and writes it again when the node comes back without it.
+    is_kept: bool,
+    /// The power went after the last write was asked for: whether the client has written it again is not known.
+    at_risk: bool,
 }
 
 impl Default for Sector {
     fn default() -> Self {
-        Sector { may_be: [0].into(), may_stay: [0].into(), pending: BTreeSet::new(), changes: 0, lost: 0 }
+        let never = BTreeSet::from([0]);
+        let (may_be, may_stay) = (never.clone(), never);
+        Sector { may_be, may_stay, pending: BTreeSet::new(), changes: 0, lost: 0, is_kept: false, at_risk: false }
     }
 }
 
 /// A FLUSH or READ: what was known when it was asked for.
 pub type Known = BTreeMap<u64, (BTreeSet<u64>, u64)>;
 
+impl State {
+    /// What a READ finds of a version.
+    fn content(&self, version: u64) -> u64 {
+        if self.zeros.contains(&version) { 0 } else { version }
+    }
+}
+
 impl Model {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A write is asked for; its version. Zeros have version 0.
+    /// A write is asked for; its version, and what a READ finds of it.
     pub fn writes(&self, sectors: std::ops::Range<u64>, zeros: bool) -> u64 {
         let mut state = self.state();
         state.next += 1;
-        let version = if zeros { 0 } else { state.next };
+        let version = state.next;
+        if zeros {
+            state.zeros.insert(version);
+        }
         for sector in sectors {
             let sector = state.sectors.entry(sector).or_default();
             sector.may_be = [version].into();
             sector.may_stay.insert(version);
             sector.pending.insert(version);
             sector.changes += 1;
+            (sector.is_kept, sector.at_risk) = (true, false);
         }
         version
     }
@@ -69,8 +88,8 @@ impl Model {
             let Some(sector) = state.sectors.get_mut(&number) else { continue };
             sector.pending.remove(&version);
             if durable {
-                sector.may_stay.clone_from(&sector.pending);
-                sector.may_stay.insert(version);
+                // Those before it were carried out before it, where they overlap; later ones may have been since.
+                sector.may_stay.retain(|other| *other >= version);
             }
         }
     }
@@ -92,13 +111,12 @@ impl Model {
         let mut state = self.state();
         for (number, (may_be, changes)) in then {
             let Some(sector) = state.sectors.get_mut(number) else { continue };
-            let later: BTreeSet<u64> = sector.pending.clone();
             if sector.changes == *changes {
-                sector.may_stay = may_be | &later;
+                sector.may_stay = may_be | &sector.pending;
             } else {
                 // What came since may stay, too; what was before may not.
                 let first = may_be.first().copied().unwrap_or(0);
-                sector.may_stay.retain(|version| *version >= first || *version == 0);
+                sector.may_stay.retain(|version| *version >= first);
             }
         }
     }
@@ -107,41 +125,44 @@ impl Model {
     pub fn read(&self, number: u64, then: &Known, found: u64) {
         let mut state = self.state();
         let Some((before, changes)) = then.get(&number) else { return };
-        let sector = state.sectors.entry(number).or_default();
+        let mut sector = state.sectors.get(&number).cloned().unwrap_or_default();
+        let fits = |versions: &BTreeSet<u64>| versions.iter().any(|version| state.content(*version) == found);
         let now = sector.changes == *changes;
         // The power went while it was under way.
-        let was_lost = sector.lost > *changes && sector.may_stay.contains(&found);
-        let is_allowed = before.contains(&found) || was_lost || (now && sector.may_be.contains(&found));
-        if !is_allowed {
+        let was_lost = sector.lost > *changes && fits(&sector.may_stay);
+        if !if now { fits(&sector.may_be) } else { fits(before) || was_lost } {
             let text = format!("sector {number} is {found}; it may be {before:?}, now {sector:?}");
             state.wrong.get_or_insert(text);
         } else if now && sector.pending.is_empty() {
             // All later READs agree.
-            sector.may_be = [found].into();
+            sector.may_be.retain(|version| state.content(*version) == found);
+            state.sectors.insert(number, sector);
         }
     }
 
-    /// The client is no more: what it did not hear of may have happened.
-    pub fn client_killed(&self) {
+    /// The client is no more: what it did not hear of may have happened, and what the power took is not written again.
+    pub fn client_gone(&self) {
         for sector in self.state().sectors.values_mut() {
-            if !sector.pending.is_empty() {
-                sector.may_be.clone_from(&sector.may_stay);
+            if !sector.pending.is_empty() || sector.at_risk {
+                sector.may_be = &sector.may_be | &sector.may_stay;
                 sector.pending.clear();
                 sector.changes += 1;
             }
+            (sector.is_kept, sector.at_risk) = (false, false);
         }
     }
 
     /// The power has gone.
     pub fn power_lost(&self) {
         for sector in self.state().sectors.values_mut() {
+            if sector.is_kept {
+                sector.at_risk = true;
+                continue;
+            }
             // What a READ found whose answer is on its way may be gone.
             sector.changes += 1;
             sector.lost = sector.changes;
-            // What was asked for last and has no answer is asked for again.
-            if sector.pending.is_empty() {
-                sector.may_be = &sector.may_be | &sector.may_stay;
-            }
+            sector.may_be = &sector.may_be | &sector.may_stay;
         }
     }
 

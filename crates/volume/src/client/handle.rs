@@ -15,6 +15,7 @@ pub struct LinkHandle(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     welcomes: AtomicU64,
+    rewrites: AtomicU64,
     is_away: AtomicBool,
     leaves: AtomicBool,
     has_left: AtomicBool,
@@ -24,6 +25,15 @@ impl LinkHandle {
     /// How often it has connected again.
     pub fn reconnects(&self) -> u64 {
         self.0.welcomes.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    /// How many pieces it has written again for a node that may have lost them.
+    pub fn rewrites(&self) -> u64 {
+        self.0.rewrites.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn rewrote(&self) {
+        self.0.rewrites.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It has no connection now, and I/O waits for one.

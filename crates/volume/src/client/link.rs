@@ -10,11 +10,13 @@ use overside_verbs::{Clock, Provider, VerbsError};
 
 use super::connection::{Connection, Message};
 use super::handle::LinkHandle;
+use super::kept::{Kept, What};
 use super::volume::Volume;
 use crate::array::{Array, ArrayError};
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
+use crate::mutant::mutant;
 use crate::overlaps::Overlaps;
-use crate::wire::{Asked, HEADER, Hello, Operation, Reply, Role, Status, Welcome};
+use crate::wire::{Asked, HEADER, Hello, KEEPS, Operation, Reply, Role, Status, Welcome};
 
 /// How a volume is attached.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct LinkOptions {
     pub receives: usize,
     /// The caller's process, which the node tells those who ask for its status; 0 tells nothing.
     pub process: u32,
+    /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At half of it the link flushes.
+    pub kept_bytes_max: u64,
 }
 
 impl Default for LinkOptions {
@@ -45,6 +49,7 @@ impl Default for LinkOptions {
             request_bytes_max: 128 << 10,
             receives: 64,
             process: 0,
+            kept_bytes_max: 32 << 20,
         }
     }
 }
@@ -109,6 +114,15 @@ pub struct Link {
     next: u64,
     pending: BTreeMap<u64, Pending>,
     overlaps: Overlaps,
+    /// The node acknowledges writes before they are on stable storage.
+    keeps: bool,
+    kept: Kept,
+    /// What this node's life must be given again before anything else, by first byte.
+    rewrites: VecDeque<u64>,
+    /// Requests of the link's own.
+    own: BTreeMap<u64, Own>,
+    /// The link's own FLUSH failed: the next write hears of it.
+    own_flush: Result<(), DeviceError>,
     /// Admitted and not sent, in the order in which they are to be sent.
     ready: VecDeque<u64>,
     sent: usize,
@@ -127,6 +141,24 @@ struct Pending {
     admitted: bool,
     /// When it was sent over this connection.
     sent: Option<Instant>,
+    /// Of a FLUSH, what was kept when it was sent first.
+    covers: Option<u64>,
+}
+
+/// A request of the link's own.
+#[derive(Debug)]
+struct Own {
+    work: OwnWork,
+    /// When it was sent over this connection.
+    sent: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum OwnWork {
+    /// What is kept there is written again.
+    Rewrite { at: u64 },
+    /// So that not too much is kept.
+    Flush { covers: u64 },
 }
 
 impl Pending {
@@ -185,6 +217,11 @@ impl Link {
             next: 1,
             pending: BTreeMap::new(),
             overlaps: Overlaps::default(),
+            keeps: false,
+            kept: Kept::default(),
+            rewrites: VecDeque::new(),
+            own: BTreeMap::new(),
+            own_flush: Ok(()),
             ready: VecDeque::new(),
             sent: 0,
             sent_bytes: 0,
@@ -232,7 +269,8 @@ impl Link {
 
     /// Tells the node that nothing more comes, once that is so and wanted.
     fn leave(&mut self) {
-        if !self.handle.leaves() || !self.pending.is_empty() || self.handle.has_left() {
+        let is_busy = !self.pending.is_empty() || !self.own.is_empty() || self.is_rewriting();
+        if !self.handle.leaves() || is_busy || self.handle.has_left() {
             return;
         }
         let away = self.connection.as_ref().is_none_or(|connection| !connection.welcomed);
@@ -307,18 +345,39 @@ impl Link {
         self.geometry = geometry;
         self.request_bytes_max = max;
         self.requests_max = usize::from(welcome.requests_max).min(self.options.receives);
+        if welcome.incarnation != self.incarnation {
+            // The power may have gone between the two lives.
+            self.own.clear();
+            let lost = !mutant("volume-lost-writes-not-written-again");
+            self.rewrites = self.kept.places().filter(|_| lost).collect();
+        }
+        self.keeps = welcome.features & KEEPS != 0;
         (self.session, self.incarnation) = (welcome.session, welcome.incarnation);
         if let Some(connection) = &mut self.connection {
             connection.welcomed = true;
         }
-        (self.away_since, self.pause) = (None, PAUSE_MIN);
+        self.is_back();
         self.ready = self.pending.iter().filter(|(_, pending)| pending.admitted).map(|(number, _)| *number).collect();
         (self.sent, self.sent_bytes) = (0, 0);
         Ok(())
     }
 
+    /// The node is there, and has all that it had acknowledged.
+    fn is_back(&mut self) {
+        if !self.is_rewriting() {
+            (self.away_since, self.pause) = (None, PAUSE_MIN);
+        }
+    }
+
+    /// The node may lack what it had acknowledged.
+    fn is_rewriting(&self) -> bool {
+        let rewrites = |own: &Own| matches!(own.work, OwnWork::Rewrite { .. });
+        !self.rewrites.is_empty() || self.own.values().any(rewrites)
+    }
+
     fn lowest(&self) -> u64 {
-        self.pending.first_key_value().map_or(self.next, |(number, _)| *number)
+        let pending = self.pending.first_key_value().map_or(self.next, |(number, _)| *number);
+        self.own.first_key_value().map_or(pending, |(number, _)| pending.min(*number))
     }
 
     fn asked(&self, number: u64, operation: Operation, at: u64, length: u64) -> Asked {
@@ -346,16 +405,28 @@ impl Link {
         let number = self.next;
         self.next += 1;
         let (range, writes) = (request.work.range(), request.work.writes());
-        let admitted = range.is_none_or(|(at, length)| self.overlaps.enter(number, at, length, writes));
+        let admitted = range.is_none_or(|(at, length)| {
+            mutant("volume-overlap-rule-off") || self.overlaps.enter(number, at, length, writes)
+        });
         if admitted {
             self.ready.push_back(number);
         }
-        self.pending.insert(number, Pending { tag: request.tag, work: request.work, admitted, sent: None });
+        self.pending
+            .insert(number, Pending { tag: request.tag, work: request.work, admitted, sent: None, covers: None });
     }
 
     /// Sends what may be sent.
     fn send(&mut self) {
         let now = self.clock.now();
+        if self.send_own(now) {
+            self.send_ready(now);
+        }
+        if self.connection.as_mut().is_some_and(|connection| connection.post().is_err()) {
+            self.lost();
+        }
+    }
+
+    fn send_ready(&mut self, now: Instant) {
         let bytes_max = self.requests_max as u64 * u64::from(self.request_bytes_max);
         while let Some(number) = self.ready.front().copied() {
             let lowest = self.lowest();
@@ -367,6 +438,20 @@ impl Link {
             let bytes = pending.bytes();
             if self.sent >= self.requests_max || self.sent_bytes + bytes > bytes_max {
                 break;
+            }
+            if pending.work.writes() && self.kept.bytes() >= self.options.kept_bytes_max {
+                // Its own FLUSH makes room.
+                match std::mem::replace(&mut self.own_flush, Ok(())) {
+                    Ok(()) => break,
+                    Err(error) => {
+                        self.ready.pop_front();
+                        self.ended(number, Err(error));
+                        continue;
+                    }
+                }
+            }
+            if matches!(pending.work, Work::Flush) {
+                pending.covers.get_or_insert(self.kept.mark());
             }
             let (at, length) = pending.work.range().unwrap_or_default();
             let operation = match &pending.work {
@@ -397,9 +482,75 @@ impl Link {
             self.sent_bytes += bytes;
             self.ready.pop_front();
         }
-        if self.connection.as_mut().is_some_and(|connection| connection.post().is_err()) {
-            self.lost();
+    }
+
+    /// Sends what is the link's own: whether requests may follow.
+    fn send_own(&mut self, now: Instant) -> bool {
+        if self.connection.as_ref().is_none_or(|connection| !connection.welcomed) {
+            return false;
         }
+        let flushes = |own: &Own| matches!(own.work, OwnWork::Flush { .. });
+        let is_full = self.kept.bytes() >= self.options.kept_bytes_max / 2 && self.own_flush.is_ok();
+        if self.keeps && is_full && !self.is_rewriting() && !self.own.values().any(flushes) {
+            self.begin_own(OwnWork::Flush { covers: self.kept.mark() });
+        }
+        let unsent = |(number, own): (&u64, &Own)| own.sent.is_none().then_some(*number);
+        while self.sent < self.requests_max {
+            let number = match self.own.iter().find_map(unsent) {
+                Some(number) => number,
+                None => match self.rewrites.pop_front() {
+                    Some(at) => self.begin_own(OwnWork::Rewrite { at }),
+                    None => break,
+                },
+            };
+            if !self.send_one(number, now) {
+                break;
+            }
+        }
+        !self.is_rewriting()
+    }
+
+    fn begin_own(&mut self, work: OwnWork) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.own.insert(number, Own { work, sent: None });
+        number
+    }
+
+    /// Sends one of the link's own requests; false where there is no room for it yet.
+    fn send_one(&mut self, number: u64, now: Instant) -> bool {
+        let Some(work) = self.own.get(&number).map(|own| own.work) else { return true };
+        let (operation, at, what) = match work {
+            OwnWork::Flush { .. } => (Operation::Flush, 0, None),
+            OwnWork::Rewrite { at } => match self.kept.piece(at) {
+                Some(what @ What::Bytes(_)) => (Operation::Write { fua: false }, at, Some(what)),
+                Some(what @ What::Zero(_)) => (Operation::Zero, at, Some(what)),
+                Some(what @ What::Discard(_)) => (Operation::Discard, at, Some(what)),
+                // Nothing is asked for before all is written again, so it is there.
+                None => {
+                    self.own.remove(&number);
+                    return true;
+                }
+            },
+        };
+        let length = what.map_or(0, What::length);
+        let bytes = if let Some(What::Bytes(_)) = what { length } else { 0 };
+        if self.sent_bytes + bytes > self.requests_max as u64 * u64::from(self.request_bytes_max) {
+            return false;
+        }
+        let header = self.asked(number, operation, at, length).bytes();
+        let Some(connection) = &mut self.connection else { return false };
+        match what {
+            Some(What::Bytes(bytes)) if !connection.send_with(&header, bytes) => return false,
+            Some(What::Bytes(_)) => {}
+            _ => connection.send(&header),
+        }
+        if let Some(own) = self.own.get_mut(&number) {
+            own.sent = Some(now);
+        }
+        self.sent += 1;
+        self.sent_bytes += bytes;
+        true
     }
 
     /// Takes what the node says.
@@ -440,9 +591,6 @@ impl Link {
             self.handle.left();
             return true;
         }
-        let Some(pending) = self.pending.get_mut(&reply.number).filter(|pending| pending.sent.is_some()) else {
-            return false;
-        };
         if (reply.session, reply.generation) != (self.session, self.generation) {
             return false;
         }
@@ -450,6 +598,12 @@ impl Link {
             Status::Done => Ok(()),
             Status::Device(error) => Err(error),
             _ => return false,
+        };
+        if self.own.get(&reply.number).is_some_and(|own| own.sent.is_some()) {
+            return reply.length == 0 && self.own_ended(reply.number, result);
+        }
+        let Some(pending) = self.pending.get_mut(&reply.number).filter(|pending| pending.sent.is_some()) else {
+            return false;
         };
         let expected = match (&mut pending.work, result) {
             (Work::Read { length, into, .. }, Ok(())) => {
@@ -467,8 +621,57 @@ impl Link {
         true
     }
 
+    /// One of the link's own requests has ended. False: it is asked again over another connection.
+    fn own_ended(&mut self, number: u64, result: Result<(), DeviceError>) -> bool {
+        let Some(Own { work, .. }) = self.own.remove(&number) else { return false };
+        self.sent -= 1;
+        match (work, result) {
+            (_, Err(DeviceError::Fenced)) => self.end(DeviceError::Fenced),
+            (OwnWork::Flush { covers }, Ok(())) => self.kept.flushed(covers),
+            (OwnWork::Flush { .. }, Err(error)) => self.own_flush = Err(error),
+            (OwnWork::Rewrite { at }, _) => {
+                let (length, bytes) = match self.kept.piece(at) {
+                    Some(What::Bytes(bytes)) => (bytes.len() as u64, bytes.len() as u64),
+                    what => (what.map_or(0, What::length), 0),
+                };
+                self.sent_bytes -= bytes;
+                if result.is_err() {
+                    // I/O waits until the node has it.
+                    self.rewrites.push_back(at);
+                    return false;
+                }
+                self.handle.rewrote();
+                if !self.keeps {
+                    self.kept.forget(at, length);
+                }
+                self.is_back();
+            }
+        }
+        true
+    }
+
+    /// What a node has acknowledged is kept until it is on stable storage.
+    fn keep(&mut self, pending: &Pending) {
+        let keeps = self.keeps;
+        match &pending.work {
+            Work::Write { at, from, fua } if *fua || !keeps => self.kept.forget(*at, from.len() as u64),
+            Work::Write { at, from, .. } => self.kept.remember(*at, What::Bytes(from.to_vec())),
+            Work::Zero { at, length } | Work::Discard { at, length } if !keeps => self.kept.forget(*at, *length),
+            Work::Zero { at, length } => self.kept.remember(*at, What::Zero(*length)),
+            Work::Discard { at, length } => self.kept.remember(*at, What::Discard(*length)),
+            Work::Flush => {
+                self.own_flush = Ok(());
+                self.kept.flushed(pending.covers.unwrap_or(0));
+            }
+            Work::Read { .. } | Work::Hint { .. } => {}
+        }
+    }
+
     fn ended(&mut self, number: u64, result: Result<(), DeviceError>) {
         let Some(pending) = self.pending.remove(&number) else { return };
+        if result.is_ok() {
+            self.keep(&pending);
+        }
         if pending.sent.is_some() {
             self.sent -= 1;
             self.sent_bytes -= pending.bytes();
@@ -500,12 +703,16 @@ impl Link {
         self.ready.clear();
         (self.sent, self.sent_bytes) = (0, 0);
         self.pending.values_mut().for_each(|pending| pending.sent = None);
+        self.own.values_mut().for_each(|own| own.sent = None);
     }
 
     /// Nothing more can be carried out.
     fn end(&mut self, error: DeviceError) {
         self.lost();
         self.over = Some(error);
+        self.own.clear();
+        self.rewrites.clear();
+        self.kept.clear();
         let numbers: Vec<u64> = self.pending.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.ended(number, Err(error)));
     }
@@ -535,7 +742,8 @@ impl Link {
         if !connection.welcomed {
             return Some(connection.since + self.options.deadline);
         }
-        let oldest = self.pending.values().filter_map(|pending| pending.sent).min();
+        let own = self.own.values().filter_map(|own| own.sent);
+        let oldest = self.pending.values().filter_map(|pending| pending.sent).chain(own).min();
         oldest.map(|sent| sent + self.options.deadline)
     }
 }

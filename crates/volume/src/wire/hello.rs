@@ -5,8 +5,10 @@ use super::{HEADER, Malformed, Status, VERSION, begin, header, put, u32_at, u64_
 
 /// Bytes of a volume's name at most.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Features of this version: none yet. A node answers with those that both have.
-pub const FEATURES: u64 = 0;
+/// A feature: the node acknowledges writes before they are on stable storage, and the client keeps what no FLUSH has covered.
+pub const KEEPS: u64 = 1;
+/// Features of this version. A node answers with those that both have, and of which it makes use.
+pub const FEATURES: u64 = KEEPS;
 
 /// What a client says first.
 #[derive(Clone, Debug, PartialEq, Eq)]

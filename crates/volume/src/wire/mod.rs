@@ -23,7 +23,7 @@
 //! | 16 | 8 | session; 0 begins one | session |
 //! | 24 | 4 | generation | the same |
 //! | 28 | 4 | zero | unit in bytes |
-//! | 32 | 8 | features | those that both have; none in version 1 |
+//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered | those that both use; 1: writes are acknowledged before they are safe |
 //! | 40 | 4 | the client's process, for people | incarnation of the node, 8 bytes |
 //! | 44 | 4 | zero | |
 //! | 48 | 8 | incarnation that gave the session, or 0 | length of the volume in bytes |
@@ -114,7 +114,7 @@ mod reply;
 mod report;
 mod request;
 
-pub use hello::{FEATURES, Hello, NAME_BYTES_MAX, Role, Welcome};
+pub use hello::{FEATURES, Hello, KEEPS, NAME_BYTES_MAX, Role, Welcome};
 pub use reply::{Reply, Status};
 pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
 pub use request::{Asked, Operation};
