@@ -1,6 +1,6 @@
 //! What a side file may say, whoever wrote it: for fuzzing.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use overside_verbs::SystemClock;
 use overside_volume::{Device, MemoryDevice, SECTOR_BYTES, Work, complete};
@@ -47,7 +47,7 @@ pub fn fuzz_unflushed(input: &[u8]) -> bool {
     let (work, result) =
         complete(&mut opened, &SystemClock, Work::Read { at: 0, length: BYTES as usize, into }, PATIENCE);
     let Some(Work::Read { into, .. }) = work.filter(|_| result.is_ok()) else { panic!("it can be read") };
-    let written: HashSet<&[u8]> = file.chunks(SECTOR_BYTES as usize).collect();
+    let written: BTreeSet<&[u8]> = file.chunks(SECTOR_BYTES as usize).collect();
     for sector in into[..BYTES as usize].chunks(SECTOR_BYTES as usize) {
         assert!(sector.iter().all(|byte| *byte == 0) || written.contains(sector), "bytes of nobody");
     }
