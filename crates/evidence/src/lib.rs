@@ -32,7 +32,7 @@ pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds,
 use serde_json::Value;
 
 /// The figures of `overside bench`, in the order of `all`.
-pub const FIGURES: [&str; 10] = [
+pub const FIGURES: [&str; 12] = [
     "verbs",
     "transmit",
     "delta",
@@ -43,6 +43,8 @@ pub const FIGURES: [&str; 10] = [
     "messages",
     "sockets",
     "durability",
+    "mixed",
+    "scans",
 ];
 
 /// What a figure's JSON says of every claim that asks it.

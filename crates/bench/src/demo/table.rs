@@ -1,7 +1,7 @@
 //! The table as the demo uses it: loading, scanning with a consumer, scanning to verify.
 
 use crate::{
-    limits::{Touched, touch},
+    limits::{Touched, touch, touch_lent},
     lineitem::{PackedRows, Row, schema},
     measure::{Cpu, Split, elapsed_ns, now_ns},
     meeting::Meeting,
@@ -287,18 +287,6 @@ fn own<P: Bytes>(row: &RowView<'_, P>) -> (Vec<u8>, Vec<u8>) {
     row.prefix().append_to(&mut prefix);
     row.rest().append_to(&mut rest);
     (prefix, rest)
-}
-
-/// As [`touch`], of bytes that lie in the server's memory: two lines a turn, too.
-#[inline]
-fn touch_lent<P: Bytes>(bytes: P) -> u64 {
-    const LINE_BYTES: usize = 64;
-    let byte = |at| bytes.load(at).map_or(0, |[byte]: [u8; 1]| u64::from(byte));
-    let Some(last) = bytes.len().checked_sub(1) else { return 0 };
-    (0..=last).step_by(2 * LINE_BYTES).fold(byte(last), |sum, at| {
-        let second = byte((at + LINE_BYTES).min(last)) * u64::from(last - at >= LINE_BYTES);
-        sum.wrapping_add(byte(at)).wrapping_add(second)
-    })
 }
 
 /// The three columns of a projected row: their values and their bytes.

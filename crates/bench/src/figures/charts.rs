@@ -66,6 +66,20 @@ impl Curve {
         Curve(svg::Curve { name: name.to_owned(), series, dashed: false, points: points.iter().map(bar).collect() })
     }
 
+    /// A spread at each place, scaled.
+    pub(super) fn spreads(
+        name: &str,
+        series: usize,
+        places: impl Iterator<Item = (u64, Spread)>,
+        factor: f64,
+    ) -> Curve {
+        let bar = |(x, spread): (u64, Spread)| {
+            let Spread { median, quarter_low, quarter_high, .. } = spread;
+            (x as f64, Bar { value: median * factor, low: quarter_low * factor, high: quarter_high * factor })
+        };
+        Curve(svg::Curve { name: name.to_owned(), series, dashed: false, points: places.map(bar).collect() })
+    }
+
     /// One number of each point.
     pub(super) fn values(name: &str, series: usize, points: Vec<(u64, f64)>) -> Curve {
         let bar = |(x, value): (u64, f64)| (x as f64, Bar { value, low: value, high: value });
@@ -122,9 +136,18 @@ pub(super) mod bars {
 
     /// The chart as SVG.
     pub(in crate::figures) fn draw(value: &str, series: &[&str], groups: Vec<Group>) -> String {
+        draw_by(Scale::Linear, value, series, groups)
+    }
+
+    /// As [`draw`], with a logarithmic value axis.
+    pub(in crate::figures) fn logarithmic(value: &str, series: &[&str], groups: Vec<Group>) -> String {
+        draw_by(Scale::Log, value, series, groups)
+    }
+
+    fn draw_by(scale: Scale, value: &str, series: &[&str], groups: Vec<Group>) -> String {
         let series: Vec<String> = series.iter().map(|name| (*name).to_owned()).collect();
         let (value, size, references) = (value.to_owned(), (WIDTH, 260.0), Vec::new());
-        Bars { value, scale: Scale::Linear, series, groups, references, size }.draw()
+        Bars { value, scale, series, groups, references, size }.draw()
     }
 }
 

@@ -176,6 +176,22 @@ impl Figure {
         self.measured.push(Recorded { series: series.to_owned(), x, rows, rounds: None, exact: Some(exact) });
     }
 
+    /// What every round of a series that was recorded at 0 came to; nothing of one that was not.
+    pub(super) fn values_of(&self, series: &str) -> &[f64] {
+        self.measured.iter().find(|recorded| recorded.series == series).map_or(&[], Recorded::values)
+    }
+
+    /// What every round of a series came to, at each place.
+    pub(super) fn recorded(&self, series: &str) -> impl Iterator<Item = (u64, &[f64])> {
+        let own = self.measured.iter().filter(move |recorded| recorded.series == series);
+        own.map(|recorded| (recorded.x, recorded.values()))
+    }
+
+    /// The same as a spread.
+    pub(super) fn spread_of(&self, series: &str) -> Spread {
+        Spread::of(self.values_of(series))
+    }
+
     /// Puts every claim that asks this figure beside what was measured, and judges its bars.
     ///
     /// # Errors

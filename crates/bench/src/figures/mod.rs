@@ -12,6 +12,7 @@ mod durability;
 mod figure;
 pub mod gather;
 mod messages;
+mod mixed;
 mod page;
 mod papers;
 mod projection;
@@ -20,9 +21,11 @@ mod records;
 mod regret;
 mod remote;
 mod results;
+mod scans;
 mod sender;
 mod shuffle;
 mod sockets;
+mod tables;
 mod text;
 mod transmit;
 mod verbs;
@@ -203,6 +206,8 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "messages" => messages::measure(setting),
         "sockets" => sockets::measure(setting),
         "durability" => durability::measure(setting),
+        "mixed" => mixed::measure(setting),
+        "scans" => scans::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -214,7 +219,7 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
         receiver::ROLE => Some(Meeting::told(arguments).and_then(receiver::serve)),
         messages::ROLE => Some(messages::answer(arguments)),
         sockets::ROLE => Some(sockets::program(arguments)),
-        durability::ROLE => Some(durability::serve(arguments)),
+        tables::ROLE => Some(tables::serve(arguments)),
         _ => None,
     }
 }

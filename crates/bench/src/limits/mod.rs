@@ -11,4 +11,4 @@ mod touch;
 
 pub use copies::{Chunks, CopyLimit, CopyLimits, kernel_name};
 pub use latency::{PingPong, ping_pong};
-pub use touch::{Touched, touch};
+pub use touch::{Touched, touch, touch_lent};

@@ -6,6 +6,8 @@
 mod consolidate;
 mod durability;
 mod messages;
+mod mixed;
+mod scans;
 mod shuffle;
 mod transmit;
 mod verbs;
@@ -17,9 +19,18 @@ use crate::{
 
 /// All rules, by figure.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    [transmit::RULES, consolidate::RULES, verbs::RULES, shuffle::RULES, messages::RULES, durability::RULES]
-        .into_iter()
-        .flatten()
+    [
+        transmit::RULES,
+        consolidate::RULES,
+        verbs::RULES,
+        shuffle::RULES,
+        messages::RULES,
+        durability::RULES,
+        mixed::RULES,
+        scans::RULES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// The bars of those figures that are judged by their JSON alone.

@@ -205,5 +205,49 @@ fn one_send_with_more_work_refutes_every_case() {
     assert!(here.contains("(at 16384)"), "{here}");
 }
 
+/// Gets that take no longer beside scans than beside nothing refute that large transfers harm them; and where most of a
+/// request is the server's work, it is not its transfer.
+#[test]
+fn requests_that_scans_do_not_disturb_differ() {
+    let modes = ["copy", "gather", "delta", "in-place", "auto"];
+    let said = |beside_scans: f64, echo: f64| {
+        let recorded =
+            |series: String, value: f64| json!({"series": series, "x": 0, "rounds": {"value": vec![value; 5]}});
+        let mut all = Vec::new();
+        for kind in ["get", "put"] {
+            for share in ["p50", "p99", "p99.9"] {
+                all.extend(modes.map(|mode| recorded(format!("{kind}, {share} ns: {mode}"), beside_scans)));
+                all.extend(
+                    ["undisturbed", "busy thread"].map(|load| recorded(format!("{kind}, {share} ns: {load}"), 1e4)),
+                );
+            }
+        }
+        for kind in ["get", "put", "range"] {
+            all.push(recorded(format!("split {kind}, p50 ns: tcp"), 1e4));
+            all.push(recorded(format!("echo of a {kind}, p50 ns: tcp"), echo));
+        }
+        let judged = judge(&json!({"figure": "mixed", "measured": all})).unwrap();
+        judged.iter().map(|judgement| judgement.verdict).collect::<Vec<_>>()
+    };
+    // TH-C13, TH-C16, TH-C18.
+    assert_eq!(said(1.5e4, 8e3), [Says::Agrees, Says::Agrees, Says::Agrees]);
+    assert_eq!(said(0.9e4, 4e3), [Says::Agrees, Says::Differs, Says::Differs]);
+    assert_eq!(said(9e4, 8e3), [Says::Differs, Says::Agrees, Says::Agrees]);
+}
+
+/// Where gathering rows through an index is faster, copying them out is not.
+#[test]
+fn an_index_through_which_gathering_is_faster_differs() {
+    let said = |copied: f64, gathered: f64| {
+        let rate = |mode: &str, value: f64| {
+            let series = format!("through an index, rows/s: {mode}");
+            json!({"series": series, "x": 10_000, "rounds": {"value": vec![value; 5]}})
+        };
+        let figure = json!({"figure": "scans", "measured": [rate("copy", copied), rate("gather", gathered)]});
+        judge(&figure).unwrap()[0].verdict
+    };
+    assert_eq!((said(2e6, 1e6), said(1e6, 2e6)), (Says::Agrees, Says::Differs));
+}
+
 /// More than any rule needs.
 const SEEDS: u64 = 3000;

@@ -1,11 +1,13 @@
 //! What goes on while a checkpoint is written, beside what goes on without one.
 
-use super::{
-    clients::{Stretch, Work, Worker, during, quantile, together},
-    server::{Kept, Served},
-};
 use crate::{
-    figures::{Figure, Setting},
+    figures::{
+        Figure, Setting,
+        tables::{
+            clients::{Stretch, Work, Worker, during, quantile, together},
+            server::{Kept, Served},
+        },
+    },
     measure::{elapsed_ns, now_ns},
 };
 use anyhow::{Result, ensure};

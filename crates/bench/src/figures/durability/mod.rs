@@ -2,16 +2,18 @@
 
 mod bare;
 mod checkpoint;
-mod clients;
 mod ours;
 pub(super) mod place;
 mod recovery;
-mod server;
 
 use super::{
     Over, Setting,
     charts::bars,
     figure::{Figure, Table},
+    tables::{
+        clients::{BATCH_ROWS, Stretch, Work, Worker, quantile, scattered, together},
+        server::{Kept, Served, VALUE_BYTES},
+    },
 };
 use crate::{
     measure::{Cpu, Spread, alternate, elapsed_ns, now_ns},
@@ -19,25 +21,12 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use bare::Bare;
-use clients::{BATCH_ROWS, Stretch, Work, Worker, quantile, scattered, together};
 use overside::table::wire::DataStatus;
 use place::Place;
 use serde_json::json;
-use server::{Kept, Served, VALUE_BYTES};
-use std::{ffi::OsString, fs, path::Path, thread, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 pub use ours::{Batches, Ground, Ours, Values};
-
-/// The role of the figure's servers.
-pub(super) const ROLE: &str = "figure-durability";
-
-/// A server of the figure.
-pub(super) fn serve(arguments: &[OsString]) -> Result<()> {
-    match arguments {
-        [role, arguments @ ..] if role == "serve" => server::serve(arguments),
-        _ => anyhow::bail!("no such process of the figure"),
-    }
-}
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let place = Place::new(setting.dir)?;
@@ -288,14 +277,10 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, rows: Vec<Vec<String>>) {
             })
             .collect(),
     });
-    let recorded = |series: &str| {
-        let own = figure.measured.iter().find(|recorded| recorded.series == series);
-        own.map(|recorded| Spread::of(recorded.values())).unwrap_or_default()
-    };
     let chart = |value: &str, scale: f64, all: &[(&str, &[&str])], series: &[&str]| {
         let groups = all.iter().map(|(name, of)| Group {
             name: (*name).to_owned(),
-            bars: of.iter().map(|series| bars::of(recorded(series), scale)).collect(),
+            bars: of.iter().map(|series| bars::of(figure.spread_of(series), scale)).collect(),
         });
         bars::draw(value, series, groups.collect())
     };

@@ -1,12 +1,13 @@
 //! Overside's side of a comparison with other stores, for who may depend on this crate alone.
 
-use super::{
-    CLIENTS, ROWS, Side,
-    clients::{BATCH_ROWS, Random, Work},
-    place::Place,
-    server::{Kept, VALUE_BYTES},
+use super::{CLIENTS, ROWS, Side, place::Place};
+use crate::figures::{
+    Keeper, Over,
+    tables::{
+        clients::{BATCH_ROWS, Random, Work},
+        server::{Kept, VALUE_BYTES},
+    },
 };
-use crate::figures::{Keeper, Over};
 use anyhow::Result;
 use overside::table::wire::Durability;
 use std::path::Path;

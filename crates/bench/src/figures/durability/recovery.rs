@@ -1,12 +1,14 @@
 //! Recovery: pages adopted from a checkpoint, records replayed from a log, and the same rows inserted.
 
-use super::{
-    bare,
-    clients::{Random, Worker, row, scattered},
-    server::{Kept, Served, VALUE_BYTES, schema},
-};
+use super::bare;
 use crate::{
-    figures::{Figure, Setting},
+    figures::{
+        Figure, Setting,
+        tables::{
+            clients::{Random, Worker, row, scattered},
+            server::{Kept, Served, VALUE_BYTES, schema},
+        },
+    },
     measure::{alternate, elapsed_ns, now_ns},
 };
 use anyhow::{Context, Result, ensure};

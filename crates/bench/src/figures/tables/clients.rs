@@ -1,20 +1,27 @@
 //! Clients of the figure, in the process that measures.
 
-use super::server::{Served, VALUE_BYTES};
-use crate::measure::{Cpu, elapsed_ns, now_ns};
+use super::{
+    reading::read,
+    server::{Served, VALUE_BYTES},
+};
+use crate::{
+    limits::Touched,
+    measure::{Cpu, elapsed_ns, now_ns},
+};
 use anyhow::{Context, Result, ensure};
 use overside::table::{
     client::{Client, RemoteTable, RowBatch, ScanOptions},
     row::ValueRef,
-    wire::PutMode,
+    wire::{Mode, PutMode, ScanReply},
 };
 use std::{
+    ops::Bound,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
 /// A connection, and rows for it.
-pub(super) struct Worker {
+pub(in crate::figures) struct Worker {
     client: Client,
     table: RemoteTable,
     batch: RowBatch,
@@ -25,26 +32,26 @@ pub(super) struct Worker {
 }
 
 /// Keys and values from a seed.
-pub(super) struct Random(pub(super) u64);
+pub(in crate::figures) struct Random(pub(in crate::figures) u64);
 
 /// What a stretch of time came to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stretch {
+pub(in crate::figures) struct Stretch {
     /// Nanoseconds that each put, or each batch, took.
-    pub(super) puts: Vec<u64>,
+    pub(in crate::figures) puts: Vec<u64>,
     /// And each get.
-    pub(super) gets: Vec<u64>,
+    pub(in crate::figures) gets: Vec<u64>,
     /// Rows that were put or scanned.
-    pub(super) rows: u64,
-    pub(super) wall_ns: u64,
+    pub(in crate::figures) rows: u64,
+    pub(in crate::figures) wall_ns: u64,
     /// Of this process, with all its clients.
-    pub(super) client_ns: u64,
-    pub(super) server_ns: u64,
+    pub(in crate::figures) client_ns: u64,
+    pub(in crate::figures) server_ns: u64,
 }
 
 /// What a worker does again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(in crate::figures) enum Work {
     /// A row.
     PutOne,
     /// Rows in one request.
@@ -59,14 +66,14 @@ pub(super) enum Work {
 
 impl Worker {
     /// One for a table that has, or will have, the keys below `rows`.
-    pub(super) fn new(served: &Served, rows: u64, seed: u64) -> Result<Worker> {
+    pub(in crate::figures) fn new(served: &Served, rows: u64, seed: u64) -> Result<Worker> {
         let (client, table) = served.table()?;
         let batch = table.batch();
         Ok(Worker { client, table, batch, random: Random(seed), value: [0; VALUE_BYTES], rows })
     }
 
     /// Inserts all keys, ascending or in an order that looks random, and sees that each is there.
-    pub(super) fn fill(&mut self, order: impl Fn(u64) -> u64) -> Result<()> {
+    pub(in crate::figures) fn fill(&mut self, order: impl Fn(u64) -> u64) -> Result<()> {
         let mut puts = self.client.puts(&self.table, PutMode::Insert);
         for number in 0..self.rows {
             self.batch.push(&row(order(number), self.random.value(&mut self.value)))?;
@@ -81,11 +88,11 @@ impl Worker {
     }
 
     /// One put, for what must have changed.
-    pub(super) fn touch(&mut self) -> Result<()> {
+    pub(in crate::figures) fn touch(&mut self) -> Result<()> {
         self.put(1)
     }
 
-    fn put(&mut self, count: u64) -> Result<()> {
+    pub(in crate::figures) fn put(&mut self, count: u64) -> Result<()> {
         self.batch.clear();
         for _ in 0..count {
             let key = self.random.below(self.rows);
@@ -96,7 +103,7 @@ impl Worker {
         Ok(())
     }
 
-    fn get(&mut self) -> Result<()> {
+    pub(in crate::figures) fn get(&mut self) -> Result<()> {
         let key = self.random.below(self.rows);
         let row = self.client.get(&self.table, &[ValueRef::UInt64(key)])?;
         row.map(drop).with_context(|| format!("row {key} is gone"))
@@ -108,6 +115,23 @@ impl Worker {
         let rows = scan.summary().rows;
         ensure!(rows == self.rows, "a scan has {rows} of {} rows", self.rows);
         Ok(rows)
+    }
+
+    /// Reads so many rows from a random one on, in their order, each row's lines; what the server says of it.
+    pub(in crate::figures) fn read(&mut self, rows: u64, mode: Mode) -> Result<(Touched, ScanReply)> {
+        let first = self.random.below(self.rows - rows.min(self.rows) + 1);
+        let from = [ValueRef::UInt64(first)];
+        let to = [ValueRef::UInt64(first + rows - 1)];
+        let range =
+            ScanOptions { from: Bound::Included(&from), to: Bound::Included(&to), mode, ..ScanOptions::default() };
+        let (touched, summary) = read(&mut self.client, &self.table, &range)?;
+        ensure!(touched.rows == rows.min(self.rows), "a scan has {} rows, not {rows}", touched.rows);
+        Ok((touched, summary.server))
+    }
+
+    /// Its table.
+    pub(in crate::figures) fn table(&self) -> &RemoteTable {
+        &self.table
     }
 
     /// Until `is_over` says so; each is timed.
@@ -146,13 +170,13 @@ impl Worker {
 }
 
 /// All workers at once, each in a thread of its own, for so long.
-pub(super) fn together(served: &Served, workers: &mut [Worker], work: Work, ns: u64) -> Result<Stretch> {
+pub(in crate::figures) fn together(served: &Served, workers: &mut [Worker], work: Work, ns: u64) -> Result<Stretch> {
     let start = now_ns();
     over(served, workers, work, &|| elapsed_ns(start) >= ns)
 }
 
 /// The same, while `beside` runs.
-pub(super) fn during<T>(
+pub(in crate::figures) fn during<T>(
     served: &Served,
     workers: &mut [Worker],
     work: Work,
@@ -197,13 +221,13 @@ fn over(served: &Served, workers: &mut [Worker], work: Work, is_over: &(dyn Fn()
 }
 
 impl Stretch {
-    pub(super) fn rows_per_s(&self) -> f64 {
+    pub(in crate::figures) fn rows_per_s(&self) -> f64 {
         self.rows as f64 * 1e9 / self.wall_ns.max(1) as f64
     }
 }
 
 /// The time that so many of all stay below.
-pub(super) fn quantile(times: &[u64], share: f64) -> f64 {
+pub(in crate::figures) fn quantile(times: &[u64], share: f64) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     let at = (sorted.len() as f64 * share).ceil() as usize;
@@ -212,11 +236,11 @@ pub(super) fn quantile(times: &[u64], share: f64) -> f64 {
 
 impl Random {
     /// Any number below.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(in crate::figures) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    pub(super) fn word(&mut self) -> u64 {
+    pub(in crate::figures) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -225,7 +249,7 @@ impl Random {
     }
 
     /// Bytes that are another time's not.
-    pub(super) fn value<'v>(&mut self, value: &'v mut [u8; VALUE_BYTES]) -> &'v [u8] {
+    pub(in crate::figures) fn value<'v>(&mut self, value: &'v mut [u8; VALUE_BYTES]) -> &'v [u8] {
         let word = self.word();
         value[..8].copy_from_slice(&word.to_le_bytes());
         value
@@ -233,12 +257,12 @@ impl Random {
 }
 
 /// As the table has it.
-pub(super) fn row(key: u64, value: &[u8]) -> [ValueRef<'_>; 2] {
+pub(in crate::figures) fn row(key: u64, value: &[u8]) -> [ValueRef<'_>; 2] {
     [ValueRef::UInt64(key), ValueRef::FixedBinary(value)]
 }
 
 /// The `number`th of the keys below `rows`, each once, in an order that has nothing to do with the keys'.
-pub(super) fn scattered(number: u64, rows: u64) -> u64 {
+pub(in crate::figures) fn scattered(number: u64, rows: u64) -> u64 {
     // Odd, so that it has no divisor in common with a power of two; numbers beyond are walked on.
     let bound = rows.next_power_of_two();
     let mut at = number;
@@ -251,7 +275,7 @@ pub(super) fn scattered(number: u64, rows: u64) -> u64 {
 }
 
 /// Rows of a batch.
-pub(super) const BATCH_ROWS: u64 = 128;
+pub(in crate::figures) const BATCH_ROWS: u64 = 128;
 const FILL_BYTES: usize = 256 << 10;
 
 #[cfg(test)]

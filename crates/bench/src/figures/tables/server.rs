@@ -17,7 +17,7 @@ use std::{ffi::OsString, io::Read, os::unix::net::UnixStream, path::Path, time::
 
 /// How a server keeps its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(in crate::figures) enum Kept {
     /// In memory alone.
     Memory,
     /// With a log and checkpoints.
@@ -25,28 +25,28 @@ pub(super) enum Kept {
 }
 
 /// A server that runs.
-pub(super) struct Served {
+pub(in crate::figures) struct Served {
     meeting: Meeting,
     process: Process,
     /// It ends when this is closed.
     line: UnixStream,
-    pub(super) recovered: Recovered,
+    pub(in crate::figures) recovered: Recovered,
 }
 
 /// What a server found in its directory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Recovered {
-    pub(super) rows: u64,
-    pub(super) replayed: u64,
-    pub(super) took_ns: u64,
+pub(in crate::figures) struct Recovered {
+    pub(in crate::figures) rows: u64,
+    pub(in crate::figures) replayed: u64,
+    pub(in crate::figures) took_ns: u64,
 }
 
 impl Kept {
     /// In the order of what they promise.
-    pub(super) const ALL: [Kept; 4] =
+    pub(in crate::figures) const ALL: [Kept; 4] =
         [Kept::Memory, Kept::On(Durability::None), Kept::On(Durability::Group), Kept::On(Durability::Sync)];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::figures) fn name(self) -> &'static str {
         match self {
             Kept::Memory => MEMORY,
             Kept::On(durability) => durability.name(),
@@ -56,26 +56,26 @@ impl Kept {
 
 impl Served {
     /// Starts one whose directory, where it has one, is `dir`; it may write checkpoints by itself.
-    pub(super) fn start(over: &Over, kept: Kept, dir: &Path, by_itself: bool) -> Result<Served> {
+    pub(in crate::figures) fn start(over: &Over, kept: Kept, dir: &Path, by_itself: bool) -> Result<Served> {
         let meeting = over.meeting()?;
         let dir = dir.to_str().context("the name of the folder for data is no text; choose another --dir")?;
         let checkpoints = if by_itself { "checkpoints" } else { "none" };
         let words = [&meeting.to_string()[..], kept.name(), dir, checkpoints];
-        let words: Vec<&str> = std::iter::once("serve").chain(words).collect();
+        let words: Vec<&str> = std::iter::once(super::SERVE).chain(words).collect();
         let (process, mut line) = Process::start("table server", super::ROLE, &words, None)?;
         let mut word = || read_word(&mut line).context("the table server ended; its last words are above");
         let recovered = Recovered { rows: word()?, replayed: word()?, took_ns: word()? };
         Ok(Served { meeting, process, line, recovered })
     }
 
-    pub(super) fn connect(&self) -> Result<Client> {
+    pub(in crate::figures) fn connect(&self) -> Result<Client> {
         let at = overside::at(self.meeting.address.to_string()).network(&self.meeting.network);
         // A checkpoint of much beside others takes a while.
         Ok(at.client(ClientOptions { timeout: PATIENCE, ..ClientOptions::default() })?)
     }
 
     /// The figure's table, made if there is none.
-    pub(super) fn table(&self) -> Result<(Client, RemoteTable)> {
+    pub(in crate::figures) fn table(&self) -> Result<(Client, RemoteTable)> {
         let mut client = self.connect()?;
         let table = match client.table(TABLE) {
             Ok(table) => table,
@@ -84,23 +84,23 @@ impl Served {
         Ok((client, table))
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(in crate::figures) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    pub(super) fn cpu(&self) -> Result<Cpu> {
+    pub(in crate::figures) fn cpu(&self) -> Result<Cpu> {
         Ok(Cpu::of(self.process.pid())?)
     }
 
     /// Ends it as a signal would.
-    pub(super) fn end(self) {
+    pub(in crate::figures) fn end(self) {
         drop(self.line);
         self.process.end(PATIENCE);
     }
 }
 
 /// The process itself.
-pub(super) fn serve(arguments: &[OsString]) -> Result<()> {
+pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
     let meeting = Meeting::told(arguments)?;
     let word = |at: usize| arguments.get(at).and_then(|word| word.to_str()).context("a word is missing");
     let mut options = ServerOptions::default();
@@ -126,12 +126,12 @@ pub(super) fn serve(arguments: &[OsString]) -> Result<()> {
 }
 
 /// A key of 8 bytes and a value.
-pub(super) fn schema() -> Result<Schema> {
+pub(in crate::figures) fn schema() -> Result<Schema> {
     let value = ColumnType::FixedBinary(VALUE_BYTES as u16);
     Ok(Schema::with_key(vec![Column::new("key", ColumnType::UInt64), Column::new("value", value)], &["key"])?)
 }
 
 const TABLE: &str = "rows";
 const MEMORY: &str = "in memory";
-pub(super) const VALUE_BYTES: usize = 100;
+pub(in crate::figures) const VALUE_BYTES: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(120);
