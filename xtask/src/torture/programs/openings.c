@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,11 @@
 
 static int listener = -1, own_file = -1;
 static ino_t own_inode;
+
+static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
+
+void hold_descriptors(void) { pthread_mutex_lock(&descriptors); }
+void let_descriptors_go(void) { pthread_mutex_unlock(&descriptors); }
 
 static int is(const char *word, const char *other) { return !strcmp(word, other); }
 
@@ -86,7 +92,8 @@ void step_open(const struct step *step) {
 }
 
 void step_close(const struct step *step) {
-    // First of all it is forgotten: a child of another thread closes what it finds here, and its number may be another's by then.
+    // First of all it is forgotten: its number may be another's by then. A child that another thread starts meanwhile would keep it open.
+    hold_descriptors();
     struct connection was = connections[step->connection], *c = &was;
     connections[step->connection] = (struct connection){.fd = -1};
     int r = 0;
@@ -94,6 +101,7 @@ void step_close(const struct step *step) {
         if (c->file && fileno(c->file) == c->aliases[i]) r |= fclose(c->file);
         else r |= close(c->aliases[i]);
     }
+    let_descriptors_go();
     outcome(step, r ? strerrorname_np(errno) : "done");
 }
 
@@ -101,9 +109,11 @@ void step_close(const struct step *step) {
 void step_dup(const struct step *step) {
     struct connection *c = &connections[step->connection];
     if (c->count == ALIASES) return;
+    hold_descriptors();
     int fd = is(step->call, "dup") ? dup(c->fd) : is(step->call, "fcntl") ? fcntl(c->fd, F_DUPFD, (int)step->n) : dup2(c->fd, (int)step->n);
-    if (fd < 0) return outcome(step, strerrorname_np(errno));
-    c->fd = c->aliases[c->count++] = fd;
+    if (fd >= 0) c->fd = c->aliases[c->count++] = fd;
+    else outcome(step, strerrorname_np(errno));
+    let_descriptors_go();
 }
 
 void step_option(const struct step *step) {

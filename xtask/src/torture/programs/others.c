@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "others.h"
+#include "openings.h"
 #include "calls.h"
 
 #include <errno.h>
@@ -109,7 +110,9 @@ static int pass(const struct step *step) {
     char byte = 0, space[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    hold_descriptors();
     int pid = fork();
+    let_descriptors_go();
     if (!pid) {
         struct connection *c = &connections[step->connection];
         no_children();
@@ -136,6 +139,7 @@ static int pass(const struct step *step) {
 // A program that inherits the connection, also as its standard input if that is asked for.
 static int execute(const struct step *step) {
     char list[16], descriptors[32 * CONNECTIONS] = "";
+    hold_descriptors();
     int used = 0, input = is(step->call, "stdin");
     snprintf(list, sizeof list, "%ld", step->n);
     for (int c = 0; c < CONNECTIONS; c++)
@@ -157,6 +161,7 @@ static int execute(const struct step *step) {
         execve(program, command, plain);
         _exit(1);
     }
+    let_descriptors_go();
     return pid;
 }
 
@@ -166,7 +171,9 @@ void step_spawn(const struct step *step) {
     if (is(step->call, "pass")) {
         pid = pass(step);
     } else if (is(step->call, "fork")) {
+        hold_descriptors();
         pid = fork();
+        let_descriptors_go();
         if (!pid) {
             no_children();
             forget_sets();

@@ -287,6 +287,13 @@ static void step_shutdown(const struct step *step) {
 }
 
 // What a quiet connection shows.
+// Whether anybody sends urgent data over it: whether the kernel calls it readable at the mark depends on who came first.
+static int is_urged(long connection) {
+    for (int i = 0; i < script.steps; i++)
+        if (script.step[i].connection == connection && is(script.step[i].verb, "urge")) return 1;
+    return 0;
+}
+
 static void step_look(const struct step *step) {
     int fd = connections[step->connection].fd, unread = -1, why = 0;
     struct pollfd one = {fd, POLLIN | POLLOUT | POLLRDHUP | POLLPRI, 0};
@@ -296,6 +303,7 @@ static void step_look(const struct step *step) {
     ssize_t seen = recv(fd, buffer, PIECE, MSG_PEEK | MSG_DONTWAIT);
     const char *looked = seen < 0 ? error() : seen ? "bytes" : "the end";
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &size);
+    if (!unread && seen < 0 && is_urged(step->connection)) one.revents &= ~POLLIN;
     say(step, "events %#x, unread %d, peek %s %zd, error %d", one.revents, unread, looked, seen > 0 ? seen : 0, why);
 }
 
