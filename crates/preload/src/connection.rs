@@ -539,6 +539,11 @@ mod explored {
             self.lock.renew();
         }
 
+        /// Sets that have a tag for it.
+        pub(crate) fn tagged(&self) -> &AtomicU32 {
+            &self.tagged
+        }
+
         /// What is changed without the lock.
         pub(crate) fn live(&self) -> [&Word; 4] {
             [self.sleepers.word(), self.pollers.word(), self.early.word(), &self.signalled]

@@ -24,6 +24,12 @@ pub(crate) enum Fault {
     NotifiesLate,
     /// A receiver does not look for what nobody has sent again.
     NothingDue,
+    /// Who takes wake bytes away, or reads an eventfd, does not think of those who sleep in a set.
+    DrainsWithoutSets,
+    /// He asks for their wake-up anew, but does not wake them for what stands already.
+    NoLookForSets,
+    /// Who was woken in a set keeps the event for himself.
+    KeepsEvent,
 }
 
 #[cfg(not(test))]

@@ -113,9 +113,6 @@ fn wake_of(word: u64) -> Wake {
 }
 
 #[cfg(test)]
-pub(crate) mod sender;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

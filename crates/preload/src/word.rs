@@ -39,6 +39,11 @@ impl Word {
     }
 
     #[inline]
+    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.access(|word| word.fetch_sub(value, order))
+    }
+
+    #[inline]
     pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
         self.access(|word| word.fetch_or(value, order))
     }

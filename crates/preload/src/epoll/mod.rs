@@ -20,10 +20,10 @@
 
 mod control;
 mod foreign;
-#[cfg(test)]
-mod race;
 mod wait;
 
 pub(crate) use control::{apply, closing, closing_range};
 pub(crate) use foreign::{alias, make_foreign};
+#[cfg(test)]
+pub(crate) use wait::explored;
 pub(crate) use wait::{Limit, wait};

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use libc::{EPOLL_CTL_MOD, epoll_event, sigset_t, timespec};
 
 use crate::connection::{Connection, State};
+use crate::fault::Fault;
 use crate::ready::{self, Look, Watch};
 use crate::sets::member::{self, Member};
 use crate::sets::set::{self, SetHeld};
 use crate::sets::{NOTHING, Reported, Set, give_back, given, reported, wanted};
-use crate::{errno, eventfd, kernel, real, spin, table, wait, wake};
+use crate::{errno, eventfd, fault, kernel, real, spin, table, wait, wake};
 
 /// How long to wait, as the program said it.
 #[derive(Clone, Copy)]
@@ -269,7 +270,7 @@ impl Catch<'_> {
             let (ask, got) = (wanted(view.given), wanted(event.events));
             ready::translate_held(&mut held, view.fd, view.wanted, ask, got, view.reported)
         };
-        if set.sleepers.load(Ordering::SeqCst) > 0 && !look.plain {
+        if set.sleepers.load(Ordering::SeqCst) > 0 && !look.plain && !fault::is_planted(Fault::KeepsEvent) {
             // The event was this thread's alone; the others are to hear of what comes next.
             if look.ready == 0 {
                 look = ready::look_held(&mut held, view.fd, view.wanted, true, view.reported);
@@ -405,3 +406,37 @@ const WITHOUT_KERNEL: u8 = 8;
 const STRAYS: u32 = 64;
 const WATCHED: usize = 16;
 const BRIEF: Duration = Duration::from_millis(2);
+
+/// For the explorer: the parts of a wait, for a set of one member.
+#[cfg(test)]
+pub(crate) mod explored {
+    use super::*;
+
+    fn with_catch<T>(set: &'static Set, call: u64, found: u32, f: impl FnOnce(&mut Catch<'_>) -> T) -> (u32, T) {
+        let mut out = [epoll_event { events: found, u64: 0 }; 3];
+        let mut catch = Catch { set, fd: -1, out: &mut out, found: usize::from(found != 0), call };
+        let value = f(&mut catch);
+        let found = catch.found;
+        (out.iter().take(found).fold(0, |all, event| all | event.events), value)
+    }
+
+    /// What a pass finds, and whether something is in passing.
+    pub(crate) fn pass(set: &'static Set, call: u64, arm: bool) -> (u32, bool) {
+        with_catch(set, call, 0, |catch| catch.pass(arm).brief)
+    }
+
+    /// What is found once the kernel's answers are understood.
+    pub(crate) fn translate(set: &'static Set, call: u64, found: u32, caught: [(u32, u64); 2]) -> u32 {
+        let found = with_catch(set, call, found, |catch| {
+            let mut got = 0;
+            for (events, data) in caught.into_iter().filter(|(events, _)| *events != 0) {
+                if let Some(place) = catch.out.get_mut(catch.found + got) {
+                    *place = epoll_event { events, u64: data };
+                    got += 1;
+                }
+            }
+            catch.translate(got);
+        });
+        found.0
+    }
+}

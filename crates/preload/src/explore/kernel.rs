@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
+use super::set::{ALL, Interest};
 use super::{EVENTFDS, Outcome, PROCESSES, Packed, RUN, SOCKETS, is_on, step};
 use crate::word::Word;
 
@@ -32,6 +33,8 @@ pub(super) struct Kernel {
     /// The descriptor was given to a socket that is broken.
     pub(super) broken: [bool; PROCESSES],
     eventfds: [bool; 2],
+    /// What end 1's set of epoll has of its socket and of its eventfd.
+    pub(super) interests: [Option<Interest>; 2],
     /// Those that sleep on the word of this end are woken.
     pub(super) woken: [bool; 2],
     /// It has refused a byte, once.
@@ -48,6 +51,7 @@ impl Kernel {
             reset: [false; 2],
             broken: [false; PROCESSES],
             eventfds: [false; 2],
+            interests: [None; 2],
             woken: [false; 2],
             was_full: false,
         }
@@ -70,6 +74,7 @@ impl Kernel {
         let stream = &mut self.streams[peer];
         stream.bytes[stream.len..stream.len + taken].copy_from_slice(&bytes[..taken]);
         stream.len += taken;
+        self.stir(peer, false, libc::EPOLLIN as u32);
         Ok(taken)
     }
 
@@ -78,6 +83,7 @@ impl Kernel {
         if self.broken[process] {
             return Err(Errno::CONNRESET);
         }
+        let was_full = self.left(end) == 0;
         let stream = &mut self.streams[end];
         let taken = len.min(stream.len);
         if taken == 0 {
@@ -93,6 +99,9 @@ impl Kernel {
             stream.bytes.copy_within(taken.., 0);
             stream.bytes[STREAM - taken..].fill(0);
             stream.len -= taken;
+            if was_full {
+                self.stir(end ^ 1, false, libc::EPOLLOUT as u32);
+            }
         }
         Ok((bytes, taken))
     }
@@ -125,6 +134,7 @@ impl Kernel {
         self.closed[end] = true;
         self.reset[end ^ 1] |= self.streams[end].len > 0;
         self.streams[end] = Stream { bytes: [0; STREAM], len: 0 };
+        self.stir(end ^ 1, false, ALL);
     }
 }
 
@@ -199,7 +209,12 @@ pub(crate) fn events(fd: c_int, wanted: PollFlags) -> Option<PollFlags> {
 
 pub(crate) fn write_eventfd(fd: c_int) -> bool {
     is_on() && {
-        step(|| kernel(|kernel| kernel.eventfds[eventfd(fd)] = true));
+        step(|| {
+            kernel(|kernel| {
+                kernel.eventfds[eventfd(fd)] = true;
+                kernel.stir(eventfd(fd), true, libc::EPOLLIN as u32);
+            });
+        });
         true
     }
 }

@@ -6,7 +6,7 @@
 //! function is run again from the start: what its steps so far have returned is answered from a log, the next one is done, and
 //! at the one behind that the function is left, on a stack of its own (`fiber`). So nothing of the library is written down here a second time.
 //!
-//! The kernel is a model (`kernel`): a bounded stream each way, eventfds, and sleeps that end only if what wakes is still there
+//! The kernel is a model (`kernel`): a bounded stream each way, eventfds, a set of epoll (`set`), and sleeps that end only if what wakes is still there
 //! when the sleeper runs.
 //!
 //! Checked in every state: bytes arrive once and in order, an end is told when all bytes are had, an error only when there is a
@@ -18,6 +18,7 @@ mod fiber;
 mod kernel;
 mod programs;
 mod scenarios;
+mod set;
 mod world;
 
 use std::cell::{Cell, RefCell};
@@ -38,6 +39,8 @@ use kernel::Kernel;
 pub(crate) use kernel::{
     borrow, break_off, events, futex_wake, give, pending, read_eventfd, take, takes, write_eventfd,
 };
+use set::Watched;
+pub(crate) use set::{epoll_ctl, lists, member};
 
 /// What a step came to, as it is kept in a log.
 pub(crate) type Packed = [u64; 2];
@@ -120,6 +123,7 @@ struct Run {
     shared: Shared,
     process: usize,
     common: &'static Counts,
+    watched: Option<Watched>,
 }
 
 thread_local! {
@@ -141,7 +145,7 @@ struct Visible {
     known: u128,
     /// The counts of those that a fork has made share them.
     common: (usize, usize),
-    live: [usize; 4],
+    live: [usize; 5],
 }
 
 impl Visible {

@@ -1,21 +1,26 @@
 //! What the threads of a scenario do: calls, each of them sections of the library and sleeps of the kernel.
 
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::Ordering;
 
 use libc::{POLLIN, iovec};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::kernel::end_of;
+use super::set::Caught;
 use super::world::{Ended, Rig, World, socket};
-use super::{PROCESSES, Packed};
+use super::{PROCESSES, Packed, member};
 use crate::connection::{Connection, Held};
 use crate::diagnosis::Reason;
+use crate::epoll::explored;
 use crate::incoming::{self, How};
 use crate::iovecs::Cursor;
 use crate::ready::{self, Look, Others, Seat};
 use crate::reattach::{self, Progress};
 use crate::rendezvous;
+use crate::sets::Set;
+use crate::sets::member::Member;
 use crate::settle::{self, Reader, Settled};
 use crate::sleepers::{Counted, Present};
 use crate::state::{Life, Outgoing, State};
@@ -34,6 +39,8 @@ pub(super) enum Call {
     ReceiveAll,
     /// Until one of these stands.
     Poll(i16),
+    /// Until the set has something to say.
+    Wait,
     /// A call that rings do not cover comes next, and such a one reads then.
     Leave(Reader),
     /// Reads the socket without the library, until the end.
@@ -51,17 +58,51 @@ pub(super) enum Section {
     Send,
     Nap(u64),
     Doze(u64),
-    Awake { counted: Option<Counted>, reset: bool },
-    AfterSleep { reset: bool },
+    Awake {
+        counted: Option<Counted>,
+        reset: bool,
+    },
+    AfterSleep {
+        reset: bool,
+    },
     Look,
-    Rise { got: i16, signalled: bool, look: Look },
-    Disarm { got: i16, look: Look },
-    Translate { got: i16, look: Look },
+    Rise {
+        got: i16,
+        signalled: bool,
+        look: Look,
+    },
+    Disarm {
+        got: i16,
+        look: Look,
+    },
+    /// A wait looks at the rings, and says what stands.
+    Pass {
+        arm: bool,
+    },
+    /// It is counted among those who sleep in the set; and is not any more, with what it has found and caught.
+    Join,
+    Part {
+        found: u32,
+        caught: Caught,
+        ends: bool,
+    },
+    Understand {
+        found: u32,
+        caught: Caught,
+        ends: bool,
+    },
+    Translate {
+        got: i16,
+        look: Look,
+    },
     Leave(Reader, bool),
     Split,
     Close,
     Begin(bool),
-    Counted { bytes: u32, sends: bool },
+    Counted {
+        bytes: u32,
+        sends: bool,
+    },
     Advance,
 }
 
@@ -82,6 +123,14 @@ pub(super) enum Phase {
     /// Until the stream has room.
     ForRoom,
     InPoll(Look),
+    /// In the kernel's wait, which may be short.
+    InSet {
+        brief: bool,
+    },
+    /// Asks it what it has beside what the rings have.
+    AskKernel {
+        found: u32,
+    },
     /// Until others, who were woken, have run.
     Outwaits(Others),
     /// In a call of the program's own.
@@ -315,6 +364,31 @@ impl World {
                 }
                 Ok(())
             }
+            Phase::InSet { brief } => {
+                let mut kernel = self.kernel;
+                let caught = kernel.harvest();
+                let came = caught.iter().any(|(events, _)| *events != 0);
+                let part = |caught| Phase::In(Section::Part { found: 0, caught, ends: false });
+                if came {
+                    step(&mut |world| {
+                        world.kernel = kernel;
+                        world.threads[who].phase = part(caught);
+                        Ok(())
+                    })?;
+                }
+                if brief {
+                    step(&mut |world| {
+                        world.threads[who].phase = part(Caught::default());
+                        Ok(())
+                    })?;
+                }
+                Ok(())
+            }
+            Phase::AskKernel { found } => step(&mut |world| {
+                let caught = world.kernel.harvest();
+                world.threads[who].phase = Phase::In(Section::Understand { found, caught, ends: true });
+                Ok(())
+            }),
             Phase::Outwaits(others) => {
                 if !self.are_there(process, others) {
                     step(&mut |world| {
@@ -364,6 +438,7 @@ impl World {
                 Phase::Plainly { sends: false, counted: false }
             }
             (Call::Poll(_), _) => Phase::In(Section::Look),
+            (Call::Wait, _) => Phase::In(Section::Pass { arm: false }),
             (Call::Leave(reader), State::Ring) => Phase::In(Section::Leave(reader, false)),
             (Call::Fork, State::Ring) => {
                 self.processes[process].forks = true;
@@ -467,7 +542,8 @@ impl World {
     /// One step of a section. False when its thread waits for the lock.
     fn section(&mut self, who: usize, section: Section, rig: &Rig) -> Result<bool, String> {
         let process = self.threads[who].process;
-        let guarded = !matches!(section, Section::Awake { .. } | Section::Rise { .. });
+        let guarded =
+            !matches!(section, Section::Awake { .. } | Section::Rise { .. } | Section::Join | Section::Part { .. });
         if guarded {
             match self.processes[process].locked {
                 Some(other) if other != who => return Ok(false),
@@ -613,6 +689,37 @@ impl World {
                 let ready = run!(|connection| ready::translate(fd, connection, wanted, look, got));
                 if ready != 0 { self.threads[who].next_call() } else { self.again(who) }
             }
+            Section::Pass { arm } => {
+                let (found, brief) = run!(|_| with_set(|set| explored::pass(set, who as u64 + 1, arm)));
+                self.threads[who].phase = match (found, arm) {
+                    (0, false) => Phase::In(Section::Join),
+                    (0, true) => Phase::InSet { brief },
+                    (found, false) => Phase::AskKernel { found },
+                    (found, true) => Phase::In(Section::Part { found, caught: Caught::default(), ends: true }),
+                };
+            }
+            Section::Join => {
+                run!(|_| with_set(|set| set.sleepers.fetch_add(1, Ordering::SeqCst)));
+                self.threads[who].phase = Phase::In(Section::Pass { arm: true });
+            }
+            Section::Part { found, caught, ends } => {
+                run!(|_| with_set(|set| set.sleepers.fetch_sub(1, Ordering::SeqCst)));
+                self.threads[who].phase = if ends {
+                    Phase::AskKernel { found }
+                } else {
+                    Phase::In(Section::Understand { found, caught, ends })
+                };
+            }
+            Section::Understand { found, caught, ends } => {
+                let found = run!(|_| with_set(|set| explored::translate(set, who as u64 + 1, found, caught)));
+                if found == 0 {
+                    assert!(!ends, "what a pass has found is still there");
+                    self.threads[who].phase = Phase::In(Section::Join);
+                } else {
+                    self.set.iter_mut().for_each(|set| set.end(who as u64 + 1));
+                    self.threads[who].next_call();
+                }
+            }
             Section::Leave(reader, over) => {
                 let reason = if reader == Reader::Both { Reason::Fork } else { Reason::Call("a test") };
                 let settled = run!(|connection| settle::attempt_at(&mut hold(connection), fd, reason, reader, over));
@@ -687,6 +794,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn with_set<T>(f: impl FnOnce(&'static Set) -> T) -> T {
+    f(member().and_then(Member::set).unwrap())
 }
 
 /// As the end of a counted call: one step towards the rings.

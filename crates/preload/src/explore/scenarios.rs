@@ -244,6 +244,22 @@ const TWO_AND_TWO: Scenario = of(
     &[(0, &[Send(2)]), (0, &[Leave(Reader::Here)]), (1, &[Poll(POLLIN)]), (1, &[Receive(1)])],
 );
 
+/// A set that hears of bytes by level, and by edges; by wake bytes, and by the eventfd.
+const SET: Start = Start { set: Some(libc::EPOLLIN as u32), ..BRIEFLY };
+const SET_BY_EDGE: Start = Start { set: Some((libc::EPOLLIN | libc::EPOLLET) as u32), ..BRIEFLY };
+const SET_OF_EVENTFD: Start = Start { eventfds: true, ..SET };
+const SET_OF_EVENTFD_BY_EDGE: Start = Start { eventfds: true, ..SET_BY_EDGE };
+/// One that hears of room.
+const SET_FOR_ROOM: Start = Start { full: true, set: Some(libc::EPOLLOUT as u32), ..BRIEFLY };
+
+const WAIT: &[(usize, &[Call])] = &[(0, &[Send(1)]), (1, &[Wait, Receive(1)])];
+const TWO_WAITS: &[(usize, &[Call])] = &[(0, &[Send(1)]), (1, &[Wait]), (1, &[Wait])];
+const WAIT_BESIDE_RECEIVE: &[(usize, &[Call])] =
+    &[(0, &[Send(1), Send(1)]), (1, &[Wait, Receive(1)]), (1, &[Receive(1)])];
+const WAIT_BESIDE_POLL: &[(usize, &[Call])] = &[(0, &[Send(1)]), (1, &[Wait]), (1, &[Poll(POLLIN)])];
+const WAIT_BESIDE_LEAVE: &[(usize, &[Call])] = &[(0, &[Send(1), Close]), (1, &[Wait]), (1, &[Leave(Reader::Here)])];
+const WAIT_FOR_ROOM: &[(usize, &[Call])] = &[(0, &[Receive(2)]), (1, &[Wait]), (1, &[Poll(POLLOUT)])];
+
 /// All of them end, and in so many states at least.
 fn all_end(least: usize, scenarios: &[Scenario]) {
     for scenario in scenarios {
@@ -276,6 +292,20 @@ fn nobody_sleeps_on_what_he_waits_for() {
 }
 
 #[test]
+fn nobody_sleeps_in_a_set_on_what_he_waits_for() {
+    for start in [SET, SET_BY_EDGE, SET_OF_EVENTFD, SET_OF_EVENTFD_BY_EDGE] {
+        all_end(300, &[of(start, WAIT)]);
+        all_end(3_000, &[of(start, WAIT_BESIDE_POLL)]);
+        all_end(50_000, &[of(start, WAIT_BESIDE_RECEIVE), of(start, WAIT_BESIDE_LEAVE)]);
+    }
+    // An edge is one thread's alone, as the kernel has it.
+    all_end(3_000, &[of(SET, TWO_WAITS), of(SET_OF_EVENTFD, TWO_WAITS)]);
+    for eventfds in [false, true] {
+        all_end(2_000, &[of(Start { eventfds, ..SET_FOR_ROOM }, WAIT_FOR_ROOM)]);
+    }
+}
+
+#[test]
 fn bytes_arrive_once_beside_forks() {
     all_end(5_000, &[FORK, CHILD_CLOSES, FORK_AND_READ, REATTACH, FORKS_ON_BOTH_ENDS, FORK_AT_REST]);
 }
@@ -302,6 +332,13 @@ fn each_planted_fault_is_found() {
         (Fault::NoLookAgain, TWO_POLLS),
         (Fault::AttachesEarly, EARLY_POLL),
         (Fault::StaysShallow, BOTH_WRITE_FIRST),
+        (Fault::NoLookAgain, of(SET, WAIT)),
+        (Fault::DrainsAtOnce, of(SET, WAIT_BESIDE_POLL)),
+        (Fault::DrainsWithoutSets, of(SET, WAIT_BESIDE_POLL)),
+        (Fault::DrainsWithoutSets, of(SET_FOR_ROOM, WAIT_FOR_ROOM)),
+        (Fault::NoLookForSets, of(SET, WAIT_BESIDE_RECEIVE)),
+        (Fault::NoLookForSets, of(SET_BY_EDGE, WAIT_BESIDE_POLL)),
+        (Fault::KeepsEvent, of(SET_OF_EVENTFD, TWO_WAITS)),
     ] {
         let found = walk_with(Some(fault), scenario);
         assert!(found.is_err(), "{fault:?} is not found in {found:?} states");

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::kernel::{Kernel, end_of};
 use super::programs::{Call, Phase, Thread};
+use super::set::{Guarded, SIDE, Watched};
 use super::{EVENTFDS, PROCESSES, RUN, Run, SOCKETS, Visible, run};
 use crate::connection::{Connection, Inner};
 use crate::count::Counts;
@@ -69,6 +70,9 @@ pub(super) struct World {
     pub(super) switches: Option<u8>,
     /// Ends that may still be killed.
     pub(super) may_die: [bool; 2],
+    /// Of the set of epoll: what its locks guard, and the threads that sleep in it.
+    pub(super) set: Option<Guarded>,
+    sleepers: u64,
 }
 
 /// Memory and connections, as the library has them.
@@ -78,6 +82,7 @@ pub(super) struct Rig {
     common: &'static Counts,
     words: u128,
     forks: bool,
+    watched: Option<Watched>,
 }
 
 /// What running a section came to.
@@ -107,6 +112,8 @@ pub(super) struct Start {
     pub(super) kills: [bool; 2],
     /// How often a thread may come in where another is in the midst of a section and could go on; none for no limit.
     pub(super) switches: Option<u8>,
+    /// What end 1 waits for in a set of epoll, if it has one.
+    pub(super) set: Option<u32>,
     /// The directions' beginnings and the word about coming again are steps, too.
     pub(super) attaches: bool,
 }
@@ -121,6 +128,7 @@ impl Start {
         timed: false,
         kills: [false; 2],
         switches: None,
+        set: None,
         attaches: false,
     };
 }
@@ -135,7 +143,8 @@ impl Rig {
             connection.watchers.store(1, Ordering::Relaxed);
         }
         let words = Shared::visible_words(start.attaches);
-        Self { shared, connections, common, words, forks }
+        let watched = start.set.map(|_| Watched::new());
+        Self { shared, connections, common, words, forks, watched }
     }
 
     fn page(&self) -> *mut u64 {
@@ -169,6 +178,7 @@ impl Rig {
             shared: self.shared,
             process,
             common,
+            watched: self.watched,
         };
         let (run, ended) = run(begun, || section(connection));
         if run.blocked {
@@ -203,8 +213,15 @@ impl Rig {
             words: self.words,
             known: if self.forks && end == 1 { 0 } else { Shared::words_of(end) },
             common: (common.start, common.end),
-            live: self.connections[process].live().map(|word| std::ptr::from_ref(word).addr()),
+            live: self.live(process).map(|word| word.map_or(0, |word| std::ptr::from_ref(word).addr())),
         }
+    }
+
+    /// The words that a process' threads change without a lock.
+    fn live(&self, process: usize) -> [Option<&Word>; 5] {
+        let [sleepers, pollers, early, signalled] = self.connections[process].live();
+        let of_set = self.watched.filter(|_| process == SIDE).map(|watched| &watched.set.sleepers);
+        [Some(sleepers), Some(pollers), Some(early), Some(signalled), of_set]
     }
 
     fn write(&self, world: &World, process: usize) {
@@ -226,6 +243,10 @@ impl Rig {
         connection.set_state(own.inner.life().state());
         let own = own.inner.eventfds.map_or(crate::connection::NO_EVENTFD, |eventfds| eventfds[own.inner.end]);
         connection.eventfd.store(own, Ordering::Relaxed);
+        if let Some((watched, now)) = self.watched.filter(|_| process == SIDE).zip(world.set) {
+            watched.write(now, connection);
+            watched.set.sleepers.store(world.sleepers, Ordering::Relaxed);
+        }
     }
 
     fn read(&self, world: &mut World, process: usize) {
@@ -237,6 +258,9 @@ impl Rig {
         }
         world.common = self.common.get_words();
         world.processes[process].live = self.connections[process].live().map(|word| word.load(Ordering::Relaxed));
+        if let Some(watched) = self.watched.filter(|_| process == SIDE) {
+            world.sleepers = watched.set.sleepers.load(Ordering::Relaxed);
+        }
     }
 
     /// What the section has changed under the lock.
@@ -246,6 +270,9 @@ impl Rig {
         inner.forget_figures();
         world.processes[process].inner = inner;
         world.processes[process].fulls = connection.fulls.load(Ordering::Relaxed);
+        if world.set.is_some() && process == SIDE {
+            world.set = self.watched.map(|watched| watched.read(connection));
+        }
     }
 
     fn ring(&self, direction: usize) -> *mut u8 {
@@ -307,12 +334,17 @@ impl Rig {
             current: None,
             switches: start.switches,
             may_die: start.kills,
+            set: None,
+            sleepers: 0,
         };
         // SAFETY: as in `write`.
         unsafe { self.page().copy_to_nonoverlapping(world.words.as_mut_ptr(), WORDS) };
         for process in 0..PROCESSES {
             self.write(&world, process);
             self.read_guarded(&mut world, process);
+        }
+        if let Some((watched, events)) = self.watched.zip(start.set) {
+            world.set = Some(watched.begin(events, self.connections[SIDE], &mut world.kernel));
         }
         world
     }

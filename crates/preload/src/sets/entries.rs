@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use rustix::event::PollFlags;
 
-use super::member::{self, Entry, LISTS, Member};
+use super::member::{self, Entry, Member};
 use super::set::{Set, SetHeld};
 use super::{READS, Reported, WRITES};
 use crate::connection::{Connection, Held};
+use crate::fault::Fault;
 use crate::layout::Shared;
-use crate::{errno, eventfd, kernel, table, wake};
+use crate::{errno, eventfd, fault, kernel, table, wake};
 
 /// Events as poll has them.
 pub(crate) fn wanted(events: u32) -> i16 {
@@ -32,7 +33,7 @@ pub(crate) fn reported(entry: &Entry) -> Option<Reported> {
 /// All members of a connection, by any of its descriptors. The caller holds its lock. False when a signal handler found a lock
 /// held by its own thread, and not all were visited.
 fn each(fd: c_int, connection: &Connection, mut visit: impl FnMut(&mut SetHeld, &'static Member)) -> bool {
-    let Some(_lists) = LISTS.lock() else { return false };
+    let Some(_lists) = member::lists().lock() else { return false };
     let mut all = true;
     let mut visit_all = |fd| {
         for member in member::of(fd) {
@@ -147,7 +148,7 @@ pub(crate) fn is_unwakeable(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool
 /// woken somebody: whoever sleeps gets a new wake request, or is woken if there is something for him already;
 /// all others look. True if the eventfd was signalled for that.
 pub(crate) fn drained(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
-    if !held.connection.is_tagged() {
+    if !held.connection.is_tagged() || fault::is_planted(Fault::DrainsWithoutSets) {
         return false;
     }
     let mut asleep = false;
@@ -163,6 +164,9 @@ pub(crate) fn drained(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
         return false;
     }
     eventfd::arm(held, shared, wake::DATA | wake::ROOM);
+    if fault::is_planted(Fault::NoLookForSets) {
+        return false;
+    }
     let head = shared.head(held.peer()).load(Ordering::SeqCst);
     let end = held.end;
     let room = held.out.taken(shared, end).is_err() || held.out.has_room();

@@ -28,7 +28,7 @@ pub(crate) struct Member {
 unsafe impl Sync for Member {}
 
 /// What the lock of the set guards.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     /// What the program gave.
     pub(crate) events: u32,
@@ -59,6 +59,16 @@ pub(crate) struct Entry {
 
 /// Guards the lists of each descriptor and the free list.
 pub(crate) static LISTS: Lock = Lock::new();
+
+/// The same for who looks; the explorer leaves sections that have it.
+pub(crate) fn lists() -> &'static Lock {
+    #[cfg(test)]
+    if let Some(lists) = crate::explore::lists() {
+        return lists;
+    }
+    &LISTS
+}
+
 static OF: [AtomicPtr<Member>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 static FREE: AtomicPtr<Member> = AtomicPtr::new(null_mut());
 static CHUNKS: [AtomicPtr<Member>; CHUNKS_AT_MOST] = [const { AtomicPtr::new(null_mut()) }; CHUNKS_AT_MOST];
@@ -106,6 +116,10 @@ pub(crate) fn of_tag(data: u64) -> Option<&'static Member> {
 }
 
 fn at(index: usize) -> Option<&'static Member> {
+    #[cfg(test)]
+    if let Some(member) = crate::explore::member() {
+        return Some(member);
+    }
     let chunk = NonNull::new(CHUNKS.get(index / CHUNK)?.load(Ordering::Acquire))?;
     // SAFETY: [preload-members] within a chunk of this length, never unmapped.
     Some(unsafe { chunk.add(index % CHUNK).as_ref() })
@@ -113,8 +127,12 @@ fn at(index: usize) -> Option<&'static Member> {
 
 /// The members of a descriptor. The caller holds `LISTS`.
 pub(crate) fn of(fd: c_int) -> impl Iterator<Item = &'static Member> {
-    let mut next =
-        usize::try_from(fd).ok().and_then(|fd| OF.get(fd)).map_or(null_mut(), |first| first.load(Ordering::Acquire));
+    let first = usize::try_from(fd).ok().and_then(|fd| OF.get(fd));
+    let mut next = first.map_or(null_mut(), |first| first.load(Ordering::Acquire));
+    #[cfg(test)]
+    if let Some(member) = crate::explore::member().filter(|member| member.fd() == fd) {
+        next = std::ptr::from_ref(member).cast_mut();
+    }
     std::iter::from_fn(move || {
         // SAFETY: [preload-members] never unmapped.
         let member = unsafe { next.as_ref() }?;
@@ -192,6 +210,20 @@ fn refill() {
     }
     chunk.store(base.as_ptr(), Ordering::Release);
     MAPPED.store(first + CHUNK, Ordering::Release);
+}
+
+/// For the explorer, which has one set with one member.
+#[cfg(test)]
+impl Member {
+    pub(crate) fn alone(set: &'static Set, fd: c_int) -> &'static Self {
+        Box::leak(Box::new(Self {
+            index: 0,
+            fd: AtomicI32::new(fd),
+            set: AtomicPtr::new(std::ptr::from_ref(set).cast_mut()),
+            next: AtomicPtr::new(null_mut()),
+            entry: UnsafeCell::new(Entry::default()),
+        }))
+    }
 }
 
 /// The upper half of what stands in the kernel for the program's data: no address, and no small number.

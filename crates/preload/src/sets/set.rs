@@ -13,6 +13,7 @@ use crate::lock::{Guard, Lock};
 use crate::policy::DESCRIPTORS;
 use crate::slab::{Place, Slab};
 use crate::table;
+use crate::word::Word;
 use crate::{own, real};
 
 /// A set. Never unmapped.
@@ -28,7 +29,7 @@ pub(crate) struct Set {
     foreign: AtomicBool,
     collides: AtomicBool,
     /// Threads that sleep in it, or are about to.
-    pub(crate) sleepers: AtomicU32,
+    pub(crate) sleepers: Word,
     next_free: AtomicPtr<Set>,
     queue: UnsafeCell<Queue>,
 }
@@ -37,7 +38,7 @@ pub(crate) struct Set {
 unsafe impl Sync for Set {}
 
 /// What the lock guards, beside its members' entries.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
     front: Option<&'static Member>,
     back: Option<&'static Member>,
@@ -49,7 +50,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    const NEW: Self = Self { front: None, back: None, hot: 0, calls: 0, without_kernel: 0 };
+    pub(crate) const NEW: Self = Self { front: None, back: None, hot: 0, calls: 0, without_kernel: 0 };
 }
 
 /// A signal handler that came in between could not say which members are to be looked at.
@@ -126,6 +127,15 @@ fn all() -> impl Iterator<Item = (c_int, &'static Set)> {
     (0..TOP.load(Ordering::Acquire)).filter_map(|fd| find(fd as c_int).map(|set| (fd as c_int, set)))
 }
 
+/// Whether a number still names the eventfd that was kept under it.
+fn is_ours(eventfd: c_int) -> bool {
+    #[cfg(test)]
+    if crate::explore::is_on() {
+        return true;
+    }
+    own::is(eventfd)
+}
+
 /// All members of a set are to be looked at.
 pub(crate) fn look_everywhere() {
     for member in member::all() {
@@ -171,7 +181,7 @@ impl Place for Set {
             descriptors: AtomicU32::new(0),
             foreign: AtomicBool::new(false),
             collides: AtomicBool::new(false),
-            sleepers: AtomicU32::new(0),
+            sleepers: Word::new(0),
             next_free: AtomicPtr::new(null_mut()),
             queue: UnsafeCell::new(Queue::NEW),
         }
@@ -199,6 +209,12 @@ impl Set {
 
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign.load(Ordering::SeqCst)
+    }
+
+    /// For the explorer.
+    #[cfg(test)]
+    pub(crate) fn lock(&self) -> &Lock {
+        &self.lock
     }
 
     /// None when this thread has it already (a signal handler).
@@ -286,6 +302,10 @@ impl SetHeld {
 
     /// Has the kernel's entry of a member be this. False when it is not there any more.
     pub(crate) fn give(&mut self, op: c_int, fd: c_int, events: u32, data: u64) -> bool {
+        #[cfg(test)]
+        if let Some(done) = crate::explore::epoll_ctl(op, fd, events, data) {
+            return done;
+        }
         let mut event = libc::epoll_event { events, u64: data };
         // SAFETY: [preload-real] an event of ours.
         unsafe { real::epoll_ctl(self.set.fd.load(Ordering::Relaxed), op, fd, &mut event) == 0 }
@@ -310,7 +330,7 @@ impl SetHeld {
     /// The kernel's set has a member's eventfd no more. The peer has it open too, so closing it would not do.
     pub(crate) fn mute(&mut self, member: &'static Member) {
         if let Some(eventfd) = self.entry(member).and_then(|entry| entry.eventfd.take())
-            && own::is(eventfd)
+            && is_ours(eventfd)
         {
             self.give(EPOLL_CTL_DEL, eventfd, 0, 0);
         }
