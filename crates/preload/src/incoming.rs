@@ -298,10 +298,7 @@ fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &
         // A relative has taken some along in the meantime.
         return if asks && held.rest() > 0 { Step::Again } else { step };
     }
-    // A sender that has sent a part again may not come back for the rest.
-    match fallback::resend::take_along(held, shared)
-        || !ended && fallback::resend::in_place_of_sender(held, fd, shared, true)
-    {
+    match if ended { fallback::resend::take_along(held, shared) } else { fallback::resend::fetch(held, fd, shared) } {
         true => Step::Again,
         false if ended || fallback::resend::is_unknown(shared, held.peer()) => Step::Error(Errno::CONNRESET),
         false => step,

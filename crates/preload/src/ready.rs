@@ -162,7 +162,7 @@ pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool
             return plain;
         }
         if fallback::resend::due(held, &shared) > 0 && !kernel::something(fd) {
-            fallback::resend::take_along(held, &shared);
+            fallback::resend::fetch(held, fd, &shared);
         }
     }
     let mut look = standing(held, fd, &shared, wanted).since(reported);

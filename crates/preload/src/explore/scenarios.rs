@@ -175,6 +175,13 @@ const fn beside(start: Start, threads: &'static [(usize, &'static [Call])]) -> S
 const LEAVES_BESIDE: Scenario = of(ENDS, &[(0, &[Send(1)]), (1, &[Receive(1)]), (1, &[Leave(Reader::Here)])]);
 const LEAVES: Scenario = of(ENDS, &[(0, &[Send(1), Send(2), Close]), (1, &[Leave(Reader::Here), ReceiveAll])]);
 const LEAVES_NARROW: Scenario = of(NARROW, LEAVES.threads);
+/// The kernel takes a part of what is sent again for a program started beside, and the sender makes no more calls.
+const PARTLY_SENT_AGAIN: Scenario =
+    of(NARROW, &[(0, &[Send(2)]), (1, &[Leave(Reader::Beside), Receive(1), Poll(POLLIN), Receive(1)])]);
+const PARTLY_SENT_AGAIN_TO_SET: Scenario = of(
+    Start { set: SET.set, ..NARROW },
+    &[(0, &[Send(2)]), (1, &[Leave(Reader::Beside), Receive(1), Wait, Receive(1)])],
+);
 const LEAVE_BOTH_WAYS: Scenario =
     of(ENDS, &[(0, &[Send(1), Leave(Reader::Here), Send(1)]), (1, &[Leave(Reader::Here), Receive(2)])]);
 const LEAVES_TO_ANOTHER: Scenario =
@@ -272,6 +279,7 @@ fn all_end(least: usize, scenarios: &[Scenario]) {
 
 #[test]
 fn bytes_arrive_once_however_an_end_leaves_the_rings() {
+    all_end(1_000, &[PARTLY_SENT_AGAIN, PARTLY_SENT_AGAIN_TO_SET]);
     all_end(10_000, &[CLOSES, BOTH_CLOSE, LEAVES, LEAVES_BESIDE, LEAVES_NARROW, LEAVE_BOTH_WAYS, SENDER_LEAVES]);
     all_end(10_000, &[LEAVES_TO_ANOTHER, LEAVES_TO_ANOTHER_NARROW, LEAVES_BESIDE_POLL, LEAVES_OVER_UNREAD]);
 }

@@ -259,6 +259,12 @@ pub(crate) fn take_along(held: &mut Inner, shared: &Shared) -> bool {
     machine.taken
 }
 
+/// What is due has a way to this end again: it is taken from the ring after all, or put into the kernel's stream as far as that takes
+/// it. A sender that has sent a part again may not come back for the rest.
+pub(crate) fn fetch(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    take_along(held, shared) || in_place_of_sender(held, fd, shared, true)
+}
+
 /// The peer's socket.
 enum Theirs {
     Borrowed(OwnedFd),

@@ -15,7 +15,7 @@
 extern char **environ;
 
 enum { CHILDREN = 256 };
-static _Atomic int children[CHILDREN], born;
+static _Atomic int children[CHILDREN], born, held[CHILDREN], kept, running;
 
 static int is(const char *word, const char *other) { return !strcmp(word, other); }
 
@@ -43,7 +43,17 @@ void step_reap(const struct step *step) {
 }
 
 static void no_children(void) {
-    for (int i = 0; i < CHILDREN; i++) children[i] = 0;
+    for (int i = 0; i < CHILDREN; i++) children[i] = held[i] = 0;
+    running = 0;
+}
+
+// Processes that do nothing with the connections have them all the same: until these have ended, what was closed meanwhile is not.
+void await_runs(void) {
+    for (int i = 0; i < CHILDREN; i++) {
+        int pid = atomic_exchange(&held[i], 0);
+        if (pid > 0) wait_for_child(pid);
+    }
+    for (int tries = 0; running && tries < 25000; tries++) usleep(200);
 }
 
 // What a child has inherited beside the connections of its list would keep them open: as long as the child lives, no peer would see an end.
@@ -84,7 +94,8 @@ static int run_once(const struct step *step) {
         _exit(0);
     }
     if (is(step->call, "hold")) {
-        later(pid);
+        int at = atomic_fetch_add(&kept, 1) % CHILDREN, before = atomic_exchange(&held[at], pid);
+        if (before > 0) wait_for_child(before);
         return 0;
     }
     status = wait_for_child(pid);
@@ -95,7 +106,9 @@ void step_run(const struct step *step) {
     char text[OUTCOME];
     int status = 0;
     for (long i = 0; i < step->n; i++) {
+        atomic_fetch_add(&running, 1);
         status |= run_once(step);
+        atomic_fetch_sub(&running, 1);
         if (step->delay) usleep(step->delay);
         atomic_fetch_add(&shared->progress, 1);
     }
@@ -146,10 +159,10 @@ static int execute(const struct step *step) {
         if (connections[c].fd >= 0) used += snprintf(descriptors + used, sizeof descriptors - used, "%d=%d,", c, input && c == step->connection ? 0 : connections[c].fd);
     char *const command[] = {"interpreter", "child", getenv("TORTURE_SCRIPT"), getenv("TORTURE_FOLDER"), list, descriptors, NULL};
     char *plain[512];
-    int kept = 0;
-    for (char **at = environ; *at && kept < 511; at++)
-        if (!is(step->call, "plainly") || strncmp(*at, "LD_PRELOAD=", 11)) plain[kept++] = *at;
-    plain[kept] = NULL;
+    int count = 0;
+    for (char **at = environ; *at && count < 511; at++)
+        if (!is(step->call, "plainly") || strncmp(*at, "LD_PRELOAD=", 11)) plain[count++] = *at;
+    plain[count] = NULL;
     // Into the environment, for nothing may be looked up between vfork and exec.
     const char *program = getenv("TORTURE_PROGRAM");
     int from = connections[step->connection].fd, pid = vfork();

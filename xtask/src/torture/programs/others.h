@@ -9,5 +9,6 @@ void step_run(const struct step *step);
 void step_spawn(const struct step *step);
 void step_reap(const struct step *step);
 void reap_all(void);
+void await_runs(void);
 void outcome(const struct step *step, const char *text);
 #endif

@@ -368,6 +368,7 @@ static void step_barrier(const struct step *step) {
 
 // A barrier after which nothing is on its way any more: long enough on a busy machine, too.
 static void step_settle(const struct step *step) {
+    await_runs();
     step_barrier(step);
     usleep(30000);
 }
