@@ -1,4 +1,4 @@
-//! A worker's part in carrying a log on: when it attends to it, and how it waits for both.
+//! A worker's part in carrying a log on: when it looks at the marks, when it attends to the log, and how it waits for both.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -7,8 +7,54 @@ use overside_verbs::VerbsError;
 use overside_verbs::spin::Spin;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
-use crate::hold::Carrier;
+use crate::hold::{Carrier, Hold, Watermarks};
 use crate::ticket::Mailbox;
+
+/// What a worker knows of the marks that its messages wait for.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    marks: Option<Arc<Watermarks>>,
+    mailbox: Arc<Mailbox>,
+    /// The marks when they were last looked at.
+    reached: Hold,
+    /// The log behind them, where workers carry it on.
+    pub(crate) carry: Option<Carry>,
+}
+
+impl Watch {
+    /// # Errors
+    /// When the system has no descriptor for it.
+    pub(crate) fn new(marks: Option<Arc<Watermarks>>, mailbox: &Arc<Mailbox>, spin: Spin) -> Result<Watch, VerbsError> {
+        let carrier = marks.as_ref().and_then(|marks| marks.carrier());
+        let carry = carrier.map(|carrier| Carry::new(carrier, mailbox, spin)).transpose()?;
+        Ok(Watch { marks, mailbox: mailbox.clone(), reached: Hold::NONE, carry })
+    }
+
+    /// Brings the log on, for a worker that `holds` messages back or not. It looks at the marks behind this.
+    #[inline]
+    pub(crate) fn go_on(&mut self, holds: bool) {
+        let Some(carry) = &mut self.carry else { return };
+        if holds {
+            // It need not be woken by what it does itself.
+            self.mailbox.set_holds(false);
+        }
+        carry.go_on(holds);
+    }
+
+    /// The marks, if they have risen. From now on the worker is woken when they do.
+    pub(crate) fn look(&mut self) -> Option<Hold> {
+        let marks = self.marks.as_ref()?;
+        // Only then are the marks looked at, so that none rises unseen while the worker sleeps.
+        self.mailbox.set_holds(true);
+        let reached = marks.reached();
+        (std::mem::replace(&mut self.reached, reached) != reached).then_some(reached)
+    }
+
+    /// No message waits any more.
+    pub(crate) fn holds_nothing(&self) {
+        self.mailbox.set_holds(false);
+    }
+}
 
 /// What a worker knows of the log that it holds messages back for.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::sync::AtomicU64;
 use crate::ticket::Mailbox;
 
 /// What a message waits for before it is sent, and all that is sent behind it on its connection.

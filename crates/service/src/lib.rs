@@ -54,6 +54,8 @@ mod connection;
 mod context;
 mod dial;
 mod envelope;
+#[cfg(shuttle)]
+pub mod explored;
 mod hold;
 mod latency;
 mod notices;
@@ -63,6 +65,7 @@ mod part;
 mod server;
 mod state;
 mod stepped;
+mod sync;
 mod system;
 mod threads;
 mod ticket;

@@ -1,6 +1,6 @@
 //! Requests that finish later.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +11,7 @@ use rustix::event::EventfdFlags;
 use crate::envelope::message;
 use crate::ordered::Parcel;
 use crate::state::State;
+use crate::sync::{AtomicBool, AtomicU64};
 use crate::transmit::Message;
 
 /// What a request that finishes later keeps back of its connection's later requests.

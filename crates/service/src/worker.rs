@@ -12,11 +12,10 @@ use overside_verbs::{
     Link, Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion,
 };
 
-use crate::carry::Carry;
+use crate::carry::{Carry, Watch};
 use crate::connection::Outgoing;
 use crate::context::{Context, Lends};
 use crate::envelope::{self, BadMessage, Kind};
-use crate::hold::Hold;
 use crate::latency::Recorder;
 use crate::options::ServiceOptions;
 use crate::ordered::Parcel;
@@ -65,12 +64,9 @@ pub(crate) struct Worker<S: System> {
     busy: Vec<QueuePair>,
     /// Connections whose session is to be woken at some time.
     timed: Vec<QueuePair>,
-    /// Connections with messages that wait for a watermark, and the marks when they were last looked
-    /// at.
+    /// Connections with messages that wait for a watermark, and what is known of the marks.
     holding: Vec<QueuePair>,
-    reached: Hold,
-    /// The log that they wait for, where workers carry it on.
-    carry: Option<Carry>,
+    watch: Watch,
     /// Where what requests take is recorded, if it is.
     recorder: Option<Arc<Recorder>>,
     /// When this round began.
@@ -90,8 +86,7 @@ impl<S: System> Worker<S> {
         let receives = RingOptions { bytes: options.request_bytes_max, count: RECEIVES, ..RingOptions::default() };
         let ring = endpoint.ring(receives)?;
         let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit)?;
-        let carrier = options.watermarks.as_ref().and_then(|marks| marks.carrier());
-        let carry = carrier.map(|carrier| Carry::new(carrier, &mailbox, Spin::new(SPIN_MAX))).transpose()?;
+        let watch = Watch::new(options.watermarks.clone(), &mailbox, Spin::new(SPIN_MAX))?;
         let recorder = options.latencies.as_ref().map(|latencies| latencies.enlist());
         let (state, clock) = (mailbox.state.clone(), provider.clock());
         let now = clock.now();
@@ -104,8 +99,7 @@ impl<S: System> Worker<S> {
             busy: Vec::new(),
             timed: Vec::new(),
             holding: Vec::new(),
-            reached: Hold::NONE,
-            carry,
+            watch,
             recorder,
             now,
             swept: now,
@@ -138,7 +132,7 @@ impl<S: System> Worker<S> {
             self.take_letters();
         }
         self.wake_due();
-        self.carry_on();
+        self.watch.go_on(!self.holding.is_empty());
         if !self.holding.is_empty() {
             self.release();
         }
@@ -164,21 +158,9 @@ impl<S: System> Worker<S> {
         found || !waits
     }
 
-    /// Brings the log on that messages wait for.
-    #[inline]
-    fn carry_on(&mut self) {
-        let Some(carry) = &mut self.carry else { return };
-        let holds = !self.holding.is_empty();
-        if holds {
-            // It looks at the marks itself afterwards.
-            self.lends.mailbox.set_holds(false);
-        }
-        carry.go_on(holds);
-    }
-
     /// Waits until something is done.
     fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
-        if self.carry.as_ref().is_some_and(Carry::attends) {
+        if self.watch.carry.as_ref().is_some_and(Carry::attends) {
             return self.wait_for_log(done);
         }
         let (patience, full) = (self.patience(), self.windows_full());
@@ -204,7 +186,7 @@ impl<S: System> Worker<S> {
     /// Waits until something is done, or the log can go on.
     fn wait_for_log(&mut self, done: &mut Vec<WorkCompletion>) {
         let patience = self.patience();
-        let Self { endpoint, lends, carry: Some(carry), .. } = self else { return };
+        let Self { endpoint, lends, watch: Watch { carry: Some(carry), .. }, .. } = self else { return };
         let queue = endpoint.queue();
         let (start, wait) = (lends.clock.now(), carry.spin.begin(Expects::Answer));
         let mut found = queue.poll(done) > 0;
@@ -303,13 +285,7 @@ impl<S: System> Worker<S> {
 
     /// Sends what waited for watermarks that were reached meanwhile.
     fn release(&mut self) {
-        let Some(marks) = &self.lends.options.watermarks else { return };
-        // Only then are the marks looked at, so that none rises unseen while the worker sleeps.
-        self.lends.mailbox.set_holds(true);
-        let reached = marks.reached();
-        if std::mem::replace(&mut self.reached, reached) == reached {
-            return;
-        }
+        let Some(reached) = self.watch.look() else { return };
         for at in (0..self.holding.len()).rev() {
             let queue_pair = self.holding[at];
             let Some(Connection { out, .. }) = self.connections.get_mut(&queue_pair).map(|c| &mut **c) else {
@@ -326,7 +302,7 @@ impl<S: System> Worker<S> {
             }
         }
         if self.holding.is_empty() {
-            self.lends.mailbox.set_holds(false);
+            self.watch.holds_nothing();
         }
     }
 

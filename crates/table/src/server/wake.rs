@@ -1,10 +1,12 @@
 //! Waking a thread that waits by the server's clock.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use overside_verbs::VerbsError;
 use rustix::event::EventfdFlags;
+
+use super::durable::sync::AtomicBool;
 
 /// A descriptor that a thread waits for, and whether it was signalled since that thread last looked.
 #[derive(Debug)]

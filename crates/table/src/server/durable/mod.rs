@@ -8,13 +8,16 @@
 mod adopt;
 mod change;
 mod checkpoint;
+#[cfg(all(test, shuttle))]
+mod explored;
 mod keeper;
 mod recover;
 mod saved;
+pub(super) mod sync;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ pub(super) use keeper::Keeper;
 pub use recover::{DataError, OnProgress, Recovering, Recovery, check_data};
 pub(super) use recover::{Opened, open};
 pub use saved::{SavedOptions, SavedRows, SavedTable, SavedTables};
+use sync::{AtomicBool, AtomicU64};
 pub(super) use writer::Writer;
 
 use super::governor::{PACE_MIN, Pace};

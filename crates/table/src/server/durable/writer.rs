@@ -3,16 +3,17 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
-use overside_disk::Disk;
+use overside_disk::{Disk, mutant};
 use overside_log::{Log, Step};
 use overside_service::{Carrier, Hold, OnFailure};
 use smallvec::SmallVec;
 
 use super::Journal;
+use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, fence};
 use crate::wire::Durability;
 
 /// The log, for one thread at a time.
@@ -70,15 +71,14 @@ impl Desk {
     }
 
     /// The log, unless another thread has it, which then sees what is wanted.
-    fn try_log(&self) -> Option<MutexGuard<'_, Log<Box<dyn Disk>>>> {
+    fn try_log(&self) -> Result<MutexGuard<'_, Log<Box<dyn Disk>>>, Taken> {
         // Who has it lets go of it first and looks at the wish then. In the one order of both, one sees the other.
         fence(Ordering::SeqCst);
-        match self.log.try_lock() {
-            Ok(log) => Some(log),
-            Err(TryLockError::WouldBlock) => None,
+        self.log.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Taken::ForNow,
             // The thread that panicked has said so, and nothing more is acknowledged.
-            Err(TryLockError::Poisoned(_)) => None,
-        }
+            TryLockError::Poisoned(_) => Taken::ForGood,
+        })
     }
 
     /// What a step came to is told to all.
@@ -139,6 +139,12 @@ impl Desk {
     }
 }
 
+/// Why the log cannot be had.
+enum Taken {
+    ForNow,
+    ForGood,
+}
+
 /// A bug in a step ends the server: the log may have what is not counted, or the other way round.
 struct Unwinding<'d>(&'d Desk);
 
@@ -156,7 +162,7 @@ impl Carrier for Desk {
     fn go_on(&self, mut attends: bool) -> bool {
         let mut steps = attends;
         while steps || self.journal.log_wanted.load(Ordering::SeqCst) {
-            let Some(log) = self.try_log() else {
+            let Ok(log) = self.try_log() else {
                 // Who has the log goes on, and raises the marks. To watch the disk meanwhile would be to wait in a circle.
                 if attends {
                     self.leave();
@@ -166,6 +172,9 @@ impl Carrier for Desk {
             self.step(log);
             fence(Ordering::SeqCst);
             steps = false;
+            if mutant("wish-overlooked") {
+                break;
+            }
         }
         // Either the one who leaves sees that something is under way, or who has begun it that nobody attends.
         let under_way = self.under_way.load(Ordering::SeqCst);
@@ -185,7 +194,7 @@ impl Carrier for Desk {
 
     fn leave(&self) {
         self.attended.store(false, Ordering::SeqCst);
-        if self.under_way.load(Ordering::SeqCst) {
+        if self.under_way.load(Ordering::SeqCst) && !mutant("log-left-unattended") {
             self.journal.wake.signal();
         }
     }
@@ -224,13 +233,14 @@ impl Writer {
             desk.sleeps_until.store(0, Ordering::SeqCst);
             journal.wake.look();
             let closing = journal.is_closing();
-            let Some(mut log) = desk.try_log() else {
-                if desk.log.is_poisoned() {
-                    return Err("a bug ended a thread in the middle of writing the log; start the server again, and please report it".into());
+            let mut log = match desk.try_log() {
+                Ok(log) => log,
+                Err(Taken::ForNow) => {
+                    let soon = journal.clock.now() + PAUSE;
+                    self.wait_until(Some(soon));
+                    continue;
                 }
-                let soon = journal.clock.now() + PAUSE;
-                self.wait_until(Some(soon));
-                continue;
+                Err(Taken::ForGood) => return Err(BUG.into()),
             };
             if closing {
                 log.close();
@@ -262,7 +272,7 @@ impl Writer {
             desk.sleeps_until.store(wake.map_or(u64::MAX, |at| at.as_nanos() as u64), Ordering::SeqCst);
             drop(log);
             fence(Ordering::SeqCst);
-            if !journal.log_wanted.load(Ordering::SeqCst) {
+            if !journal.log_wanted.load(Ordering::SeqCst) || mutant("wish-slept-through") {
                 self.wait_until(wake.map(|at| desk.began + at));
             }
         }
@@ -323,6 +333,7 @@ impl Patience {
 /// A disk that carries out nothing for so long while the log is closed is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
+const BUG: &str = "a bug ended a thread in the middle of writing the log; start the server again, and please report it";
 
 #[cfg(test)]
 mod tests {
