@@ -18,6 +18,7 @@
 mod fuzz;
 mod instructions;
 mod lines;
+mod mutants;
 mod papers;
 mod rules;
 mod sim;

@@ -5,29 +5,29 @@
 //! that world. What happens in none of many worlds is not tested by them, and fails the run. A killed process of
 //! a simulated world leaves its threads behind, so each process of ours runs a few seeds and ends.
 //!
-//! `--mutants` builds with `--cfg mutants`. Then `mutant("name")` in shipped code plants a fault, when the
-//! environment asks for its name, and some seed must find each. A fault in a package that no simulation runs must be
-//! found by the tests beside its code.
+//! `--mutants` plants faults in shipped code: see `mutants`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::syntax;
+use crate::mutants;
 use crate::tree::Tree;
 
-pub const HELP: &str =
-    "usage: cargo xtask sim [--seeds N | --seed S [--events FILE]] [--history FILE] [--from S] [--mutants]
+pub const HELP: &str = "usage: cargo xtask sim [--seeds N | --seed S [--events FILE]] [--history FILE] [--from S]
+                       [--mutants | --mutant NAME]
 Runs the simulations with N seeds (300; with --mutants at most 1,000) from S (0) on, or with one seed. Behind
 each simulation it says how often what happened; with 300 seeds or more, what never happened fails the run.
---mutants plants each fault of the shipped code in turn, and fails when no seed finds it.
+--mutants plants each fault of the shipped code in turn, and fails when none finds it: a test whose comment
+names it (`Faults: NAME`), under shuttle if it is for that, or else a seed. --mutant plants one of them.
 --events writes every step of the threads of one seed, to FILE.PACKAGE for each simulation.
 --history writes what clients asked and heard, to FILE.PACKAGE for one seed, and to FILE.PACKAGE.SEED for each
 of several. It is a line of JSON for each operation:
@@ -46,16 +46,19 @@ of several. It is a line of JSON for each operation:
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    seeds: Range<u64>,
+    pub seeds: Range<u64>,
     /// Files to be written: the variable that asks for each, and its name.
     files: Vec<(&'static str, String)>,
     mutants: bool,
+    /// The one fault that is planted.
+    pub mutant: Option<String>,
 }
 
 impl Asked {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let (mut count, mut from, mut seed, mut files, mut mutants) = (None, 0, None, Vec::new(), false);
+        let (mut count, mut from, mut seed, mut files) = (None, 0, None, Vec::new());
+        let (mut mutants, mut mutant) = (false, None);
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
@@ -65,6 +68,7 @@ impl Asked {
                 "--history" => files.push((HISTORY, (*arguments.next()?).to_owned())),
                 "--events" => files.push((EVENTS, (*arguments.next()?).to_owned())),
                 "--mutants" => mutants = true,
+                "--mutant" => (mutants, mutant) = (true, Some((*arguments.next()?).to_owned())),
                 _ => return None,
             }
         }
@@ -74,30 +78,30 @@ impl Asked {
             _ => return None,
         };
         let events = files.iter().any(|(name, _)| *name == EVENTS);
-        (!events || seed.is_some()).then_some(Self { seeds, files, mutants })
+        (!events || seed.is_some()).then_some(Self { seeds, files, mutants, mutant })
     }
 }
 
 /// A system's simulation.
 #[derive(Clone, Debug)]
-struct Suite {
-    package: String,
+pub struct Suite {
+    pub package: String,
     program: PathBuf,
 }
 
 /// A seed's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Line {
+pub enum Line {
     Held { seed: u64, trace: String, did: Vec<(String, u64)> },
     Failed { seed: u64, why: String },
 }
 
 /// Runs what was asked for; fails when a seed fails, or a mutant is not found.
 pub fn run(root: &Path, asked: &Asked) -> Result<()> {
-    let suites = build(root, asked.mutants)?;
     if asked.mutants {
-        return find_mutants(root, &suites, asked.seeds.clone());
+        return mutants::find(root, asked);
     }
+    let suites = build(root, false)?;
     let (mut failed, mut lacking) = (0, Vec::new());
     for suite in &suites {
         let begun = Instant::now();
@@ -149,102 +153,8 @@ fn coverage(lines: &[Line]) -> (String, Vec<String>) {
     (told.collect::<Vec<_>>().join("; "), never.collect())
 }
 
-/// Every fault that is planted in shipped code is found by a seed.
-fn find_mutants(root: &Path, suites: &[Suite], seeds: Range<u64>) -> Result<()> {
-    let tree = Tree::load(root)?;
-    let names = planted(&tree);
-    if names.is_empty() {
-        bail!("no fault is planted: shipped code says `mutant(\"name\")` nowhere");
-    }
-    let mut missed = Vec::new();
-    for (name, package) in names {
-        let begun = Instant::now();
-        let mut found = None;
-        // No world has what no simulation runs: there the tests of the code itself must find it.
-        let simulated = suites.iter().any(|suite| reaches(&tree, &suite.package, &package));
-        if !simulated && fails_its_own_tests(root, &package, &name)? {
-            println!("mutant {name}: found by the tests of {package}");
-            continue;
-        }
-        for suite in suites.iter().filter(|_| simulated) {
-            let environment = [("OVERSIDE_MUTANT", name.clone())];
-            let lines = over(suite, seeds.clone(), &environment, true)?;
-            found = lines.into_iter().find_map(|line| match line {
-                Line::Failed { seed, why } => Some((suite.package.clone(), seed, why)),
-                Line::Held { .. } => None,
-            });
-            if let Some((_, seed, _)) = &found {
-                let alone = batch_of(suite, *seed..seed + 1, &[])?;
-                if let Some(Line::Failed { why, .. }) = alone.first() {
-                    bail!("seed {seed} of {} fails without any fault: {why}", suite.package);
-                }
-                break;
-            }
-        }
-        let took = begun.elapsed().as_secs_f64();
-        match found {
-            Some((package, seed, why)) => {
-                let why = why.lines().next().unwrap_or_default();
-                println!("mutant {name}: found by {package} with seed {seed} ({took:.1} s): {why:.160}");
-            }
-            None => {
-                println!("mutant {name}: NOT FOUND within {} seeds ({took:.1} s)", seeds.end - seeds.start);
-                missed.push(name);
-            }
-        }
-    }
-    if !missed.is_empty() {
-        bail!("no seed finds: {}", missed.join(", "));
-    }
-    Ok(())
-}
-
-/// Whether a package is, or stands on, another one.
-fn reaches(tree: &Tree, from: &str, to: &str) -> bool {
-    let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
-    while let Some(name) = left.pop() {
-        if name == to {
-            return true;
-        }
-        let package = tree.packages.iter().find(|package| package.name == name);
-        let edges = package.iter().flat_map(|package| &package.edges);
-        left.extend(edges.map(|edge| edge.to.as_str()).filter(|to| seen.insert(*to)));
-    }
-    false
-}
-
-/// Whether the tests beside a package's code fail with this fault, and hold without it.
-fn fails_its_own_tests(root: &Path, package: &str, name: &str) -> Result<bool> {
-    let tests = || {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["test", "--quiet", "--package", package, "--lib"]).current_dir(root);
-        cargo.env("RUSTFLAGS", "--cfg mutants").env("CARGO_TARGET_DIR", crate::target(root).join("mutants"));
-        cargo
-    };
-    let sound = tests().output().context("cannot start cargo")?;
-    if !sound.status.success() {
-        bail!("the tests of {package} fail without any fault: {}", String::from_utf8_lossy(&sound.stderr));
-    }
-    let planted = tests().env("OVERSIDE_MUTANT", name).output().context("cannot start cargo")?;
-    Ok(!planted.status.success())
-}
-
-/// The names of the faults in shipped code, and the packages that have them.
-fn planted(tree: &Tree) -> BTreeMap<String, String> {
-    let mut names = BTreeMap::new();
-    for source in &tree.sources {
-        for at in syntax::words(&source.code, "mutant") {
-            let shipped = source.path.contains("/src/") && source.is_shipped(source.line_of(at));
-            let name = source.text[at..].strip_prefix("mutant(\"").and_then(|rest| rest.split('"').next());
-            let package = tree.package_of(&source.path).map_or_else(String::new, |package| package.name.clone());
-            names.extend(name.filter(|_| shipped).map(|name| (name.to_owned(), package)));
-        }
-    }
-    names
-}
-
 /// Compiles every package's test target `sim`.
-fn build(root: &Path, mutants: bool) -> Result<Vec<Suite>> {
+pub fn build(root: &Path, mutants: bool) -> Result<Vec<Suite>> {
     let mut packages = Vec::new();
     for package in Tree::load(root)?.packages {
         if package.targets.iter().any(|target| ROOTS.iter().any(|root| target.root.ends_with(root))) {
@@ -253,30 +163,91 @@ fn build(root: &Path, mutants: bool) -> Result<Vec<Suite>> {
     }
     let mut suites = Vec::new();
     for package in packages {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["test", "--quiet", "--no-run", "--message-format=json", "--package", &package, "--test", "sim"]);
+        let mut cargo = cargo_test(root, &package);
+        cargo.args(["--test", "sim"]);
         if mutants {
-            // Beside the usual build, which stays as it is.
-            cargo.env("RUSTFLAGS", "--cfg mutants").env("CARGO_TARGET_DIR", crate::target(root).join("mutants"));
+            with_mutants(root, &mut cargo);
         }
-        let built = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-        if !built.status.success() {
-            bail!("the simulation of {package} does not compile");
-        }
-        let program = String::from_utf8_lossy(&built.stdout).lines().rev().find_map(|line| {
-            let message: serde_json::Value = serde_json::from_str(line).ok()?;
-            let of_test = message["target"]["name"] == "sim";
-            message["executable"].as_str().filter(|_| of_test).map(PathBuf::from)
-        });
+        let program = built(&mut cargo)?;
         let program = program.with_context(|| format!("cargo names no program for the simulation of {package}"))?;
         suites.push(Suite { package, program });
     }
     Ok(suites)
 }
 
+/// What compiles tests of a package and runs none.
+pub fn cargo_test(root: &Path, package: &str) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--quiet", "--no-run", "--message-format=json", "--package", package]).current_dir(root);
+    cargo
+}
+
+/// Plants the faults, beside the usual build, which stays as it is. Nobody looks for a line in this one.
+pub fn with_mutants(root: &Path, cargo: &mut Command) {
+    cargo.env("RUSTFLAGS", "--cfg mutants").env("CARGO_TARGET_DIR", crate::target(root).join("mutants"));
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
+}
+
+/// The program that such a command makes.
+pub fn built(cargo: &mut Command) -> Result<Option<PathBuf>> {
+    let built = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !built.status.success() {
+        bail!("`{cargo:?}` fails");
+    }
+    let program = String::from_utf8_lossy(&built.stdout).lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().filter(|_| message["profile"]["test"] == true).map(PathBuf::from)
+    });
+    Ok(program)
+}
+
+/// How a program ended, and what it said.
+pub struct Outcome {
+    /// None: it was stopped, for it took too long.
+    pub status: Option<ExitStatus>,
+    pub said: String,
+    pub complained: String,
+}
+
+impl Outcome {
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+}
+
+/// Runs a program for so long at most.
+pub fn ended_within(program: &mut Command, limit: Duration) -> Result<Outcome> {
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = program.spawn().with_context(|| format!("cannot start {program:?}"))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        let said = scope.spawn(|| text_of(out));
+        let complained = scope.spawn(|| text_of(err));
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().context("waiting for a program")? {
+                break Some(status);
+            }
+            if begun.elapsed() > limit {
+                child.kill().and_then(|()| child.wait()).context("stopping a program")?;
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let text = |thread: std::thread::ScopedJoinHandle<'_, String>| thread.join().expect("it does not panic");
+        Ok(Outcome { status, said: text(said), complained: text(complained) })
+    })
+}
+
+fn text_of(pipe: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Runs seeds, some in each process, as many processes as there are processors; until one fails, where
 /// that is enough.
-fn over(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)], until_failed: bool) -> Result<Vec<Line>> {
+pub fn over(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)], until_failed: bool) -> Result<Vec<Line>> {
     let batches: Vec<Range<u64>> = (seeds.start..seeds.end)
         .step_by(SEEDS_AT_ONCE as usize)
         .map(|from| from..(from + SEEDS_AT_ONCE).min(seeds.end))
@@ -304,19 +275,21 @@ fn over(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)], until_
 }
 
 /// Runs a few seeds in a process of their own.
-fn batch_of(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)]) -> Result<Vec<Line>> {
+pub fn batch_of(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)]) -> Result<Vec<Line>> {
     let mut program = Command::new(&suite.program);
     program.args(["--exact", "asked", "--ignored", "--nocapture"]).env("RUST_BACKTRACE", "0");
     program.env("OVERSIDE_SIM_SEEDS", format!("{}..{}", seeds.start, seeds.end));
     program.envs(environment.iter().map(|(name, value)| (name, value)));
-    let ended = program.output().with_context(|| format!("cannot start {}", suite.program.display()))?;
-    let mut lines = parse(&String::from_utf8_lossy(&ended.stdout));
+    let ended = ended_within(&mut program, BATCH_SECONDS_MAX)?;
+    let mut lines = parse(&ended.said);
     let missing = seeds.start + lines.len() as u64;
     // With a planted fault the first seed that fails is the last that is run.
     if missing < seeds.end && !lines.iter().any(|line| matches!(line, Line::Failed { .. })) {
-        let mut why = format!("the process ended with {}", ended.status);
-        let said = String::from_utf8_lossy(&ended.stderr);
-        said.lines().rev().take(8).for_each(|line| {
+        let mut why = match ended.status {
+            Some(status) => format!("the process ended with {status}"),
+            None => format!("it was not done within {} s", BATCH_SECONDS_MAX.as_secs()),
+        };
+        ended.complained.lines().rev().take(8).for_each(|line| {
             let _ = write!(why, "\n    {line}");
         });
         lines.push(Line::Failed { seed: missing, why });
@@ -363,11 +336,12 @@ const EVENTS: &str = "OVERSIDE_SIM_EVENTS";
 const SEEDS_FOR_ALL: u64 = 300;
 /// Seeds that one process runs: what killed processes of their worlds leave behind goes with it.
 const SEEDS_AT_ONCE: u64 = 10;
+/// Worlds that take longer stand still.
+const BATCH_SECONDS_MAX: Duration = Duration::from_secs(400);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::planted as planted_tree;
 
     #[test]
     fn arguments_mean_seeds() {
@@ -376,6 +350,7 @@ mod tests {
         assert_eq!(seeds(&["--seeds", "20", "--from", "7"]), Some(7..27));
         assert_eq!(seeds(&["--seed", "5", "--history", "h"]), Some(5..6));
         assert_eq!(seeds(&["--mutants"]), Some(0..1000));
+        assert_eq!(Asked::parse(&["--mutant", "x"]).and_then(|asked| asked.mutant), Some("x".into()));
         assert_eq!(seeds(&["--seed", "5", "--seeds", "3"]), None);
         assert_eq!(seeds(&["--history", "h"]), Some(0..300));
         assert_eq!(seeds(&["--events", "e"]), None);
@@ -391,13 +366,5 @@ mod tests {
         let lines = parse(said);
         assert_eq!(lines, [held, failed]);
         assert_eq!(coverage(&lines), ("kill 2 in 1; scan: copy 0 in 0".to_owned(), vec!["scan: copy".to_owned()]));
-    }
-
-    #[test]
-    fn faults_are_those_of_shipped_code() {
-        let shipped = "fn a() { if mutant(\"floor-ignored\") { b(); } }\n// mutant(\"comment\")\n\
-                       #[cfg(test)]\nmod tests { fn t() { mutant(\"tested\"); } }\n";
-        let tree = planted_tree::tree(&[("crates/log/src/log.rs", shipped), ("crates/log/tests/sim.rs", shipped)]);
-        assert_eq!(planted(&tree).into_keys().collect::<Vec<_>>(), ["floor-ignored"]);
     }
 }

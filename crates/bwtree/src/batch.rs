@@ -98,7 +98,7 @@ impl Core {
     ) -> (Vec<Result<bool, Error>>, Vec<u64>) {
         if let ([(key, value)], 1..) = (rows, refused_max) {
             let outcome = self.change(key, put.change(value));
-            let stamps = self.stamps.as_ref().map(|_| outcome.map_or(0, Outcome::stamp));
+            let stamps = self.stamps().map(|_| outcome.map_or(0, Outcome::stamp));
             return (vec![put.told(outcome)], stamps.into_iter().collect());
         }
         let answers = Vec::with_capacity(rows.len());
@@ -117,7 +117,7 @@ impl Core {
                 order.sort_unstable_by(|a, b| key(a).cmp(key(b)).then(a.cmp(b)));
             }
             batch.answers.resize_with(from + order.len(), || Err(Error::Exhausted));
-            if self.stamps.is_some() {
+            if self.stamps().is_some() {
                 batch.stamps.resize(from + order.len(), 0);
             }
             let mut done = 0;

@@ -59,10 +59,15 @@ impl Core {
         self.epochs.enter()
     }
 
+    #[inline]
+    pub(crate) fn stamps(&self) -> Option<&Arc<Stamps>> {
+        if cfg!(feature = "unstamped") { None } else { self.stamps.as_ref() }
+    }
+
     /// A stamp for a change whose leaf's word was read under `guard`; 0 in a tree without stamps.
     #[inline]
     pub(crate) fn draw(&self, guard: &Guard<'_>) -> u64 {
-        let Some(stamps) = &self.stamps else { return 0 };
+        let Some(stamps) = self.stamps() else { return 0 };
         #[cfg(mutants)]
         if let early @ 1.. = guard.early.take() {
             return early;
@@ -75,7 +80,7 @@ impl Core {
     #[cfg(mutants)]
     pub(crate) fn draw_early(&self, guard: &Guard<'_>) {
         if let Some(stamps) = &self.stamps
-            && crate::mutants::STAMP_BEFORE_WORD.is_on()
+            && crate::mutants::mutant("stamp-before-word")
         {
             guard.early.set(stamps.draw());
         }
@@ -84,7 +89,7 @@ impl Core {
     /// No change that `state`'s word shows has a larger stamp; 0 in a tree without stamps.
     #[inline]
     pub(crate) fn newest(&self, state: &LeafState<'_>) -> u64 {
-        if self.stamps.is_some() { self.store.stamp(state) } else { 0 }
+        if self.stamps().is_some() { self.store.stamp(state) } else { 0 }
     }
 
     /// A change with this stamp is about to be installed in the leaf's unit.

@@ -100,8 +100,9 @@ impl Stamps {
 
     /// Every stamp below was appended, or never will be. It never falls, and with no writer under way it is [`next`](Self::next).
     pub fn floor(&self) -> u64 {
+        // The fault: of the writers' bounds, read first, and of the counter, read next.
         #[cfg(mutants)]
-        let early = crate::mutants::FLOOR_SLOTS_FIRST.is_on().then(|| self.bounds());
+        let early = crate::mutants::mutant("floor-slots-first").then(|| self.bounds());
         let next = self.next();
         #[cfg(not(mutants))]
         let bounds = self.bounds();

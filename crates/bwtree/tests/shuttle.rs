@@ -531,6 +531,7 @@ fn explains(log: &Log, first: &[(u64, u64)], tree: &Tree) {
 
 /// Explores schedules of a tree with stamps.
 fn explore_stamps(schedules: usize, happened: fn(&Stats) -> bool, body: fn(&Tree, &Arc<Stamps>, &Log)) {
+    plant();
     let seen = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let flag = seen.clone();
     let run = Arc::new(move || {
@@ -649,34 +650,45 @@ fn the_floor(tree: &Tree, stamps: &Arc<Stamps>, log: &Log) {
     assert_eq!(log.lock().unwrap().len(), 9);
 }
 
+// Faults: stamp-before-word
 #[test]
 fn stamps_of_one_key_ascend() {
     explore_stamps(6000, |s| s.retries > 0 && s.consolidations > 1, one_key);
 }
 
+// Faults: stamp-before-word
 #[test]
 fn stamps_ascend_across_splits_and_merges() {
     explore_stamps(2000, |s| s.merges > 0 && s.splits > 3 && s.retries > 0, splits_and_merges);
 }
 
+// Faults: floor-slots-first
 #[test]
 fn the_floor_passes_no_writer() {
     explore_stamps(6000, |_| true, the_floor);
 }
 
-/// Each planted fault of the stamps is found. They are switched on for the whole process, so no other test may run beside this one.
+/// Each planted fault of the stamps is found by the tests that name it.
 #[cfg(mutants)]
 #[test]
-#[ignore = "by itself: `.ci/shuttle`"]
+#[ignore = "slow: `.ci/shuttle`"]
 fn mutants_are_found() {
-    use overside_bwtree::mutants::{FLOOR_SLOTS_FIRST, Mutant, STAMP_BEFORE_WORD};
-    let found = |mutant: &Mutant, test: fn()| {
-        mutant.set(true);
-        let found = std::panic::catch_unwind(test).is_err();
-        mutant.set(false);
-        found
-    };
-    assert!(found(&STAMP_BEFORE_WORD, stamps_of_one_key_ascend));
-    assert!(found(&STAMP_BEFORE_WORD, stamps_ascend_across_splits_and_merges));
-    assert!(found(&FLOOR_SLOTS_FIRST, the_floor_passes_no_writer));
+    let tests = [
+        ("stamp-before-word", "stamps_of_one_key_ascend"),
+        ("stamp-before-word", "stamps_ascend_across_splits_and_merges"),
+        ("floor-slots-first", "the_floor_passes_no_writer"),
+    ];
+    for (mutant, test) in tests {
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = own.args(["--exact", test]).env("OVERSIDE_MUTANT", mutant).output().unwrap();
+        assert!(!ended.status.success(), "{test} holds with {mutant}");
+    }
+}
+
+/// The fault that the environment asks for.
+fn plant() {
+    #[cfg(mutants)]
+    if let Ok(name) = std::env::var("OVERSIDE_MUTANT") {
+        overside_bwtree::mutants::plant(&name);
+    }
 }

@@ -80,16 +80,16 @@ fn text(value: u64) -> String {
 }
 
 /// A row as it was read: its key, its value, and its text where that was asked for.
-type Row = (u64, u64, Option<String>);
+pub type Row = (u64, u64, Option<String>);
 
-fn read<P: Bytes>(row: &RowView<'_, P>, with_text: bool) -> Option<Row> {
+pub fn read<P: Bytes>(row: &RowView<'_, P>, with_text: bool) -> Option<Row> {
     let mut text = String::new();
     let whole = !with_text || row.copy_str(2, &mut text).ok()?;
     whole.then_some((row.u64(0)?, row.u64(1)?, with_text.then_some(text)))
 }
 
 /// The key and the value of a row, whose text must be that value's.
-fn checked(row: Option<Row>) -> (u64, u64) {
+pub fn checked(row: Option<Row>) -> (u64, u64) {
     let (key, value, found) = row.expect("a row that can be read");
     assert!(found.is_none_or(|found| found == text(value)), "the row of value {value} is not whole");
     (key, value)

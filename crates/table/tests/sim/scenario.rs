@@ -1,6 +1,6 @@
 //! What happens in the world of a seed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,14 +9,17 @@ use std::time::Duration;
 use overside_bwtree::Waits;
 use overside_reference as reference;
 use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World};
-use overside_table::server::{DataOptions, Notices, OnFailure, Server, ServerOptions, parts};
+use overside_table::client::ScanOptions;
+use overside_table::server::{
+    DataOptions, Notices, OnFailure, SavedOptions, SavedTables, Server, ServerOptions, parts,
+};
 use overside_table::wire::Durability;
 use overside_verbs::Clock;
 use rustix::event::EventfdFlags;
 
 use super::check::check;
-use super::client::{Caller, Load};
-use super::history::{Ended, History};
+use super::client::{self, Caller, Load, MAIN, checked};
+use super::history::{Answer, Call, Ended, History, Subject};
 
 /// What the seed chose.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +184,7 @@ pub const KINDS: &[&str] = &[
     "scan: read in place",
     "scan: through an index",
     "scan: through an index that moves",
+    "dump: read without a server",
     "index: created",
     "index: dropped",
     "client: killed",
@@ -331,8 +335,8 @@ impl Stage {
         running.join().expect("nobody kills it");
     }
 
-    /// Enters what a server leaves to the next one.
-    fn ended(&self, serving: &Serving) -> Result<(), String> {
+    /// Enters what a server leaves to the next one; whether no loss of power takes anything of it any more.
+    fn ended(&self, serving: &Serving) -> Result<bool, String> {
         let how = serving.how()?;
         // A clean end needs no power afterwards, and what was killed may lose it.
         serving.process.kill();
@@ -349,7 +353,7 @@ impl Stage {
         if lost_power {
             note("server: power lost");
         }
-        let Some(kept) = self.plan.kept else { return Ok(()) };
+        let Some(kept) = self.plan.kept else { return Ok(true) };
         let left = match (kept.durability, how) {
             (Durability::Sync, _) | (_, How::Cleanly) => Ended::All,
             (Durability::None, _) => Ended::Checkpoint,
@@ -359,7 +363,46 @@ impl Stage {
             (Durability::Group, How::Killed) => Ended::Acknowledged,
         };
         self.history.server_ended(left, was_up, kept.window(&self.world));
-        Ok(())
+        Ok(lost_power || how == How::Cleanly)
+    }
+
+    /// Reads what a server left without another one, as the next one must find it.
+    fn dump(&self, life: u64) -> Result<(), String> {
+        let Some(drive) = self.drive.clone() else { return Ok(()) };
+        drive.forget_plan();
+        if !drive.files().iter().any(|(name, _)| name == "IDENTITY") {
+            return Ok(());
+        }
+        let process = self.world.process(&format!("dump-{life}"));
+        let (world, history, inside) = (self.world.clone(), self.history.clone(), process.clone());
+        let Plan { keys, page_bytes, .. } = self.plan;
+        let read = move || {
+            let parts = parts::World {
+                threads: inside.threads(),
+                waits: Some(Box::leak(Box::new(TreeWaits(world.clone())))),
+                page_bytes: Some(page_bytes),
+                disk: Some(parts::OpenDisk::new(move |_| Ok(drive.open(&inside)))),
+                ..parts::World::default()
+            };
+            let options = SavedOptions { memory_max: 256 << 20, ..SavedOptions::default() };
+            let saved = SavedTables::open_in(&parts, world.clock(), "/simulated".as_ref(), &options);
+            let saved = saved.map_err(|error| format!("a dump: {error}"))?;
+            let Ok(table) = saved.table(MAIN) else { return Ok(()) };
+            let mut found = BTreeMap::new();
+            for block in table.rows(&ScanOptions::default()).map_err(|error| format!("a dump: {error}"))? {
+                let block = block.map_err(|error| format!("a dump: {error}"))?;
+                found.extend(block.rows().map(|row| checked(client::read(&row, true))));
+            }
+            let id = table.described().info().id;
+            let reads: Vec<_> = (0..keys).map(|key| (Subject::Row(id, key), Call::Read)).collect();
+            let begun = history.begin(300 + life as usize, &reads);
+            let answer = |key| Answer(found.contains_key(&key), found.get(&key).copied());
+            history.end(&begun, &(0..keys).map(answer).collect::<Vec<_>>());
+            history.note("dump: read without a server");
+            Ok(())
+        };
+        let read = process.spawn("main", read).join().expect("nobody kills it");
+        if self.excuses() { Ok(()) } else { read }
     }
 
     /// Ends a server cleanly. Nothing excuses it any more.
@@ -368,7 +411,7 @@ impl Stage {
         while !serving.has_ended() {
             self.world.clock().sleep(Duration::from_millis(2));
         }
-        self.ended(&serving)
+        self.ended(&serving).map(drop)
     }
 
     /// A bit flips in what a clean end left: the next server refuses it, or has all rows nevertheless.
@@ -393,7 +436,9 @@ impl Stage {
 
     /// The next server after one that has ended, with all that it must have recovered.
     fn next(&self, serving: Serving, life: u64) -> Result<Serving, String> {
-        self.ended(&serving)?;
+        if self.ended(&serving)? {
+            self.dump(life)?;
+        }
         let mut serving = self.serve(life)?;
         if !serving.has_ended() {
             // A reader loses its server where that crashes soon; what it asked is then without an answer.

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use overside_bwtree::{Direction, Pages};
 use overside_disk::Disk;
 use overside_log::{self as log, Directory, Mode};
-use overside_service::SystemThreads;
-use overside_verbs::SystemClock;
+use overside_verbs::{Clock, SystemClock};
 
 use super::recover::{How, recover};
 use super::{DataError, DataOptions, OnProgress, Recovery};
@@ -77,18 +76,33 @@ impl SavedTables {
     /// # Errors
     /// There is no data directory, it is in use, damaged or of another version, or its tables do not fit the memory.
     pub fn open(dir: &Path, options: &SavedOptions) -> Result<SavedTables, DataError> {
-        let clock = SystemClock::handle();
-        let disk = existing(dir)?;
+        SavedTables::open_in(&World::default(), SystemClock::handle(), dir, options)
+    }
+
+    /// The same in a simulated world.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_in(
+        world: &World,
+        clock: Arc<dyn Clock>,
+        dir: &Path,
+        options: &SavedOptions,
+    ) -> Result<SavedTables, DataError> {
+        let disk = match &world.disk {
+            Some(disk) => disk.open(dir).map_err(|error| DataError::of(&error))?,
+            None => existing(dir)?,
+        };
         let mode = if options.salvage { Mode::Check } else { Mode::Inspect };
         let mut directory =
             Directory::open(disk, [0; 16], log::Options::default(), mode).map_err(|refusal| DataError::of(&refusal))?;
         let memory =
             MemoryLimit { bytes_max: options.memory_max, segment_bytes: ServerOptions::default().segment_bytes };
         let registrar = Arc::new(Registrar::new(Vec::new(), options.memory_max));
-        let store = Arc::new(Store::new(memory, registrar, World::default(), None));
+        let store = Arc::new(Store::new(memory, registrar, world.clone(), None));
         let how = How {
             only: options.only.as_deref(),
-            threads: Arc::new(SystemThreads),
+            threads: world.threads.clone(),
             threads_max: DataOptions::new(dir).recovery_threads,
             on_progress: options.on_progress.clone(),
             clock: &*clock,
