@@ -5,11 +5,13 @@
 //! recorded counts lie in `xtask/instructions.txt`; a scenario that needs more than they allow fails, and so does one that needs so much less
 //! that the record no longer guards anything. `--record` writes what was counted.
 //!
+//! Stamps are for logs, and a tree without them must not pay: its scenarios are counted against a build that has no stamps at all.
+//!
 //! Callgrind knows neither AVX-512 nor `pidfd_open`: kernels are counted on their AVX2 path, and a connection there is not told of
 //! its peer's process.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -24,7 +26,7 @@ struct Scenario {
 
 const fn tree(name: &'static str, arguments: &'static [&'static str]) -> Scenario {
     let counted = "17tree_instructions8measured17h";
-    Scenario { name, example: "tree_instructions", arguments, counted }
+    Scenario { name, example: TREE, arguments, counted }
 }
 
 const fn table(name: &'static str, counted: &'static str, arguments: &'static [&'static str]) -> Scenario {
@@ -61,7 +63,7 @@ const SCENARIOS: [Scenario; 16] = [
 
 /// What is built for them.
 const EXAMPLES: [(&str, &str); 6] = [
-    ("overside-bwtree", "tree_instructions"),
+    ("overside-bwtree", TREE),
     ("overside-table", "formats"),
     ("overside-table", "serving"),
     ("overside-planner", "deciding"),
@@ -76,7 +78,7 @@ pub fn run(root: &Path, record: bool) -> Result<()> {
     build(root)?;
     let mut counted = Vec::new();
     for scenario in &SCENARIOS {
-        let count = count(root, scenario).with_context(|| format!("counting {}", scenario.name))?;
+        let count = count(root, scenario.example, scenario).with_context(|| format!("counting {}", scenario.name))?;
         counted.push((scenario.name, count));
         if record {
             println!("{:16} {count:>12}", scenario.name);
@@ -85,7 +87,12 @@ pub fn run(root: &Path, record: bool) -> Result<()> {
     if record {
         return Ok(std::fs::write(path, render(&counted))?);
     }
-    let verdicts: Vec<(String, bool)> = counted.iter().map(|(name, count)| judge(name, *count, &recorded)).collect();
+    let mut verdicts: Vec<(String, bool)> =
+        counted.iter().map(|(name, count)| judge(name, *count, &recorded)).collect();
+    for (scenario, (name, stamped)) in SCENARIOS.iter().zip(&counted).filter(|(s, _)| s.example == TREE) {
+        let without = count(root, UNSTAMPED, scenario).with_context(|| format!("counting {name} without stamps"))?;
+        verdicts.push(judge_stamps(name, *stamped, without));
+    }
     verdicts.iter().for_each(|(line, _)| println!("{line}"));
     let broken = verdicts.iter().filter(|(_, kept)| !kept).count();
     if broken > 0 {
@@ -95,22 +102,32 @@ pub fn run(root: &Path, record: bool) -> Result<()> {
 }
 
 fn build(root: &Path) -> Result<()> {
-    for (package, example) in EXAMPLES {
-        let arguments = ["build", "--release", "--quiet", "--package", package, "--example", example];
-        let status = Command::new(env!("CARGO")).args(arguments).current_dir(root).status()?;
-        if !status.success() {
-            bail!("example {example} does not build");
-        }
+    // The usual one takes its place afterwards.
+    build_example(root, "overside-bwtree", TREE, &["--features", UNSTAMPED])?;
+    let built = examples(root);
+    std::fs::copy(built.join(TREE), built.join(UNSTAMPED)).context("keeping the build without stamps")?;
+    EXAMPLES.iter().try_for_each(|(package, example)| build_example(root, package, example, &[]))
+}
+
+fn build_example(root: &Path, package: &str, example: &str, more: &[&str]) -> Result<()> {
+    let arguments = ["build", "--release", "--quiet", "--package", package, "--example", example];
+    let status = Command::new(env!("CARGO")).args(arguments).args(more).current_dir(root).status()?;
+    if !status.success() {
+        bail!("example {example} does not build");
     }
     Ok(())
 }
 
-fn count(root: &Path, scenario: &Scenario) -> Result<u64> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+fn examples(root: &Path) -> PathBuf {
+    crate::target(root).join("release/examples")
+}
+
+/// The instructions of a scenario in a program.
+fn count(root: &Path, program: &str, scenario: &Scenario) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--demangle=no", "--callgrind-out-file=/dev/null"])
         .arg(format!("--toggle-collect=*{}*", scenario.counted))
-        .arg(target.join("release/examples").join(scenario.example))
+        .arg(examples(root).join(program))
         .args(scenario.arguments)
         .output()
         .context("cannot start valgrind: apt-get install valgrind")?;
@@ -157,6 +174,19 @@ fn judge(name: &str, count: u64, recorded: &BTreeMap<String, u64>) -> (String, b
     (format!("{name:16} {count:>12}  {ratio:.3} x the record  {verdict}"), kept)
 }
 
+/// A line for people, and whether a tree without stamps pays no more for them than it may.
+fn judge_stamps(name: &str, count: u64, without: u64) -> (String, bool) {
+    let ratio = count as f64 / without.max(1) as f64;
+    let kept = ratio <= STAMPS_MAX;
+    let verdict = if kept { "ok" } else { "MORE than unused stamps may cost" };
+    (format!("{name:16} {count:>12}  {ratio:.3} x a build without stamps  {verdict}"), kept)
+}
+
+const TREE: &str = "tree_instructions";
+/// A feature, and the program built with it.
+const UNSTAMPED: &str = "unstamped";
+/// What stamps may cost a tree that has none.
+const STAMPS_MAX: f64 = 1.01;
 /// Compilers differ by a few in a hundred.
 const MORE_MAX: f64 = 1.08;
 const LESS_MAX: f64 = 0.80;
@@ -181,5 +211,11 @@ mod tests {
         assert!(!judge("a", 799, &record).1);
         assert!(!judge("b", 1000, &record).1);
         assert!(parse("a b").is_err());
+    }
+
+    #[test]
+    fn stamps_that_nobody_uses_may_cost_one_in_a_hundred() {
+        assert!(judge_stamps("a", 1010, 1000).1 && judge_stamps("a", 900, 1000).1);
+        assert!(!judge_stamps("a", 1011, 1000).1);
     }
 }
