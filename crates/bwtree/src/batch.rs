@@ -148,7 +148,7 @@ impl Core {
             let end = self.same_leaf(&found, batch, order, at);
             let done = match end - at {
                 0 => break,
-                rows if rows + found.state.chain() <= self.options.chain_max || rows == 1 || found.frozen => {
+                rows if rows + found.state.chain() <= self.chain_max() || rows == 1 || found.frozen => {
                     self.attempt_one(&guard, &found, batch, order, at)
                 }
                 _ => self.attempt_many(&guard, &found, batch, order, at..end),

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use crate::alloc::Purpose;
 use crate::epoch::{Epochs, Guard, Retired};
@@ -20,6 +21,9 @@ pub(crate) struct Core {
     pub(crate) store: Store,
     pub(crate) epochs: Epochs,
     pub(crate) options: Options,
+    /// Deltas on a page before the next change consolidates it, at most those of the options. Any value will do for a change
+    /// that is under way, so this orders nothing.
+    chain_max: AtomicUsize,
     pub(crate) sheltered: Sheltered,
     pub(crate) stamps: Option<Arc<Stamps>>,
 }
@@ -47,12 +51,23 @@ impl Core {
     pub(crate) fn bare(store: Store, options: Options, waits: &'static dyn Waits, stamps: Option<Arc<Stamps>>) -> Core {
         let root = store.map.take();
         debug_assert_eq!(root, ROOT);
-        Core { store, epochs: Epochs::new(waits), options, sheltered: Sheltered::default(), stamps }
+        let chain_max = AtomicUsize::new(options.chain_max);
+        Core { store, epochs: Epochs::new(waits), options, chain_max, sheltered: Sheltered::default(), stamps }
     }
 
     /// The first root.
     pub(crate) fn set_root(&self, word: u64) {
         self.store.map.entry(ROOT).word.store(word, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn chain_max(&self) -> usize {
+        self.chain_max.load(Ordering::Relaxed)
+    }
+
+    /// Pages have room for no more deltas than the options say.
+    pub(crate) fn set_chain_max(&self, chain_max: usize) {
+        self.chain_max.store(chain_max.clamp(1, self.options.chain_max), Ordering::Relaxed);
     }
 
     pub(crate) fn enter(&self) -> Guard<'_> {

@@ -11,7 +11,8 @@ pub struct Options {
     pub page_bytes: usize,
     /// Bytes at the start of every value that lie at constant stride in the page. Default 0.
     pub prefix_len: usize,
-    /// Deltas on a base page before the next change consolidates it; 1 to 200. Default 8.
+    /// Deltas on a base page before the next change consolidates it, at most (see
+    /// [`Tree::set_chain_max`](crate::Tree::set_chain_max)); 1 to 200. Default 8.
     pub chain_max: usize,
     /// Children of an inner node before it splits; at least 4. Default 512.
     pub fan_out: usize,

@@ -146,6 +146,16 @@ impl Tree {
         self.core.stats()
     }
 
+    /// Deltas on a page before the next change consolidates it.
+    pub fn chain_max(&self) -> usize {
+        self.core.chain_max()
+    }
+
+    /// From the next change of a page on: 1 to what the options say, for which pages have room.
+    pub fn set_chain_max(&self, chain_max: usize) {
+        self.core.set_chain_max(chain_max);
+    }
+
     /// The options it was made with.
     pub fn options(&self) -> &Options {
         &self.core.options

@@ -222,7 +222,7 @@ impl Core {
         position: u32,
         stamp: u64,
     ) -> Result<bool, Error> {
-        if found.state.chain() < self.options.chain_max
+        if found.state.chain() < self.chain_max()
             && let Some(word) = self.store.append(&found.state, draft, position)
         {
             guard.count(Counter::Deltas as usize, 1);

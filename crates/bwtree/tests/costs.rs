@@ -70,6 +70,28 @@ fn consolidations_fall_with_the_chain_s_length() {
     }
 }
 
+/// From the next change of a page on; never longer than the pages have room for.
+//= to-copy §5.4 TC-M32
+#[test]
+fn a_limit_that_is_set_later_holds_from_the_next_change_on() {
+    let tree = tree(8);
+    for (set, holds) in [(2, 2), (0, 1), (4, 4), (100, 8)] {
+        tree.set_chain_max(set);
+        assert_eq!(tree.chain_max(), holds);
+        // Every page has met the limit by then.
+        let update = |rounds: u64| {
+            (0..rounds * ROWS).for_each(|n| assert!(tree.upsert(&key(n % ROWS), &n.to_le_bytes()).unwrap()))
+        };
+        update(1);
+        let before = tree.stats();
+        update(4);
+        let after = tree.stats();
+        let (made, pages) = (after.consolidations - before.consolidations, before.splits + 1);
+        let expected = 4 * ROWS / (holds as u64 + 1);
+        assert!(made.abs_diff(expected) <= pages, "chains of {set}: {made}, {expected} expected");
+    }
+}
+
 /// Reads, short ranges and changes that find room on the chain allocate nothing.
 #[test]
 fn most_operations_allocate_nothing() {

@@ -308,6 +308,10 @@ pub struct Serve {
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
+    /// Changes of a page before it is rewritten, in every table. By default 8, and 4 while more pages of a table are
+    /// copied to clients than rows of it are changed.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
+    pub chain_max: Option<u8>,
     /// Connections at once; one too many gets an error that says so. 4096 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: Option<u32>,

@@ -40,6 +40,8 @@ fn requests() {
     let bounds = Bounds { from: Some((b"a", true)), to: None };
     let scan = ScanRequest { table: 3, bounds, columns: None, mode: Mode::Auto, rows_max: None };
     lines.add(&Request::ScanIndex { scan, index: vec![1], lent_bytes_max: 0 });
+    lines.add(&Request::Choices { table: 3 });
+    lines.add(&Request::Prices);
     insta::assert_snapshot!(lines.0);
 }
 
@@ -101,6 +103,15 @@ fn replies() {
     lines.add(&Reply::Indexing { rows: 1, of: 2 });
     lines.add(&Reply::Index(index()));
     lines.add(&Reply::Indexes(vec![index(), index()]));
+    lines.add(&Reply::Choices(Choices { pages: [1, 2, 3, 400], chain_max: 8 }));
+    let piece = PiecePrice { bytes: 128, copied_ns: (1.5, 2.5), gathered_ns: (3.5, 4.5) };
+    let beyond_ns = [Some(-1), None, Some(300), None];
+    lines.add(&Reply::Prices(PriceList {
+        source: "here".into(),
+        request_ns: (5.5, 6.5),
+        pieces: vec![piece],
+        beyond_ns,
+    }));
     insta::assert_snapshot!(lines.0);
 }
 

@@ -1,6 +1,7 @@
 //! What the demo's other processes do.
 
 use super::{
+    hot::CHAIN_MAX,
     table::Table,
     updates::{self, Sink},
 };
@@ -31,7 +32,8 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
 fn serve(meeting: &Meeting) -> Result<()> {
     let address = meeting.address.to_string();
     let serving = overside::at(&address).network(&meeting.network).prices(Prices::Measured(Effort::Quick));
-    let _server = serving.serve(ServerOptions::default())?;
+    // Pages get as many updates as their chains take, in whichever mode they are scanned.
+    let _server = serving.serve(ServerOptions { chain_max: Some(CHAIN_MAX), ..ServerOptions::default() })?;
     let mut end = [0; 1];
     // Nothing ever comes; the read ends when the parent does.
     let _ = child_socket()?.read(&mut end);

@@ -85,7 +85,7 @@ impl Page {
 
 const SCANS: usize = 1;
 /// Deltas that a page has at most; the next change consolidates it.
-const CHAIN_MAX: usize = 8;
+pub(super) const CHAIN_MAX: usize = 8;
 const SLOTS: usize = CHAIN_MAX + 1;
 const TRIES: usize = 6;
 /// One page in so many may differ: the last is small, and pages split.

@@ -267,7 +267,11 @@ impl Plan {
         if options.quick {
             Plan { limit_rounds: 2, rounds: 2, hot_rounds: 2, disturbed_rounds: 1 }
         } else {
-            Plan { limit_rounds: 5, rounds: 17, hot_rounds: 9, disturbed_rounds: 3 }
+            // A larger table's rounds are longer, and as many fewer; each mode is verified once in any case.
+            let grown = (options.scale / Options::default().scale).max(1.0);
+            let rounds = |usual: f64, least: usize| ((usual / grown).ceil() as usize).max(least);
+            let (all, hot) = (rounds(17.0, ROUNDS_MIN), rounds(9.0, ROUNDS_MIN));
+            Plan { limit_rounds: rounds(5.0, 2), rounds: all, hot_rounds: hot, disturbed_rounds: rounds(3.0, 1) }
         }
     }
 }
@@ -275,6 +279,8 @@ impl Plan {
 /// Fresh updates to every page, one run each; the report's `hot` is [`HOT_UPDATES`].
 const HOT: [usize; 3] = [1, HOT_UPDATES, 8];
 const HOT_UPDATES: usize = 4;
+/// One for each mode, of which each round verifies one; and enough for an interval.
+const ROUNDS_MIN: usize = 5;
 const CHUNK_BYTES: usize = 16 << 10;
 const RING_BYTES: usize = 1 << 20;
 const PING_PONG_BATCHES: usize = 20;

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// # Errors
 /// An address is malformed or taken; or the server could not go on.
 pub fn run(args: &Serve) -> Result<()> {
-    let mut options = ServerOptions::default();
+    let mut options = ServerOptions { chain_max: args.chain_max.map(usize::from), ..ServerOptions::default() };
     if let Some(memory) = args.memory {
         options.memory_max = memory;
     }

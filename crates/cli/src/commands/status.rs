@@ -7,7 +7,7 @@ use crate::output::{self, grouped};
 use crate::signals::Signals;
 use anyhow::Result;
 use overside::table::client::Client;
-use overside::table::wire::{DataStatus, GovernorStatus, ServerStats, TableInfo};
+use overside::table::wire::{DataStatus, GovernorStatus, MODES, PiecePrice, PriceList, ServerStats, TableInfo};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -46,12 +46,13 @@ struct Look {
     tables: Vec<TableInfo>,
     stats: ServerStats,
     data: Option<DataStatus>,
+    prices: Option<PriceList>,
 }
 
 impl Look {
     fn new(client: &mut Client) -> Result<Look> {
-        let (tables, stats, data) = (client.tables()?, client.stats()?, client.status()?);
-        Ok(Look { at: Instant::now(), tables, stats, data })
+        let (tables, stats, data, prices) = (client.tables()?, client.stats()?, client.status()?, client.prices()?);
+        Ok(Look { at: Instant::now(), tables, stats, data, prices })
     }
 
     fn print(&self, args: &Status, before: Option<&Look>) -> Result<()> {
@@ -72,6 +73,7 @@ impl Look {
                 },
                 "cpu_s": stats.cpu_ns as f64 / 1e9,
                 "data": self.data.as_ref().map(described),
+                "prices": self.prices.as_ref().map(listed),
             });
             if let Some(rates) = rates {
                 told["rates"] = json!({
@@ -85,6 +87,7 @@ impl Look {
         }
         output::text(&grid(&self.tables))?;
         output::text(&self.process(rates.as_ref()))?;
+        output::text(&self.prices.as_ref().map_or(String::new(), priced))?;
         match &self.data {
             None => output::line("in memory alone: the tables are gone when the server ends (serve --data keeps them)"),
             Some(status) => output::text(&shown(status)),
@@ -167,6 +170,39 @@ fn shown(status: &DataStatus) -> String {
         grouped(status.checkpoints),
         paced(&status.governor),
     )
+}
+
+/// What sending is thought to cost, server and client apart.
+fn priced(prices: &PriceList) -> String {
+    let both = |(server, client): (f64, f64)| format!("{server:.0} + {client:.0}");
+    let pieces = prices.pieces.iter().map(|piece| {
+        let (copied, gathered) = (both(piece.copied_ns), both(piece.gathered_ns));
+        format!("            {} bytes: copied {copied} ns, gathered {gathered} ns\n", grouped(piece.bytes))
+    });
+    let beyond = MODES.iter().zip(prices.beyond_ns).map(|(mode, beyond)| {
+        let beyond = beyond.map_or("unknown".to_owned(), |ns| format!("{ns:+}"));
+        format!("{} {beyond}", mode.name())
+    });
+    format!(
+        "prices      {}; at the server + at the client: a request {} ns\n{}            a page beyond these, ns, as measured of late: {}\n",
+        prices.source,
+        both(prices.request_ns),
+        pieces.collect::<String>(),
+        beyond.collect::<Vec<_>>().join(", "),
+    )
+}
+
+fn listed(prices: &PriceList) -> Value {
+    let both = |(server, client): (f64, f64)| json!({ "server": server, "client": client });
+    let piece = |piece: &PiecePrice| json!({ "bytes": piece.bytes, "copied_ns": both(piece.copied_ns), "gathered_ns": both(piece.gathered_ns) });
+    let beyond: serde_json::Map<String, Value> =
+        MODES.iter().zip(prices.beyond_ns).map(|(mode, beyond)| (mode.name().to_owned(), beyond.into())).collect();
+    json!({
+        "source": prices.source,
+        "request_ns": both(prices.request_ns),
+        "pieces": prices.pieces.iter().map(piece).collect::<Vec<_>>(),
+        "beyond_ns": beyond,
+    })
 }
 
 fn paced(governor: &GovernorStatus) -> String {

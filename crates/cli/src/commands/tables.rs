@@ -6,7 +6,7 @@ use crate::output::{self, Grid, grouped, refused};
 use anyhow::{Result, bail};
 use overside::table::arrow::to_arrow;
 use overside::table::schema::Schema;
-use overside::table::wire::TableInfo;
+use overside::table::wire::{Choices, MODES, TableInfo};
 use overside_files::types::type_name;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
@@ -62,6 +62,7 @@ pub fn describe(args: &Describe) -> Result<()> {
     let (mut client, table) = open(&args.at, &args.table)?;
     let (schema, info) = (table.schema(), table.info());
     let indexes = client.indexes(&table)?;
+    let choices = client.choices(&table)?;
     let arrow = to_arrow(schema);
     let of_key = |column: usize| schema.key().iter().position(|&key| key == column).map(|at| at + 1);
     let columns = arrow.fields().iter().enumerate();
@@ -78,6 +79,7 @@ pub fn describe(args: &Describe) -> Result<()> {
             .collect();
         let mut described = summary(info);
         described["columns"] = columns.into();
+        described["sent"] = choices.map(|choices| sent(&choices)).into();
         described["indexes"] = indexes.iter().map(|index| index::summary(schema, index)).collect();
         return output::line(&described.to_string());
     }
@@ -98,7 +100,19 @@ pub fn describe(args: &Describe) -> Result<()> {
         let (names, pages, bytes) = (index::names(schema, index).join(","), index.pages, index.bytes);
         text += &format!("index   {names} ({} pages, {} bytes)\n", grouped(pages), grouped(bytes));
     }
+    if let Some(choices) = choices {
+        let pages = MODES.iter().zip(choices.pages).map(|(mode, pages)| format!("{} {}", mode.name(), grouped(pages)));
+        text += &format!("sent    {} (pages of scans, by mode)\n", pages.collect::<Vec<_>>().join(", "));
+        text += &format!("chains  {} deltas at most on a page\n", choices.chain_max);
+    }
     output::text(&text)
+}
+
+/// How pages travelled, for machines.
+fn sent(choices: &Choices) -> Value {
+    let pages: serde_json::Map<String, Value> =
+        MODES.iter().zip(choices.pages).map(|(mode, pages)| (mode.name().to_owned(), pages.into())).collect();
+    json!({ "pages": pages, "chain_max": choices.chain_max })
 }
 
 /// Drops a table.

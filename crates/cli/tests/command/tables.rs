@@ -37,6 +37,15 @@ fn tables_are_listed_described_and_dropped() {
     assert_eq!((&described["columns"], &described["rows"]), (&columns, &json!(2)));
     let text = server.ok(&["describe", "@", "t"]);
     assert!(text.contains("\nplace   utf8        yes\n") && text.contains("\nrows    2\npages   1\n"), "{text}");
+    assert!(text.contains("\nsent    copy 0, gather 0, delta 0, in-place 0 "), "{text}");
+    server.ok(&["scan", "@", "t", "--mode", "delta"]);
+    let sent = json!({ "pages": { "copy": 0, "gather": 0, "delta": 1, "in-place": 0 }, "chain_max": 8 });
+    assert_eq!(server.json(&["describe", "@", "t"])["sent"], sent);
+    let prices = &server.json(&["status", "@"])["prices"];
+    assert!(prices["source"].is_string() && prices["request_ns"]["server"].as_f64().unwrap() > 0.0, "{prices}");
+    assert_eq!(prices["pieces"][0]["bytes"], 128);
+    let status = server.ok(&["status", "@"]);
+    assert!(status.contains("\nprices      ") && status.contains("16,384 bytes: copied "), "{status}");
     assert!(server.fails(&["describe", "@", "absent"]).contains("absent"));
 
     let refused = piped(&server, &["drop", "@", "t"], b"y\n");

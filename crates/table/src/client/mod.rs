@@ -36,8 +36,8 @@ pub use table::{OwnedRow, RemoteTable};
 use crate::row::ValueRef;
 use crate::schema::Schema;
 use crate::wire::{
-    Applied, BLOCK_BYTES, Checkpointed, DataStatus, FaultCode, Features, IndexInfo, PutMode, Reply, Request,
-    ServerStats, TableInfo, push_piece,
+    Applied, BLOCK_BYTES, Checkpointed, Choices, DataStatus, FaultCode, Features, IndexInfo, PriceList, PutMode, Reply,
+    Request, ServerStats, TableInfo, push_piece,
 };
 use link::Link;
 
@@ -212,6 +212,34 @@ impl Client {
         }
         match self.link.call(&Request::Indexes { table: table.id() })? {
             Reply::Indexes(indexes) => Ok(indexes),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// How pages of a table travelled, and how long its chains of deltas get; none of a server that does not say.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when the table was dropped.
+    pub fn choices(&mut self, table: &RemoteTable) -> Result<Option<Choices>, ClientError> {
+        if !self.features().contains(Features::CHOICES) {
+            return Ok(None);
+        }
+        match self.link.call(&Request::Choices { table: table.id() })? {
+            Reply::Choices(choices) => Ok(Some(choices)),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// By which prices the server plans what it sends over this connection's provider; none of a server that does not say.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn prices(&mut self) -> Result<Option<PriceList>, ClientError> {
+        if !self.features().contains(Features::CHOICES) {
+            return Ok(None);
+        }
+        match self.link.call(&Request::Prices)? {
+            Reply::Prices(prices) => Ok(Some(prices)),
             other => Err(ClientError::unexpected(&other)),
         }
     }

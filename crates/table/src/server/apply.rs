@@ -56,6 +56,7 @@ pub(crate) fn put(table: &Table, mode: PutMode, batch: &[u8]) -> Result<(Applied
         at = end + 1;
     }
     table.count(inserted);
+    table.chains.changed(u64::from(applied.applied), &table.tree);
     Ok((applied, change.done()))
 }
 

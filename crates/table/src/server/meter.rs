@@ -70,6 +70,11 @@ impl Meter {
         (beyond != UNKNOWN && since < FORGOTTEN_AFTER).then_some(beyond)
     }
 
+    /// What a way took beyond its price of late, where that was measured.
+    pub(crate) fn measured(&self, way: Mode) -> Option<i64> {
+        self.known(answer::index(way))
+    }
+
     /// Nanoseconds that making a message of a page is known to take beyond its profile price.
     pub(crate) fn beyond(&self, way: Mode) -> f64 {
         let own = self.known(answer::index(way));

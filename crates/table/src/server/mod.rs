@@ -11,6 +11,7 @@
 
 mod answer;
 mod apply;
+mod chains;
 mod durable;
 mod governor;
 mod index;
@@ -36,7 +37,7 @@ pub use durable::{
     check_data,
 };
 pub use overside_log::Checked;
-use overside_planner::{Goal, Planner, Profile};
+use overside_planner::{Goal, Line, Planner, Profile};
 use overside_service::{Listening, ServiceOptions, TransmitOptions};
 pub use overside_service::{Notices, OnFailure};
 use overside_verbs::{Provider, SystemClock, VerbsError};
@@ -47,7 +48,7 @@ use registrar::Registrar;
 use session::Tables;
 use store::{MemoryLimit, Store};
 
-use crate::wire::{BLOCK_BYTES, REQUEST_BYTES_MAX};
+use crate::wire::{BLOCK_BYTES, MODES, PiecePrice, PriceList, REQUEST_BYTES_MAX};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -71,6 +72,9 @@ pub struct ServerOptions {
     /// How long a client may not take what was sent, or not introduce itself, before its connection is closed; and how long a delete
     /// waits for memory that others hold back, but not longer than 20 s.
     pub deadline: Duration,
+    /// Deltas on a page before the next change consolidates it, of every table: 1 to 200. None: 8, and 4 while more
+    /// pages of a table are copied out than rows of it are changed.
+    pub chain_max: Option<usize>,
     /// What `auto` makes small.
     pub goal: Goal,
     /// Told of every peer that is turned away, closed for cause or lost.
@@ -97,6 +101,7 @@ impl Default for ServerOptions {
             window: 128,
             pinned_max: 4 << 20,
             deadline: Duration::from_secs(10),
+            chain_max: None,
             goal: Goal::Throughput,
             notices: None,
             on_failure: None,
@@ -178,6 +183,27 @@ struct Prices {
     meter: Meter,
 }
 
+impl Prices {
+    fn list(&self) -> PriceList {
+        let profile = self.planner.profile();
+        let of = |line: Line, bytes: u64| line.at(1.0, bytes as f64);
+        let pieces = PRICED.map(|bytes| {
+            let copied = of(profile.pack(bytes, false), bytes) + of(profile.send(bytes, true), bytes);
+            PiecePrice {
+                bytes,
+                copied_ns: (copied, of(profile.receive_packed(bytes), bytes)),
+                gathered_ns: (of(profile.send(bytes, false), bytes), of(profile.receive(bytes), bytes)),
+            }
+        });
+        PriceList {
+            source: profile.source.clone(),
+            request_ns: (profile.send_request_ns, profile.receive_request_ns),
+            pieces: pieces.to_vec(),
+            beyond_ns: MODES.map(|way| self.meter.measured(way)),
+        }
+    }
+}
+
 impl Server {
     /// Listens on the provider's part of each address and serves in the background.
     ///
@@ -210,7 +236,8 @@ impl Server {
         let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
         let registrar = Arc::new(Registrar::new(places, options.memory_max));
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
-        let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), journal));
+        let chain_max = options.chain_max;
+        let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), chain_max, journal));
         let (store, threads, recovery) = match &options.data {
             None => (new_store(None), None, None),
             Some(data) => {
@@ -289,6 +316,9 @@ struct Prepared {
 
 /// Nobody connects before the tables are there.
 const NOWHERE: &[&str] = &[];
+
+/// Lengths of pieces whose prices are named: the papers' records, and a page.
+const PRICED: [u64; 3] = [128, 1024, 16 << 10];
 
 /// A packed answer: at least a page's rows and their header. No power of two, so that the buffers do
 /// not fall into the same sets of a cache.

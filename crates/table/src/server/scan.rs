@@ -282,6 +282,7 @@ impl ActiveScan {
             return;
         }
         self.reply.chosen[answer::index(way)] += 1;
+        self.table.chains.sent(way, &self.table.tree);
         self.reply.over_budget += u64::from(choice.over_budget);
         if let Some(Priced { plan, prepared_ns }) = &choice.priced {
             for (sum, price) in self.reply.price_ns.iter_mut().zip(&plan.prices) {

@@ -312,7 +312,7 @@ impl TableSession {
             Request::Stats => Reply::Stats(self.stats(context)),
             Request::Status => Reply::Status(store.journal().map(|journal| journal.status())),
             Request::Checkpoint => return self.checkpoint(context, number),
-            of_index => return self.of_index(context, number, of_index),
+            other => return self.of_scans(context, number, other),
         }))
     }
 
@@ -326,8 +326,8 @@ impl TableSession {
         self.unfinished = Some((Unfinished::Again(body, since), ticket));
     }
 
-    /// Answers a request about indexes, the kinds that are left.
-    fn of_index(&mut self, context: &mut Context<'_>, number: u32, request: Request<'_>) -> Result<Outcome, Denied> {
+    /// Answers a request about indexes or what scans choose, the kinds that are left.
+    fn of_scans(&mut self, context: &mut Context<'_>, number: u32, request: Request<'_>) -> Result<Outcome, Denied> {
         let store = &self.tables.store;
         match request {
             Request::CreateIndex { table, columns } => self.create_index(table, &columns),
@@ -337,6 +337,11 @@ impl TableSession {
                 context.hold(store.shown());
                 Ok(Outcome::Reply(Reply::Indexes(indexes.iter().map(|index| index.info()).collect())))
             }
+            Request::Choices { table } => {
+                let table = self.used.table(store, table)?;
+                Ok(Outcome::Reply(Reply::Choices(table.chains.choices(&table.tree))))
+            }
+            Request::Prices => Ok(Outcome::Reply(Reply::Prices(self.tables.prices.list()))),
             Request::ScanIndex { scan, index, lent_bytes_max } => {
                 self.start_scan_index(context, number, &scan, &index, lent_bytes_max)?;
                 Ok(Outcome::Nothing)

@@ -9,6 +9,7 @@ use overside_disk::mutant;
 use overside_log::{self as log, Claim};
 use overside_service::Hold;
 
+use super::chains::Chains;
 use super::durable::{Change, Denied, Journal};
 use super::index::{self, Indexes};
 use super::parts::World;
@@ -29,6 +30,8 @@ pub(crate) struct Store {
     observer: Arc<dyn SegmentObserver>,
     /// How its trees wait, and how large their pages are.
     world: World,
+    /// Where its owner has chosen it for all tables.
+    chain_max: Option<usize>,
     /// None where tables live in memory alone.
     journal: Option<Arc<Journal>>,
 }
@@ -52,6 +55,7 @@ pub(crate) struct Table {
     pub(crate) keys: KeyCodec,
     pub(crate) tree: Tree,
     pub(crate) indexes: Indexes,
+    pub(crate) chains: Chains,
     rows: AtomicI64,
     /// No change of it has a larger stamp, once it is on its way to the log.
     changed: AtomicU64,
@@ -64,10 +68,11 @@ impl Store {
         memory: MemoryLimit,
         observer: Arc<dyn SegmentObserver>,
         world: World,
+        chain_max: Option<usize>,
         journal: Option<Arc<Journal>>,
     ) -> Self {
         let (tables, next, changed) = (RwLock::default(), AtomicU32::new(1), AtomicU64::new(0));
-        Self { tables, next, changed, memory, observer, world, journal }
+        Self { tables, next, changed, memory, observer, world, chain_max, journal }
     }
 
     /// Creates a table; with what the reply waits for.
@@ -187,6 +192,7 @@ impl Store {
             })?,
             schema,
             indexes: Indexes::new(self.world.waits),
+            chains: Chains::new(self.chain_max.is_some()),
             rows: AtomicI64::new(0),
             changed: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
@@ -204,7 +210,8 @@ impl Store {
             })?;
         let defaults = Options::default();
         let page_bytes = self.world.page_bytes.unwrap_or(defaults.page_bytes);
-        let options = Options { prefix_len, page_bytes, ..defaults };
+        let chain_max = self.chain_max.unwrap_or(defaults.chain_max);
+        let options = Options { prefix_len, page_bytes, chain_max, ..defaults };
         let waits = self.world.waits.unwrap_or(&SystemWaits);
         let stamps = self.journal.as_ref().map(|journal| journal.stamps.clone());
         Ok(Ground { arena: Arc::new(arena), options, waits, stamps })

@@ -68,7 +68,7 @@ mod tests {
     fn tables_that_come_and_go_leave_nothing_with_who_stays() {
         let memory = MemoryLimit { bytes_max: 64 << 20, segment_bytes: 2 << 20 };
         let counting = Arc::new(Counting::default());
-        let store = Store::new(memory, counting.clone(), World::default(), None);
+        let store = Store::new(memory, counting.clone(), World::default(), None, None);
         let mut schema = Vec::new();
         Schema::with_key(vec![Column::new("id", ColumnType::UInt64)], &["id"]).unwrap().encode(&mut schema);
         let mut used = Used::default();

@@ -26,8 +26,15 @@ impl Features {
     /// [`Request::CreateIndex`]: super::Request::CreateIndex
     pub const INDEXES: Features = Features(1 << 2);
 
+    /// What scans chose and by which prices: [`Request::Choices`] and [`Request::Prices`] may be asked.
+    ///
+    /// [`Request::Choices`]: super::Request::Choices
+    /// [`Request::Prices`]: super::Request::Prices
+    pub const CHOICES: Features = Features(1 << 3);
+
     /// All features that this build has.
-    pub const ALL: Features = Features(Features::IN_PLACE.0 | Features::DURABLE.0 | Features::INDEXES.0);
+    pub const ALL: Features =
+        Features(Features::IN_PLACE.0 | Features::DURABLE.0 | Features::INDEXES.0 | Features::CHOICES.0);
 
     /// Those that the other side has, too.
     #[must_use]

@@ -116,6 +116,13 @@ pub enum Request<'a> {
         /// As in [`Request::ScanInPlace`]; 0 where nothing may be lent.
         lent_bytes_max: u32,
     },
+    /// How pages of a table travelled ([`Features::CHOICES`], as the next).
+    Choices {
+        /// Which.
+        table: u32,
+    },
+    /// By which prices the scans of this connection are planned.
+    Prices,
 }
 
 /// What about rows that are there already.
@@ -256,6 +263,43 @@ pub enum Reply {
     Index(IndexInfo),
     /// To Indexes.
     Indexes(Vec<IndexInfo>),
+    /// To Choices.
+    Choices(Choices),
+    /// To Prices.
+    Prices(PriceList),
+}
+
+/// How pages of a table travelled, and what that sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choices {
+    /// Pages that scans sent in each of [`MODES`] since the server has the table, chosen or asked for.
+    pub pages: [u64; WAYS],
+    /// Deltas on a page before the next change consolidates it.
+    pub chain_max: u32,
+}
+
+/// What sending is thought to cost over the provider of a connection, in ns at the server and at the client.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PriceList {
+    /// Where they come from: "default", or the calibration's date and machine.
+    pub source: String,
+    /// A request.
+    pub request_ns: (f64, f64),
+    /// Pieces of a request, by length.
+    pub pieces: Vec<PiecePrice>,
+    /// What making a message of a page took beyond its price in each of [`MODES`], a mean of late; none where that is unknown.
+    pub beyond_ns: [Option<i64>; WAYS],
+}
+
+/// What a piece of a request costs at the server and at the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PiecePrice {
+    /// Its length.
+    pub bytes: u64,
+    /// Packed into a transmit buffer.
+    pub copied_ns: (f64, f64),
+    /// Sent from where it lies.
+    pub gathered_ns: (f64, f64),
 }
 
 /// An index as a client sees it.

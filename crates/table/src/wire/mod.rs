@@ -21,6 +21,10 @@
 //! until the index is there, then by `Index`: its columns, pages and bytes. `ScanIndex` has the fields
 //! of `Scan`, the index's columns, and the bytes of a lent message, 0 where nothing may be lent. Its
 //! bounds are encoded values of the index's columns (`key::IndexCodec`).
+//!
+//! `Choices` has a table's number; its answer has the pages sent in each mode and the limit of chains.
+//! `Prices` has nothing; its answer has their source, then pairs of prices (f64, server and client):
+//! of a request, and of copied and gathered pieces by length. What each mode took beyond comes last.
 
 mod batch;
 mod features;
@@ -31,8 +35,9 @@ pub use batch::{pieces, push_piece, split_piece};
 pub use features::Features;
 pub(crate) use features::other_version;
 pub use message::{
-    Applied, Bounds, Checkpointed, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus, IndexInfo,
-    MODES, Mode, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats, TableInfo, WAYS,
+    Applied, Bounds, Checkpointed, Choices, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus,
+    IndexInfo, MODES, Mode, PiecePrice, PriceList, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats,
+    TableInfo, WAYS,
 };
 pub use overside_service::{
     ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_HEADER, PART_MAGIC, cut, kind,

@@ -2,6 +2,7 @@
 
 use overside_planner::{Bends, Curve, Profile};
 use overside_table::server::ListenerConfig;
+use overside_table::wire::MODES;
 
 use super::*;
 
@@ -60,7 +61,7 @@ fn mostly(change: impl Fn(&mut Profile), columns: Option<&[usize]>) -> Mode {
 fn mostly_of(chosen: [u64; 4]) -> Mode {
     let most = (0..4).max_by_key(|i| chosen[*i]).unwrap();
     assert!(chosen[most] * 10 >= chosen.iter().sum::<u64>() * 9, "{chosen:?}");
-    overside_table::wire::MODES[most]
+    MODES[most]
 }
 
 fn dear(ns: f64) -> Curve {
@@ -113,4 +114,61 @@ fn a_projection_is_packed_unless_its_elements_are_dear() {
         (p.bends.pack_near, p.bends.pack_far) = (dear.clone(), dear);
     };
     assert_ne!(mostly(pack_far, two), Mode::Copy);
+}
+
+/// What a table's scans sent, and by which prices, is said to who asks; and chains follow it.
+//= to-copy §5.4 TC-M31, TC-M32
+#[test]
+fn how_pages_travelled_is_said_and_sets_the_length_of_chains() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..20_000, 1, 100);
+    let fresh = client.choices(&table).unwrap().unwrap();
+    assert_eq!((fresh.pages, fresh.chain_max), ([0; 4], 8));
+    let mut scanned = |mode: Mode, pages: u64| {
+        let (mut sent, at) = (0, MODES.iter().position(|own| *own == mode).unwrap());
+        while sent < pages {
+            let options = ScanOptions { mode, ..ScanOptions::default() };
+            let mut scan = client.scan(&table, &options).unwrap();
+            while scan.next_block().unwrap().is_some() {}
+            sent += scan.summary().server.chosen[at];
+        }
+        (sent, client.choices(&table).unwrap().unwrap())
+    };
+    let (copied, after) = scanned(Mode::Copy, 600);
+    assert_eq!((after.pages, after.chain_max), ([copied, 0, 0, 0], 4), "they are merged each time");
+    let (gathered, after) = scanned(Mode::Gather, 600);
+    assert_eq!((after.pages, after.chain_max), ([copied, gathered, 0, 0], 8));
+    assert_eq!(scanned(Mode::Copy, 600).1.chain_max, 4);
+    put(&mut client, &table, 0..20_000, 2, 100);
+    assert_eq!(client.choices(&table).unwrap().unwrap().chain_max, 8, "more is changed than read");
+    let prices = client.prices().unwrap().unwrap();
+    assert_eq!(prices.source, "default");
+    assert!(prices.pieces.iter().all(|piece| piece.copied_ns.0 > 0.0 && piece.gathered_ns.0 > 0.0), "{prices:?}");
+    assert_eq!(prices.beyond_ns, [None; 4], "nothing was planned yet");
+    // What `auto` plans is measured now and then, but for messages that something interrupted.
+    let mut looks = 0;
+    while client.prices().unwrap().unwrap().beyond_ns == [None; 4] {
+        let mut scan = client.scan(&table, &ScanOptions::default()).unwrap();
+        while scan.next_block().unwrap().is_some() {}
+        looks += 1;
+        assert!(looks < 10_000, "no page is ever measured");
+    }
+}
+
+#[test]
+fn chains_of_a_chosen_length_keep_it() {
+    let bench = Bench::with(ServerOptions { chain_max: Some(3), ..ServerOptions::default() });
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..20_000, 1, 100);
+    for _ in 0..10 {
+        let options = ScanOptions { mode: Mode::Copy, ..ScanOptions::default() };
+        let mut scan = client.scan(&table, &options).unwrap();
+        while scan.next_block().unwrap().is_some() {}
+    }
+    let choices = client.choices(&table).unwrap().unwrap();
+    assert!(choices.pages[0] > 600, "{choices:?}");
+    assert_eq!(choices.chain_max, 3);
 }

@@ -99,7 +99,7 @@ impl SavedTables {
         let memory =
             MemoryLimit { bytes_max: options.memory_max, segment_bytes: ServerOptions::default().segment_bytes };
         let registrar = Arc::new(Registrar::new(Vec::new(), options.memory_max));
-        let store = Arc::new(Store::new(memory, registrar, world.clone(), None));
+        let store = Arc::new(Store::new(memory, registrar, world.clone(), None, None));
         let how = How {
             only: options.only.as_deref(),
             threads: world.threads.clone(),
