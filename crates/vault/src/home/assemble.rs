@@ -14,7 +14,7 @@ use super::description::Description;
 use super::{DATA_START, DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
 use crate::members::volatile::SIDE_BYTES;
 use crate::members::{Absent, FileMember, Volatile};
-use crate::server::About;
+use crate::server::{About, WriterRecord};
 
 /// Opens the members, and makes the volume of them. A redundant one does without those that cannot be opened; where the
 /// description is written down, that they miss writes from now on is noted there first. Beside it is what says which
@@ -91,7 +91,7 @@ pub(super) fn assemble(
 }
 
 fn opened(device: impl Device + 'static, about: About, absent: Vec<String>) -> Opened {
-    Opened { device: Box::new(Sectors::over(device)), about, absent }
+    Opened { device: Box::new(Sectors::over(device)), about, writer: WriterRecord::new(None, |_| true), absent }
 }
 
 /// Makes what says which regions of a new volume are written.

@@ -116,14 +116,7 @@ impl Description {
     /// # Errors
     /// The disk says no; what was written down before stays.
     pub(super) fn publish(&self, path: &Path) -> Result<(), HomeError> {
-        let written = || -> io::Result<()> {
-            let file = AtomicFile::create(path)?;
-            file.file().write_all(self.text().as_bytes())?;
-            file.publish()?;
-            // Its name, too.
-            path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-        };
-        written().map_err(of(path))
+        replace(path, &self.text()).map_err(of(path))
     }
 
     /// What is written down at `path`; none where nothing is.
@@ -137,6 +130,15 @@ impl Description {
             Err(error) => Err(of(path)(error)),
         }
     }
+}
+
+/// Writes a small file in the place of what was there; on stable storage when this returns.
+pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let file = AtomicFile::create(path)?;
+    file.file().write_all(text.as_bytes())?;
+    file.publish()?;
+    // Its name, too.
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 const FIRST: &str = "overside-volume 1";

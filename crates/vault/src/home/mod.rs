@@ -20,7 +20,7 @@ use overside_verbs::Clock;
 use overside_volume::{ArrayError, Device, DeviceError};
 
 use crate::members::volatile::SIDE_BYTES;
-use crate::server::About;
+use crate::server::{About, LastWriter, WriterRecord};
 use assemble::{assemble, format_intents, open_member};
 use description::Description;
 
@@ -81,6 +81,8 @@ pub struct Opened {
     pub device: Box<dyn Device>,
     /// What it lies on.
     pub about: About,
+    /// Who wrote it last.
+    pub writer: WriterRecord,
     /// Members that cannot be used, or not yet, and why. The volume can be, without them.
     pub absent: Vec<String>,
 }
@@ -246,7 +248,9 @@ impl Home {
     /// # Errors
     /// As [`device`](Self::device).
     pub fn open_volume(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Opened, HomeError> {
-        assemble(&self.description(name)?, Some((self.path(name), self.intents(name))), clock)
+        let opened = assemble(&self.description(name)?, Some((self.path(name), self.intents(name))), clock)?;
+        // With the members it is this process' alone.
+        Ok(Opened { writer: writer_record(self.folder.join(format!("{name}{WRITER_SUFFIX}")))?, ..opened })
     }
 
     /// Deletes a volume that nobody serves, and its members' files with all that is in them.
@@ -273,6 +277,7 @@ impl Home {
             let _ = fs::remove_file(side_of(path));
         }
         let _ = fs::remove_file(self.intents(name));
+        let _ = fs::remove_file(self.folder.join(format!("{name}{WRITER_SUFFIX}")));
         Ok(Deleted { gone: members.into_iter().map(|(path, _)| path).collect(), left })
     }
 
@@ -368,6 +373,16 @@ fn make_member(path: &Path, superblock: &Superblock, bytes: u64) -> Result<(), H
     Ok(())
 }
 
+/// Who wrote a volume last, in a file of its own.
+fn writer_record(path: PathBuf) -> Result<WriterRecord, HomeError> {
+    let last = match fs::read(&path) {
+        Ok(text) => Some(LastWriter::parse(&String::from_utf8_lossy(&text))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(of(&path)(error)),
+    };
+    Ok(WriterRecord::new(last, move |last| description::replace(&path, &last.text()).is_ok()))
+}
+
 /// Where what no flush covered lies of a member that forgets.
 fn side_of(path: &Path) -> PathBuf {
     let mut side = path.as_os_str().to_owned();
@@ -417,6 +432,7 @@ fn of(path: &Path) -> impl Fn(io::Error) -> HomeError + '_ {
 
 const SUFFIX: &str = ".volume";
 const INTENTS_SUFFIX: &str = ".intents";
+const WRITER_SUFFIX: &str = ".writer";
 const SIDE_SUFFIX: &str = ".unflushed";
 const MEMBERS_MAX: usize = 64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -516,6 +532,21 @@ mod tests {
         home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
         fs::remove_file(&first).unwrap();
         assert_eq!(home.delete("pg").unwrap().gone, [second]);
+    }
+
+    #[test]
+    fn who_wrote_a_volume_last_is_known_in_the_next_life() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Concat, 1), &clock()).unwrap();
+        let writer = || home.open_volume("pg", &clock()).unwrap().writer;
+        assert!(!writer().is_replaced(7), "of a new volume nothing is known");
+        assert!(writer().note(LastWriter { session: 7, returns: true }));
+        assert!(writer().goes_on(7) && !writer().is_replaced(7) && writer().is_replaced(8));
+        assert!(writer().note(LastWriter { session: 7, returns: false }));
+        assert!(!writer().goes_on(7) && writer().is_replaced(7));
+        home.delete("pg").unwrap();
+        assert!(!home.folder().join("pg.writer").exists());
     }
 
     /// The byte that all of the volume's first block has.

@@ -11,7 +11,7 @@ use super::attachment::Attachment;
 use super::blocks;
 use super::ledger::{Admitted, Credits};
 use super::volume::{Route, To, answer};
-use super::{Node, Writes, lock};
+use super::{Node, Who, Writes, lock};
 
 /// A connection's session with the service.
 #[derive(Debug)]
@@ -116,13 +116,17 @@ impl Connection {
         }
         // What this life gave and knows no more was replaced. If it came in as a new session, it would
         // write again what it never saw the answer to, over what the other writer wrote since.
-        if hello.session != 0 && hello.incarnation == self.node.incarnation && hello.role != Role::Reader {
+        let is_old = hello.session != 0 && hello.role != Role::Reader;
+        let is_of_this_life = hello.incarnation == self.node.incarnation;
+        if is_old && (is_of_this_life || volume.has_replaced(hello.session)) {
             return Ok(Err(Status::Device(DeviceError::Fenced)));
         }
         if hello.session == 0 && hello.generation != 1 {
             return Err(BadMessage("a new session begins with its first generation"));
         }
-        Ok(self.node.attach(&mut attachments, &volume, hello.role, hello.process, now).inspect(|(new, _)| {
+        let goes_on = (is_old && volume.goes_on_with(hello.session)).then_some(hello.session);
+        let who = Who { role: hello.role, process: hello.process, goes_on, returns: true };
+        Ok(self.node.attach(&mut attachments, &volume, who, now).inspect(|(new, _)| {
             new.with(|ledger| ledger.renew(hello.generation));
         }))
     }

@@ -7,6 +7,7 @@
 //! | a volume in the node's own process, for fronts | `door` |
 //! | how it all does, for those who ask | `report`, [`status`] |
 //! | one volume: its device, and the thread that waits for it | `volume` |
+//! | who wrote a volume last, in whichever life of the node | `writer` |
 //! | memory for blocks, registered where connections come in | `blocks` |
 
 mod attachment;
@@ -17,9 +18,11 @@ mod ledger;
 mod report;
 mod status;
 mod volume;
+mod writer;
 
 pub use door::Door;
 pub use status::{StatusError, status};
+pub use writer::{LastWriter, WriterRecord};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -28,7 +31,7 @@ use std::time::{Duration, Instant};
 use overside_service::{Listening, Running, Server, ServiceOptions, System, Threads};
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::wire::{HEADER, Role, Status};
-use overside_volume::{Device, Health};
+use overside_volume::{Device, DeviceError, Health};
 
 use crate::cache::CacheOptions;
 use attachment::Attachment;
@@ -140,6 +143,16 @@ pub enum NoDoor {
     System(#[from] VerbsError),
 }
 
+/// A new client.
+struct Who {
+    role: Role,
+    process: u32,
+    /// The session of an earlier life of the node that it goes on with.
+    goes_on: Option<u64>,
+    /// It may come again in the next life.
+    returns: bool,
+}
+
 /// What a node says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeStatistics {
@@ -174,10 +187,10 @@ impl Node {
     /// # Errors
     /// When the system has no descriptor or no thread for it, or the cache's blocks are smaller than the device's units.
     pub fn add(self: &Arc<Self>, name: &str, device: Box<dyn Device>) -> Result<(), VerbsError> {
-        self.add_described(name, device, About::default())
+        self.add_described(name, device, About::default(), None)
     }
 
-    /// The same, with what reports say of it.
+    /// The same, with what reports say of it, and who wrote it last in the lives before.
     ///
     /// # Errors
     /// As [`add`](Self::add).
@@ -186,8 +199,9 @@ impl Node {
         name: &str,
         device: Box<dyn Device>,
         about: About,
+        record: Option<WriterRecord>,
     ) -> Result<(), VerbsError> {
-        let volume = Arc::new(Volume::new(device, &self.options, self.clock.clone(), about)?);
+        let volume = Arc::new(Volume::new(device, &self.options, self.clock.clone(), about, record)?);
         let mut serving = lock(&self.serving);
         if let Some(serving) = &mut *serving {
             serving.running.push(self.start(&*serving.threads, name, volume.clone())?);
@@ -261,7 +275,9 @@ impl Node {
     pub fn door(self: &Arc<Self>, name: &str, role: Role) -> Result<Door, NoDoor> {
         let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
         let now = self.clock.now();
-        let attached = self.attach(&mut lock(&self.attachments), &volume, role, std::process::id(), now);
+        // It ends with the node, and never comes again.
+        let who = Who { role, process: std::process::id(), goes_on: None, returns: false };
+        let attached = self.attach(&mut lock(&self.attachments), &volume, who, now);
         let (to, before) =
             attached.map_err(|status| if status == Status::Busy { NoDoor::Busy } else { NoDoor::Full })?;
         Ok(Door::new(self.clone(), to, before)?)
@@ -277,8 +293,7 @@ impl Node {
         &self,
         attachments: &mut BTreeMap<u64, Arc<Attachment>>,
         volume: &Arc<Volume>,
-        role: Role,
-        process: u32,
+        Who { role, process, goes_on, returns }: Who,
         now: Instant,
     ) -> Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status> {
         attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.options.linger));
@@ -286,14 +301,23 @@ impl Node {
             return Err(Status::Full);
         }
         // Before anybody is fenced off for it. No number is given twice.
-        let session = self.new_session().ok().filter(|session| !attachments.contains_key(session));
-        let session = session.ok_or(Status::Full)?;
+        let session = goes_on.map_or_else(|| self.new_session(), Ok).ok();
+        let session = session.filter(|session| !attachments.contains_key(session)).ok_or(Status::Full)?;
         let writes = role != Role::Reader;
         let mut writer = lock(&volume.writer);
-        if let Some(other) = writer.as_ref().filter(|_| writes) {
-            if role != Role::TakeOver && !other.is_gone(now, self.options.linger) {
+        if writes {
+            let is_held = match writer.as_ref() {
+                Some(other) => !other.is_gone(now, self.options.linger),
+                None => goes_on.is_none() && volume.awaits_writer(now, self.options.linger),
+            };
+            if role != Role::TakeOver && is_held {
                 return Err(Status::Busy);
             }
+            if !volume.note_writer(LastWriter { session, returns }) {
+                return Err(Status::Device(DeviceError::Failed));
+            }
+        }
+        if let Some(other) = writer.as_ref().filter(|_| writes) {
             other.fence();
             attachments.remove(&other.session);
             volume.replaced(other);
@@ -315,6 +339,7 @@ impl Node {
         if writer.as_ref().is_some_and(|writer| Arc::ptr_eq(writer, client)) {
             *writer = None;
             client.volume.replaced(client);
+            client.volume.note_writer(LastWriter { session: client.session, returns: false });
         }
     }
 

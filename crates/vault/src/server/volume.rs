@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overside_memory::Bytes;
 use overside_service::{Context, Ticket};
@@ -19,6 +19,7 @@ use overside_volume::{Completion, Device, Geometry, Hint, Request, Work};
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
 use super::door::Ended;
+use super::writer::{LastWriter, WriterRecord};
 use super::{About, NodeOptions, Writes, lock};
 use crate::cache::{Cache, CacheOptions, CacheStatistics};
 
@@ -33,6 +34,9 @@ pub(super) struct Volume {
     /// Writers before it that had requests under way. Not the last of them alone: it may have been replaced while it
     /// waited itself.
     leaving: Mutex<Vec<Arc<Attachment>>>,
+    /// Who wrote it last, in whichever life of the node.
+    record: Mutex<Option<WriterRecord>>,
+    since: Instant,
     clock: Arc<dyn Clock>,
     /// Wakes the volume's thread.
     signal: Signal,
@@ -93,6 +97,7 @@ impl Volume {
         options: &NodeOptions,
         clock: Arc<dyn Clock>,
         about: About,
+        record: Option<WriterRecord>,
     ) -> Result<Volume, VerbsError> {
         let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
@@ -122,6 +127,8 @@ impl Volume {
             core: Mutex::new(core),
             writer: Mutex::default(),
             leaving: Mutex::default(),
+            record: Mutex::new(record),
+            since: clock.now(),
             clock,
             signal: Signal::new()?,
             stopping: AtomicBool::new(false),
@@ -142,6 +149,27 @@ impl Volume {
         let mut leaving = lock(&self.leaving);
         leaving.retain(|writer| !writer.with(|ledger| ledger.is_quiet()));
         leaving.clone()
+    }
+
+    /// Whether somebody else has written it since this session of an earlier life did. Of some volumes nobody knows.
+    pub(super) fn has_replaced(&self, session: u64) -> bool {
+        lock(&self.record).as_ref().is_some_and(|record| record.is_replaced(session))
+    }
+
+    /// Whether this session of an earlier life wrote it last.
+    pub(super) fn goes_on_with(&self, session: u64) -> bool {
+        lock(&self.record).as_ref().is_some_and(|record| record.goes_on(session))
+    }
+
+    /// Whether the writer of the last life may come again: its place is kept for a while.
+    pub(super) fn awaits_writer(&self, now: Instant, linger: Duration) -> bool {
+        now.saturating_duration_since(self.since) < linger
+            && lock(&self.record).as_ref().is_some_and(WriterRecord::is_awaited)
+    }
+
+    /// Whether it is noted who writes it from now on.
+    pub(super) fn note_writer(&self, last: LastWriter) -> bool {
+        lock(&self.record).as_mut().is_none_or(|record| record.note(last))
     }
 
     /// A volume and its writers hold each other.

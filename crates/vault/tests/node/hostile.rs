@@ -1,6 +1,9 @@
 //! Clients that lie, and clients that meet each other.
 
+use std::sync::Mutex;
+
 use overside_service::client::{Link as Raw, LinkError as RawError, LinkOptions as RawOptions};
+use overside_vault::server::{About, LastWriter, WriterRecord};
 use overside_volume::client::{Link, LinkError, LinkOptions};
 use overside_volume::wire::{Asked, Hello, Inquiry, Operation, Reply, Report, Role, SessionRole, Status, Welcome};
 use overside_volume::{DeviceError, MemoryDevice, Work, complete};
@@ -115,6 +118,48 @@ fn who_was_replaced_while_it_was_away_is_not_let_in_again() {
         say(&mut other, &hello_of(session, incarnation ^ 1, 2, Role::TakeOver));
         assert_eq!(Welcome::parse(&heard(&mut other).unwrap()).unwrap().status, Status::Done);
     }
+}
+
+/// A node's life, with what the lives before know of the writer.
+fn live(name: &str, known: &Arc<Mutex<Option<LastWriter>>>) -> Served {
+    let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
+    let (last, known) = (*known.lock().unwrap(), known.clone());
+    let record = WriterRecord::new(last, move |last| {
+        *known.lock().unwrap() = Some(last);
+        true
+    });
+    node.add_described("v", memory(), About::default(), Some(record)).unwrap();
+    let listening = Listening::open(provider("shm"), &[name]).unwrap();
+    node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap()
+}
+
+#[test]
+fn who_was_replaced_is_not_let_in_by_the_nodes_next_life_either() {
+    let (name, known) = (fresh_name("shm"), Arc::default());
+    let served = live(&name, &known);
+    let (mut first, mut second) = (raw("shm", &name), raw("shm", &name));
+    let old = greet(&mut first, 0, 1, Role::Writer).unwrap();
+    let new = greet(&mut second, 0, 1, Role::TakeOver).unwrap();
+    // Neither says that it is over.
+    drop((first, second, served));
+    let _served = live(&name, &known);
+    let returns = |of: &Welcome, role| {
+        let mut link = raw("shm", &name);
+        say(&mut link, &hello_of(of.session, of.incarnation, 2, role));
+        let told = Welcome::parse(&heard(&mut link).unwrap()).unwrap();
+        (link, told)
+    };
+    for role in [Role::Writer, Role::TakeOver] {
+        assert_eq!(returns(&old, role).1.status, Status::Device(DeviceError::Fenced), "{role:?}");
+    }
+    // The other's place is kept, and it goes on with its session.
+    assert_eq!(greet(&mut raw("shm", &name), 0, 1, Role::Writer).unwrap().status, Status::Busy);
+    let (mut second, told) = returns(&new, Role::Writer);
+    assert_eq!((told.status, told.session), (Status::Done, new.session));
+    let goodbye = Asked { generation: 2, ..asked(new.session, Operation::Goodbye, 0, 0) };
+    assert_eq!(ask(&mut second, goodbye, &[]).unwrap(), Status::Done);
+    assert_eq!(returns(&new, Role::TakeOver).1.status, Status::Device(DeviceError::Fenced), "it is over");
+    assert_eq!(greet(&mut raw("shm", &name), 0, 1, Role::Writer).unwrap().status, Status::Done);
 }
 
 #[test]

@@ -12,14 +12,14 @@ use overside_service::{Listening, ServiceOptions};
 use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World};
 use overside_vault::cache::{CacheOptions, PolicyKind};
 use overside_vault::members::FileMember;
-use overside_vault::server::{Node, NodeOptions, Writes};
+use overside_vault::server::{About, LastWriter, Node, NodeOptions, WriterRecord, Writes};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::wire::Role;
 use overside_volume::{Array, Completion, Device, DeviceError, Geometry, MemberState, Raid, Request, Sectors, Work};
 use rustix::event::EventfdFlags;
 
-use super::client::{Client, Load};
+use super::client::{self, Client, Load};
 use super::model::{self, Model, SECTOR};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ struct Plan {
     loses_power: bool,
     /// A client that is killed in the middle, before another takes its place.
     kills_client: bool,
+    /// Before all others a client whose lost connection speaks late.
+    speaks_late: bool,
     /// A member fails for a while.
     member_fails: bool,
 }
@@ -92,6 +94,7 @@ impl Plan {
             lifetime: Duration::from_millis([20, 100, 500][chance.below(3) as usize]),
             loses_power: chance.one_in(2),
             kills_client: chance.one_in(3),
+            speaks_late: chance.one_in(5),
             member_fails: matches!(layout, Layout::Mirror | Layout::Parity) && !chance.one_in(3),
         }
     }
@@ -113,6 +116,7 @@ pub const KINDS: &[&str] = &[
     "client: attached",
     "client: killed",
     "client: wrote again",
+    "client: speaks late",
     "member: fails",
     "member: is back",
     "member: stale",
@@ -161,11 +165,15 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
         drive,
         model: Model::default(),
         stale: Arc::default(),
+        writer: Arc::default(),
         fails: Arc::default(),
     };
     stage.make();
     let mut chance = world.chance("fate");
     let (mut life, mut node) = (0, stage.serve(0));
+    if plan.speaks_late {
+        stage.speak_late();
+    }
     let mut client = stage.client("client-0", Role::Writer, Client::run);
     let mut clients = 1;
     let until = world.passed() + Duration::from_millis(chance.below(400));
@@ -187,14 +195,17 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
         }
         if !killed && now >= until {
             killed = true;
-            world.note("client: killed", 0);
-            client.0.kill();
-            stage.model.client_gone();
-            client = stage.client(&format!("client-{clients}"), Role::TakeOver, Client::run);
+            client = stage.succeed(&client.0, clients);
             clients += 1;
         }
         if next_end.is_some_and(|at| now >= at) {
-            stage.end(&node, &mut chance);
+            let lost = stage.end(&node, &mut chance);
+            if lost && !killed {
+                // It ran on the same host.
+                killed = true;
+                client = stage.succeed(&client.0, clients);
+                clients += 1;
+            }
             life += 1;
             node = stage.serve(life);
             next_end = node_end(world, plan, &mut chance, life);
@@ -223,6 +234,7 @@ struct Stage {
     model: Model,
     /// As a home folder has it.
     stale: Arc<Mutex<BTreeSet<usize>>>,
+    writer: Arc<Mutex<Option<LastWriter>>>,
     /// Members that fail now.
     fails: Arc<Mutex<BTreeSet<u64>>>,
 }
@@ -343,7 +355,14 @@ impl Stage {
             let apart = Apart::over(Sectors::over(device), &own, &clock).map_err(|error| error.to_string())?;
             let once = Once { device: apart, model: inside.model.clone(), seen: BTreeSet::new() };
             let node = Node::new(clock.clone(), options).map_err(|error| error.to_string())?;
-            node.add("v", Box::new(once)).map_err(|error| error.to_string())?;
+            let writer = inside.writer.clone();
+            let last = *lock(&writer);
+            let record = WriterRecord::new(last, move |last| {
+                *lock(&writer) = Some(last);
+                true
+            });
+            let about = About::default();
+            node.add_described("v", Box::new(once), about, Some(record)).map_err(|error| error.to_string())?;
             let listening = Listening::open(provider, &["node"]).map_err(|error| error.to_string())?;
             let options =
                 ServiceOptions { workers: inside.plan.workers, threads: own.threads(), ..ServiceOptions::default() };
@@ -366,8 +385,16 @@ impl Stage {
         lock(&node.current).as_ref().is_some_and(|health| health.unsettled() == 0)
     }
 
-    /// Ends a node's life in one way or another.
-    fn end(&self, node: &Serving, chance: &mut Chance) {
+    /// A client is killed, and another one takes its place.
+    fn succeed(&self, client: &Process, number: u64) -> (Process, Handle<()>) {
+        self.world.note("client: killed", 0);
+        client.kill();
+        self.model.client_gone();
+        self.client(&format!("client-{number}"), Role::TakeOver, Client::run)
+    }
+
+    /// Ends a node's life in one way or another; whether the power goes.
+    fn end(&self, node: &Serving, chance: &mut Chance) -> bool {
         if lock(&self.stale).is_empty() {
             // A crash, and a member that failed before anybody heard of it, are two failures.
             lock(&self.fails).clear();
@@ -378,12 +405,14 @@ impl Stage {
             node.process.kill();
             self.world.note("node: killed", 0);
         }
-        if self.plan.loses_power && chance.one_in(2) {
+        let lost = self.plan.loses_power && chance.one_in(2);
+        if lost {
             node.process.kill();
             self.world.note("node: power lost", 0);
             self.drive.lose_power();
             self.model.power_lost();
         }
+        lost
     }
 
     fn stop(&self, node: &Serving) {
@@ -403,6 +432,20 @@ impl Stage {
         let (world, model, load, name) = (self.world.clone(), self.model.clone(), self.plan.load, name.to_owned());
         let running = process.spawn("caller", move || run(Client::attach(&world, provider, &name, role, model, load)));
         (process, running)
+    }
+
+    /// Ends with that client.
+    fn speak_late(&self) {
+        let process = self.world.process("late");
+        let provider = Arc::new(self.network.provider());
+        let doomed = provider.clone();
+        process.at_kill(move || doomed.kill());
+        let (world, model) = (self.world.clone(), self.model.clone());
+        let running = process.spawn("caller", move || client::speak_late(&world, &provider, &model));
+        while !running.has_ended() {
+            self.world.clock().sleep(Duration::from_millis(2));
+        }
+        process.kill();
     }
 
     fn wrong(&self, node: &Serving) -> Option<String> {
@@ -466,6 +509,7 @@ impl Clone for Stage {
             drive: self.drive.clone(),
             model: self.model.clone(),
             stale: self.stale.clone(),
+            writer: self.writer.clone(),
             fails: self.fails.clone(),
         }
     }

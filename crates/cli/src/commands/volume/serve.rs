@@ -149,7 +149,7 @@ fn open(home: &Home, node: &Arc<Node>, name: &str) -> Result<(), HomeError> {
         for why in &opened.absent {
             say(&format!("{name} is degraded: {why}; a member that is gone is made anew by `overside volume repair` once this node has ended"));
         }
-        let added = node.add_described(name, opened.device, opened.about);
+        let added = node.add_described(name, opened.device, opened.about, Some(opened.writer));
         added.map_err(|error| HomeError::Array(error.into()))
     });
     opened.inspect_err(|error| node.add_failed(name, &error.to_string()))
