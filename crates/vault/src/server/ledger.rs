@@ -74,15 +74,16 @@ impl Ledger {
 
     /// A request comes.
     pub(super) fn enter(&mut self, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
-        // A mutant admits everything, so that a late request of a dead connection may follow its replay.
-        if asked.generation != self.generation && !overside_disk::mutant("volume-no-generation-fence") {
+        // A mutant carries out what an old connection says late, although its replay has been answered and forgotten.
+        let is_late = asked.generation != self.generation;
+        if is_late && !overside_disk::mutant("volume-no-generation-fence") {
             return Err(BadMessage("a request of another generation of its session"));
         }
         let number = asked.number;
-        if asked.lowest < self.lowest || number >= asked.lowest.saturating_add(NUMBERS_MAX) {
+        if (asked.lowest < self.lowest && !is_late) || number >= asked.lowest.saturating_add(NUMBERS_MAX) {
             return Err(BadMessage("requests are numbered without a bound"));
         }
-        self.lowest = asked.lowest;
+        self.lowest = self.lowest.max(asked.lowest);
         self.ended = self.ended.split_off(&self.lowest);
         if let Some(status) = self.ended.get(&number)
             && !overside_disk::mutant("volume-carried-out-twice")

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use overside_memory::{Buffer, Bytes, Segment};
 use overside_reference::Reference;
+use overside_service::client::{Link as Raw, LinkOptions as RawOptions};
 use overside_sim::{Chance, World};
 use overside_verbs::Provider;
 use overside_volume::client::{Link, LinkOptions, Volume};
-use overside_volume::wire::Role;
+use overside_volume::wire::{Asked, Hello, Operation, Reply, Role, Status, Welcome};
 use overside_volume::{Completion, Device, Request, Work, wait};
 
 use super::model::{self, Known, Model, SECTOR};
@@ -34,11 +35,11 @@ pub struct Client {
     model: Model,
     load: Load,
     volume: Volume,
-    pending: BTreeMap<u64, Asked>,
+    pending: BTreeMap<u64, Pending>,
     next: u64,
 }
 
-enum Asked {
+enum Pending {
     Write { sectors: std::ops::Range<u64>, version: u64, durable: bool },
     Read { first: u64, then: Known },
     Flush { then: Known },
@@ -87,7 +88,7 @@ impl Client {
         for sector in self.model.sectors() {
             let then = self.model.known(Some(sector..sector + 1));
             let work = Work::Read { at: sector * SECTOR, length: SECTOR as usize, into: buffer(SECTOR) };
-            self.submit(work, Asked::Read { first: sector, then });
+            self.submit(work, Pending::Read { first: sector, then });
             while self.pending.len() >= self.load.depth {
                 self.turn();
             }
@@ -124,26 +125,26 @@ impl Client {
                 let fua = self.chance.one_in(5);
                 let durable = fua || self.load.through;
                 let work = Work::Write { at, from: Bytes::prefix(from, length as usize), fua };
-                self.submit(work, Asked::Write { sectors, version, durable });
+                self.submit(work, Pending::Write { sectors, version, durable });
             }
             10 => {
                 let version = self.model.writes(sectors.clone(), true);
                 let work = if self.chance.one_in(2) { Work::Zero { at, length } } else { Work::Discard { at, length } };
-                self.submit(work, Asked::Write { sectors, version, durable: self.load.through });
+                self.submit(work, Pending::Write { sectors, version, durable: self.load.through });
             }
             11 | 12 => {
                 let then = self.model.known(None);
-                self.submit(Work::Flush, Asked::Flush { then });
+                self.submit(Work::Flush, Pending::Flush { then });
             }
             _ => {
                 let then = self.model.known(Some(sectors));
                 let work = Work::Read { at, length: length as usize, into: buffer(length) };
-                self.submit(work, Asked::Read { first, then });
+                self.submit(work, Pending::Read { first, then });
             }
         }
     }
 
-    fn submit(&mut self, work: Work, asked: Asked) {
+    fn submit(&mut self, work: Work, asked: Pending) {
         let tag = self.next;
         self.next += 1;
         self.pending.insert(tag, asked);
@@ -172,9 +173,9 @@ impl Client {
             return self.model.fail(format!("a request failed: {error} ({:?})", work.range()));
         }
         match (asked, work) {
-            (Asked::Write { sectors, version, durable }, _) => self.model.wrote(sectors, version, durable),
-            (Asked::Flush { then }, _) => self.model.flushed(&then),
-            (Asked::Read { first, then }, Work::Read { into, length, .. }) => {
+            (Pending::Write { sectors, version, durable }, _) => self.model.wrote(sectors, version, durable),
+            (Pending::Flush { then }, _) => self.model.flushed(&then),
+            (Pending::Read { first, then }, Work::Read { into, length, .. }) => {
                 for (number, bytes) in (first..).zip(into[..length].chunks(SECTOR as usize)) {
                     match model::version(bytes, number) {
                         Some(found) => self.model.read(number, &then, found),
@@ -186,6 +187,59 @@ impl Client {
         }
     }
 }
+
+/// A client whose first connection is thought to be lost and speaks late: its WRITE has been asked again and answered
+/// over a second connection, and written over. A node that carried it out now would bring old bytes back.
+pub fn speak_late(world: &World, provider: &Arc<Reference>, model: &Model) {
+    // Whatever is cut off on its way has happened or not.
+    let _ = spoken_late(world, provider, model);
+    model.client_gone();
+}
+
+fn spoken_late(world: &World, provider: &Arc<Reference>, model: &Model) -> Option<()> {
+    let connect = || {
+        let options = RawOptions { buffer_bytes: 17 << 10, transmit_bytes: 17 << 10, ..RawOptions::default() };
+        Raw::connect(provider.clone(), "node", options).ok()
+    };
+    let greet = |link: &mut Raw, session, generation| {
+        let (name, role, buffer_bytes) = ("v".to_owned(), Role::TakeOver, 17 << 10);
+        let hello =
+            Hello { number: 0, name, role, session, incarnation: 0, generation, buffer_bytes, features: 0, process: 0 };
+        say(link, &hello.bytes())?;
+        Welcome::parse(link.message().ok()?.as_ref()).ok().filter(|welcome| welcome.status == Status::Done)
+    };
+    let (mut first, mut second) = (connect()?, connect()?);
+    let session = greet(&mut first, 0, 1)?.session;
+    greet(&mut second, session, 2)?;
+    let sectors = LATE..LATE + 1;
+    let write = |link: &mut Raw, generation, number, version| {
+        let operation = Operation::Write { fua: true };
+        let asked = Asked { operation, session, generation, number, lowest: number, lba: LATE, length: SECTOR as u32 };
+        let mut bytes = [0; SECTOR as usize];
+        model::fill(&mut bytes, version, LATE);
+        say(link, &[&asked.bytes()[..], &bytes].concat())?;
+        Reply::parse(link.message().ok()?.as_ref()).ok().filter(|(reply, _)| reply.status == Status::Done).map(drop)
+    };
+    let old = model.writes(sectors.clone(), false);
+    write(&mut second, 2, 2, old)?;
+    model.wrote(sectors.clone(), old, true);
+    let new = model.writes(sectors.clone(), false);
+    write(&mut second, 2, 3, new)?;
+    model.wrote(sectors, new, true);
+    world.note("client: speaks late", 0);
+    if write(&mut first, 1, 2, old).is_some() {
+        model.fail("a request of an older generation is answered".to_owned());
+    }
+    Some(())
+}
+
+/// A message behind the envelope, which the link writes; none: the connection has ended.
+fn say(link: &mut Raw, message: &[u8]) -> Option<()> {
+    link.send(|out| out.extend_from_slice(&message[overside_service::CONTROL_HEADER..])).ok().map(drop)
+}
+
+/// The sector that is written late.
+const LATE: u64 = 7;
 
 fn buffer(bytes: u64) -> Buffer {
     let mut buffer = Segment::private(bytes as usize).expect("there is memory").carve(bytes as usize);
