@@ -229,6 +229,7 @@ fn count(client: &mut Client, table: &RemoteTable) -> usize {
 type Show<'s> = &'s (dyn Fn(&mut Client) -> String + Sync);
 
 /// A put, and everything that shows it, waits for the disk; what shows nothing new does not.
+/// Faults: refusal-not-held
 #[test]
 fn nothing_is_told_or_shown_before_it_is_on_the_disk() {
     let bench = Bench::new("held");

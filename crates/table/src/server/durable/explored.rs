@@ -252,7 +252,7 @@ fn work(desk: &Desk, queue: &Queue, clock: Arc<dyn Clock>, number: u64) {
 }
 
 /// No wake-up is lost, one thread at a time steps the log, and replies leave when what they say is on the disk.
-/// Found by it: wish-overlooked, wish-slept-through, log-left-unattended.
+/// Faults: wish-slept-through, log-left-unattended
 #[test]
 fn workers_and_the_logs_thread_hand_it_over() {
     let mut config = shuttle::Config::new();

@@ -172,9 +172,6 @@ impl Carrier for Desk {
             self.step(log);
             fence(Ordering::SeqCst);
             steps = false;
-            if mutant("wish-overlooked") {
-                break;
-            }
         }
         // Either the one who leaves sees that something is under way, or who has begun it that nobody attends.
         let under_way = self.under_way.load(Ordering::SeqCst);
