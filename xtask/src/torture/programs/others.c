@@ -15,7 +15,7 @@
 extern char **environ;
 
 enum { CHILDREN = 256 };
-static _Atomic int children[CHILDREN], born, held[CHILDREN], kept, running;
+static _Atomic int children[CHILDREN], born, held[CHILDREN], kept, running, started[LISTS];
 
 static int is(const char *word, const char *other) { return !strcmp(word, other); }
 
@@ -44,15 +44,28 @@ void step_reap(const struct step *step) {
 
 static void no_children(void) {
     for (int i = 0; i < CHILDREN; i++) children[i] = held[i] = 0;
+    for (int i = 0; i < LISTS; i++) started[i] = 0;
     running = 0;
 }
 
-// Processes that do nothing with the connections have them all the same: until these have ended, what was closed meanwhile is not.
+// Whether a child that takes this list has ended, or has closed what it closes first.
+static int has_begun(int which, int pid) {
+    struct list *list = &script.list[which];
+    siginfo_t end = {0};
+    int first = 0;
+    while (first < list->steps && is(script.step[list->first + first].verb, "close")) first++;
+    return shared->at[which] > list->first + first || waitid(P_PID, pid, &end, WEXITED | WNOWAIT | WNOHANG) || end.si_pid;
+}
+
+// Other processes have the connections, too: until those that do nothing have ended, and those that go on have closed what is
+// not theirs, what was closed meanwhile is not.
 void await_runs(void) {
     for (int i = 0; i < CHILDREN; i++) {
         int pid = atomic_exchange(&held[i], 0);
         if (pid > 0) wait_for_child(pid);
     }
+    for (int i = 0; i < script.lists; i++)
+        for (int tries = 0, pid = started[i]; pid && !has_begun(i, pid) && tries < 25000; tries++) usleep(200);
     for (int tries = 0; running && tries < 25000; tries++) usleep(200);
 }
 
@@ -203,6 +216,7 @@ void step_spawn(const struct step *step) {
         snprintf(text, sizeof text, "status %#x", wait_for_child(pid));
         outcome(step, text);
     } else {
+        started[step->n] = pid;
         later(pid);
     }
 }
