@@ -28,6 +28,10 @@ pub(crate) enum Fault {
     DrainsWithoutSets,
     /// He asks for their wake-up anew, but does not wake them for what stands already.
     NoLookForSets,
+    /// Who was woken by an eventfd takes back the wake requests of others, too.
+    DisarmsAlways,
+    /// A set that is woken by EPOLLOUT alone is taken to hear it always.
+    TakesSetsForWakeable,
     /// Who was woken in a set keeps the event for himself.
     KeepsEvent,
 }

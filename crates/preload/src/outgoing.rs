@@ -170,6 +170,7 @@ fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<
     if from.is_done() {
         return Step::Bytes(0);
     }
+    held.out.forget_full();
     match kernel::give_buffers(fd, from) {
         Ok(bytes) => {
             from.skip(bytes);

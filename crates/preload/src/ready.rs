@@ -45,6 +45,14 @@ pub(crate) enum Others {
 }
 
 impl Others {
+    /// Whether they are more than one in a set, who is not counted.
+    #[cfg(test)]
+    pub(crate) fn is_anybody(self) -> bool {
+        match self {
+            Self::OfWakeByte(present) | Self::OfEventfd(present) => present.is_anybody(),
+        }
+    }
+
     /// Until they have run. False when a signal's handler came in between.
     pub(crate) fn outwait(self, connection: &Connection) -> bool {
         match self {
@@ -236,6 +244,9 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
     if !held.outgoing.is_in_ring() {
         look.ask |= wanted & WRITES;
         look.brief |= held.outgoing.has_backlog();
+        if wanted & WRITES != 0 && is_owed_room(held, fd) {
+            look.ready |= wanted & WRITES;
+        }
     } else if wanted & WRITES != 0 {
         let end = held.end;
         if held.out.taken(shared, end).is_err() || held.out.has_room() || outgoing::deepen(held, fd, shared) {
@@ -247,6 +258,12 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
         look.brief |= source == Source::NotBegun;
     }
     look
+}
+
+/// Whether the program was told that the ring is full, which holds less than the kernel takes: to a poll the kernel says that there is
+/// room only when much of it is free.
+fn is_owed_room(held: &Held<'_>, fd: c_int) -> bool {
+    held.out.was_full() && !held.outgoing.has_backlog() && kernel::takes(fd, 1)
 }
 
 /// Whether what is to be read next comes through the kernel.

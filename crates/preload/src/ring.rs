@@ -218,6 +218,16 @@ impl Sender {
         self.head - before
     }
 
+    /// It was found full, and no byte has gone on its way since.
+    pub(crate) fn was_full(&self) -> bool {
+        self.full_since_ns.is_some()
+    }
+
+    /// The kernel has been asked to take bytes: what it says from now on is all there is to say.
+    pub(crate) fn forget_full(&mut self) {
+        self.full_since_ns = None;
+    }
+
     /// It does not wait for a deeper ring.
     #[cfg(test)]
     pub(crate) fn is_fresh(&self) -> bool {

@@ -13,7 +13,7 @@
 //! As long as somebody is counted, the one who is about to sleep waits for him instead
 //! ([`Sleepers::outwait`]), and is not counted meanwhile. The other has been woken, so he only needs
 //! a processor; and since nobody joins, the count falls to zero. Whatever comes after the taking
-//! away finds the wake request of one who joined later, and wakes again. `eventfd::race` walks all of this.
+//! away finds the wake request of one who joined later, and wakes again. `explore` walks all of this.
 //!
 //! A thread that leaves its sleep by `siglongjmp`, or is cancelled there, stays counted. Then those
 //! who wait for it look again every millisecond, and after [`PATIENCE_NS`] a new generation is

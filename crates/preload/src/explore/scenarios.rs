@@ -259,6 +259,11 @@ const SET_OF_EVENTFD_BY_EDGE: Start = Start { eventfds: true, ..SET_BY_EDGE };
 /// One that hears of room.
 const SET_FOR_ROOM: Start = Start { full: true, set: Some(libc::EPOLLOUT as u32), ..BRIEFLY };
 
+/// One that could be woken by EPOLLOUT alone, which is not granted.
+const CLOGGED_SET: Start = Start { room: 1, clogged: true, ..SET };
+const DATA_THEN_ROOM: Scenario =
+    of(POLL_FOR_EITHER.start, &[(0, &[Send(1), Receive(2)]), (1, &[Poll(POLLIN)]), (1, &[Poll(POLLOUT)])]);
+
 const WAIT: &[(usize, &[Call])] = &[(0, &[Send(1)]), (1, &[Wait, Receive(1)])];
 const TWO_WAITS: &[(usize, &[Call])] = &[(0, &[Send(1)]), (1, &[Wait]), (1, &[Wait])];
 const WAIT_BESIDE_RECEIVE: &[(usize, &[Call])] =
@@ -266,6 +271,21 @@ const WAIT_BESIDE_RECEIVE: &[(usize, &[Call])] =
 const WAIT_BESIDE_POLL: &[(usize, &[Call])] = &[(0, &[Send(1)]), (1, &[Wait]), (1, &[Poll(POLLIN)])];
 const WAIT_BESIDE_LEAVE: &[(usize, &[Call])] = &[(0, &[Send(1), Close]), (1, &[Wait]), (1, &[Leave(Reader::Here)])];
 const WAIT_FOR_ROOM: &[(usize, &[Call])] = &[(0, &[Receive(2)]), (1, &[Wait]), (1, &[Poll(POLLOUT)])];
+
+/// What a thread of end 1 does beside another, of which one waits for bytes and has a set or not.
+const FOR_BYTES: [Call; 3] = [Poll(POLLIN), Receive(1), Wait];
+const FOR_EITHER: [Call; 5] = [Poll(POLLIN), Poll(POLLOUT), Receive(1), Send(1), Wait];
+
+/// All mixtures of two threads, by wake bytes and by eventfds, in rings that are full in one direction.
+fn mixtures() -> impl Iterator<Item = Scenario> {
+    let set = Some(libc::EPOLLIN as u32);
+    let pairs = FOR_BYTES.into_iter().flat_map(|first| FOR_EITHER.map(|second| [first, second]));
+    pairs.flat_map(move |[first, second]| {
+        let own = |call: Call| (1, &*Box::leak(Box::new([call])) as &[Call]);
+        let threads = Box::leak(Box::new([(0, &[Send(1), Send(1), Receive(2)] as &[Call]), own(first), own(second)]));
+        [false, true].map(|eventfds| of(Start { eventfds, full: true, set, ..BRIEFLY }, &*threads))
+    })
+}
 
 /// All of them end, and in so many states at least.
 fn all_end(least: usize, scenarios: &[Scenario]) {
@@ -308,9 +328,15 @@ fn nobody_sleeps_in_a_set_on_what_he_waits_for() {
     }
     // An edge is one thread's alone, as the kernel has it.
     all_end(3_000, &[of(SET, TWO_WAITS), of(SET_OF_EVENTFD, TWO_WAITS)]);
+    all_end(3_000, &[of(CLOGGED_SET, WAIT_BESIDE_POLL), DATA_THEN_ROOM]);
     for eventfds in [false, true] {
         all_end(2_000, &[of(Start { eventfds, ..SET_FOR_ROOM }, WAIT_FOR_ROOM)]);
     }
+}
+
+#[test]
+fn two_sleepers_of_any_kind() {
+    mixtures().for_each(|scenario| all_end(500, &[scenario]));
 }
 
 #[test]
@@ -347,6 +373,8 @@ fn each_planted_fault_is_found() {
         (Fault::NoLookForSets, of(SET, WAIT_BESIDE_RECEIVE)),
         (Fault::NoLookForSets, of(SET_BY_EDGE, WAIT_BESIDE_POLL)),
         (Fault::KeepsEvent, of(SET_OF_EVENTFD, TWO_WAITS)),
+        (Fault::DisarmsAlways, DATA_THEN_ROOM),
+        (Fault::TakesSetsForWakeable, of(CLOGGED_SET, WAIT_BESIDE_POLL)),
     ] {
         let found = walk_with(Some(fault), scenario);
         assert!(found.is_err(), "{fault:?} is not found in {found:?} states");

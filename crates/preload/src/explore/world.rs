@@ -102,6 +102,8 @@ pub(super) struct Start {
     pub(super) eventfds: bool,
     /// End 1 has filled its ring, of which end 0 has read nothing; no other memory can be had.
     pub(super) full: bool,
+    /// The kernel's stream to end 0 is full of bytes of before the ring.
+    pub(super) clogged: bool,
     /// End 1 has not come into the rings yet, and the kernel's stream to end 0 is full.
     pub(super) early: bool,
     /// Both ends ask to be woken, as they do when they have just met.
@@ -123,6 +125,7 @@ impl Start {
         room: 8,
         eventfds: false,
         full: false,
+        clogged: false,
         early: false,
         armed: false,
         timed: false,
@@ -307,6 +310,12 @@ impl Rig {
             inner.out.fill();
             shared.head(1).store(inner.out.head, Ordering::Relaxed);
             (sent[1], got[1]) = (inner.out.head as u32, 0);
+        }
+        if start.clogged {
+            processes[1].inner.count_sent(start.room);
+            let _ = kernel.send(1, &[1; super::kernel::STREAM][..start.room]);
+            shared.start(1).store(1 + start.room as u64, Ordering::Relaxed);
+            sent[1] = start.room as u32;
         }
         if start.early {
             let inner = &mut processes[1].inner;

@@ -531,7 +531,9 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
     let done = matches!(held.outgoing, Outgoing::Kernel { .. })
         && held.incoming.wake_bytes().is_some_and(|wake_bytes| held.drained() >= wake_bytes)
         && matches!(held.source(&shared), Source::NotBegun | Source::Kernel)
-        && resend::due(held, &shared) == 0;
+        && resend::due(held, &shared) == 0
+        // A poll of the kernel's own would not say that it takes more than the ring.
+        && !held.out.was_full();
     let reset = held.error.is_some() || shared.reset(held.peer()).load(Ordering::Acquire) != 0;
     if !done || reset || is_unnotified(held, &shared) {
         return false;

@@ -120,6 +120,23 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
     leaving::due(held.border(), head, pushed)
 }
 
+/// Bytes that this end has not read: those in the kernel's stream, and those that are due. Who sends them again tells of them before
+/// and after, so they are counted once.
+pub(crate) fn unread(held: &Inner, fd: c_int, shared: &Shared) -> u64 {
+    let direction = held.peer();
+    let said = || (due(held, shared), shared.pusher(direction).load(Ordering::SeqCst) & GIVING);
+    let mut counted = 0;
+    for _ in 0..COUNT_TRIES {
+        let before = said();
+        counted = before.0 + kernel::pending(fd);
+        if before == said() && before.1 == 0 {
+            break;
+        }
+        rustix::thread::sched_yield();
+    }
+    counted
+}
+
 /// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
 /// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte, or miss
 /// an error that a call of this library has taken from the socket.
@@ -381,6 +398,8 @@ const GIVING: u64 = 4;
 const PROCESS_SHIFT: u32 = 3;
 /// What it says when nobody can any more.
 const LOST: u64 = u64::MAX;
+/// Looks at what is being sent again, until it stands still.
+const COUNT_TRIES: u32 = 64;
 /// Milliseconds that a receiver may take.
 const CLAIM_TRIES: u32 = 100;
 /// Milliseconds that a wake byte may be on its way.

@@ -133,7 +133,10 @@ pub(crate) fn give_back(members: &mut SetHeld, member: &'static Member) {
 /// Whether a thread sleeps in a set that has it, and only a wake byte could wake it: there is no eventfd, and
 /// the kernel's buffer is full, so that EPOLLOUT is not granted.
 pub(crate) fn is_unwakeable(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
-    if !held.connection.is_tagged() || eventfd::to_wait_for(held, shared).is_some() {
+    if !held.connection.is_tagged()
+        || eventfd::to_wait_for(held, shared).is_some()
+        || fault::is_planted(Fault::TakesSetsForWakeable)
+    {
         return false;
     }
     let mut asleep = false;

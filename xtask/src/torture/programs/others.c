@@ -60,13 +60,13 @@ static int has_begun(int which, int pid) {
 // Other processes have the connections, too: until those that do nothing have ended, and those that go on have closed what is
 // not theirs, what was closed meanwhile is not.
 void await_runs(void) {
+    for (int tries = 0; running && tries < 25000; tries++) usleep(200);
     for (int i = 0; i < CHILDREN; i++) {
         int pid = atomic_exchange(&held[i], 0);
         if (pid > 0) wait_for_child(pid);
     }
     for (int i = 0; i < script.lists; i++)
         for (int tries = 0, pid = started[i]; pid && !has_begun(i, pid) && tries < 25000; tries++) usleep(200);
-    for (int tries = 0; running && tries < 25000; tries++) usleep(200);
 }
 
 // What a child has inherited beside the connections of its list would keep them open: as long as the child lives, no peer would see an end.
