@@ -254,7 +254,7 @@ fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, h
     fallback::respond(held, fd);
     if shared.reset(held.peer()).load(Ordering::Acquire) == 1 && held.family.is_unix() && held.error.is_none() {
         shared.reset(held.peer()).store(0, Ordering::Relaxed);
-        held.error = Some(Errno::CONNRESET);
+        held.error = Some(fallback::error_of_close(fd));
     }
     if held.error.is_some()
         && kernel::pending(fd) == 0

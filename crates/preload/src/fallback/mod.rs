@@ -426,6 +426,13 @@ fn take_reset_of_a_wake_byte(held: &mut Inner, fd: c_int, shared: &Shared) {
     }
 }
 
+/// What a close that is a reset comes to. The peer has said so, and closes its socket next; if bytes lay unread there, too, the kernel
+/// says it again, which is not told twice.
+pub(crate) fn error_of_close(fd: c_int) -> Errno {
+    let _ = kernel::soon(CLOSE_YIELDS, CLOSE_NAPS, || kernel::is_over(fd).then_some(0));
+    kernel::take_error(fd).unwrap_or(Errno::CONNRESET)
+}
+
 /// Whether what the kernel calls a reset is one. It says so of a wake byte, too, that a killed peer had not read. Told once.
 pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
     let (end, peer) = (held.end, held.peer());
@@ -563,3 +570,7 @@ pub(crate) fn release(held: &mut Held<'_>) {
         unsafe { shared.destroy() };
     }
 }
+
+/// As long as a peer may be without a processor between what it says of its close and the close.
+const CLOSE_YIELDS: u32 = 100;
+const CLOSE_NAPS: u32 = 20;
