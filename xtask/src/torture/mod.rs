@@ -221,9 +221,12 @@ impl Torture {
             self.tell(started);
         }
         let Some(mut fault) = fault else { return Ok(false) };
-        self.tally.differences.fetch_add(1, Ordering::Relaxed);
         let at = started.elapsed();
-        self.run_again(&program, &mut fault)?;
+        if !self.run_again(&program, &mut fault)? {
+            self.tally.discarded.fetch_add(1, Ordering::Relaxed);
+            return Ok(false);
+        }
+        self.tally.differences.fetch_add(1, Ordering::Relaxed);
         let shorter = self.shorten(&program, &fault)?;
         let _printing = self.printing.lock().unwrap_or_else(PoisonError::into_inner);
         println!("\nDIFFERENCE: seed {seed}, after {:.0} s", at.as_secs_f64());
@@ -260,16 +263,20 @@ impl Torture {
         }))
     }
 
-    /// How often it shows.
-    fn run_again(&self, program: &Program, fault: &mut Fault) -> Result<()> {
+    /// How often it shows under the library. False when a plain run shows it, too: then it is chance.
+    fn run_again(&self, program: &Program, fault: &mut Fault) -> Result<bool> {
         let until = Instant::now() + AGAIN;
         let plain = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
         while fault.of < RUNS_AGAIN_MAX && fault.again < 2 && Instant::now() < until {
+            let other = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
+            if !other.stalled && !plain.kinds(program, &other).is_disjoint(&fault.kinds) {
+                return Ok(false);
+            }
             let outcome = self.runner.run(program, Way::Library, SHRINKING_PATIENCE)?;
             fault.of += 1;
             fault.again += usize::from(!plain.kinds(program, &outcome).is_empty());
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A shorter program that still differs, and what it sees; none if it differs too seldom.

@@ -55,7 +55,7 @@ fn an_interrupted_demo_leaves_no_process() {
         if demo.try_wait().unwrap().is_some() {
             panic!("it has ended: {}", told(&demo.wait_with_output().unwrap()));
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "it has started no processes");
+        assert!(start.elapsed() < Duration::from_secs(240), "it has started no processes");
         std::thread::sleep(Duration::from_millis(10));
     }
     send(&demo, interrupt());
