@@ -298,7 +298,9 @@ fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &
         // A relative has taken some along in the meantime.
         return if asks && held.rest() > 0 { Step::Again } else { step };
     }
-    match if ended { fallback::resend::take_along(held, shared) } else { fallback::resend::fetch(held, fd, shared) } {
+    let fetched =
+        if ended { fallback::resend::take_along(held, shared) } else { fallback::resend::fetch(held, fd, shared) };
+    match fetched {
         true => Step::Again,
         false if ended || fallback::resend::is_unknown(shared, held.peer()) => Step::Error(Errno::CONNRESET),
         false => step,

@@ -45,7 +45,7 @@ pub(crate) enum Others {
 }
 
 impl Others {
-    /// Whether they are more than one in a set, who is not counted.
+    /// Whether anybody is counted: one who sleeps in a set is not.
     #[cfg(test)]
     pub(crate) fn is_anybody(self) -> bool {
         match self {

@@ -120,9 +120,12 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
     leaving::due(held.border(), head, pushed)
 }
 
-/// Bytes that this end has not read: those in the kernel's stream, and those that are due. Who sends them again tells of them before
-/// and after, so they are counted once.
+/// Bytes that come to this end through the kernel: those in its stream, and those that are due. Who sends them again tells of them
+/// before and after, so they are counted once.
 pub(crate) fn unread(held: &Inner, fd: c_int, shared: &Shared) -> u64 {
+    if !held.incoming.has_left() {
+        return kernel::pending(fd);
+    }
     let direction = held.peer();
     let said = || (due(held, shared), shared.pusher(direction).load(Ordering::SeqCst) & GIVING);
     let mut counted = 0;

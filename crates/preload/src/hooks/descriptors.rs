@@ -321,20 +321,18 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
         let taken = held.out.taken(&shared, end).ok()?;
         return (!taken.switched && held.outgoing.has_begun()).then_some((held.out.head - taken.tail) as c_int);
     }
-    // Before those of the ring may lie others, and wake bytes.
-    let wake_bytes = crate::wake::issued(shared.wake_word(end)).saturating_sub(held.drained());
     let word = shared.tail(peer).load(Ordering::Acquire);
     let in_ring = if held.incoming.has_left() {
-        // Those that come through the kernel again are not all there yet.
-        let again = crate::fallback::resend::unread(&held, fd, &shared);
-        return Some((held.rest() + again.saturating_sub(wake_bytes)) as c_int);
+        held.rest()
     } else if word & SWITCHED != 0 {
         // What the sender has switched before comes through the kernel.
         (word & !SWITCHED).checked_sub(held.input.tail)?
     } else {
         held.input.waiting(&shared, peer).ok()?
     };
-    Some((in_ring + crate::kernel::pending(fd).saturating_sub(wake_bytes)) as c_int)
+    // Before those of the ring may lie others, and wake bytes.
+    let wake_bytes = crate::wake::issued(shared.wake_word(end)).saturating_sub(held.drained());
+    Some((in_ring + crate::fallback::resend::unread(&held, fd, &shared).saturating_sub(wake_bytes)) as c_int)
 }
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;

@@ -39,9 +39,13 @@ impl What {
         }
     }
 
+    /// Bytes that ride in the message of a request.
+    pub(super) fn payload(&self) -> u64 {
+        if let What::Bytes(bytes) = self { bytes.len() as u64 } else { 0 }
+    }
+
     fn cost(&self) -> u64 {
-        let bytes = if let What::Bytes(bytes) = self { bytes.len() as u64 } else { 0 };
-        bytes + PIECE_BYTES
+        self.payload() + PIECE_BYTES
     }
 
     /// Keeps the first so many bytes; the rest.

@@ -426,8 +426,13 @@ impl Link {
         }
     }
 
+    /// Bytes of requests that may be under way.
+    fn bytes_max(&self) -> u64 {
+        self.requests_max as u64 * u64::from(self.request_bytes_max)
+    }
+
     fn send_ready(&mut self, now: Instant) {
-        let bytes_max = self.requests_max as u64 * u64::from(self.request_bytes_max);
+        let bytes_max = self.bytes_max();
         while let Some(number) = self.ready.front().copied() {
             let lowest = self.lowest();
             let Some(connection) = self.connection.as_mut().filter(|connection| connection.welcomed) else { return };
@@ -533,9 +538,8 @@ impl Link {
                 }
             },
         };
-        let length = what.map_or(0, What::length);
-        let bytes = if let Some(What::Bytes(_)) = what { length } else { 0 };
-        if self.sent_bytes + bytes > self.requests_max as u64 * u64::from(self.request_bytes_max) {
+        let (length, bytes) = (what.map_or(0, What::length), what.map_or(0, What::payload));
+        if self.sent_bytes + bytes > self.bytes_max() {
             return false;
         }
         let header = self.asked(number, operation, at, length).bytes();
@@ -630,10 +634,8 @@ impl Link {
             (OwnWork::Flush { covers }, Ok(())) => self.kept.flushed(covers),
             (OwnWork::Flush { .. }, Err(error)) => self.own_flush = Err(error),
             (OwnWork::Rewrite { at }, _) => {
-                let (length, bytes) = match self.kept.piece(at) {
-                    Some(What::Bytes(bytes)) => (bytes.len() as u64, bytes.len() as u64),
-                    what => (what.map_or(0, What::length), 0),
-                };
+                let what = self.kept.piece(at);
+                let (length, bytes) = (what.map_or(0, What::length), what.map_or(0, What::payload));
                 self.sent_bytes -= bytes;
                 if result.is_err() {
                     // I/O waits until the node has it.
