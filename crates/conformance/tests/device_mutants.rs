@@ -32,6 +32,8 @@ enum Wrong {
     IgnoresFua,
     TearsSectors,
     DiscardsOnHints,
+    NamesTheSound,
+    MendsWithZeros,
     Blocks,
     Deaf,
     GivesLate,
@@ -133,6 +135,14 @@ impl Broken {
             }
             Work::Hint { at, length, hint: Hint::DontNeed } if self.is(Wrong::DiscardsOnHints) => {
                 self.both(at, &zeros(length));
+            }
+            Work::Check { at, length, mend: true, .. } if self.is(Wrong::MendsWithZeros) => {
+                self.both(at, &zeros(length));
+                return (Work::Check { at, length, mend: true, wrong: 0 }, Ok(()));
+            }
+            Work::Check { at, length, mend, .. } => {
+                let wrong = u64::from(self.is(Wrong::NamesTheSound));
+                return (Work::Check { at, length, mend, wrong }, Ok(()));
             }
             Work::Hint { .. } => {}
         }
@@ -361,6 +371,8 @@ mutants! {
     ignores_fua: IgnoresFua by "durable";
     tears_sectors: TearsSectors by "durable";
     discards_on_hints: DiscardsOnHints by "hint";
+    names_a_member_that_is_sound: NamesTheSound by "check";
+    mends_with_zeros: MendsWithZeros by "check";
     waits_in_submit: Blocks by "nonblocking";
     is_never_readable: Deaf by "arm";
     gives_back_by_a_later_poll: GivesLate by "arm";

@@ -10,7 +10,7 @@ use overside_memory::Buffer;
 use overside_verbs::VerbsError;
 use overside_verbs::watch::Watch;
 
-use crate::device::{Completion, Device, DeviceError, Geometry, Request, Work};
+use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
 use crate::layout::{Concat, Layout, LayoutError, Piece, Stripes};
 use crate::slots::Slots;
 
@@ -63,6 +63,7 @@ struct Child {
     parent: u64,
     /// Which part of a READ's buffer.
     part: usize,
+    member: usize,
 }
 
 /// Why devices make no array.
@@ -169,6 +170,23 @@ impl Array {
                 self.keep(id, Work::Zero { at, length });
                 self.for_pieces(id, (at, length), |piece, _| Work::Zero { at: piece.at, length: piece.length });
             }
+            Work::Check { at, length, mend, .. } => {
+                self.keep(id, Work::Check { at, length, mend, wrong: 0 });
+                self.for_pieces(id, (at, length), |piece, _| Work::Check {
+                    at: piece.at,
+                    length: piece.length,
+                    mend,
+                    wrong: 0,
+                });
+            }
+            // As a whole it says more than in parts: nobody will use any of it.
+            Work::Hint { at: 0, length, hint: Hint::DontNeed }
+                if length == self.geometry.bytes && self.members.len() > 1 =>
+            {
+                self.keep(id, Work::Hint { at: 0, length, hint: Hint::DontNeed });
+                let all: Vec<u64> = self.members.iter().map(|member| member.device.geometry().bytes).collect();
+                self.for_all(id, |member| Work::Hint { at: 0, length: all[member], hint: Hint::DontNeed });
+            }
             Work::Hint { at, length, hint } => {
                 self.keep(id, Work::Hint { at, length, hint });
                 self.for_pieces(id, (at, length), |piece, _| Work::Hint { at: piece.at, length: piece.length, hint });
@@ -196,7 +214,7 @@ impl Array {
                 into
             };
             let work = Work::Read { at: piece.at, length: piece.length as usize, into };
-            self.push(piece.member, Child { parent: id, part }, work);
+            self.push(piece.member, (id, part), work);
         }
         self.pieces = pieces;
     }
@@ -209,7 +227,7 @@ impl Array {
 
     fn for_all(&mut self, id: u64, work: impl Fn(usize) -> Work) {
         for member in 0..self.members.len() {
-            self.push(member, Child { parent: id, part: 0 }, work(member));
+            self.push(member, (id, 0), work(member));
         }
     }
 
@@ -218,17 +236,17 @@ impl Array {
         self.layout.cut(at, length, &mut pieces);
         let mut done = 0;
         for piece in pieces.drain(..) {
-            self.push(piece.member, Child { parent: id, part: 0 }, work(&piece, done));
+            self.push(piece.member, (id, 0), work(&piece, done));
             done += piece.length;
         }
         self.pieces = pieces;
     }
 
-    fn push(&mut self, member: usize, child: Child, work: Work) {
-        if let Some(parent) = self.parents.get_mut(child.parent) {
+    fn push(&mut self, member: usize, (parent, part): (u64, usize), work: Work) {
+        if let Some(parent) = self.parents.get_mut(parent) {
             parent.left += 1;
         }
-        let tag = self.children.insert(child);
+        let tag = self.children.insert(Child { parent, part, member });
         self.members[member].queue.push_back(Request { tag, work });
     }
 
@@ -238,8 +256,14 @@ impl Array {
         let Some(parent) = self.parents.get_mut(child.parent) else { return };
         parent.left -= 1;
         parent.result = parent.result.and(result);
-        if let (Work::Read { into, .. }, Asked::Read { parts, .. }) = (work, &mut parent.work) {
-            parts[child.part] = Some(into);
+        match (work, &mut parent.work) {
+            (Work::Read { into, .. }, Asked::Read { parts, .. }) => parts[child.part] = Some(into),
+            (Work::Check { wrong: found, .. }, Asked::Whole(Work::Check { wrong, .. })) => {
+                // Of one device in pieces, its own members; a volume has at most as many as a word has bits.
+                let of = if self.members.len() == 1 { found } else { u64::from(found != 0) << child.member.min(63) };
+                *wrong |= of;
+            }
+            _ => {}
         }
         if self.parents.get_mut(child.parent).is_some_and(|parent| parent.left == 0) {
             self.end(child.parent);

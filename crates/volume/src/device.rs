@@ -19,6 +19,7 @@
 //! - **durable**: FLUSH covers every write that was given back as done before the FLUSH was submitted. What it covers, and a WRITE with
 //!   FUA, survives what the device says it survives. A sector that was under way then is old or new.
 //! - **hint**: a HINT changes no byte, and whatever it says is done.
+//! - **check**: a CHECK changes no byte that a READ finds. It names nobody where nothing is wrong.
 //! - **nonblocking**: no call waits for a medium or a peer.
 //! - **arm**: after `arm` returned true, the descriptor becomes readable, or the time that `due` says comes, when `poll` would give
 //!   something back. Without a descriptor everything is given back by the first poll after `submit`.
@@ -118,6 +119,17 @@ pub enum Work {
         /// How many.
         length: u64,
     },
+    /// Reads the bytes on every disk that has them, to see whether they are what was written.
+    Check {
+        /// First byte.
+        at: u64,
+        /// How many.
+        length: u64,
+        /// What is wrong is written again from what is right; what cannot be ends the request as `Corrupt`.
+        mend: bool,
+        /// Set when it ends: members that had some of it wrong, as bits. A device without members is its own first one.
+        wrong: u64,
+    },
     /// Says what will be asked for.
     Hint {
         /// First byte.
@@ -208,9 +220,10 @@ impl Work {
         match self {
             Work::Read { at, length, .. } => Some((*at, *length as u64)),
             Work::Write { at, from, .. } => Some((*at, from.len() as u64)),
-            Work::Discard { at, length } | Work::Zero { at, length } | Work::Hint { at, length, .. } => {
-                Some((*at, *length))
-            }
+            Work::Discard { at, length }
+            | Work::Zero { at, length }
+            | Work::Hint { at, length, .. }
+            | Work::Check { at, length, .. } => Some((*at, *length)),
             Work::Flush => None,
         }
     }

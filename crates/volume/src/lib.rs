@@ -10,6 +10,7 @@
 //! | [`layout`] | which bytes of an array lie on which member; pure |
 //! | [`Array`] | a device over devices: one behind the other, or in stripes |
 //! | [`Raid`] | the same where one device may be lost: mirrors, and stripes with a parity |
+//! | [`Sums`] | a device with a checksum of each block, kept on the device below |
 //! | [`Overlaps`] | which requests may be under way together |
 //! | [`Sectors`] | 512-byte sectors over a device with longer units |
 //! | [`MemoryDevice`] | blocks in memory |
@@ -22,6 +23,7 @@
 mod array;
 pub mod client;
 pub mod device;
+mod intents;
 pub mod layout;
 mod memory;
 mod mutant;
@@ -29,6 +31,7 @@ mod overlaps;
 mod raid;
 mod sectors;
 mod slots;
+mod sums;
 mod wait;
 pub mod wire;
 
@@ -42,4 +45,5 @@ pub use raid::{Health, MemberState, Raid};
 #[doc(hidden)]
 pub use raid::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 pub use sectors::Sectors;
+pub use sums::{SumPlaces, Sums};
 pub use wait::{complete, wait};

@@ -50,6 +50,7 @@ impl MemoryDevice {
             Work::Read { into, length, .. } => into[..*length].copy_from_slice(blocks),
             Work::Write { from, .. } => blocks.copy_from_slice(from),
             Work::Discard { .. } | Work::Zero { .. } => blocks.fill(0),
+            Work::Check { wrong, .. } => *wrong = 0,
             Work::Flush | Work::Hint { .. } => {}
         }
         Ok(())

@@ -103,7 +103,10 @@ impl<D: Device> Sectors<D> {
         if let Err(error) = self.geometry.check(&request.work) {
             return self.done.push(request.ended(Err(error)));
         }
-        let Request { tag, work } = request;
+        let Request { tag, mut work } = request;
+        if let Work::Check { wrong, .. } = &mut work {
+            *wrong = 0;
+        }
         let (writes, range) = (work.writes(), work.range());
         let id = self.parents.insert(Parent { tag, work: Some(work), left: 0, result: Ok(()), writes });
         let goes = match range {
@@ -145,6 +148,11 @@ impl<D: Device> Sectors<D> {
             }
             Work::Zero { at, length } => {
                 self.cut(id, (*at, *length), None, false, |at, length| Work::Zero { at, length });
+            }
+            Work::Check { at, length, mend, .. } => {
+                let start = at - at % self.unit;
+                let length = (at + length).next_multiple_of(self.unit) - start;
+                self.push(id, Step::Last, Work::Check { at: start, length, mend: *mend, wrong: 0 });
             }
             // Nothing depends on it.
             Work::Hint { .. } | Work::Flush => {}
@@ -212,6 +220,11 @@ impl<D: Device> Sectors<D> {
         parent.result = parent.result.and(result);
         match (step, work) {
             (Step::Passed, work) => parent.work = Some(work),
+            (Step::Last, Work::Check { wrong: found, .. }) => {
+                if let Some(Work::Check { wrong, .. }) = &mut parent.work {
+                    *wrong = found;
+                }
+            }
             (Step::Around, Work::Read { at: start, into: around, .. }) => {
                 if let (Some(Work::Read { at, length, into }), Ok(())) = (&mut parent.work, result) {
                     let skip = (*at - start) as usize;

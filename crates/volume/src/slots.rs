@@ -28,6 +28,10 @@ impl<T> Slots<T> {
         }
     }
 
+    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+        self.places.get(number as usize)?.as_ref()
+    }
+
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         self.places.get_mut(number as usize)?.as_mut()
     }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use overside_memory::Segment;
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{
-    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Raid, Request, Sectors, Work, complete,
+    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Raid, Request, Sectors, SumPlaces,
+    Sums, Work, complete,
 };
 
 fn memory(bytes: u64) -> Box<dyn Device> {
@@ -28,7 +30,11 @@ struct Unruly {
 
 impl Unruly {
     fn boxed(unit_bytes: u64, seed: u64) -> Box<dyn Device> {
-        let memory = MemoryDevice::new(1 << 20).unwrap();
+        Self::of(unit_bytes, seed, 1 << 20)
+    }
+
+    fn of(unit_bytes: u64, seed: u64, bytes: u64) -> Box<dyn Device> {
+        let memory = MemoryDevice::new(bytes).unwrap();
         Box::new(Unruly { memory, unit_bytes, waiting: Vec::new(), signal: Signal::new().unwrap(), chance: seed })
     }
 }
@@ -204,6 +210,37 @@ mod of_a_mirror_that_is_resynced {
         raid.set_stale(0);
         raid.with_clock(SystemClock::handle());
         Box::new(raid)
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_sums_over_an_unruly_member {
+    use super::*;
+
+    pub fn of(seed: u64) -> Box<dyn Device> {
+        let places = SumPlaces { bitmap: 8192, table: 0, data: 16384, bytes: 1 << 20 };
+        let mut below = Unruly::of(4096, seed, 16384 + (1 << 20));
+        let mut bitmap = Segment::private(8192).unwrap().carve(8192).pop().unwrap();
+        bitmap.copy_from_slice(&places.empty_bitmap());
+        let write = Work::Write { at: 8192, from: bitmap.into(), fua: true };
+        complete(&mut *below, &SystemClock, write, Duration::from_secs(60)).1.unwrap();
+        Box::new(Sums::open(below, places, SystemClock::handle()).unwrap())
+    }
+
+    fn open() -> Box<dyn Device> {
+        of(1)
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_raid_5_of_sums {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let members = (0..3).map(of_sums_over_an_unruly_member::of).collect();
+        Box::new(Sectors::over(Raid::parity(members, 8192).unwrap()))
     }
 
     overside_conformance::device_tests!(open);

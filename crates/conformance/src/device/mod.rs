@@ -68,6 +68,7 @@ pub const DEVICE_SENTENCES: &[DeviceSentence] = &[
     DeviceSentence { id: "read-only", check: requests::read_only },
     DeviceSentence { id: "durable", check: data::durable },
     DeviceSentence { id: "hint", check: requests::hint },
+    DeviceSentence { id: "check", check: requests::check },
     DeviceSentence { id: "nonblocking", check: waiting::nonblocking },
     DeviceSentence { id: "arm", check: waiting::arm },
     DeviceSentence { id: "idle", check: waiting::idle },
@@ -103,7 +104,7 @@ macro_rules! device_tests {
         $crate::device_tests!(@sentences $harness,
             geometry "geometry", accept "accept", once "once", own "own", zeros "zeros", written "written",
             overlap "overlap", range "range", apart "apart", read_only "read-only", durable "durable", hint "hint",
-            nonblocking "nonblocking", arm "arm", idle "idle"
+            check "check", nonblocking "nonblocking", arm "arm", idle "idle"
         );
     };
     (@sentences $harness:expr, $($name:ident $id:literal),*) => {

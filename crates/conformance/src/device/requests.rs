@@ -189,3 +189,19 @@ pub(super) fn hint(harness: &dyn DeviceHarness) -> Result<(), Stop> {
     }
     Ok(())
 }
+
+pub(super) fn check(harness: &dyn DeviceHarness) -> Result<(), Stop> {
+    let mut drive = Drive::open(harness)?;
+    let (unit, bytes) = (drive.unit, drive.geometry.bytes);
+    for (seed, mend) in [(5, false), (6, true)] {
+        drive.write(unit, &pattern(seed, unit * 8))?;
+        for (at, length) in [(0, bytes), (unit * 3, unit)] {
+            let looked = drive.done(Work::Check { at, length, mend, wrong: u64::MAX })?;
+            let named = matches!(looked.work, Work::Check { wrong, .. } if wrong != 0);
+            owes!(!named, "a CHECK names a member, and nothing is wrong: {looked:?}");
+            let found = drive.read(unit, unit as usize * 8)?;
+            owes!(found == pattern(seed, unit * 8), "a CHECK changed bytes");
+        }
+    }
+    Ok(())
+}

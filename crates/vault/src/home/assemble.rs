@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, BLOCK_BYTES, Open, Request, complete};
 use overside_verbs::Clock;
-use overside_volume::{Array, Device, Geometry, MemoryDevice, Raid, Sectors};
+use overside_volume::{Array, Device, Geometry, MemoryDevice, Raid, Sectors, Sums};
 
 use super::description::Description;
-use super::{DATA_START, DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
+use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
 use crate::members::volatile::SIDE_BYTES;
 use crate::members::{Absent, FileMember, Volatile};
 use crate::server::{About, WriterRecord};
@@ -26,10 +26,12 @@ pub(super) fn assemble(
 ) -> Result<Opened, HomeError> {
     let may_lack = description.layout.is_redundant() && written.is_some();
     let (mut absent, mut refused) = (Vec::new(), None);
+    let mut sums = vec![false; description.members.len()];
     let mut members: Vec<Option<Box<dyn Device>>> = Vec::new();
     for (number, place) in description.members.iter().enumerate() {
         members.push(match open_place(place, description, number, clock) {
-            Ok(member) => {
+            Ok((member, has_sums)) => {
+                sums[number] = has_sums;
                 if description.stale.contains(&number) {
                     absent.push(format!("{}: has missed writes, and gets them now", place.0));
                 }
@@ -54,12 +56,9 @@ pub(super) fn assemble(
         let why = "has no member that is current, or of RAID 5 too few".to_owned();
         return Err(refused.unwrap_or(HomeError::Member { path, why }));
     };
-    let mut about = About { layout: description.layout.name().to_owned(), ..About::default() };
     let devices = members.into_iter().map(|member| member.unwrap_or_else(|| Box::new(Absent::new(geometry))));
     let devices: Vec<Box<dyn Device>> = devices.collect();
-    for ((place, _), device) in description.members.iter().zip(&devices) {
-        about.members.push((place.to_string(), device.geometry().bytes));
-    }
+    let mut about = about(description, &devices, sums);
     let mut raid = match description.layout {
         LayoutKind::Concat => return Ok(opened(Array::concat(devices)?, about, absent)),
         LayoutKind::Stripes => return Ok(opened(Array::stripes(devices, description.stripe)?, about, absent)),
@@ -88,6 +87,12 @@ pub(super) fn assemble(
         description.publish(&path).is_ok()
     });
     Ok(opened(raid, about, absent))
+}
+
+fn about(description: &Description, devices: &[Box<dyn Device>], sums: Vec<bool>) -> About {
+    let places = description.members.iter().zip(devices);
+    let members = places.map(|((place, _), device)| (place.to_string(), device.geometry().bytes)).collect();
+    About { layout: description.layout.name().to_owned(), members, sums, ..About::default() }
 }
 
 fn opened(device: impl Device + 'static, about: About, absent: Vec<String>) -> Opened {
@@ -129,23 +134,33 @@ fn open_intents(path: &Path, bytes: u64) -> Result<FileMember, HomeError> {
     Ok(FileMember::new(disk, file, 0, bytes))
 }
 
+/// The member, and whether it has checksums.
 fn open_place(
     (place, bytes): &(Place, u64),
     description: &Description,
     number: usize,
     clock: &Arc<dyn Clock>,
-) -> Result<Box<dyn Device>, HomeError> {
+) -> Result<(Box<dyn Device>, bool), HomeError> {
     let Some(path) = place.path() else {
         let memory = MemoryDevice::new(*bytes);
-        return Ok(Box::new(memory.map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?));
+        return Ok((Box::new(memory.map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?), false));
     };
-    let member = open_member(path, description, number, LOCK_PATIENCE)?;
-    let Place::Volatile { seed, .. } = place else { return Ok(Box::new(member)) };
-    let side = side_of(path);
-    let unflushed = open_intents(&side, SIDE_BYTES)?;
-    let seed = seed.wrapping_add(number as u64);
-    let opened = Volatile::open(Box::new(member), Box::new(unflushed), seed, &**clock);
-    Ok(Box::new(opened.map_err(device_of(&side))?.0))
+    let (file, superblock) = open_member(path, description, number, LOCK_PATIENCE)?;
+    let mut member: Box<dyn Device> = Box::new(file);
+    if let Place::Volatile { seed, .. } = place {
+        let side = side_of(path);
+        let unflushed = open_intents(&side, SIDE_BYTES)?;
+        let seed = seed.wrapping_add(number as u64);
+        let opened = Volatile::open(member, Box::new(unflushed), seed, &**clock);
+        member = Box::new(opened.map_err(device_of(&side))?.0);
+    }
+    match superblock.sums() {
+        None => Ok((member, false)),
+        Some(places) => {
+            let opened = Sums::open(member, places, clock.clone());
+            Ok((Box::new(opened.map_err(device_of(path))?), true))
+        }
+    }
 }
 
 pub(super) fn open_member(
@@ -153,7 +168,7 @@ pub(super) fn open_member(
     description: &Description,
     number: usize,
     patience: Duration,
-) -> Result<FileMember, HomeError> {
+) -> Result<(FileMember, Superblock), HomeError> {
     let wrong = |why: &str| HomeError::Member { path: path.to_path_buf(), why: why.to_owned() };
     let (folder, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
     let (Some(folder), Some(name)) = (folder, name) else { return Err(wrong("names no file")) };
@@ -172,10 +187,13 @@ pub(super) fn open_member(
     if found.id != description.id || usize::from(found.member) != number {
         return Err(wrong("belongs to another volume, or to another place in this one; restore the member"));
     }
-    if disk.length(file).map_err(of(path))? < DATA_START + found.member_bytes {
+    let end = found.data_start() + found.member_bytes;
+    if disk.length(file).map_err(of(path))? < end {
         return Err(wrong("is shorter than it was made; restore the member"));
     }
-    Ok(FileMember::new(disk, file, DATA_START, found.member_bytes))
+    // Sums lie outside of the data.
+    let start = if found.sums().is_some() { 0 } else { found.data_start() };
+    Ok((FileMember::new(disk, file, start, end - start), found))
 }
 
 fn device_of(path: &Path) -> impl Fn(overside_volume::DeviceError) -> HomeError + '_ {

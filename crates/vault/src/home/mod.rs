@@ -264,7 +264,7 @@ impl Home {
             let Some(path) = place.path() else { continue };
             match open_member(path, &description, number, DELETE_PATIENCE) {
                 // It stays locked until all is gone.
-                Ok(member) => members.push((path.to_path_buf(), member)),
+                Ok((member, _)) => members.push((path.to_path_buf(), member)),
                 Err(HomeError::Member { why, .. }) => left.push((path.to_path_buf(), why)),
                 Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -337,9 +337,10 @@ fn make_members(creation: &Creation, description: &Path) -> Result<(Description,
             stripe,
             volume_bytes: bytes,
             member_bytes: needed,
+            sums_bytes: Superblock::room_for_sums(needed),
             name: creation.name.clone(),
         };
-        make_member(&path, &superblock, needed)?;
+        make_member(&path, &superblock)?;
         made.0.push(path.clone());
         written.members.push((
             match place {
@@ -358,16 +359,19 @@ fn make_members(creation: &Creation, description: &Path) -> Result<(Description,
 }
 
 /// A member's file appears under its name with its superblock and all of its room.
-fn make_member(path: &Path, superblock: &Superblock, bytes: u64) -> Result<(), HomeError> {
+fn make_member(path: &Path, superblock: &Superblock) -> Result<(), HomeError> {
     if path.exists() {
         let why = "is there already; name a file that is not, or delete the volume that it belongs to".to_owned();
         return Err(HomeError::Member { path: path.to_path_buf(), why });
     }
     let file = AtomicFile::create(path).map_err(of(path))?;
-    file.file().set_len(DATA_START + bytes).map_err(of(path))?;
+    file.file().set_len(superblock.data_start().saturating_add(superblock.member_bytes)).map_err(of(path))?;
     let block = superblock.bytes();
     for copy in 0..2 {
         file.file().write_all_at(&block, copy * BLOCK_BYTES as u64).map_err(of(path))?;
+    }
+    if let Some(sums) = superblock.sums() {
+        file.file().write_all_at(&sums.empty_bitmap(), sums.bitmap).map_err(of(path))?;
     }
     file.publish().map_err(of(path))?;
     Ok(())

@@ -52,7 +52,7 @@ impl Home {
         for number in gone {
             let Some(path) = description.members[number].0.path() else { continue };
             let superblock = Superblock { member: number as u16, ..superblock.clone() };
-            make_member(path, &superblock, superblock.member_bytes)?;
+            make_member(path, &superblock)?;
             if side_of(path).exists() {
                 std::fs::remove_file(side_of(path)).map_err(of(path))?;
                 make_side(&side_of(path))?;

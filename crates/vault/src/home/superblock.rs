@@ -4,10 +4,15 @@
 //! A block of 4,096 bytes, little-endian: magic, version, crc32c of the block with this field zero,
 //! generation, the volume's id, number of this member and of all, layout, flags, stripe, bytes of the
 //! volume, bytes of this member, first byte of its data, length of the name, the name, zeros.
+//!
+//! Version 2 has a checksum of each block of the data: a bitmap in the third and fourth block, and a table between
+//! [`DATA_START`] and the data ([`Sums`](overside_volume::Sums)). Its room is for more data than there is, so that the
+//! volume can grow. Members of version 1 are used as they are, without.
 
 use overside_disk::BLOCK_BYTES;
+use overside_volume::SumPlaces;
 
-/// Where a member's data begins: behind the superblock's copies and room for what is to come.
+/// Where what lies behind the superblock's copies and the bitmap begins: the table of sums, or without one the data.
 pub const DATA_START: u64 = 1 << 20;
 /// Bytes of a volume's name at most.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -31,6 +36,8 @@ pub struct Superblock {
     pub volume_bytes: u64,
     /// Bytes of this member's data.
     pub member_bytes: u64,
+    /// Bytes of room for the table of sums; 0: it has none, and is of version 1.
+    pub sums_bytes: u64,
     /// The volume's name.
     pub name: String,
 }
@@ -83,12 +90,29 @@ impl LayoutKind {
 }
 
 impl Superblock {
+    /// First byte of the data.
+    pub fn data_start(&self) -> u64 {
+        DATA_START.saturating_add(self.sums_bytes)
+    }
+
+    /// Where the sums of version 2 lie in the member.
+    pub fn sums(&self) -> Option<SumPlaces> {
+        let (bitmap, data) = (2 * BLOCK_BYTES as u64, self.data_start());
+        (self.sums_bytes > 0).then_some(SumPlaces { bitmap, table: DATA_START, data, bytes: self.member_bytes })
+    }
+
+    /// Room for the sums of a member with so many bytes, and of one into which it grows.
+    pub fn room_for_sums(member_bytes: u64) -> u64 {
+        SumPlaces::table_bytes(member_bytes.saturating_mul(GROWTH)).next_multiple_of(DATA_START)
+    }
+
     /// As it lies on the disk.
     pub fn bytes(&self) -> [u8; BLOCK_BYTES] {
         let mut block = [0; BLOCK_BYTES];
         let mut put = |at: usize, field: &[u8]| block[at..at + field.len()].copy_from_slice(field);
         put(0, MAGIC);
-        put(8, &VERSION.to_le_bytes());
+        let version: u32 = if self.sums_bytes == 0 { 1 } else { 2 };
+        put(8, &version.to_le_bytes());
         put(16, &self.generation.to_le_bytes());
         put(24, &self.id);
         put(40, &self.member.to_le_bytes());
@@ -103,7 +127,7 @@ impl Superblock {
         put(48, &self.stripe.to_le_bytes());
         put(56, &self.volume_bytes.to_le_bytes());
         put(64, &self.member_bytes.to_le_bytes());
-        put(72, &DATA_START.to_le_bytes());
+        put(72, &self.data_start().to_le_bytes());
         let name = &self.name.as_bytes()[..self.name.len().min(NAME_BYTES_MAX)];
         put(80, &[name.len() as u8]);
         put(96, name);
@@ -124,8 +148,8 @@ impl Superblock {
         if &block[..8] != MAGIC {
             return Err(NoSuperblock("it does not begin as one"));
         }
-        if u32_at(8) != VERSION {
-            return Err(NoSuperblock("it is of another version than 1; use the program that made it"));
+        if !matches!(u32_at(8), 1 | 2) {
+            return Err(NoSuperblock("it is of another version than 1 and 2; use the program that made it"));
         }
         let mut unsummed = *block;
         unsummed[12..16].fill(0);
@@ -151,14 +175,16 @@ impl Superblock {
             stripe: u64_at(48),
             volume_bytes: u64_at(56),
             member_bytes: u64_at(64),
+            sums_bytes: u64_at(72).checked_sub(DATA_START).ok_or(NoSuperblock("its data begin in it"))?,
             name: name.to_owned(),
         };
         let unit = BLOCK_BYTES as u64;
         let sound = found.member < found.members
-            && u64_at(72) == DATA_START
+            && found.sums_bytes.is_multiple_of(unit)
+            && (found.sums_bytes == 0 || found.sums_bytes >= SumPlaces::table_bytes(found.member_bytes))
             && found.member_bytes >= unit
             && found.member_bytes.is_multiple_of(unit)
-            && found.member_bytes.checked_add(DATA_START).is_some();
+            && found.member_bytes.checked_add(found.data_start()).is_some();
         if !sound || found.bytes() != *block {
             return Err(NoSuperblock("it says what no volume has; use a newer program"));
         }
@@ -182,7 +208,8 @@ impl Superblock {
 }
 
 const MAGIC: &[u8; 8] = b"OVSDVOL\n";
-const VERSION: u32 = 1;
+/// So many times as large a member may become.
+const GROWTH: u64 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -190,6 +217,8 @@ mod tests {
 
     /// Of version 1, as it was released.
     const SAMPLE: &[u8] = include_bytes!("../../samples/superblock-1");
+    /// Of version 2.
+    const SAMPLE_2: &[u8] = include_bytes!("../../samples/superblock-2");
 
     fn of_the_sample() -> Superblock {
         Superblock {
@@ -201,6 +230,7 @@ mod tests {
             stripe: 64 << 10,
             volume_bytes: 6 << 30,
             member_bytes: 2 << 30,
+            sums_bytes: 0,
             name: "pg".into(),
         }
     }
@@ -212,10 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_of_version_2_is_read() {
+        let with_sums = Superblock { sums_bytes: Superblock::room_for_sums(2 << 30), ..of_the_sample() };
+        assert_eq!(Superblock::parse(SAMPLE_2).unwrap(), with_sums);
+        assert_eq!(with_sums.bytes()[..], *SAMPLE_2);
+        let sums = with_sums.sums().unwrap();
+        assert_eq!((sums.bitmap, sums.table, sums.data, sums.bytes), (8192, 1 << 20, 33 << 20, 2 << 30));
+        let short = Superblock { sums_bytes: 1 << 20, ..with_sums };
+        assert!(Superblock::parse(&short.bytes()).is_err(), "the table is too short for the data");
+    }
+
+    #[test]
     fn no_byte_of_it_may_be_another() {
-        for at in 0..BLOCK_BYTES {
-            for change in [1, 0xff] {
-                let mut near = of_the_sample().bytes();
+        for (at, change) in (0..BLOCK_BYTES).flat_map(|at| [(at, 1), (at, 0xff)]) {
+            for sums_bytes in [0, 32 << 20] {
+                let mut near = Superblock { sums_bytes, ..of_the_sample() }.bytes();
                 near[at] ^= change;
                 assert!(Superblock::parse(&near).is_err(), "byte {at}");
                 // The checksum is no proof of sense.

@@ -84,6 +84,11 @@ impl FileMember {
             Work::Read { at, length, .. } => {
                 DiskRequest::Read { file, at: self.start + at, buffer: AlignedBuffer::zeroed(*length)? }
             }
+            // Without sums all that can be seen is whether the disk gives it.
+            Work::Check { at, length, .. } => {
+                let length = usize::try_from(*length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+                DiskRequest::Read { file, at: self.start + at, buffer: AlignedBuffer::zeroed(length)? }
+            }
             Work::Write { at, from, fua } => {
                 let mut buffer = AlignedBuffer::zeroed(from.len())?;
                 buffer[..from.len()].copy_from_slice(from);
@@ -111,6 +116,7 @@ impl FileMember {
                 into[..moved].copy_from_slice(&buffer[..moved]);
                 into[moved..*length].fill(0);
             }
+            (Work::Check { wrong, .. }, _) => *wrong = 0,
             (Work::Discard { length, .. } | Work::Zero { length, .. }, _) => {
                 entry.zeroed += moved;
                 if entry.zeroed < *length {

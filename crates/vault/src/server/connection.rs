@@ -150,8 +150,7 @@ impl Connection {
         if asked.session != to.session {
             return Err(BadMessage("a request of another session"));
         }
-        let now = context.clock().now();
-        let admitted = to.with(|ledger| ledger.enter(asked, *credits, now))?;
+        let admitted = to.with(|ledger| ledger.enter(asked, *credits, context.clock().now()))?;
         let mut reply = Reply {
             status: Status::Done,
             session: asked.session,
@@ -159,6 +158,7 @@ impl Connection {
             number: asked.number,
             incarnation: self.node.incarnation,
             length: 0,
+            wrong: 0,
         };
         let ticket = context.later(asked.number as u32, Order::Free);
         if let Admitted::Again(status) = admitted {
@@ -173,6 +173,7 @@ impl Connection {
             return Ok(());
         }
         let moves = matches!(asked.operation, Operation::Read | Operation::Write { .. });
+        let takes_memory = moves || matches!(asked.operation, Operation::Check { .. });
         let (length, block) = (asked.length as usize, moves.then_some(asked.length));
         let refuse = |error| {
             let status = Status::Device(error);
@@ -182,7 +183,7 @@ impl Connection {
         let prepared = match (asked.lba.checked_mul(SECTOR_BYTES), block) {
             (None, _) => refuse(DeviceError::Invalid),
             _ if to.is_fenced() => refuse(DeviceError::Fenced),
-            (_, Some(bytes)) if bytes > *request_bytes_max || bytes == 0 => refuse(DeviceError::Invalid),
+            _ if takes_memory && !(1..=*request_bytes_max).contains(&asked.length) => refuse(DeviceError::Invalid),
             (Some(at), _) => {
                 if let Some(bytes) = to.volume.lookup(asked.operation, at, length) {
                     let found = Reply { length: asked.length, ..reply };
@@ -240,6 +241,7 @@ impl Connection {
             Operation::Discard => (Work::Discard { at, length: bytes }, None),
             Operation::Zero => (Work::Zero { at, length: bytes }, None),
             Operation::Hint(hint) => (Work::Hint { at, length: bytes, hint }, None),
+            Operation::Check { mend } => (Work::Check { at, length: bytes, mend, wrong: 0 }, None),
         })
     }
 

@@ -67,6 +67,8 @@ pub struct About {
     pub layout: String,
     /// Places as the command line says them, and bytes of each.
     pub members: Vec<(String, u64)>,
+    /// Which of them have a checksum of each block.
+    pub sums: Vec<bool>,
     /// Which of them have missed a write.
     pub health: Health,
 }

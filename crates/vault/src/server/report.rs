@@ -47,7 +47,8 @@ impl Node {
         let about = &volume.about;
         let members = about.members.iter().enumerate().map(|(number, (place, bytes))| {
             let stale = about.health.state(number) == MemberState::Stale;
-            MemberReport { place: place.clone(), bytes: *bytes, stale }
+            let sums = about.sums.get(number).copied().unwrap_or(false);
+            MemberReport { place: place.clone(), bytes: *bytes, stale, sums }
         });
         let members: Vec<_> = members.collect();
         let stale = members.iter().filter(|member| member.stale).count();

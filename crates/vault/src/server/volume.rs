@@ -322,7 +322,10 @@ impl Core {
                 return ended.push(Completion { tag, work, result });
             }
         };
-        let remember = !matches!(work, Work::Read { .. } | Work::Hint { .. });
+        let remember = !matches!(work, Work::Read { .. } | Work::Hint { .. } | Work::Check { .. });
+        if let Work::Check { wrong, .. } = &work {
+            reply.wrong = *wrong;
+        }
         reply.status = Status::from(result);
         match (work, block) {
             (Work::Read { length, into, .. }, Some(block)) if result.is_ok() => {

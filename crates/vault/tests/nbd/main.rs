@@ -127,5 +127,6 @@ fn said(work: &Work) -> String {
         Work::Discard { at, length } => format!("discard {at} {length}"),
         Work::Zero { at, length } => format!("zero {at} {length}"),
         Work::Hint { at, length, hint } => format!("hint {at} {length} {hint:?}"),
+        Work::Check { at, length, mend, .. } => format!("check {at} {length} {mend}"),
     }
 }

@@ -11,7 +11,7 @@ use overside_sim::{Chance, World};
 use overside_verbs::Provider;
 use overside_volume::client::{Link, LinkOptions, Volume};
 use overside_volume::wire::{Asked, Hello, Operation, Reply, Role, Status, Welcome};
-use overside_volume::{Completion, Device, Request, Work, wait};
+use overside_volume::{Completion, Device, DeviceError, Request, Work, wait};
 
 use super::model::{self, Known, Model, SECTOR};
 
@@ -168,6 +168,9 @@ impl Client {
 
     fn ended(&mut self, Completion { tag, work, result }: Completion) {
         let Some(asked) = self.pending.remove(&tag) else { return };
+        if result == Err(DeviceError::Corrupt) && self.model.has_changed() == Some(true) {
+            return self.world.note("bytes: corrupt to a client", 0);
+        }
         if let Err(error) = result {
             self.world.note("client: request failed", 0);
             return self.model.fail(format!("a request failed: {error} ({:?})", work.range()));
@@ -176,6 +179,9 @@ impl Client {
             (Pending::Write { sectors, version, durable }, _) => self.model.wrote(sectors, version, durable),
             (Pending::Flush { then }, _) => self.model.flushed(&then),
             (Pending::Read { first, then }, Work::Read { into, length, .. }) => {
+                if self.model.has_changed().is_some() {
+                    self.world.note("bytes: right in spite of that", first);
+                }
                 for (number, bytes) in (first..).zip(into[..length].chunks(SECTOR as usize)) {
                     match model::version(bytes, number) {
                         Some(found) => self.model.read(number, &then, found),
@@ -241,7 +247,7 @@ fn say(link: &mut Raw, message: &[u8]) -> Option<()> {
 /// The sector that is written late.
 const LATE: u64 = 7;
 
-fn buffer(bytes: u64) -> Buffer {
+pub fn buffer(bytes: u64) -> Buffer {
     let mut buffer = Segment::private(bytes as usize).expect("there is memory").carve(bytes as usize);
     buffer.pop().expect("a segment holds itself")
 }

@@ -18,6 +18,8 @@ struct State {
     next: u64,
     /// Those that write zeros.
     zeros: BTreeSet<u64>,
+    /// Bytes have changed on a disk; and whether nothing has them right.
+    changed: Option<bool>,
     wrong: Option<String>,
 }
 
@@ -164,6 +166,16 @@ impl Model {
             sector.lost = sector.changes;
             sector.may_be = &sector.may_be | &sector.may_stay;
         }
+    }
+
+    /// Bytes of the disks have changed. `may_be_lost`: a READ may say so.
+    pub fn changed(&self, may_be_lost: bool) {
+        self.state().changed = Some(may_be_lost);
+    }
+
+    /// The same, of those who read.
+    pub fn has_changed(&self) -> Option<bool> {
+        self.state().changed
     }
 
     pub fn sectors(&self) -> Vec<u64> {

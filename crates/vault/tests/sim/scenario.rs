@@ -16,7 +16,10 @@ use overside_vault::server::{About, LastWriter, Node, NodeOptions, WriterRecord,
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::wire::Role;
-use overside_volume::{Array, Completion, Device, DeviceError, Geometry, MemberState, Raid, Request, Sectors, Work};
+use overside_volume::{
+    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Raid, Request, Sectors, SumPlaces,
+    Sums, Work,
+};
 use rustix::event::EventfdFlags;
 
 use super::client::{self, Client, Load};
@@ -52,6 +55,8 @@ struct Plan {
     speaks_late: bool,
     /// A member fails for a while.
     member_fails: bool,
+    /// Members have checksums, and at the end bytes of them change on the disk.
+    sums: bool,
 }
 
 impl Plan {
@@ -96,6 +101,7 @@ impl Plan {
             kills_client: chance.one_in(3),
             speaks_late: chance.one_in(5),
             member_fails: matches!(layout, Layout::Mirror | Layout::Parity) && !chance.one_in(3),
+            sums: !chance.one_in(4),
         }
     }
 }
@@ -130,6 +136,9 @@ pub const KINDS: &[&str] = &[
     "disk: bytes lost",
     "disk: reordered",
     "members: compared",
+    "bytes: changed",
+    "bytes: corrupt to a client",
+    "bytes: right in spite of that",
 ];
 
 /// Runs the world of a seed; what it came to, or what is wrong.
@@ -261,9 +270,23 @@ impl Stage {
         let mut store = self.file(&self.world.process("formatter"), "intents", 4 << 20).expect("nobody has it");
         let absent = |member: usize| {
             let process = self.world.process("formatter");
-            Box::new(self.file(&process, &format!("m{member}"), BYTES).expect("nobody has it")) as Box<dyn Device>
+            let mut file = self.file(&process, &format!("m{member}"), self.member_bytes()).expect("nobody has it");
+            if self.plan.sums {
+                let mut bitmap = client::buffer(8192);
+                bitmap.copy_from_slice(&SUMS.empty_bitmap());
+                let work = Work::Write { at: SUMS.bitmap, from: bitmap.into(), fua: true };
+                let clock = self.world.clock();
+                overside_volume::complete(&mut file, &*clock, work, PATIENCE).1.expect("the disk is sound");
+            }
+            Box::new(file) as Box<dyn Device>
         };
-        if let Some(raid) = self.raid((0..self.plan.members).map(absent).collect()) {
+        let members: Vec<Box<dyn Device>> = (0..self.plan.members).map(absent).collect();
+        // Their geometry is what the members' will be.
+        let members = members.into_iter().map(|member| match self.plan.sums {
+            true => Box::new(MemoryDevice::new(BYTES).expect("there is memory")) as Box<dyn Device>,
+            false => member,
+        });
+        if let Some(raid) = self.raid(members.collect()) {
             raid.format_store(&mut store, &*self.world.clock()).expect("the disk is sound");
         }
     }
@@ -274,6 +297,11 @@ impl Stage {
             Layout::Parity => Some(Raid::parity(members, STRIPE).expect("they are RAID 5")),
             Layout::Single | Layout::Stripes => None,
         }
+    }
+
+    /// Bytes of a member's file.
+    fn member_bytes(&self) -> u64 {
+        if self.plan.sums { SUMS.data + SUMS.bytes } else { BYTES }
     }
 
     fn file(&self, process: &Process, name: &str, bytes: u64) -> Result<FileMember, String> {
@@ -289,7 +317,12 @@ impl Stage {
         let clock = self.world.clock();
         let mut members: Vec<Box<dyn Device>> = Vec::new();
         for number in 0..self.plan.members {
-            let device = self.file(process, &format!("m{number}"), BYTES)?;
+            let file = self.file(process, &format!("m{number}"), self.member_bytes())?;
+            let device: Box<dyn Device> = if self.plan.sums {
+                Box::new(Sums::open(Box::new(file), SUMS, clock.clone()).map_err(|error| error.to_string())?)
+            } else {
+                Box::new(file)
+            };
             members.push(Box::new(Failing {
                 device,
                 number: number as u64,
@@ -459,7 +492,8 @@ impl Stage {
     fn settle(&self, node: &Serving) -> Result<(), String> {
         let Some(health) = lock(&node.current).clone() else { return Ok(()) };
         let until = self.world.passed() + Duration::from_secs(600);
-        while (0..self.plan.members).any(|member| health.state(member) == MemberState::Stale) {
+        while health.unsettled() > 0 || (0..self.plan.members).any(|member| health.state(member) == MemberState::Stale)
+        {
             if self.world.passed() > until {
                 return Err("a member that is back does not get what it has missed".to_owned());
             }
@@ -472,22 +506,58 @@ impl Stage {
     fn finish(&self, node: Serving, life: u64) -> Result<(), String> {
         self.stop(&node);
         let node = self.serve(life + 1);
-        let (_, reading) = self.client("reader", Role::TakeOver, Client::read_all);
-        while !reading.has_ended() {
-            if let Some(why) = self.wrong(&node) {
-                return Err(why);
-            }
-            self.world.clock().sleep(Duration::from_millis(2));
-        }
+        self.read_all(&node)?;
         self.stop(&node);
         if let Some(why) = self.model.wrong() {
             return Err(why);
         }
+        self.compare()?;
+        if self.plan.sums {
+            self.change_bytes();
+            let node = self.serve(life + 2);
+            self.read_all(&node)?;
+            self.stop(&node);
+            if let Some(why) = self.model.wrong() {
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// A client reads all that was ever written.
+    fn read_all(&self, node: &Serving) -> Result<(), String> {
+        let (_, reading) = self.client("reader", Role::TakeOver, Client::read_all);
+        while !reading.has_ended() {
+            if let Some(why) = self.wrong(node) {
+                return Err(why);
+            }
+            self.world.clock().sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Bits change on the disk while nobody has it open: of the same bytes on one member at most.
+    fn change_bytes(&self) {
+        let mut chance = self.world.chance("bytes");
+        for block in 0..BYTES / 4096 {
+            if chance.one_in(2) {
+                let member = chance.below(self.plan.members as u64);
+                let at = SUMS.data + block * 4096 + chance.below(4096);
+                self.drive.flip(&format!("m{member}"), at, chance.below(8) as u32);
+                self.world.note("bytes: changed", at);
+            }
+        }
+        let may_be_lost = matches!(self.plan.layout, Layout::Single | Layout::Stripes);
+        self.model.changed(may_be_lost);
+    }
+
+    /// Members have the same.
+    fn compare(&self) -> Result<(), String> {
         let files: Vec<Vec<u8>> = (0..self.plan.members)
             .map(|member| {
                 let mut bytes = self.drive.read(&format!("m{member}"));
-                bytes.resize(BYTES as usize, 0);
-                bytes
+                bytes.resize(self.member_bytes() as usize, 0);
+                bytes.split_off(if self.plan.sums { SUMS.data as usize } else { 0 })
             })
             .collect();
         let differ = match self.plan.layout {
@@ -518,7 +588,7 @@ impl Clone for Stage {
 /// A member that fails for a while.
 #[derive(Debug)]
 struct Failing {
-    device: FileMember,
+    device: Box<dyn Device>,
     number: u64,
     fails: Arc<Mutex<BTreeSet<u64>>>,
     done: Vec<Completion>,
@@ -671,4 +741,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Of each member, and of a volume at most.
 const BYTES: u64 = 768 << 10;
 const STRIPE: u64 = 8 << 10;
+/// Where a member's checksums lie.
+const SUMS: SumPlaces = SumPlaces { bitmap: 0, table: 8192, data: 12 << 10, bytes: BYTES };
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -466,6 +466,7 @@ impl Link {
                 Work::Discard { .. } => Operation::Discard,
                 Work::Zero { .. } => Operation::Zero,
                 Work::Hint { hint, .. } => Operation::Hint(*hint),
+                Work::Check { mend, .. } => Operation::Check { mend: *mend },
             };
             let asked = Asked {
                 operation,
@@ -609,12 +610,19 @@ impl Link {
         let Some(pending) = self.pending.get_mut(&reply.number).filter(|pending| pending.sent.is_some()) else {
             return false;
         };
+        if reply.wrong != 0 && !matches!(pending.work, Work::Check { .. }) {
+            return false;
+        }
         let expected = match (&mut pending.work, result) {
             (Work::Read { length, into, .. }, Ok(())) => {
                 if u64::from(reply.length) != *length as u64 || !message.copy(&mut into[..*length]) {
                     return false;
                 }
                 reply.length
+            }
+            (Work::Check { wrong, .. }, _) => {
+                *wrong = reply.wrong;
+                0
             }
             _ => 0,
         };
@@ -665,7 +673,7 @@ impl Link {
                 self.own_flush = Ok(());
                 self.kept.flushed(pending.covers.unwrap_or(0));
             }
-            Work::Read { .. } | Work::Hint { .. } => {}
+            Work::Read { .. } | Work::Hint { .. } | Work::Check { .. } => {}
         }
     }
 

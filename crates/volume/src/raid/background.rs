@@ -80,7 +80,20 @@ impl Raid {
         if self.intents.as_ref().is_some_and(|intents| !intents.is_still()) {
             return false;
         }
-        self.done.extend(self.closing.drain(..).map(|request| request.ended(Ok(()))));
+        // Its members let go of what they have noted, too.
+        for request in std::mem::take(&mut self.closing) {
+            let parent = Parent {
+                origin: Origin::Caller(request.tag),
+                work: Asked::Whole(request.work),
+                left: 0,
+                result: Ok(()),
+                failed: 0,
+                writes: false,
+                locked: false,
+                entered: None,
+            };
+            self.enter(parent, None);
+        }
         true
     }
 

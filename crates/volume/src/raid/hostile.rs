@@ -4,8 +4,8 @@
 
 use overside_memory::Bytes;
 
-use super::intents::{self, BLOCK, Image};
 use super::journal;
+use crate::intents::{self, BLOCK, Image};
 
 /// An image: bytes of the volume and of a row, 8 bytes each, and the block.
 #[doc(hidden)]

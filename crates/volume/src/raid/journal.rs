@@ -7,7 +7,7 @@
 
 use overside_memory::Bytes;
 
-use super::intents::BLOCK;
+use crate::intents::BLOCK;
 
 /// One row's writes: member, first byte there, bytes.
 pub(super) type Writes = Vec<(usize, u64, Bytes)>;
@@ -123,7 +123,7 @@ const ENTRIES_MAX: u64 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raid::intents::buffer;
+    use crate::intents::buffer;
 
     #[test]
     fn an_entry_is_read_as_it_was_written_and_nothing_else_is() {

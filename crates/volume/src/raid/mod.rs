@@ -3,7 +3,7 @@
 //! | in the order of a request | file |
 //! |---|---|
 //! | which members have all that was written | `members` |
-//! | regions that are written, noted before they are | `intents` |
+//! | regions that are written, noted before they are | [`intents`](crate::intents) |
 //! | one row's parity; pure | `row` |
 //! | a row's writes while a member is missing, noted before they are carried out | `journal` |
 //! | parts of requests, from the first read to the last write | `tasks` |
@@ -15,7 +15,6 @@
 
 mod background;
 mod hostile;
-mod intents;
 mod journal;
 mod members;
 mod row;
@@ -36,11 +35,11 @@ use overside_verbs::{Clock, VerbsError};
 
 use crate::array::ArrayError;
 use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
+use crate::intents::{self, Intents};
 use crate::layout::{Layout, LayoutError, Mirror, Parity, Piece};
 use crate::overlaps::Overlaps;
 use crate::slots::Slots;
 use background::{Background, Resync};
-use intents::Intents;
 use journal::Places;
 use members::{MEMBERS_MAX, Members, OnChange};
 use row::Row;
@@ -132,7 +131,8 @@ enum Asked {
     Read {
         at: u64,
         length: usize,
-        parts: Vec<Option<Buffer>>,
+        /// By first bytes in the request.
+        parts: BTreeMap<u64, Buffer>,
     },
     Whole(Work),
     /// What is done unasked, or while a request is being cut.
@@ -357,7 +357,8 @@ impl Raid {
         if checked.is_err() || matches!(request.work, Work::Hint { .. }) {
             return self.done.push(request.ended(checked));
         }
-        let (range, writes) = (request.work.range(), request.work.writes());
+        let mends = matches!(request.work, Work::Check { mend: true, .. });
+        let (range, writes) = (request.work.range(), request.work.writes() || mends);
         let parent = Parent {
             origin: Origin::Caller(request.tag),
             work: Asked::Whole(request.work),
@@ -499,7 +500,7 @@ impl Raid {
         let work = match work {
             Asked::Whole(work) => work,
             Asked::Read { at, length, parts } => {
-                let whole = parts.into_iter().flatten().reduce(|first, behind| {
+                let whole = parts.into_values().reduce(|first, behind| {
                     first.join(behind).unwrap_or_else(|_| panic!("parts of one buffer came back in their order"))
                 });
                 let Some(into) = whole else { return };

@@ -1,9 +1,9 @@
 //! Parts of requests: what is read and written of which member, and what is done when one fails.
 
-use super::intents::{get, put};
 use super::journal::Writes;
 use super::row::{Part, Plan, Row, Source, xor};
 use super::*;
+use crate::intents::{get, put};
 use crate::mutant::mutant;
 
 /// A part of a request: of a mirror all of it, of RAID 5 one stripe that is read or one row that is written.
@@ -27,13 +27,13 @@ pub(super) struct Task {
 enum State {
     /// A part of a READ from one member.
     Read {
-        part: usize,
+        part: u64,
         piece: Piece,
         into: Option<Buffer>,
     },
     /// The same from all others.
     Rebuild {
-        part: usize,
+        part: u64,
         piece: Piece,
         into: Buffer,
         read: Vec<Buffer>,
@@ -60,6 +60,11 @@ enum State {
         at: u64,
         length: u64,
         read: Vec<Buffer>,
+    },
+    /// Members look whether they have it right.
+    Check {
+        at: u64,
+        length: u64,
     },
     Over,
 }
@@ -143,7 +148,21 @@ impl Raid {
                 keep(self, Work::Zero { at, length });
                 self.begin_zeros(id, at, length, |at, length| Work::Zero { at, length });
             }
-            Work::Hint { .. } => {}
+            Work::Check { at, length, mend, .. } => {
+                keep(self, Work::Check { at, length, mend, wrong: 0 });
+                self.begin_check(id, at, length);
+            }
+            // Nobody will use any of it.
+            Work::Hint { at, length, hint } => {
+                keep(self, Work::Hint { at, length, hint });
+                let task = self.task(id, State::Heal);
+                let absent = self.members.absent;
+                for member in (0..self.members.len()).filter(|member| absent & 1 << member == 0) {
+                    let length = self.members.all[member].device.geometry().bytes;
+                    self.push(task, member, NO_SOURCE, Work::Hint { at: 0, length, hint: Hint::DontNeed });
+                }
+                self.advance_if_still(task);
+            }
         }
         self.task_ended(id);
     }
@@ -176,12 +195,17 @@ impl Raid {
         let mut pieces = Vec::new();
         self.layout.cut(at, length as u64, &mut pieces);
         if let Some(parent) = self.parents.get_mut(id) {
-            parent.work = Asked::Read { at, length, parts: pieces.iter().map(|_| None).collect() };
+            parent.work = Asked::Read { at, length, parts: BTreeMap::new() };
         }
+        self.read_pieces(id, 0, pieces, into);
+    }
+
+    /// Pieces of a READ one behind the other, of which the first is `part`.
+    fn read_pieces(&mut self, id: u64, mut part: u64, pieces: Vec<Piece>, into: Buffer) {
         let (mut rest, last) = (Some(into), pieces.len() - 1);
-        for (part, piece) in pieces.into_iter().enumerate() {
+        for (number, piece) in pieces.into_iter().enumerate() {
             let Some(buffer) = rest.take() else { break };
-            let into = if part == last {
+            let into = if number == last {
                 buffer
             } else {
                 let (into, behind) = buffer.split_at(piece.length as usize);
@@ -190,11 +214,70 @@ impl Raid {
             };
             let task = self.task(id, State::Read { part, piece, into: None });
             self.read(task, part, piece, into, DeviceError::Failed);
+            part += piece.length;
         }
     }
 
+    /// No member has all of a part: each unit is asked for by itself, or the part fails.
+    fn read_units(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
+        let Some((parent, corrupt)) = self.tasks.get_mut(id).map(|task| (task.parent, task.corrupt)) else { return };
+        let unit = self.geometry.unit_bytes;
+        if corrupt == 0 || piece.length <= unit {
+            self.deliver(id, part, into);
+            return self.end(id, Err(error));
+        }
+        let units =
+            (0..piece.length / unit).map(|number| Piece { at: piece.at + number * unit, length: unit, ..piece });
+        self.read_pieces(parent, part, units.collect(), into);
+        self.end(id, Ok(()));
+    }
+
+    /// Every member looks at what it has of a range. The parity of a row counts to its first stripe.
+    fn begin_check(&mut self, id: u64, at: u64, length: u64) {
+        let mut pieces = Vec::new();
+        match self.layout.clone() {
+            Layout::Parity(parity) => {
+                self.layout.cut(at, length, &mut pieces);
+                let with_parity = pieces.iter().flat_map(|piece| {
+                    let row = piece.at / parity.stripe();
+                    let holder = (parity.member_of(row, 0) == piece.member).then(|| parity.parity_of(row));
+                    [Some(piece.member), holder].into_iter().flatten().map(|member| (vec![member], *piece))
+                });
+                for (members, piece) in with_parity.collect::<Vec<_>>() {
+                    self.check(id, &members, piece.at, piece.length);
+                }
+            }
+            _ => self.check(id, &(0..self.members.len()).collect::<Vec<_>>(), at, length),
+        }
+    }
+
+    fn check(&mut self, id: u64, members: &[usize], at: u64, length: u64) {
+        let task = self.task(id, State::Check { at, length });
+        for member in members.iter().filter(|member| self.members.is_current(**member)).copied().collect::<Vec<_>>() {
+            self.push(task, member, NO_SOURCE, Work::Check { at, length, mend: false, wrong: 0 });
+        }
+        self.advance_if_still(task);
+    }
+
+    /// They have looked: what is wrong is written again from what is right, where that is wanted.
+    fn checked(&mut self, id: u64, at: u64, length: u64, bad: u64) {
+        let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
+        if let Some(Parent { work: Asked::Whole(Work::Check { mend, wrong, .. }), .. }) = self.parents.get_mut(parent) {
+            *wrong |= bad;
+            if bad != 0 && *mend {
+                let (of, long) = self.volume_range(at, length);
+                if matches!(self.layout, Layout::Mirror(_)) || self.is_trusted(of, long) {
+                    self.copy(parent, bad, at, length);
+                } else {
+                    return self.end(id, Err(DeviceError::Corrupt));
+                }
+            }
+        }
+        self.end(id, Ok(()));
+    }
+
     /// Reads a part from a member that was not tried; from all others, where there is a parity. `error` is of the last.
-    fn read(&mut self, id: u64, part: usize, piece: Piece, into: Buffer, error: DeviceError) {
+    fn read(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
         let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
         let may = |this: &Raid, member: usize| this.members.is_readable(member) && avoid & 1 << member == 0;
         let side = match &self.layout {
@@ -218,9 +301,8 @@ impl Raid {
         let others: Vec<usize> = others.filter(|member| may(self, *member)).collect();
         let fits = matches!(self.layout, Layout::Parity(_)) && others.len() + 1 == self.members.len();
         if !fits || !self.is_trusted(at, length) {
-            self.deliver(id, part, into);
             let error = if fits { DeviceError::Corrupt } else { error };
-            return self.end(id, Err(error));
+            return self.read_units(id, part, piece, into, error);
         }
         if let Some(task) = self.tasks.get_mut(id) {
             task.state = State::Rebuild { part, piece, into, read: Vec::new() };
@@ -251,10 +333,10 @@ impl Raid {
     }
 
     /// A part of a READ's buffer is back.
-    fn deliver(&mut self, task: u64, part: usize, into: Buffer) {
+    fn deliver(&mut self, task: u64, part: u64, into: Buffer) {
         let Some(parent) = self.tasks.get_mut(task).map(|task| task.parent) else { return };
         if let Some(Parent { work: Asked::Read { parts, .. }, .. }) = self.parents.get_mut(parent) {
-            parts[part] = Some(into);
+            parts.insert(part, into);
         }
     }
 
@@ -524,6 +606,7 @@ impl Raid {
             (State::Read { into, .. }, Work::Read { into: buffer, .. }) => *into = Some(buffer),
             (State::Rebuild { read, .. } | State::Copy { read, .. }, Work::Read { into, .. }) => read.push(into),
             (State::Gather { read, .. }, Work::Read { into, .. }) => read.push((source, into)),
+            (State::Check { .. }, Work::Check { wrong, .. }) => task.failed |= u64::from(wrong != 0) << member,
             (_, Work::Write { from, .. }) if matches!(self.layout, Layout::Parity(_)) => {
                 // Ours, unless a caller still has it.
                 if let Ok(buffer) = from.into_buffer() {
@@ -552,8 +635,7 @@ impl Raid {
             State::Rebuild { part, piece, mut into, read } => {
                 if let Some(error) = error {
                     read.into_iter().for_each(|buffer| self.put_back(buffer));
-                    self.deliver(id, part, into);
-                    return self.end(id, Err(error));
+                    return self.read_units(id, part, piece, into, error);
                 }
                 let length = piece.length as usize;
                 into[..length].fill(0);
@@ -576,16 +658,17 @@ impl Raid {
             State::Copy { targets, at, length, read } => match error {
                 Some(error) => {
                     read.into_iter().for_each(|buffer| self.put_back(buffer));
-                    self.end(id, Err(error));
+                    self.copy_from_another(id, targets, at, length, error);
                 }
                 None => self.put_copy(id, targets, at, length, read),
             },
+            State::Check { at, length } => self.checked(id, at, length, failed),
             State::Journal { .. } | State::Over => {}
         }
     }
 
     /// A part of a READ is here. Members that had it wrong get it again.
-    fn heal(&mut self, id: u64, part: usize, piece: Piece, into: Buffer, corrupt: u64) {
+    fn heal(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, corrupt: u64) {
         let length = piece.length as usize;
         let again = if corrupt == 0 { None } else { self.scratch(length) };
         let again = again.map(|mut again| {
@@ -637,6 +720,28 @@ impl Raid {
             return self.end(id, Err(DeviceError::Failed));
         }
         self.gather_from(id, &sources, at, length);
+    }
+
+    /// A mirror's side could not be read: another one is copied, over what the first had wrong, too.
+    fn copy_from_another(&mut self, id: u64, targets: u64, at: u64, length: u64, error: DeviceError) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let (avoid, corrupt) = (task.avoid, task.corrupt);
+        let is_settling = |this: &Raid, parent: u64| {
+            let parent = this.parents.get(parent);
+            matches!(parent, Some(Parent { origin: Origin::Background(Background::Settle { .. }), .. }))
+        };
+        // Of a resync the member is no source: it has missed writes. Of what is mended, it is what is wrong.
+        let barred =
+            if is_settling(self, self.tasks.get(id).map_or(0, |task| task.parent)) { avoid } else { avoid | targets };
+        let next = (0..self.members.len()).find(|member| self.members.is_current(*member) && barred & 1 << member == 0);
+        let Some(source) = next.filter(|_| matches!(self.layout, Layout::Mirror(_))) else {
+            return self.end(id, Err(error));
+        };
+        let targets = (targets | corrupt) & !(1 << source);
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.state = State::Copy { targets, at, length, read: Vec::new() };
+        }
+        self.gather_from(id, &[source], at, length);
     }
 
     fn put_copy(&mut self, id: u64, targets: u64, at: u64, length: u64, read: Vec<Buffer>) {

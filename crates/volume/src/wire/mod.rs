@@ -38,7 +38,7 @@
 //! | 0 | 4 | `OVSC` | the same |
 //! | 4 | 4 | low half of the number | the same |
 //! | 8 | 1 | operation | 1 |
-//! | 9 | 1 | of a WRITE: 1 is FUA | status |
+//! | 9 | 1 | of a WRITE: 1 is FUA; of a CHECK: 1 mends | status |
 //! | 10 | 1 | of a HINT: which | zero |
 //! | 11 | 1 | zero | zero |
 //! | 12 | 4 | length in bytes | bytes of the payload |
@@ -47,12 +47,12 @@
 //! | 28 | 4 | zero | zero |
 //! | 32 | 8 | number | the same |
 //! | 40 | 8 | lowest number that is unanswered | incarnation |
-//! | 48 | 8 | LBA, in sectors of 512 bytes | zero |
+//! | 48 | 8 | LBA, in sectors of 512 bytes | of a CHECK: members that had some of it wrong, as bits |
 //! | 56 | 8 | zero | zero |
 //! | 64 | | what a WRITE writes | what a READ read |
 //!
-//! | operation | 1 READ | 2 WRITE | 3 FLUSH | 4 DISCARD | 5 ZERO | 6 HINT | 7 goodbye |
-//! |---|---|---|---|---|---|---|---|
+//! | operation | 1 READ | 2 WRITE | 3 FLUSH | 4 DISCARD | 5 ZERO | 6 HINT | 7 goodbye | 9 CHECK |
+//! |---|---|---|---|---|---|---|---|---|
 //!
 //! | hint | 1 will need | 2 do not need | 3 sequential | 4 random |
 //! |---|---|---|---|---|
@@ -91,7 +91,7 @@
 //! volume  = name text | state u8 (0 ok, 1 degraded, 2 failed) | reason text | layout text | writes back u8 | bytes u64
 //!         | reads, writes, others, failed, bytes read, bytes written, bytes of the cache, hits, misses: u64 each
 //!         | list of members | list of sessions
-//! member  = place text | bytes u64 | stale u8
+//! member  = place text | bytes u64 | stale u8 | has checksums u8
 //! session = session u64 | process u32 | role u8 (0 reads, 1 writes, 2 fenced) | connections u32 | requests in flight u32
 //!         | waits u8 | for so many µs u64 | requests u64 | bytes u64
 //! ```
@@ -194,6 +194,7 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         [&asked(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
         asked(Operation::Flush, 0, 0).bytes().to_vec(),
         asked(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
+        asked(Operation::Check { mend: true }, 8, 65536).bytes().to_vec(),
         hello.bytes(),
         Inquiry { number: 5, volume: String::new() }.bytes(),
         Inquiry { number: 6, volume: "pg".into() }.bytes(),
@@ -203,8 +204,9 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
 /// Messages that a client takes.
 #[doc(hidden)]
 pub fn seeds_to_client() -> Vec<Vec<u8>> {
-    let reply = Reply { status: Status::Done, session: 3, generation: 2, number: 7, incarnation: 11, length: 16 };
-    let failed = Reply { status: Status::Device(crate::DeviceError::NoSpace), length: 0, ..reply };
+    let reply =
+        Reply { status: Status::Done, session: 3, generation: 2, number: 7, incarnation: 11, length: 16, wrong: 0 };
+    let failed = Reply { status: Status::Device(crate::DeviceError::NoSpace), length: 0, wrong: 5, ..reply };
     let welcome = Welcome {
         number: 4,
         status: Status::Done,
@@ -278,6 +280,7 @@ mod tests {
             Just(Operation::Discard),
             Just(Operation::Zero),
             Just(Operation::Hint(crate::Hint::Random)),
+            any::<bool>().prop_map(|mend| Operation::Check { mend }),
             Just(Operation::Goodbye),
         ]
     }
@@ -311,7 +314,7 @@ mod tests {
                 unit_bytes: 512, read_only: generation % 2 == 0, requests_max: 7, request_bytes_max: 4096, features: 0,
             };
             prop_assert_eq!(Welcome::parse(&welcome.bytes()).unwrap(), welcome);
-            let reply = Reply { status: welcome.status, session, generation, number, incarnation, length: 3 };
+            let reply = Reply { status: welcome.status, session, generation, number, incarnation, length: 3, wrong: bytes };
             let message = [&reply.bytes()[..], b"abc"].concat();
             prop_assert_eq!(Reply::parse(&message).unwrap(), (reply, &b"abc"[..]));
         }

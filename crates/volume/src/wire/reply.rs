@@ -18,6 +18,8 @@ pub struct Reply {
     pub incarnation: u64,
     /// Bytes that follow.
     pub length: u32,
+    /// Of a CHECK: members that had some of it wrong, as bits.
+    pub wrong: u64,
 }
 
 /// How a request, or a greeting, ended.
@@ -97,6 +99,7 @@ impl Reply {
         put(&mut bytes, 24, &self.generation.to_le_bytes());
         put(&mut bytes, 32, &self.number.to_le_bytes());
         put(&mut bytes, 40, &self.incarnation.to_le_bytes());
+        put(&mut bytes, 48, &self.wrong.to_le_bytes());
         bytes
     }
 
@@ -122,7 +125,7 @@ impl Reply {
         }
         zeros(&bytes[10..12])?;
         zeros(&bytes[28..32])?;
-        zeros(&bytes[48..])?;
+        zeros(&bytes[56..])?;
         let reply = Reply {
             status: Status::parse(bytes[9])?,
             session: u64_at(bytes, 16),
@@ -130,6 +133,7 @@ impl Reply {
             number: u64_at(bytes, 32),
             incarnation: u64_at(bytes, 40),
             length: u32_at(bytes, 12),
+            wrong: u64_at(bytes, 48),
         };
         if u32_at(bytes, 4) != reply.number as u32 {
             return Err(Malformed("an answer with two numbers"));

@@ -97,6 +97,8 @@ pub struct MemberReport {
     pub bytes: u64,
     /// It has missed a write.
     pub stale: bool,
+    /// It has a checksum of each block.
+    pub sums: bool,
 }
 
 /// A client of a volume.
@@ -245,6 +247,7 @@ impl VolumeReport {
             to.text(&member.place);
             to.u64(member.bytes);
             to.u8(u8::from(member.stale));
+            to.u8(u8::from(member.sums));
         }
         to.count(self.sessions.len());
         self.sessions.iter().for_each(|session| session.write(to));
@@ -264,8 +267,10 @@ impl VolumeReport {
             writes_back: from.flag()?,
             bytes: from.u64()?,
             counts: Counts::read(from)?,
-            members: from
-                .list(|from| Ok(MemberReport { place: from.text()?, bytes: from.u64()?, stale: from.flag()? }))?,
+            members: from.list(|from| {
+                let (place, bytes) = (from.text()?, from.u64()?);
+                Ok(MemberReport { place, bytes, stale: from.flag()?, sums: from.flag()? })
+            })?,
             sessions: from.list(SessionReport::read)?,
         })
     }
@@ -430,7 +435,7 @@ pub(super) fn example() -> Report {
         bytes: 72 << 10,
     };
     let reader = SessionReport { session: 4, role: SessionRole::Reader, waiting_us: None, in_flight: 0, ..session };
-    let member = MemberReport { place: "/srv/a.img".into(), bytes: 1 << 20, stale: false };
+    let member = MemberReport { place: "/srv/a.img".into(), bytes: 1 << 20, stale: false, sums: true };
     let volume = VolumeReport {
         name: "pg".into(),
         state: VolumeState::Degraded,

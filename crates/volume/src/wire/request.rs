@@ -40,6 +40,11 @@ pub enum Operation {
     Zero,
     /// HINT.
     Hint(Hint),
+    /// CHECK.
+    Check {
+        /// What is wrong is written again.
+        mend: bool,
+    },
     /// The session ends.
     Goodbye,
 }
@@ -60,6 +65,7 @@ impl Asked {
             Operation::Discard => (DISCARD, 0, 0),
             Operation::Zero => (ZERO, 0, 0),
             Operation::Hint(hint) => (HINT, 0, hint_code(hint)),
+            Operation::Check { mend } => (CHECK, u8::from(mend), 0),
             Operation::Goodbye => (GOODBYE, 0, 0),
         };
         bytes[8..11].copy_from_slice(&[code, flags, hint]);
@@ -94,6 +100,7 @@ impl Asked {
             (DISCARD, 0, 0) => Operation::Discard,
             (ZERO, 0, 0) => Operation::Zero,
             (HINT, 0, code) => Operation::Hint(hint_of(code)?),
+            (CHECK, 0 | 1, 0) => Operation::Check { mend: flags == 1 },
             (GOODBYE, 0, 0) => Operation::Goodbye,
             _ => return Err(Malformed("no operation of this version")),
         };
@@ -159,3 +166,4 @@ const HINT: u8 = 6;
 const GOODBYE: u8 = 7;
 /// No operation of a session: it needs none.
 pub(super) const INQUIRY: u8 = 8;
+const CHECK: u8 = 9;

@@ -3,7 +3,8 @@
 //! The store's first two blocks of 4,096 bytes are copies of which the newer sound one counts, little-endian: magic,
 //! version, crc32c of the block with this field zero, generation, bytes of a region, bytes of the volume, epoch of
 //! the journal; from byte 64 on a bit for each region that is written, from 2,080 on one for each that is torn.
-//! Behind them is the [journal](super::journal).
+//! Behind them an array has its journal. [`Sums`](crate::Sums) notes its regions in the same way, and epoch and torn
+//! regions mean nothing there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use overside_verbs::Clock;
 use crate::device::{Device, DeviceError, Request, Work};
 use crate::wait::complete;
 
-/// The write-intent bitmap.
+/// The write-intent bitmap, and the device that holds it: of its own, or nothing where its owner writes the images.
 #[derive(Debug)]
-pub(super) struct Intents {
-    pub(super) store: Box<dyn Device>,
+pub(crate) struct Intents<S = Box<dyn Device>> {
+    pub(crate) store: S,
     image: Image,
     /// Requests that write a region now.
     users: Vec<u32>,
@@ -33,21 +34,21 @@ pub(super) struct Intents {
 
 /// What the store says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Image {
+pub(crate) struct Image {
     generation: u64,
     region_bytes: u64,
     volume_bytes: u64,
     /// Of the journal: rows of older ones are of no use.
-    pub(super) epoch: u64,
+    pub(crate) epoch: u64,
     /// Regions that are written, or were and may not be on stable storage.
     written: BTreeSet<usize>,
     /// Regions whose parity cannot be trusted while a member is missing.
-    pub(super) torn: BTreeSet<usize>,
+    pub(crate) torn: BTreeSet<usize>,
 }
 
 impl Image {
     /// Of a new volume whose regions are multiples of `row_bytes`.
-    pub(super) fn new(volume_bytes: u64, row_bytes: u64) -> Image {
+    pub(crate) fn new(volume_bytes: u64, row_bytes: u64) -> Image {
         let mut region_bytes = row_bytes.max(1);
         while region_bytes < REGION_BYTES_MIN || volume_bytes.div_ceil(region_bytes) > REGIONS_MAX as u64 {
             region_bytes *= 2;
@@ -57,7 +58,7 @@ impl Image {
     }
 
     /// As it lies in the store.
-    pub(super) fn bytes(&self) -> [u8; BLOCK] {
+    pub(crate) fn bytes(&self) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         block[..8].copy_from_slice(MAGIC);
         block[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -74,7 +75,7 @@ impl Image {
     }
 
     /// From a block of the store, for a volume of so many bytes whose regions are multiples of `row_bytes`.
-    pub(super) fn parse(block: &[u8], volume_bytes: u64, row_bytes: u64) -> Option<Image> {
+    pub(crate) fn parse(block: &[u8], volume_bytes: u64, row_bytes: u64) -> Option<Image> {
         let block: &[u8; BLOCK] = block.try_into().ok()?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| block[at + i]));
         let regions = |from: usize| {
@@ -97,18 +98,18 @@ impl Image {
         (of_this && found.bytes() == *block).then_some(found)
     }
 
-    pub(super) fn regions(&self) -> usize {
+    pub(crate) fn regions(&self) -> usize {
         self.volume_bytes.div_ceil(self.region_bytes) as usize
     }
 
     /// First byte and length of a region.
-    pub(super) fn range(&self, region: usize) -> (u64, u64) {
+    pub(crate) fn range(&self, region: usize) -> (u64, u64) {
         let at = region as u64 * self.region_bytes;
         (at, self.region_bytes.min(self.volume_bytes - at))
     }
 
     /// Of these regions, for fuzzing.
-    pub(super) fn with(volume_bytes: u64, row_bytes: u64, written: &[usize], torn: &[usize]) -> Image {
+    pub(crate) fn with(volume_bytes: u64, row_bytes: u64, written: &[usize], torn: &[usize]) -> Image {
         let [written, torn] = [written, torn].map(|regions| regions.iter().copied().collect());
         Image { written, torn, ..Image::new(volume_bytes, row_bytes) }
     }
@@ -119,7 +120,7 @@ impl Intents {
     ///
     /// # Errors
     /// Why the store cannot be written.
-    pub(super) fn format(
+    pub(crate) fn format(
         store: &mut dyn Device,
         clock: &dyn Clock,
         volume_bytes: u64,
@@ -137,14 +138,43 @@ impl Intents {
     ///
     /// # Errors
     /// Why the store cannot be read.
-    pub(super) fn open(
+    pub(crate) fn open(
         mut store: Box<dyn Device>,
         clock: &dyn Clock,
         volume_bytes: u64,
         row_bytes: u64,
     ) -> Result<(Intents, BTreeSet<usize>), DeviceError> {
         let read = get(&mut *store, clock, 0, 2 * BLOCK)?;
-        let copies = read[..2 * BLOCK].chunks(BLOCK).filter_map(|copy| Image::parse(copy, volume_bytes, row_bytes));
+        Ok(Intents::of(store, &read[..2 * BLOCK], volume_bytes, row_bytes))
+    }
+
+    /// Writes down what holds now, and that rows of the journal count no more, before anything is served.
+    ///
+    /// # Errors
+    /// Why the store cannot be written.
+    pub(crate) fn begin(&mut self, clock: &dyn Clock, torn: BTreeSet<usize>) -> Result<(), DeviceError> {
+        let (place, image) = self.first_image(torn);
+        put(&mut *self.store, clock, place, &image)?;
+        self.begun();
+        Ok(())
+    }
+
+    /// Writes what has changed. When that has ended: how.
+    pub(crate) fn turn(&mut self) -> Option<Result<(), DeviceError>> {
+        match self.next_image() {
+            Some(Ok(work)) => self.store.submit(&mut [Request { tag: IMAGE, work }].into()),
+            Some(Err(error)) => return Some(Err(error)),
+            None => {}
+        }
+        None
+    }
+}
+
+impl<S> Intents<S> {
+    /// What two copies say; the regions that were written when they were. Where they say nothing of this volume, all
+    /// of them.
+    pub(crate) fn of(store: S, copies: &[u8], volume_bytes: u64, row_bytes: u64) -> (Intents<S>, BTreeSet<usize>) {
+        let copies = copies.chunks(BLOCK).filter_map(|copy| Image::parse(copy, volume_bytes, row_bytes));
         let found = copies.max_by_key(|image| image.generation);
         let mut image = found.unwrap_or_else(|| {
             let mut image = Image::new(volume_bytes, row_bytes);
@@ -158,21 +188,20 @@ impl Intents {
         image.written.clone_from(&written);
         let durable = BTreeSet::new();
         let epoch = image.epoch;
-        Ok((Intents { store, image, users, durable, changed: false, writing: None, epoch }, written))
+        (Intents { store, image, users, durable, changed: false, writing: None, epoch }, written)
     }
 
-    /// Writes down what holds now, and that rows of the journal count no more, before anything is served.
-    ///
-    /// # Errors
-    /// Why the store cannot be written.
-    pub(super) fn begin(&mut self, clock: &dyn Clock, torn: BTreeSet<usize>) -> Result<(), DeviceError> {
+    /// What is written down before anything is served, and where. Then it has [begun](Self::begun).
+    pub(crate) fn first_image(&mut self, torn: BTreeSet<usize>) -> (u64, [u8; BLOCK]) {
         self.image.torn.extend(torn);
         (self.image.generation, self.image.epoch) = (self.image.generation + 1, self.image.epoch + 1);
-        let place = self.place();
-        put(&mut *self.store, clock, place, &self.image.bytes())?;
+        (self.place(), self.image.bytes())
+    }
+
+    /// The first image is on the store.
+    pub(crate) fn begun(&mut self) {
         self.durable.clone_from(&self.image.written);
         self.epoch = self.image.epoch;
-        Ok(())
     }
 
     /// Which copy is older.
@@ -182,37 +211,37 @@ impl Intents {
 
     /// Of the journal's entries. Not the next one before it is on the store: an entry that had it would count on, when
     /// its row is written without the journal again.
-    pub(super) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// Rows of the journal count no more once [`is_renewed`](Self::is_renewed) says so.
-    pub(super) fn next_epoch(&mut self) {
+    pub(crate) fn next_epoch(&mut self) {
         self.image.epoch += 1;
         self.changed = true;
     }
 
     /// The newest epoch is on the store.
-    pub(super) fn is_renewed(&self) -> bool {
+    pub(crate) fn is_renewed(&self) -> bool {
         self.epoch == self.image.epoch
     }
 
     /// First byte and length of a region.
-    pub(super) fn range(&self, region: usize) -> (u64, u64) {
+    pub(crate) fn range(&self, region: usize) -> (u64, u64) {
         self.image.range(region)
     }
 
-    pub(super) fn regions_of(&self, at: u64, length: u64) -> std::ops::Range<usize> {
+    pub(crate) fn regions_of(&self, at: u64, length: u64) -> std::ops::Range<usize> {
         let region = self.image.region_bytes;
         (at / region) as usize..(at + length).div_ceil(region) as usize
     }
 
-    pub(super) fn is_torn(&self, at: u64, length: u64) -> bool {
+    pub(crate) fn is_torn(&self, at: u64, length: u64) -> bool {
         !self.image.torn.is_empty() && self.image.torn.range(self.regions_of(at, length)).next().is_some()
     }
 
     /// A request will write there. It must not before [`is_ready`](Self::is_ready) says so.
-    pub(super) fn enter(&mut self, at: u64, length: u64) {
+    pub(crate) fn enter(&mut self, at: u64, length: u64) {
         for region in self.regions_of(at, length) {
             self.users[region] += 1;
             if self.image.written.insert(region) || !self.durable.contains(&region) {
@@ -221,51 +250,50 @@ impl Intents {
         }
     }
 
-    pub(super) fn is_ready(&self, at: u64, length: u64) -> bool {
+    pub(crate) fn is_ready(&self, at: u64, length: u64) -> bool {
         self.regions_of(at, length).all(|region| self.durable.contains(&region))
     }
 
     /// A request has written there.
-    pub(super) fn leave(&mut self, at: u64, length: u64) {
+    pub(crate) fn leave(&mut self, at: u64, length: u64) {
         self.regions_of(at, length).for_each(|region| self.users[region] -= 1);
     }
 
     /// Regions that nobody writes, although they are written down; `but` those.
-    pub(super) fn idle(&self, but: &BTreeSet<usize>) -> BTreeSet<usize> {
+    pub(crate) fn idle(&self, but: &BTreeSet<usize>) -> BTreeSet<usize> {
         let idle = |region: &&usize| self.users[**region] == 0 && !but.contains(region);
         self.image.written.iter().filter(idle).copied().collect()
     }
 
     /// These regions are the same on all members, on stable storage.
-    pub(super) fn clear(&mut self, regions: &BTreeSet<usize>) {
+    pub(crate) fn clear(&mut self, regions: &BTreeSet<usize>) {
         for region in regions.iter().filter(|region| self.users[**region] == 0) {
             self.changed |= self.image.written.remove(region);
         }
     }
 
     /// Nothing is left to be written down.
-    pub(super) fn is_still(&self) -> bool {
+    pub(crate) fn is_still(&self) -> bool {
         !self.changed && self.writing.is_none()
     }
 
-    /// Writes what has changed. When that has ended: how.
-    pub(super) fn turn(&mut self) -> Option<Result<(), DeviceError>> {
-        if self.changed && self.writing.is_none() {
-            let Some(mut buffer) = buffer(BLOCK) else { return Some(Err(DeviceError::NoMemory)) };
-            self.image.generation += 1;
-            buffer[..BLOCK].copy_from_slice(&self.image.bytes());
-            let work = Work::Write { at: self.place(), from: Bytes::prefix(buffer, BLOCK), fua: true };
-            self.store.submit(&mut [Request { tag: IMAGE, work }].into());
-            self.changed = false;
-            // From here on the store may say less.
-            self.durable.retain(|region| self.image.written.contains(region));
-            self.writing = Some((self.image.written.clone(), self.image.epoch));
+    /// The WRITE of what has changed, where none is under way.
+    pub(crate) fn next_image(&mut self) -> Option<Result<Work, DeviceError>> {
+        if !self.changed || self.writing.is_some() {
+            return None;
         }
-        None
+        let Some(mut buffer) = buffer(BLOCK) else { return Some(Err(DeviceError::NoMemory)) };
+        self.image.generation += 1;
+        buffer[..BLOCK].copy_from_slice(&self.image.bytes());
+        self.changed = false;
+        // From here on the store may say less.
+        self.durable.retain(|region| self.image.written.contains(region));
+        self.writing = Some((self.image.written.clone(), self.image.epoch));
+        Some(Ok(Work::Write { at: self.place(), from: Bytes::prefix(buffer, BLOCK), fua: true }))
     }
 
     /// The store has ended an image.
-    pub(super) fn written(&mut self, result: Result<(), DeviceError>) {
+    pub(crate) fn written(&mut self, result: Result<(), DeviceError>) {
         let Some((written, epoch)) = self.writing.take() else { return };
         match result {
             Ok(()) => {
@@ -278,29 +306,29 @@ impl Intents {
     }
 }
 
-pub(super) fn get(store: &mut dyn Device, clock: &dyn Clock, at: u64, length: usize) -> Result<Buffer, DeviceError> {
+pub(crate) fn get(store: &mut dyn Device, clock: &dyn Clock, at: u64, length: usize) -> Result<Buffer, DeviceError> {
     let into = buffer(length).ok_or(DeviceError::NoMemory)?;
     let (work, result) = complete(store, clock, Work::Read { at, length, into }, PATIENCE);
     result?;
     work.and_then(|work| if let Work::Read { into, .. } = work { Some(into) } else { None }).ok_or(DeviceError::Failed)
 }
 
-pub(super) fn put(store: &mut dyn Device, clock: &dyn Clock, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+pub(crate) fn put(store: &mut dyn Device, clock: &dyn Clock, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
     let mut from = buffer(bytes.len()).ok_or(DeviceError::NoMemory)?;
     from[..bytes.len()].copy_from_slice(bytes);
     complete(store, clock, Work::Write { at, from: Bytes::prefix(from, bytes.len()), fua: true }, PATIENCE).1
 }
 
-pub(super) fn buffer(bytes: usize) -> Option<Buffer> {
+pub(crate) fn buffer(bytes: usize) -> Option<Buffer> {
     let segment = Segment::private(bytes).ok()?;
     let whole = segment.len();
     segment.carve(whole).pop()
 }
 
 /// The tag of an image on its way to the store.
-pub(super) const IMAGE: u64 = u64::MAX;
-pub(super) const BLOCK: usize = 4096;
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const IMAGE: u64 = u64::MAX;
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const MAGIC: &[u8; 8] = b"OVSDINT\n";
 const VERSION: u32 = 1;
 const WRITTEN: usize = 64;
