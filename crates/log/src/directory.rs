@@ -123,7 +123,8 @@ impl<D: Disk> Directory<D> {
     pub fn replay(&mut self, each: &mut dyn FnMut(Record<'_>) -> Result<(), String>) -> Result<Replayed, Refusal> {
         let numbers: Vec<u64> = self.numbers("")?.into_iter().collect();
         let losses = self.salvages().then_some(&mut self.losses);
-        let mut reader = Reader { disk: &mut self.disk, directory: self.id, deadline: self.options.deadline, losses };
+        let (disk, directory, deadline) = (&mut self.disk, self.id, self.options.deadline);
+        let mut reader = Reader { disk, directory, deadline, losses, buffer: None };
         let mut none = |_: Record<'_>| Ok(());
         // The fault: who looks at a directory sees its checkpoint alone.
         let alone = mutant("dump-without-log") && self.mode == Mode::Inspect;

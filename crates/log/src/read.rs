@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, Open, Request, mutant};
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, FileId, Open, Request, mutant};
 
 use crate::gather::Segment;
-use crate::group::{DirectoryId, Group, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SegmentHeader};
+use crate::group::{DirectoryId, Group, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SegmentHeader, padded};
 use crate::record;
 use crate::replay::Held;
 use crate::{Record, Refusal, layout};
@@ -76,6 +76,34 @@ pub(crate) struct Reader<'a, D: Disk> {
     pub deadline: Duration,
     /// Damage ends the log, and is noted here.
     pub losses: Option<&'a mut Vec<String>>,
+    /// For the next segment: fresh memory costs more than reading into it.
+    pub buffer: Option<AlignedBuffer>,
+}
+
+/// A segment that is read as far as it is looked at: most of one that a server has just begun is what it held before.
+struct Content {
+    name: String,
+    file: FileId,
+    /// In whole blocks.
+    bytes: usize,
+    /// What lies in the file from there on.
+    buffer: Option<AlignedBuffer>,
+    from: usize,
+    filled: usize,
+}
+
+impl Content {
+    /// What was read of it from `at` on.
+    fn read(&self, at: usize) -> &[u8] {
+        let filled = self.buffer.as_ref().map(|buffer| &buffer[..self.filled]);
+        filled.and_then(|filled| filled.get(at.checked_sub(self.from)?..)).unwrap_or(&[])
+    }
+
+    /// Bytes of the group that the block at `at` says it begins, or of the block; no more than the file has.
+    fn wanted(&self, at: usize) -> usize {
+        let announced = Group::announced(self.read(at)).map_or(0, |(_, _, bytes)| bytes as usize);
+        announced.max(BLOCK_BYTES).min(self.bytes.saturating_sub(at))
+    }
 }
 
 impl<D: Disk> Reader<'_, D> {
@@ -153,16 +181,21 @@ impl<D: Disk> Reader<'_, D> {
         held: &mut Held,
         each: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
     ) -> Result<Option<SegmentHeader>, Refusal> {
-        let bytes = self.content(header.number)?;
-        if (bytes.len() as u64) < header.bytes {
-            let what =
-                format!("the file ends here, {} bytes before its header says", header.bytes - bytes.len() as u64);
-            self.lost(&layout::segment(header.number), bytes.len() as u64, &what)?;
+        let mut content = self.content(header.number)?;
+        let bytes = content.bytes as u64;
+        if bytes < header.bytes {
+            let what = format!("the file ends here, {} bytes before its header says", header.bytes - bytes);
+            self.lost(&layout::segment(header.number), bytes, &what)?;
         }
         let mut segment = Segment { number: header.number, newest: 0, begun: true };
         let mut at = BLOCK_BYTES;
         let mut continued = false;
-        while let Some(group) = Group::parse(bytes.get(at..).unwrap_or(&[])).or_else(|| behind_hole(&bytes, &mut at)) {
+        loop {
+            // The planted fault: where a group is missing, the next one is taken.
+            if mutant("hole-skipped") && Group::parse(self.look(&mut content, at)?).is_none() {
+                at += BLOCK_BYTES;
+            }
+            let Some(group) = Group::parse(self.look(&mut content, at)?) else { break };
             let follows = group.header.position == end.replayed.position && group.header.previous == end.previous;
             let follows = follows || mutant("hole-skipped");
             if !(belongs(&group, &header, self.directory) && follows || mutant("old-group-taken")) {
@@ -198,6 +231,7 @@ impl<D: Disk> Reader<'_, D> {
             end.previous = group.checksum;
             at += group.bytes;
         }
+        self.close(content);
         end.segments.push_back(segment);
         (end.after, end.at) = (header.number, at as u64);
         let goes_on = |next: &SegmentHeader| {
@@ -229,10 +263,10 @@ impl<D: Disk> Reader<'_, D> {
             claimed.claim(needed.position, "the checkpoint");
         }
         if let Some(header) = last {
-            let bytes = self.content(header.number)?;
-            self.claims(&bytes, end.at as usize, Some(header), position, newest, &mut claimed);
-            end.replayed.cut_bytes =
-                claimed.end.saturating_sub(position).max(torn(&bytes, end.at as usize, &header, position));
+            let mut content = self.content(header.number)?;
+            let torn = torn(self.look(&mut content, end.at as usize)?, &header, position);
+            self.claims(content, end.at as usize, Some(header), position, newest, &mut claimed)?;
+            end.replayed.cut_bytes = claimed.end.saturating_sub(position).max(torn);
         }
         for number in end.apart.clone() {
             // What is older than the log's beginning was given up.
@@ -243,9 +277,8 @@ impl<D: Disk> Reader<'_, D> {
             if let Some(header) = header {
                 claimed.claim(header.synced, &layout::segment(number));
             }
-            let bytes = self.content(number)?;
-            let headless = self.claims(&bytes, BLOCK_BYTES, header, position, newest, &mut claimed);
-            if headless {
+            let content = self.content(number)?;
+            if self.claims(content, BLOCK_BYTES, header, position, newest, &mut claimed)? {
                 claimed.headless = Some(layout::segment(number));
             }
             end.replayed.cut_bytes = end.replayed.cut_bytes.max(claimed.end.saturating_sub(position));
@@ -265,21 +298,21 @@ impl<D: Disk> Reader<'_, D> {
         Ok(())
     }
 
-    /// What the sound groups among `bytes` say. Whether there are groups of the log without a header before them.
+    /// What the sound groups of a segment say. Whether there are groups of the log without a header before them.
     fn claims(
-        &self,
-        bytes: &[u8],
+        &mut self,
+        mut content: Content,
         from: usize,
         header: Option<SegmentHeader>,
         position: u64,
         newest: u64,
         claimed: &mut Claims,
-    ) -> bool {
+    ) -> Result<bool, Refusal> {
         let mut headless = false;
-        let mut at = from;
-        while at + BLOCK_BYTES <= bytes.len() {
-            let group = Group::parse(&bytes[at..]).filter(|group| group.header.directory == self.directory);
-            let Some(group) = group else {
+        let (mut at, directory) = (from, self.directory);
+        while at + BLOCK_BYTES <= content.bytes {
+            let group = Group::parse(self.look(&mut content, at)?);
+            let Some(group) = group.filter(|group| group.header.directory == directory) else {
                 at += BLOCK_BYTES;
                 continue;
             };
@@ -303,14 +336,17 @@ impl<D: Disk> Reader<'_, D> {
             }
             at += group.bytes;
         }
-        headless
+        self.close(content);
+        Ok(headless)
     }
 
     /// The header of a segment, if it has a sound one.
     fn header(&mut self, number: u64) -> Result<Option<SegmentHeader>, Refusal> {
         let name = layout::segment(number);
-        let block = self.bytes_of(&name, BLOCK_BYTES as u64)?;
-        match SegmentHeader::parse(&block) {
+        let mut content = self.opened(&name, BLOCK_BYTES)?;
+        let parsed = SegmentHeader::parse(self.look(&mut content, 0)?);
+        self.close(content);
+        match parsed {
             Err(NoHeader::Version(found)) => Err(Refusal::Version { file: self.full(&name), found }),
             Ok(header) if header.directory != self.directory => {
                 if self.losses.is_none() {
@@ -326,12 +362,13 @@ impl<D: Disk> Reader<'_, D> {
         }
     }
 
-    fn content(&mut self, number: u64) -> Result<AlignedBuffer, Refusal> {
-        self.bytes_of(&layout::segment(number), SEGMENT_BYTES_MAX)
+    /// A segment, after whoever writes it has let go of it.
+    fn content(&mut self, number: u64) -> Result<Content, Refusal> {
+        self.opened(&layout::segment(number), READ_BYTES)
     }
 
-    /// The first `most` bytes of a file, after whoever writes it has let go of it; what is missing is zero.
-    fn bytes_of(&mut self, name: &str, most: u64) -> Result<AlignedBuffer, Refusal> {
+    /// A file, after whoever writes it has let go of it, to be read by so many bytes at a time.
+    fn opened(&mut self, name: &str, at_once: usize) -> Result<Content, Refusal> {
         let failed = |what: &str, full: &str| format!("{what} {full}");
         let full = self.full(name);
         let file = self.disk.open(name, Open::Read { direct: true }).map_err(Refusal::io(failed("opening", &full)))?;
@@ -340,16 +377,44 @@ impl<D: Disk> Reader<'_, D> {
             self.disk.close(file);
             return Err(Refusal::StillWritten { file: full });
         }
-        let length = self.disk.length(file).map_err(Refusal::io(failed("reading", &full)))?.min(most);
-        let buffer = AlignedBuffer::zeroed(length as usize).map_err(Refusal::io(failed("reading", &full)))?;
-        let read = overside_disk::complete(self.disk, Request::Read { file, at: 0, buffer }, self.deadline);
-        self.disk.close(file);
-        match read.map_err(Refusal::io(failed("reading", &full)))? {
-            (Request::Read { buffer, .. }, _) => Ok(buffer),
-            _ => {
-                Err(Refusal::io(failed("reading", &full))(std::io::Error::other("the disk gave another request back")))
+        let length = self.disk.length(file).map_err(Refusal::io(failed("reading", &full)))?.min(SEGMENT_BYTES_MAX);
+        let bytes = padded(length as usize).max(BLOCK_BYTES);
+        let at_once = at_once.min(bytes);
+        let buffer = match self.buffer.take() {
+            Some(buffer) if buffer.len() >= at_once => buffer,
+            _ => AlignedBuffer::zeroed(at_once).map_err(Refusal::io(failed("reading", &full)))?,
+        };
+        Ok(Content { name: full, file, bytes, buffer: Some(buffer), from: 0, filled: 0 })
+    }
+
+    /// What lies in the file from `at` on: all of a group that begins there, a block at least. Nothing behind the file's end.
+    fn look<'c>(&mut self, content: &'c mut Content, at: usize) -> Result<&'c [u8], Refusal> {
+        // Once more, where all that is there of a group is the block that says how long it is.
+        while content.read(at).len() < content.wanted(at) {
+            let wanted = content.wanted(at);
+            let reading = || Refusal::io(format!("reading {}", content.name));
+            let buffer = match content.buffer.take() {
+                Some(buffer) if buffer.len() >= wanted => buffer,
+                _ => AlignedBuffer::zeroed(wanted).map_err(reading())?,
+            };
+            let request = Request::Read { file: content.file, at: at as u64, buffer };
+            match overside_disk::complete(self.disk, request, self.deadline).map_err(reading())? {
+                (Request::Read { mut buffer, .. }, bytes) => {
+                    // Of the last block the file may have a part.
+                    content.filled = buffer.len().min(content.bytes - at);
+                    buffer[..content.filled][(bytes as usize).min(content.filled)..].fill(0);
+                    (content.buffer, content.from) = (Some(buffer), at);
+                }
+                _ => return Err(reading()(std::io::Error::other("the disk gave another request back"))),
             }
         }
+        Ok(content.read(at))
+    }
+
+    /// Lets go of a segment, and keeps its memory for the next.
+    fn close(&mut self, content: Content) {
+        self.disk.close(content.file);
+        self.buffer = content.buffer;
     }
 
     /// Damage: the end, or a note.
@@ -391,15 +456,6 @@ impl Claims {
     }
 }
 
-/// The planted fault: where a group is missing, the next one is taken.
-fn behind_hole<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Group<'a>> {
-    if !mutant("hole-skipped") {
-        return None;
-    }
-    *at += BLOCK_BYTES;
-    Group::parse(bytes.get(*at..)?)
-}
-
 /// Whether a group is of this segment, as far as it can be seen without its place.
 fn belongs(group: &Group<'_>, header: &SegmentHeader, directory: DirectoryId) -> bool {
     let incarnation = match group.header.kind {
@@ -411,9 +467,11 @@ fn belongs(group: &Group<'_>, header: &SegmentHeader, directory: DirectoryId) ->
 }
 
 /// Bytes of a group that was torn: one whose header says that it belongs here.
-fn torn(bytes: &[u8], at: usize, header: &SegmentHeader, position: u64) -> u64 {
-    let Some(block) = bytes.get(at..at + BLOCK_BYTES) else { return 0 };
-    Group::announced(block)
+fn torn(bytes: &[u8], header: &SegmentHeader, position: u64) -> u64 {
+    Group::announced(bytes)
         .filter(|(incarnation, begins, _)| *incarnation == header.incarnation && *begins == position)
         .map_or(0, |(_, _, bytes)| bytes)
 }
+
+/// So much of a segment is read at once: enough for most groups to lie in what is there.
+const READ_BYTES: usize = 1 << 20;
