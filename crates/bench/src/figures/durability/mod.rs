@@ -260,8 +260,8 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, rows: Vec<Vec<String>>) {
          and {VALUE_BYTES} of value, {ROWS} in each table; batches of {BATCH_ROWS}, one under way a client. The log is written by {way}; \
          a row takes {row:.0} bytes of it, and groups of 8 clients had {group:.0} KiB. <i>Bare</i> writes go to a file that was written through before, with \
          RWF_DSYNC; those of a group's size {WRITES} at a time, as the log has them. A checkpoint of {bytes} MiB is written beside one client that \
-         gets and puts in turn, or scans. Recovery is of {recovered} rows in the order in which they were put, by the server's clock from \
-         opening its directory on; reading and checksumming goes past the page cache by all processors; inserting is that of one thread into a \
+         gets and puts in turn, or scans. Recovery is of {recovered} rows in the order in which they were put, by the server's clock; \
+         behind a checkpoint it looks for the log's end, which is counted apart; reading and checksumming goes past the page cache by all processors; inserting is that of one thread into a \
          tree without a server, the rows encoded before. Processor time is said of the server with all its threads, and of the process with \
          all clients."
     );

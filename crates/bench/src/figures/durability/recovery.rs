@@ -6,7 +6,7 @@ use crate::{
         Figure, Setting,
         tables::{
             clients::{Random, Worker, row, scattered},
-            server::{Kept, Served, VALUE_BYTES, schema},
+            server::{Kept, Recovered, Served, VALUE_BYTES, schema},
         },
     },
     measure::{alternate, elapsed_ns, now_ns},
@@ -41,14 +41,21 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure, folder: &Path)
         served.end();
     }
     let rounds = setting.rounds().min(7);
-    let mut done = 0;
+    let (mut done, mut whole) = (0, Vec::new());
     let rates = alternate(NAMES.len(), rounds, |side, _| -> Result<f64> {
         done += 1;
         setting.progress.part("durability: recovery", done, rounds * NAMES.len());
         let ns = match side {
-            0 => recovered(setting, &checkpoint, rows, false)?,
+            0 => {
+                let found = recovered(setting, &checkpoint, rows, false)?;
+                whole.push(rows as f64 * 1e9 / (found.adopt_ns + found.replay_ns).max(1) as f64);
+                found.adopt_ns
+            }
             1 => bare::read_and_checksum(&checkpoint)?,
-            2 => recovered(setting, &log, rows, true)?,
+            2 => {
+                let found = recovered(setting, &log, rows, true)?;
+                found.adopt_ns + found.replay_ns
+            }
             _ => inserted(rows)?,
         };
         Ok(rows as f64 * 1e9 / ns.max(1) as f64)
@@ -56,18 +63,19 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure, folder: &Path)
     for (name, rates) in NAMES.into_iter().zip(rates) {
         figure.record(name, 0, rates);
     }
+    figure.record("rows/s: recovered from a checkpoint, with a look at its log", 0, whole);
     Ok(())
 }
 
-/// How long a server takes until it has all rows: of its own clock, from the opening of the directory on.
-fn recovered(setting: &Setting<'_>, dir: &Path, rows: u64, by_log: bool) -> Result<u64> {
+/// What a server says of its recovery, by its own clock, when it has all rows.
+fn recovered(setting: &Setting<'_>, dir: &Path, rows: u64, by_log: bool) -> Result<Recovered> {
     let served = Served::start(setting.over, Kept::On(Durability::Group), dir, false)?;
     let found = served.recovered;
     let replayed = if by_log { rows..rows + 16 } else { 0..16 };
     ensure!(found.rows == rows, "{} of {rows} rows came back", found.rows);
     ensure!(replayed.contains(&found.replayed), "{} records were replayed of {rows} rows", found.replayed);
     served.end();
-    Ok(found.took_ns)
+    Ok(found)
 }
 
 /// As many rows, in the order in which they were put, into a tree of this process, many at a time. They are encoded before.

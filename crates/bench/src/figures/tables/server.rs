@@ -38,7 +38,10 @@ pub(in crate::figures) struct Served {
 pub(in crate::figures) struct Recovered {
     pub(in crate::figures) rows: u64,
     pub(in crate::figures) replayed: u64,
-    pub(in crate::figures) took_ns: u64,
+    /// With the checkpoint's pages.
+    pub(in crate::figures) adopt_ns: u64,
+    /// With the log.
+    pub(in crate::figures) replay_ns: u64,
 }
 
 impl Kept {
@@ -64,7 +67,7 @@ impl Served {
         let words: Vec<&str> = std::iter::once(super::SERVE).chain(words).collect();
         let (process, mut line) = Process::start("table server", super::ROLE, &words, None)?;
         let mut word = || read_word(&mut line).context("the table server ended; its last words are above");
-        let recovered = Recovered { rows: word()?, replayed: word()?, took_ns: word()? };
+        let recovered = Recovered { rows: word()?, replayed: word()?, adopt_ns: word()?, replay_ns: word()? };
         Ok(Served { meeting, process, line, recovered })
     }
 
@@ -115,10 +118,8 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
     let server = overside::at(meeting.address.to_string()).network(&meeting.network).serve(options)?;
     let mut line = child_socket()?;
     let recovery = server.recovery().cloned().unwrap_or_default();
-    write_words(
-        &mut line,
-        &[recovery.rows, recovery.replayed, (recovery.adopt_took + recovery.replay_took).as_nanos() as u64],
-    )?;
+    let (adopt_ns, replay_ns) = (recovery.adopt_took.as_nanos() as u64, recovery.replay_took.as_nanos() as u64);
+    write_words(&mut line, &[recovery.rows, recovery.replayed, adopt_ns, replay_ns])?;
     // Nothing ever comes; the read ends when the parent closes it.
     let _ = line.read(&mut [0; 1]);
     server.shutdown();
