@@ -35,7 +35,7 @@ enum What {
     Flight(flight::FlightMeasure),
     /// Messages of scattered records over shared memory and TCP against libfabric and UCX.
     Gather(gather::GatherMeasure),
-    /// Tables that survive against redis and PostgreSQL.
+    /// Tables that survive against redis and PostgreSQL, and beside fjall and bf-tree.
     Durability(durability::DurabilityMeasure),
     /// A process of `gather` or `durability`; not to be called by hand.
     #[command(hide = true)]
