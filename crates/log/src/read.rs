@@ -63,6 +63,18 @@ pub(crate) struct End {
     pub apart: Vec<u64>,
 }
 
+impl End {
+    /// The log goes on behind this group, of a segment with stamps up to `newest` so far.
+    fn pass(&mut self, group: &Group<'_>, newest: u64) {
+        self.floor = self.floor.max(group.header.floor);
+        let next = newest.saturating_add(1).max(group.header.floor);
+        self.replayed.next_stamp = self.replayed.next_stamp.max(next);
+        self.replayed.position += group.bytes as u64;
+        self.replayed.bytes += group.bytes as u64;
+        self.previous = group.checksum;
+    }
+}
+
 /// A segment as it was found.
 struct Found {
     number: u64,
@@ -223,12 +235,7 @@ impl<D: Disk> Reader<'_, D> {
                 each(record)
             });
             given.map_err(Refusal::Replay)?;
-            end.floor = end.floor.max(group.header.floor);
-            let newest = segment.newest.saturating_add(1).max(group.header.floor);
-            end.replayed.next_stamp = end.replayed.next_stamp.max(newest);
-            end.replayed.position += group.bytes as u64;
-            end.replayed.bytes += group.bytes as u64;
-            end.previous = group.checksum;
+            end.pass(&group, segment.newest);
             at += group.bytes;
         }
         self.close(content);
