@@ -32,7 +32,7 @@ pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds,
 use serde_json::Value;
 
 /// The figures of `overside bench`, in the order of `all`.
-pub const FIGURES: [&str; 12] = [
+pub const FIGURES: [&str; 13] = [
     "verbs",
     "transmit",
     "delta",
@@ -45,6 +45,7 @@ pub const FIGURES: [&str; 12] = [
     "durability",
     "mixed",
     "scans",
+    "costs",
 ];
 
 /// What a figure's JSON says of every claim that asks it.

@@ -6,6 +6,7 @@
 
 mod charts;
 mod consolidate;
+mod costs;
 mod delta;
 mod digest;
 mod durability;
@@ -208,6 +209,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "durability" => durability::measure(setting),
         "mixed" => mixed::measure(setting),
         "scans" => scans::measure(setting),
+        "costs" => costs::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))

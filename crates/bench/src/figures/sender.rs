@@ -5,7 +5,7 @@ use super::{
     receiver::{self, Answer, Command},
 };
 use crate::{
-    measure::{Cpu, elapsed_ns, now_ns},
+    measure::{Cpu, elapsed_ns, median, now_ns},
     process::{Process, write_words},
     progress::{MEASURING, Progress},
 };
@@ -308,6 +308,37 @@ impl Sender {
             settle(&mut done, &mut drop)?;
         }
         Ok(found)
+    }
+
+    /// Sends to the first destination what `next` gives, each after the one before has completed, for so long. Returns the median
+    /// of the nanoseconds from a post to its completion.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn one_by_one(&mut self, next: &mut dyn FnMut() -> Result<WorkRequest>, slice_ns: u64) -> Result<f64> {
+        let begun = self.begin(false)?;
+        let (pair, mut done, mut times) = (self.pairs[0], Vec::new(), Vec::new());
+        while elapsed_ns(begun.start) < slice_ns {
+            let mut batch = VecDeque::from([next()?]);
+            let posted_ns = now_ns();
+            while !batch.is_empty() || self.endpoint.queue().sends_in_flight(pair) > 0 {
+                if self.endpoint.queue().post(pair, &mut batch)? == 0 {
+                    self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
+                    if done.is_empty() {
+                        self.watch()?;
+                    }
+                }
+                settle(&mut done, &mut drop)?;
+            }
+            times.push(elapsed_ns(posted_ns) as f64);
+        }
+        let mut last = VecDeque::from([end_of_stretch()]);
+        while self.endpoint.queue().post(pair, &mut last)? == 0 {
+            self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
+            settle(&mut done, &mut drop)?;
+        }
+        self.end(begun, Sample::default(), &mut drop)?;
+        Ok(median(&times))
     }
 
     /// One stretch of what posts by itself: all of it.

@@ -35,7 +35,6 @@ impl Lineitem {
     }
 
     /// Same rows but for their comments, which come from a pool that is made in no time.
-    #[cfg(test)]
     pub(crate) fn sample(scale: f64) -> Lineitem {
         let pool = TextPool::new(1 << 20, Distributions::static_default());
         Lineitem::with_texts(scale, 1, &pool)

@@ -99,6 +99,35 @@ impl Split {
     }
 }
 
+/// How often the threads of a process waited, by their own will.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches(u64);
+
+impl Switches {
+    /// Of this process.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not there.
+    pub fn own() -> Result<Switches, CpuError> {
+        let pid = std::process::id();
+        let threads = fs::read_dir("/proc/self/task").map_err(|e| CpuError::new(pid, e))?;
+        let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).ok();
+        let counts = threads.flatten().filter_map(status).filter_map(|text| Switches::parse(&text));
+        Ok(Switches(counts.sum()))
+    }
+
+    /// Those since `before`.
+    pub fn since(self, before: Switches) -> u64 {
+        self.0.saturating_sub(before.0)
+    }
+
+    fn parse(status: &str) -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse().ok()
+    }
+}
+
 /// CPU time of a process could not be read.
 #[derive(Debug)]
 pub struct CpuError {
@@ -142,6 +171,12 @@ fn clock_ns(id: ClockId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_are_counted_and_no_other_line_is() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t99\n";
+        assert_eq!((Switches::parse(status), Switches::parse("Name:\tx\n")), (Some(17), None));
+    }
 
     fn burn(ns: u64) {
         let start = Cpu::thread();

@@ -9,7 +9,7 @@ mod cpu;
 mod host;
 mod rounds;
 
-pub use cpu::{Cpu, CpuError, Split, elapsed_ns, now_ns};
+pub use cpu::{Cpu, CpuError, Split, Switches, elapsed_ns, now_ns};
 pub use host::HostTime;
 pub use overside_evidence::{Bar, BestOf, Ratio, Spread, Verdict, best_of, median};
 pub use rounds::{alternate, rotation};

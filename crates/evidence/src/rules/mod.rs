@@ -4,6 +4,7 @@
 //! must lie beyond it. Absolute rates are of the papers' machines; a rule asks for one only where the claim is the rate.
 
 mod consolidate;
+mod costs;
 mod durability;
 mod messages;
 mod mixed;
@@ -28,6 +29,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         durability::RULES,
         mixed::RULES,
         scans::RULES,
+        costs::RULES,
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,87 @@
+//! What stands behind the papers' arguments; x is bytes, destinations of a shuffle, or a query's number.
+
+use super::{at, part, ratio};
+use crate::{
+    measured::Metric,
+    verdict::{Of, Part, Rule, Wanted},
+};
+use Metric::Recorded;
+use Wanted::{AtLeast, AtMost, Within};
+
+pub(super) const RULES: &[Rule] = &[
+    rule(
+        "TC-C42",
+        // A few microseconds of transmission, for a copy of one to two.
+        &[ratio(
+            "a page of 16 KiB: how long it is held over the copy that this saves",
+            Recorded,
+            at("page held, ns", 16384),
+            at("page copied, ns", 16384),
+            Within(1.0, 10.0),
+        )],
+    ),
+    rule(
+        "TC-C07",
+        &[
+            share("the kernel's share of a round trip over TCP", "kernel's share of a round trip: TCP"),
+            share("… over a Unix socket", "kernel's share of a round trip: Unix socket"),
+        ],
+    ),
+    rule(
+        "RS-C01",
+        &[
+            part(
+                "context switches for a round trip over TCP",
+                Of::Value(Recorded, at("switches a round trip: TCP", 0)),
+                AtLeast(1.0),
+            ),
+            share("the kernel's share of its processor time", "kernel's share of a round trip: TCP"),
+        ],
+    ),
+    rule(
+        "RS-C03",
+        &[
+            ratio(
+                "registering 64 KiB over copying as many bytes",
+                Recorded,
+                at("registering, ns", 65536),
+                at("copying, ns", 65536),
+                AtLeast(1.0),
+            ),
+            share("the kernel's share of registering", "kernel's share of registering 8 KiB"),
+        ],
+    ),
+    rule(
+        "DR-C38",
+        &[
+            count("a shuffle by order to 8: fragments a value", "fragments a value: shuffle by order", 8, AtLeast(0.1)),
+            count("… by part", "fragments a value: shuffle by part", 8, AtLeast(0.1)),
+            close(
+                "… values next to the one before or a line away, by order",
+                "values close to the one before, share: shuffle by order",
+                8,
+            ),
+            close("… by part", "values close to the one before, share: shuffle by part", 8),
+            close("a projection of query 6: the same", "values close to the one before, share: projection", 6),
+            count("… lengths of its gaps", "lengths of gaps: projection", 6, AtMost(8.0)),
+        ],
+    ),
+];
+
+const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "costs", parts }
+}
+
+/// What dominates takes more than half.
+const fn share(says: &'static str, series: &'static str) -> Part {
+    part(says, Of::Value(Recorded, at(series, 0)), AtLeast(0.5))
+}
+
+const fn count(says: &'static str, series: &'static str, x: u64, bar: Wanted) -> Part {
+    part(says, Of::Value(Recorded, at(series, x)), bar)
+}
+
+/// Often is more than half.
+const fn close(says: &'static str, series: &'static str, x: u64) -> Part {
+    count(says, series, x, AtLeast(0.5))
+}
