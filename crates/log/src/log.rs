@@ -225,6 +225,11 @@ impl<D: Disk> Log<D> {
         &self.disk
     }
 
+    /// Bytes of those of them that are kept for a recovery. Each start of a server begins one, however little the last one has.
+    pub fn bytes_kept(&self) -> u64 {
+        self.shared.lock().segments.len() as u64 * self.options.segment_bytes
+    }
+
     /// Waits for a completion, at most for `timeout`.
     ///
     /// # Errors

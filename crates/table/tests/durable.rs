@@ -140,6 +140,7 @@ struct Bench {
     failures: Arc<Mutex<Vec<String>>>,
     name: String,
     durability: Durability,
+    checkpoint_bytes: u64,
     server: Option<Server>,
     folder: tempfile::TempDir,
 }
@@ -155,6 +156,7 @@ impl Bench {
             failures: Arc::default(),
             name: format!("table-durable-{called}-{}", std::process::id()),
             durability,
+            checkpoint_bytes: DataOptions::new("").checkpoint_bytes,
             server: None,
             folder: tempfile::tempdir().unwrap(),
         };
@@ -170,6 +172,7 @@ impl Bench {
             on_failure: Some(OnFailure::new(move |why| failures.lock().unwrap().push(why.to_owned()))),
             data: Some(DataOptions {
                 durability: self.durability,
+                checkpoint_bytes: self.checkpoint_bytes,
                 ..DataOptions::new(self.folder.path().join("data"))
             }),
             world: World { disk: Some(disk), log_segment_bytes: Some(1 << 20), ..World::default() },
@@ -500,6 +503,31 @@ fn a_checkpoint_takes_the_place_of_the_log_before_it() {
         let idle = client.table("idle").unwrap();
         assert_eq!(get(&mut client, &idle, 1).as_deref(), Some("never again"));
     }
+}
+
+/// Each start begins a segment. A server that only ever starts does not fill its disk with them.
+#[test]
+fn starts_without_a_change_give_the_log_behind_them_up() {
+    let mut bench = Bench::new("starts");
+    bench.checkpoint_bytes = 4 << 20;
+    let mut client = bench.client();
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 1, "kept").unwrap();
+    client.checkpoint().unwrap();
+    drop(client);
+    for _ in 0..16 {
+        drop(bench.server.take());
+        bench.start();
+    }
+    let log = bench.folder.path().join("data/log");
+    let kept = || {
+        let names = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| !name.to_string_lossy().contains('.')).count()
+    };
+    until("segments without records went", || kept() <= 8);
+    let mut client = bench.client();
+    let table = client.table("t").unwrap();
+    assert_eq!(get(&mut client, &table, 1).as_deref(), Some("kept"));
 }
 
 /// Every page of the checkpoint says that it has 1,000 rows more, and every checksum fits that.

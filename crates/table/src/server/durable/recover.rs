@@ -153,7 +153,9 @@ pub(in crate::server) fn open(
     journal.begin(appender);
     // What a recovery would replay now.
     journal.begun_at.store(manifest.as_ref().map_or(0, |manifest| manifest.position), Ordering::Relaxed);
-    let at_once = !recovery.losses.is_empty();
+    // Many starts leave many segments with little in them, which no growth of the log would ever give up.
+    let wasted = log.bytes_kept().saturating_sub(replayed.bytes) > data.checkpoint_bytes;
+    let at_once = !recovery.losses.is_empty() || wasted;
     recovery.took = clock.now().duration_since(began);
     let on_failure = options.on_failure.clone();
     let mut checkpointer = Checkpointer {
