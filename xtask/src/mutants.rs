@@ -164,7 +164,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether a package is, or stands on, another one.
+/// Whether the tests of a package are of another one, or stand on it. What that one's own tests need is not among them.
 fn reaches(tree: &Tree, from: &str, to: &str) -> bool {
     let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(name) = left.pop() {
@@ -173,7 +173,8 @@ fn reaches(tree: &Tree, from: &str, to: &str) -> bool {
         }
         let package = tree.packages.iter().find(|package| package.name == name);
         let edges = package.iter().flat_map(|package| &package.edges);
-        left.extend(edges.map(|edge| edge.to.as_str()).filter(|to| seen.insert(*to)));
+        let edges = edges.filter(|edge| name == from || !edge.dev).map(|edge| edge.to.as_str());
+        left.extend(edges.filter(|to| seen.insert(*to)));
     }
     false
 }
@@ -244,6 +245,24 @@ mod tests {
                        #[cfg(test)]\nmod tests { fn t() { mutant(\"tested\"); } }\n";
         let tree = planted_tree::tree(&[("crates/log/src/log.rs", shipped), ("crates/log/tests/sim.rs", shipped)]);
         assert_eq!(planted(&tree).into_keys().collect::<Vec<_>>(), ["floor-ignored"]);
+    }
+
+    #[test]
+    fn worlds_reach_what_their_package_stands_on_and_not_what_that_is_tested_with() {
+        let edge = |(to, dev): (&str, bool)| crate::tree::Edge { to: to.to_owned(), dev };
+        let package = |name: &str, edges: &[(&str, bool)]| {
+            let edges = edges.iter().copied().map(edge).collect();
+            crate::tree::Package { name: name.to_owned(), edges, ..Default::default() }
+        };
+        let packages = vec![
+            package("table", &[("log", false), ("sim", true)]),
+            package("log", &[("disk", false), ("volume", true)]),
+            package("sim", &[("verbs", false)]),
+        ];
+        let tree = Tree { packages, ..Tree::default() };
+        let reached = ["table", "log", "disk", "sim", "verbs", "volume"].map(|to| reaches(&tree, "table", to));
+        assert_eq!(reached, [true, true, true, true, true, false]);
+        assert!(reaches(&tree, "log", "volume"));
     }
 
     #[test]
