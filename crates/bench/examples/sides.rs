@@ -11,7 +11,7 @@ use overside::table::row::{Place, ValueRef};
 use overside::table::server::ServerOptions;
 use overside::table::wire::{Mode, PutMode};
 use overside_bench::limits::{Chunks, touch};
-use overside_bench::lineitem::{Lineitem, PackedRows, schema};
+use overside_bench::lineitem::{Lineitem, PackedRows, Rows, schema};
 use overside_bench::measure::{Cpu, Ratio, Spread, elapsed_ns, median, now_ns, rotation};
 use overside_bench::overside;
 use std::collections::HashMap;

@@ -16,7 +16,7 @@ use std::{
     io::{self, Read, Seek, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{fs::FileExt, net::UnixStream},
+        unix::net::UnixStream,
     },
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -167,12 +167,9 @@ pub(crate) fn memory_file(bytes: &[u8]) -> Result<File> {
     Ok(file)
 }
 
-/// All of a child's standard input, which is a memory file that others may read at the same time.
-pub(crate) fn child_input() -> Result<Vec<u8>> {
-    let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut bytes = vec![0; file.metadata()?.len() as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
+/// A child's standard input, which is a memory file that others may read at the same time.
+pub(crate) fn child_file() -> io::Result<File> {
+    Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
 }
 
 /// Reads one little-endian word.
@@ -191,6 +188,7 @@ pub(crate) fn write_words(socket: &mut UnixStream, words: &[u64]) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn a_memory_file_is_read_by_several() {

@@ -1,7 +1,10 @@
 //! The sender's side.
 
 use super::{PIECE_BYTES, PROJECTED_BYTES, REQUEST_BYTES, Request};
-use crate::{lineitem::PackedRows, measure::Cpu};
+use crate::{
+    lineitem::{PackedRows, Rows},
+    measure::Cpu,
+};
 use std::{
     io::{self, Read, Write},
     ops::Range,

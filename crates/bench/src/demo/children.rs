@@ -7,11 +7,11 @@ use super::{
 };
 use crate::{
     baseline,
-    lineitem::PackedRows,
+    lineitem::{NarrowFile, PackedRows},
     meeting::Meeting,
-    process::{child_input, child_socket},
+    process::{child_file, child_socket},
 };
-use anyhow::Result;
+use anyhow::{Context, Result};
 use overside::table::server::ServerOptions;
 use overside::{Prices, calibrate::Effort};
 use std::{ffi::OsString, io::Read};
@@ -19,11 +19,10 @@ use std::{ffi::OsString, io::Read};
 /// Runs a process of the demo; `None` when `role` is not one of the demo's.
 pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     let meeting = || Meeting::told(arguments);
-    let baseline = || Ok(baseline::serve(&PackedRows::from_bytes(child_input()?)?, &mut child_socket()?)?);
     match role {
         SERVER => Some(meeting().and_then(|meeting| serve(&meeting))),
         UPDATER => Some(meeting().and_then(|meeting| update(&meeting))),
-        BASELINE => Some(baseline()),
+        BASELINE => Some(pack_and_write(arguments)),
         _ => None,
     }
 }
@@ -40,8 +39,16 @@ fn serve(meeting: &Meeting) -> Result<()> {
     Ok(())
 }
 
+/// The baseline, over the first rows: as many as its argument says.
+fn pack_and_write(arguments: &[OsString]) -> Result<()> {
+    let kept = arguments.first().and_then(|kept| kept.to_str()?.parse().ok()).context("no number of rows")?;
+    let mut rows = PackedRows::with_capacity(kept);
+    NarrowFile::open(child_file()?)?.first(kept, |row| rows.push(row))?;
+    Ok(baseline::serve(&rows, &mut child_socket()?)?)
+}
+
 fn update(meeting: &Meeting) -> Result<()> {
-    let rows = PackedRows::from_bytes(child_input()?)?;
+    let rows = NarrowFile::open(child_file()?)?;
     let count = rows.len();
     let sink = Updates { table: Table::open(meeting)?, rows };
     updates::serve(sink, count, child_socket()?)
@@ -49,16 +56,16 @@ fn update(meeting: &Meeting) -> Result<()> {
 
 struct Updates {
     table: Table,
-    rows: PackedRows,
+    rows: NarrowFile,
 }
 
 impl Sink for Updates {
     fn put(&mut self, rows: &[(usize, i64)]) -> Result<()> {
-        self.table.put(&self.rows, rows)
+        self.table.put(&mut self.rows, rows)
     }
 
     fn delete(&mut self, index: usize) -> Result<()> {
-        self.table.delete(&self.rows, index)
+        self.table.delete(&mut self.rows, index)
     }
 }
 

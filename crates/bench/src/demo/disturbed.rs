@@ -17,7 +17,7 @@ pub(super) fn run(stage: &mut Stage<'_>, rounds: usize, mut progress: impl FnMut
     for round in 0..rounds {
         for (at, workload) in Workload::ALL.into_iter().enumerate() {
             let timed = workload.round(stage.rows.len(), round);
-            let watched = workload.verified(stage.rows.len(), round);
+            let watched = workload.watched(stage.rows.len(), round);
             let mut seen = Vec::new();
             stage.updater.run(UPDATES_PER_S)?;
             for side in rotation(MODES.len(), round) {

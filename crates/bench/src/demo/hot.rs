@@ -4,6 +4,7 @@ use super::{
     quiet::{MODES, prices},
     stage::Stage,
     table::{Asked, Page},
+    workload::Workload,
 };
 use crate::{
     measure::rotation,
@@ -11,20 +12,22 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use overside::table::{client::ScanSummary, wire::Mode};
+use std::ops::Range;
 
-/// Runs of full scans after `updates` fresh updates to every page, and the planner's prices.
+/// Runs of full scans after `updates` fresh updates to every page, and the planner's prices. Of a large table it is one part.
 pub(super) fn run(
     stage: &mut Stage<'_>,
     updates: usize,
     rounds: usize,
     mut progress: impl FnMut(),
 ) -> Result<(Vec<Run>, Prices)> {
-    let asked = vec![Asked { rows: 0..stage.rows.len(), projected: false }; SCANS];
+    let rows = Workload::Full.round(stage.rows.len(), 0)[0].rows.clone();
+    let asked = vec![Asked { rows: rows.clone(), projected: false }; SCANS];
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); MODES.len()];
     let mut end = ScanSummary::default();
     for round in 0..rounds {
-        clean(stage)?;
-        freshen(stage, updates)?;
+        clean(stage, &rows)?;
+        freshen(stage, &rows, updates)?;
         for side in rotation(MODES.len(), round) {
             let (sample, summary) = stage.measure("hot", &asked, MODES[side])?;
             samples[side].push(sample);
@@ -41,10 +44,10 @@ pub(super) fn run(
     Ok((MODES.iter().zip(&samples).map(run).collect(), prices("hot", &end)))
 }
 
-/// Updates pages until none has a delta: the change after the longest chain consolidates its page.
-pub(super) fn clean(stage: &mut Stage<'_>) -> Result<Vec<Page>> {
+/// Updates the pages of these rows until none has a delta: the change after the longest chain consolidates its page.
+pub(super) fn clean(stage: &mut Stage<'_>, of: &Range<usize>) -> Result<Vec<Page>> {
     for _ in 0..TRIES {
-        let pages = stage.table.pages(stage.rows)?;
+        let pages = stage.table.pages(stage.rows, of.clone())?;
         let dirty = pages.iter().filter(|page| page.deltas > 0).count();
         if dirty <= pages.len() / TOLERATED {
             return Ok(pages);
@@ -59,14 +62,14 @@ pub(super) fn clean(stage: &mut Stage<'_>) -> Result<Vec<Page>> {
     anyhow::bail!("pages still have deltas after {TRIES} times as many updates as consolidate them")
 }
 
-/// Gives every page of a clean table `updates` updates of different rows, spread over the page.
-fn freshen(stage: &mut Stage<'_>, updates: usize) -> Result<()> {
-    let pages = stage.table.pages(stage.rows)?;
+/// Gives every page of these rows, clean until now, `updates` updates of different rows, spread over the page.
+fn freshen(stage: &mut Stage<'_>, of: &Range<usize>, updates: usize) -> Result<()> {
+    let pages = stage.table.pages(stage.rows, of.clone())?;
     for slot in 0..updates {
         let rows: Vec<u64> = pages.iter().filter_map(|page| page.slot(slot)).collect();
         stage.update(&rows)?;
     }
-    let pages = stage.table.pages(stage.rows)?;
+    let pages = stage.table.pages(stage.rows, of.clone())?;
     let other = pages.iter().filter(|page| page.deltas != updates).count();
     ensure!(
         other <= pages.len() / TOLERATED + 1,

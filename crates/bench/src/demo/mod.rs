@@ -20,10 +20,10 @@ pub(crate) use children::child;
 use crate::{
     baseline::Baseline,
     limits::{Chunks, ping_pong},
-    lineitem::{Lineitem, PackedRows},
+    lineitem::{Lineitem, NarrowRows, PackedRows, Rows},
     measure::{HostTime, Split, median, now_ns},
     meeting::Meeting,
-    process::{Process, memory_file},
+    process::Process,
     progress::{MEASURING, Progress},
     report::{self, Machine, Prices, Report, Run},
     verify::History,
@@ -31,16 +31,16 @@ use crate::{
 use anyhow::{Result, ensure};
 use children::{BASELINE, SERVER, UPDATER};
 use expected::Expected;
-use overside::{Transport, memory::available_bytes, prices};
-use stage::{Checked, Stage};
-use std::{
-    io::Write,
-    os::{fd::OwnedFd, unix::net::UnixStream},
-    path::PathBuf,
+use overside::{
+    Transport,
+    memory::{Buffer, available_bytes},
+    prices,
 };
+use stage::{Checked, Stage};
+use std::{io::Write, os::unix::net::UnixStream, path::PathBuf};
 use table::Table;
 use updates::Updater;
-use workload::Workload;
+use workload::{Workload, part_rows, parts};
 
 /// What to demonstrate, and where to write it up.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let progress = Progress::new();
     progress.say("generating lineitem");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let generated = Lineitem::generate(options.scale, cores)?;
+    let generated = Lineitem::narrow(options.scale, cores)?.shared()?;
     let mut report = measure(options, &meeting, &generated, &progress)?;
     report.took_s = (now_ns() - start) as f64 / 1e9;
     progress.say("writing the report");
@@ -136,16 +136,15 @@ impl Cast<'_> {
     }
 }
 
-fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress: &Progress) -> Result<Report> {
-    let rows = generated.rows();
+fn measure(options: &Options, meeting: &Meeting, rows: &NarrowRows<Buffer>, progress: &Progress) -> Result<Report> {
     let plan = Plan::of(options);
     let mut cast = assemble(rows, meeting, progress)?;
     let before = (HostTime::now(), cast.used()?);
     let stage = &mut cast.stage;
     progress.say("consolidating pages");
-    let pages = hot::clean(stage)?.len() as u64;
+    let pages = hot::clean(stage, &(0..rows.len()))?.len() as u64;
     progress.say("measuring the limits");
-    let mut chunks = Chunks::lay_out(rows, CHUNK_BYTES, RING_BYTES)?;
+    let mut chunks = Chunks::lay_out(&first_part(rows), CHUNK_BYTES, RING_BYTES)?;
     let limits = chunks.measure(plan.limit_rounds);
     let ping_pong = ping_pong(PING_PONG_BATCHES);
     progress.say("verifying scans of clean pages");
@@ -162,7 +161,9 @@ fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress:
     })?;
     cast.server.alive()?;
     let others_share = HostTime::now().others_share(before.0, cast.used()? - before.1);
-    let stage = &cast.stage;
+    let stage = &mut cast.stage;
+    let whole = table::Asked { rows: 0..rows.len(), projected: false };
+    let table_bytes = stage.expected.of(rows, &stage.history, &[whole])?.bytes;
     let bars = summary::bars(&quiet, &hot_runs);
     let mut runs = quiet.runs;
     runs.extend(hot_runs);
@@ -171,10 +172,9 @@ fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress:
     let all = [&mut runs, &mut fresh_updates, &mut while_updating];
     all.into_iter().flatten().for_each(|run| run.verified = kept(&stage.checked, run));
     let verification = stage.checked.verification(stage.history.len());
-    let whole = table::Asked { rows: 0..rows.len(), projected: false };
     Ok(Report {
         rows: rows.len() as u64,
-        scale: generated.scale(),
+        scale: options.scale,
         verified: verification.violations == 0,
         memcpy_bytes_per_s: median(&quiet.limit),
         summary: summary::sentences(&runs, &quiet.baseline, &prices),
@@ -191,8 +191,9 @@ fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress:
         limits,
         ping_pong,
         machine: Machine::here(),
-        table_bytes: stage.expected.of(&[whole]).bytes,
+        table_bytes,
         pages,
+        parts: parts(rows.len()),
         rounds: plan.rounds,
         commands: summary::commands(),
         took_s: 0.0,
@@ -200,7 +201,7 @@ fn measure(options: &Options, meeting: &Meeting, generated: &Lineitem, progress:
 }
 
 /// Starts everything and loads the table.
-fn assemble<'a>(rows: &'a PackedRows, meeting: &Meeting, progress: &Progress) -> Result<Cast<'a>> {
+fn assemble<'a>(rows: &'a NarrowRows<Buffer>, meeting: &Meeting, progress: &Progress) -> Result<Cast<'a>> {
     let stored = prices::is_stored(&meeting.address, &meeting.network);
     progress.say(if stored { "starting the server" } else { MEASURING });
     let (mut server, server_line) = Process::start("server", SERVER, &[&meeting.to_string()], None)?;
@@ -233,25 +234,36 @@ fn fresh(stage: &mut Stage<'_>, rounds: usize, progress: &Progress) -> Result<(V
     Ok((hot_runs, others, price))
 }
 
-/// The baseline's process and the updater, which both get the rows as a memory file.
-fn companions(rows: &PackedRows, meeting: &Meeting, progress: &Progress) -> Result<(Process, Baseline, Updater)> {
+/// The baseline's process and the updater, which both read the rows where this process has them.
+fn companions(
+    rows: &NarrowRows<Buffer>,
+    meeting: &Meeting,
+    progress: &Progress,
+) -> Result<(Process, Baseline, Updater)> {
     progress.say("starting the process that updates and the one to beat");
-    let file = memory_file(rows.bytes())?;
-    let input = OwnedFd::from(file.try_clone()?);
-    let (process, socket) = Process::start("baseline", BASELINE, &[], Some(input))?;
+    let kept = part_rows(rows.len()).to_string();
+    let (process, socket) = Process::start("baseline", BASELINE, &[&kept], Some(rows.file()?))?;
     let told = [&*meeting.to_string()];
-    let (updating, line) = Process::start("updating process", UPDATER, &told, Some(OwnedFd::from(file)))?;
+    let (updating, line) = Process::start("updating process", UPDATER, &told, Some(rows.file()?))?;
     Ok((process, Baseline::new(socket), Updater::new(updating, line)?))
+}
+
+/// The rows of the first part, as hand-written code would keep them.
+fn first_part(rows: &NarrowRows<Buffer>) -> PackedRows {
+    let count = part_rows(rows.len());
+    let mut packed = PackedRows::with_capacity(count);
+    (0..count).for_each(|index| packed.push(&rows.row(index)));
+    packed
 }
 
 fn kept(checked: &Checked, run: &Run) -> bool {
     quiet::MODES.iter().any(|mode| mode.name() == run.mode && checked.kept(&run.workload, *mode))
 }
 
-/// Bytes that all processes of the demo take together at their most, about: the table, and the rows as generated in three of
-/// them. Measured at 0.01, 0.1 and 0.3.
+/// Bytes that all processes of the demo take together at their most, about: the table, its rows at a third of their width,
+/// and what the text of comments takes while they are generated. Measured at 0.1 and 1.
 fn memory_needed(scale: f64) -> u64 {
-    (3e8 + scale * 8e9) as u64
+    (4.8e8 + scale * 1.6e9) as u64
 }
 
 /// How many rounds of what.
@@ -267,11 +279,7 @@ impl Plan {
         if options.quick {
             Plan { limit_rounds: 2, rounds: 2, hot_rounds: 2, disturbed_rounds: 1 }
         } else {
-            // A larger table's rounds are longer, and as many fewer; each mode is verified once in any case.
-            let grown = (options.scale / Options::default().scale).max(1.0);
-            let rounds = |usual: f64, least: usize| ((usual / grown).ceil() as usize).max(least);
-            let (all, hot) = (rounds(17.0, ROUNDS_MIN), rounds(9.0, ROUNDS_MIN));
-            Plan { limit_rounds: rounds(5.0, 2), rounds: all, hot_rounds: hot, disturbed_rounds: rounds(3.0, 1) }
+            Plan { limit_rounds: 5, rounds: 17, hot_rounds: 9, disturbed_rounds: 3 }
         }
     }
 }
@@ -279,8 +287,6 @@ impl Plan {
 /// Fresh updates to every page, one run each; the report's `hot` is [`HOT_UPDATES`].
 const HOT: [usize; 3] = [1, HOT_UPDATES, 8];
 const HOT_UPDATES: usize = 4;
-/// One for each mode, of which each round verifies one; and enough for an interval.
-const ROUNDS_MIN: usize = 5;
 const CHUNK_BYTES: usize = 16 << 10;
 const RING_BYTES: usize = 1 << 20;
 const PING_PONG_BATCHES: usize = 20;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     limits::Touched,
-    lineitem::PackedRows,
+    lineitem::Rows,
     report::{Sample, Verification},
     verify::{History, Outcome, check},
 };
@@ -16,7 +16,7 @@ use overside::table::{client::ScanSummary, wire::Mode};
 
 /// The table with its rows, its updater, and what is known of both.
 pub(super) struct Stage<'a> {
-    pub(super) rows: &'a PackedRows,
+    pub(super) rows: &'a dyn Rows,
     pub(super) table: Table,
     pub(super) updater: Updater,
     pub(super) history: History,
@@ -41,7 +41,8 @@ impl Stage<'_> {
     /// Measures while nobody writes, and holds what was read against what it must come to.
     pub(super) fn measure(&mut self, workload: &str, asked: &[Asked], mode: Mode) -> Result<(Sample, ScanSummary)> {
         let (sample, touched, summary) = self.table.measure(self.rows, asked, mode)?;
-        self.checked.sum(workload, mode, touched, self.expected.of(asked));
+        let expected = self.expected.of(self.rows, &self.history, asked)?;
+        self.checked.sum(workload, mode, touched, expected);
         Ok((sample, summary))
     }
 

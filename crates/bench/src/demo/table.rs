@@ -2,7 +2,7 @@
 
 use crate::{
     limits::{Touched, touch, touch_lent},
-    lineitem::{PackedRows, Row, schema},
+    lineitem::{NarrowFile, Row, Rows, schema},
     measure::{Cpu, Split, elapsed_ns, now_ns},
     meeting::Meeting,
     process::Process,
@@ -68,7 +68,7 @@ impl Table {
     }
 
     /// Inserts all rows.
-    pub(super) fn load(&mut self, rows: &PackedRows, mut progress: impl FnMut(usize)) -> Result<()> {
+    pub(super) fn load(&mut self, rows: &dyn Rows, mut progress: impl FnMut(usize)) -> Result<()> {
         let mut batch = self.table.batch();
         for index in 0..rows.len() {
             batch.push(&rows.row(index).values())?;
@@ -87,10 +87,10 @@ impl Table {
     }
 
     /// Puts versions of rows.
-    pub(super) fn put(&mut self, rows: &PackedRows, versions: &[(usize, i64)]) -> Result<()> {
+    pub(super) fn put(&mut self, rows: &mut NarrowFile, versions: &[(usize, i64)]) -> Result<()> {
         let mut batch = self.table.batch();
         for (index, version) in versions {
-            batch.push(&rows.at_version(*index, *version).values())?;
+            batch.push(&rows.at_version(*index, *version)?.values())?;
         }
         let applied = self.client.put(&self.table, PutMode::Upsert, &batch)?;
         ensure!(applied.applied as usize == versions.len(), "updates were refused: {:?}", applied.failed);
@@ -98,8 +98,10 @@ impl Table {
     }
 
     /// Deletes a row that is there.
-    pub(super) fn delete(&mut self, rows: &PackedRows, index: usize) -> Result<()> {
-        ensure!(self.client.delete(&self.table, &rows.key_values(index))?, "row {index} to delete was not there");
+    pub(super) fn delete(&mut self, rows: &mut NarrowFile, index: usize) -> Result<()> {
+        let (orderkey, linenumber) = rows.key(index)?;
+        let key = [ValueRef::Int64(orderkey), ValueRef::Int32(linenumber)];
+        ensure!(self.client.delete(&self.table, &key)?, "row {index} to delete was not there");
         Ok(())
     }
 
@@ -121,7 +123,7 @@ impl Table {
     /// length and a byte of each cache line, of projected ones the three columns.
     pub(super) fn measure(
         &mut self,
-        rows: &PackedRows,
+        rows: &dyn Rows,
         asked: &[Asked],
         mode: Mode,
     ) -> Result<(Sample, Touched, ScanSummary)> {
@@ -154,7 +156,7 @@ impl Table {
     }
 
     /// Scans and keeps of every row what verification needs.
-    pub(super) fn observe(&mut self, rows: &PackedRows, asked: &Asked, mode: Mode) -> Result<(Scanned, Vec<Seen>)> {
+    pub(super) fn observe(&mut self, rows: &dyn Rows, asked: &Asked, mode: Mode) -> Result<(Scanned, Vec<Seen>)> {
         let mut seen = Vec::with_capacity(asked.rows.len());
         let mut broken = None;
         let start_ns = now_ns();
@@ -187,12 +189,12 @@ impl Table {
         }
     }
 
-    /// The table's pages with the number of deltas on each.
-    pub(super) fn pages(&mut self, rows: &PackedRows) -> Result<Vec<Page>> {
+    /// The pages that these rows lie in, with the number of deltas on each.
+    pub(super) fn pages(&mut self, rows: &dyn Rows, of: Range<usize>) -> Result<Vec<Page>> {
         let mut pages = Vec::new();
-        let mut first = 0;
-        let all = Asked { rows: 0..rows.len(), projected: false };
-        self.scan(rows, &all, Mode::Delta, |block| {
+        let mut first = of.start;
+        let asked = Asked { rows: of.clone(), projected: false };
+        self.scan(rows, &asked, Mode::Delta, |block| {
             let Answer::Copied(block) = block else { bail!("a scan by deltas was lent pages") };
             for page in block.pages() {
                 pages.push(Page { first, rows: page.rows, deltas: page.deltas });
@@ -200,13 +202,13 @@ impl Table {
             }
             Ok(())
         })?;
-        ensure!(first == rows.len(), "a scan of all pages returned {first} rows of {}", rows.len());
+        ensure!(first == of.end, "a scan of the pages of rows {of:?} returned rows until {first}");
         Ok(pages)
     }
 
     fn scan(
         &mut self,
-        rows: &PackedRows,
+        rows: &dyn Rows,
         asked: &Asked,
         mode: Mode,
         mut each: impl FnMut(Block) -> Result<()>,

@@ -134,7 +134,7 @@ fn reply(socket: &mut UnixStream, outcome: Result<Vec<u8>>) -> Result<()> {
 struct Writer<S> {
     sink: S,
     /// The latest version of each row.
-    versions: Vec<i64>,
+    versions: Vec<u32>,
     log: Vec<u8>,
     random: u64,
     batches: u64,
@@ -211,7 +211,7 @@ impl<S: Sink> Writer<S> {
         let mut rows = Vec::with_capacity(batch.len());
         for index in batch {
             self.versions[*index] += 1;
-            rows.push((*index, self.versions[*index]));
+            rows.push((*index, i64::from(self.versions[*index])));
         }
         let before_ns = now_ns();
         write(&mut self.sink, &rows)?;

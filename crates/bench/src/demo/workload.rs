@@ -2,7 +2,7 @@
 
 use super::table::Asked;
 use crate::baseline::Request;
-use crate::lineitem::PackedRows;
+use crate::lineitem::Rows;
 
 /// What is scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,35 +28,67 @@ impl Workload {
         }
     }
 
-    /// The scans of one round, the same for every mode: about as many rows as make a round long enough to time.
+    /// The scans of one round, the same for every mode: about as many rows as make a round long enough to time, and of a
+    /// large table no more: one part of it, each round another.
     pub(super) fn round(self, rows: usize, round: usize) -> Vec<Asked> {
-        let whole = Asked { rows: 0..rows, projected: self == Workload::Projection };
+        let parts = parts(rows);
         match self {
-            Workload::Full | Workload::Projection => vec![whole; (ROWS_A_ROUND / rows.max(1)).clamp(1, 64)],
-            Workload::Range => (0..RANGES_A_ROUND).map(|at| range(rows, round * RANGES_A_ROUND + at)).collect(),
+            Workload::Full | Workload::Projection => {
+                vec![self.part(rows, round % parts, parts); (ROWS_A_ROUND / rows.max(1)).clamp(1, 64)]
+            }
+            Workload::Range => {
+                let ranges = (RANGES_A_ROUND / parts).max(1);
+                (0..ranges).map(|at| range(rows, round * ranges + at)).collect()
+            }
         }
     }
 
-    /// The scans that verification looks at.
-    pub(super) fn verified(self, rows: usize, round: usize) -> Vec<Asked> {
+    /// The scans that verification looks at while rows change.
+    pub(super) fn watched(self, rows: usize, round: usize) -> Vec<Asked> {
         let mut asked = self.round(rows, round);
         asked.truncate(if self == Workload::Range { 5 } else { 1 });
         asked
     }
+
+    /// The scans of pages at rest that verification looks at in the `mode`-th of `modes`. All modes see all of a small table;
+    /// of a large one each sees its share, and together they see every row.
+    pub(super) fn verified(self, rows: usize, mode: usize, modes: usize) -> Vec<Asked> {
+        match self {
+            Workload::Full | Workload::Projection if parts(rows) > 1 => vec![self.part(rows, mode, modes)],
+            _ => self.watched(rows, mode),
+        }
+    }
+
+    fn part(self, rows: usize, part: usize, parts: usize) -> Asked {
+        let at = |part: usize| rows * part / parts;
+        Asked { rows: at(part)..at(part + 1), projected: self == Workload::Projection }
+    }
 }
 
 impl Asked {
-    /// The same, asked of the baseline.
-    pub(super) fn request(&self, rows: &PackedRows) -> Request {
+    /// As many rows, asked of the baseline, which keeps the first `kept` rows.
+    pub(super) fn request(&self, rows: &dyn Rows, kept: usize) -> Request {
         let mut request = Request { projected: self.projected, ..Request::full() };
-        if self.rows.start > 0 {
-            request.keys.start = rows.row(self.rows.start).key();
+        let count = self.rows.len().min(kept);
+        let start = if self.rows.end <= kept { self.rows.start } else { self.rows.start % (kept - count + 1) };
+        if start > 0 {
+            request.keys.start = rows.key(start);
         }
-        if self.rows.end < rows.len() {
-            request.keys.end = rows.row(self.rows.end).key();
+        if start + count < kept {
+            request.keys.end = rows.key(start + count);
         }
         request
     }
+}
+
+/// How many parts a table is scanned in, one a round.
+pub(super) fn parts(rows: usize) -> usize {
+    if rows <= ROWS_A_ROUND { 1 } else { rows.div_ceil(PART_ROWS) }
+}
+
+/// As many rows as the largest part has: what the baseline and the limit keep.
+pub(super) fn part_rows(rows: usize) -> usize {
+    rows.div_ceil(parts(rows))
 }
 
 /// 1 % of the rows from a place that `number` tells.
@@ -70,6 +102,8 @@ fn range(rows: usize, number: usize) -> Asked {
 }
 
 const ROWS_A_ROUND: usize = 650_000;
+/// Of a large table: no cache holds them, and what keeps a second copy of them takes little beside the table.
+const PART_ROWS: usize = 325_000;
 const RANGES_A_ROUND: usize = 40;
 
 #[cfg(test)]
@@ -84,6 +118,40 @@ mod tests {
         assert!(low < Some(500) && high > Some(9_500), "{low:?} {high:?}");
         assert_ne!(Workload::Range.round(10_000, 0)[0].rows, Workload::Range.round(10_000, 1)[0].rows);
         assert_eq!(range(1, 5).rows, 0..1);
+    }
+
+    /// Rounds of a large table are no longer than those of a small one, see all of it in turn, and so does verification.
+    #[test]
+    fn a_large_table_is_scanned_a_part_a_round() {
+        let rows = 6_001_215;
+        for workload in [Workload::Full, Workload::Projection] {
+            let covered = |scans: Vec<Asked>| {
+                assert_eq!(
+                    scans.iter().fold(0, |at, asked| if asked.rows.start == at { asked.rows.end } else { at }),
+                    rows
+                );
+            };
+            covered((0..parts(rows)).flat_map(|round| workload.round(rows, round)).collect());
+            covered((0..5).flat_map(|mode| workload.verified(rows, mode, 5)).collect());
+            assert!((0..20).all(|round| workload.round(rows, round)[0].rows.len() <= part_rows(rows)));
+            assert_eq!(workload.verified(600_572, 3, 5)[0].rows, 0..600_572);
+        }
+        let ranges: usize = Workload::Range.round(rows, 3).iter().map(|asked| asked.rows.len()).sum();
+        assert!(ranges <= ROWS_A_ROUND / 2, "{ranges}");
+        assert!(part_rows(rows) <= ROWS_A_ROUND && part_rows(600_572) == 600_572);
+    }
+
+    /// The baseline sends as many rows as were asked of the table, wherever those lie.
+    #[test]
+    fn what_the_baseline_lacks_is_asked_of_what_it_has() {
+        let table = crate::lineitem::Lineitem::sample(0.0005);
+        let rows = table.rows();
+        let asked = |rows| Asked { rows, projected: false };
+        let of =
+            |request: &Request| rows.find(request.keys.start).unwrap_or(0)..rows.find(request.keys.end).unwrap_or(1000);
+        for (range, there) in [(0..1000, 0..1000), (10..30, 10..30), (1000..2000, 0..1000), (1500..1600, 599..699)] {
+            assert_eq!(of(&asked(range).request(rows, 1000)), there);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     sender::{Next, Sample, Sender, Side, Until},
 };
 use crate::{
-    measure::{Split, alternate},
+    measure::{Split, Spread, alternate, elapsed_ns, now_ns},
     svg::Scale,
 };
 use anyhow::{Result, ensure};
@@ -28,11 +28,14 @@ pub(super) enum Way {
     CopyOut,
     /// One gather entry a record.
     ZeroCopy,
+    /// Packed into the request itself, as far as those are long enough.
+    Inline,
     /// Whichever the planner's price says.
     Auto,
 }
 
 impl Way {
+    /// Those between which a planner chooses.
     pub(super) const ALL: [Way; 3] = [Way::CopyOut, Way::ZeroCopy, Way::Auto];
 
     /// As series are named.
@@ -40,6 +43,7 @@ impl Way {
         match self {
             Way::CopyOut => "copy-out",
             Way::ZeroCopy => "zero-copy",
+            Way::Inline => "inline",
             Way::Auto => "auto",
         }
     }
@@ -58,6 +62,37 @@ pub(super) struct Transmit {
     terms: Terms,
     copies: u64,
     gathers: u64,
+    /// Bytes that ride in a request.
+    inline: Vec<u8>,
+    prepared: Prepared,
+}
+
+/// What copying records, or listing them, takes; every so many sends.
+#[derive(Clone, Copy, Default)]
+struct Prepared {
+    sends: u64,
+    timed: u64,
+    ns: u64,
+}
+
+impl Prepared {
+    /// When the next send is one of those.
+    fn begin(&mut self) -> Option<u64> {
+        self.sends += 1;
+        self.sends.is_multiple_of(TIMED_EVERY).then(now_ns)
+    }
+
+    fn end(&mut self, begun: Option<u64>) {
+        if let Some(begun) = begun {
+            self.timed += 1;
+            self.ns += elapsed_ns(begun);
+        }
+    }
+
+    /// Of all sends, as far as those that were timed tell.
+    fn ns(self) -> f64 {
+        self.ns as f64 / self.timed.max(1) as f64 * self.sends as f64
+    }
 }
 
 impl Transmit {
@@ -76,6 +111,8 @@ impl Transmit {
             terms: Terms { request_bytes_max, ..Terms::default() },
             copies: 0,
             gathers: 0,
+            inline: vec![0; per_send * records.record_bytes()],
+            prepared: Prepared::default(),
         }
     }
 
@@ -89,15 +126,25 @@ impl Side for Transmit {
     fn next(&mut self, to: usize) -> Result<Next> {
         if self.way == Way::CopyOut {
             let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
+            let begun = self.prepared.begin();
             let len = self.records[to].pack(self.per_send, &mut buffer);
+            self.prepared.end(begun);
             self.copies += 1;
             return Ok(Next::Request(WorkRequest::send(0, self.pool.view(buffer, len)).unsignalled()));
+        }
+        if self.way == Way::Inline {
+            let begun = self.prepared.begin();
+            let len = self.records[to].pack(self.per_send, &mut self.inline);
+            self.prepared.end(begun);
+            self.copies += 1;
+            return Ok(Next::Request(WorkRequest::send_inline(0, &self.inline[..len]).unsignalled()));
         }
         // What auto will choose is not known yet, and its records are taken only once.
         let room = if self.way == Way::Auto { self.pool.take() } else { None };
         if self.way == Way::Auto && room.is_none() {
             return Ok(Next::Wait);
         }
+        let begun = self.prepared.begin();
         self.runs.clear();
         self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
         let shape = Shape::list(&self.runs)?;
@@ -123,6 +170,7 @@ impl Side for Transmit {
                 View::of(memory, &shape)?
             }
         };
+        self.prepared.end(begun);
         Ok(Next::Request(WorkRequest::send(0, view).unsignalled()))
     }
 
@@ -181,8 +229,14 @@ fn one(
     kernel_shares: &mut Vec<KernelShare>,
 ) -> Result<()> {
     let Cell { record_bytes, per_send } = cell;
-    let ways = Way::ALL.into_iter();
-    let ways: Vec<Way> = ways.filter(|way| *way != Way::ZeroCopy || per_send <= sender.capabilities.sge_max).collect();
+    let ways = Way::ALL.into_iter().chain([Way::Inline]);
+    let limits = &sender.capabilities;
+    let fits = |way: &Way| match way {
+        Way::ZeroCopy => per_send <= limits.sge_max,
+        Way::Inline => cell.message_bytes() <= limits.inline_max,
+        Way::CopyOut | Way::Auto => true,
+    };
+    let ways: Vec<Way> = ways.filter(fits).collect();
     let mut sides: Vec<Transmit> =
         ways.iter().map(|way| Transmit::new(*way, records, per_send, pool, sender)).collect();
     let digests = sides.iter_mut().map(|side| check(sender, side)).collect::<Result<Vec<_>>>()?;
@@ -191,21 +245,26 @@ fn one(
     let mut ring = Ring::new(cell.message_bytes(), &mut limit_records, per_send)?;
     let mut limits = Vec::new();
     let mut ticks = vec![Split::default(); sides.len()];
+    let mut shares: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     let samples = alternate(sides.len() + 1, setting.rounds(), |side, _| -> Result<Sample> {
         let Some(way) = sides.get_mut(side) else {
             limits.push(ring.limit(&mut limit_records, per_send, setting.slice_ns() / 2));
             return Ok(Sample::default());
         };
         let before = Split::of(std::process::id())?;
+        way.prepared = Prepared::default();
         let sample = sender.run(way, Until::Elapsed(setting.slice_ns()), false)?.0;
         let used = Split::of(std::process::id())?.since(before);
         ticks[side].user += used.user;
         ticks[side].system += used.system;
+        shares[side].push(way.prepared.ns() / sample.wall_ns.max(1) as f64);
         Ok(sample)
     })?;
     for (at, (way, rounds)) in ways.iter().zip(samples).enumerate() {
         kernel_shares.push(KernelShare { way: *way, record_bytes, clients, ticks: ticks[at] });
         let point = Point::of(series(*way, record_bytes, clients), cell.message_bytes() as u64, rounds, &limits);
+        let preparing = Spread::of(&shares[at]).median;
+        figure.record(format!("preparing, share of time: {}", point.series), point.x, std::mem::take(&mut shares[at]));
         let traffic = if sides[at].copied_share() > 0.5 { 4.0 } else { 2.0 };
         let traffic = traffic * point.bytes_per_s;
         figure.points.push(
@@ -215,6 +274,7 @@ fn one(
                 .with("records_per_send", per_send)
                 .with("clients", clients)
                 .with("copied_share", sides[at].copied_share())
+                .with(PREPARING, preparing)
                 .with(TRAFFIC, traffic),
         );
     }
@@ -247,7 +307,7 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, kernel_shares: &[KernelShare
     figure.text = format!(
         "Records lie scattered over {} MiB; a send takes the next of an order in which neighbours lie far apart. Copy-out packs \
          them into a transmit buffer, zero-copy posts a gather list of them (the curve ends at this provider's longest list), \
-         auto prices each send. Receivers are processes of their own; over shared memory it is the receiver who copies, so its \
+         inline packs them into the request (it ends at the longest), auto prices each send. Receivers are processes of their own; over shared memory it is the receiver who copies, so its \
          processor plays the NIC. The limit copies the same records in the same order into a ring of the same size, by the \
          fastest kernel, on one processor.",
         setting.region_bytes() >> 20
@@ -257,9 +317,14 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, kernel_shares: &[KernelShare
         throughput_charts(figure, clients, &who);
         let bars = breakdown_rows(figure, kernel_shares, clients);
         figure.charts.push((
-            breakdown("CPU of the sender (shares of one processor's time)", &["work", "kernel", "empty polling", "idle"], &bars),
+            breakdown(
+                "CPU of the sender (shares of one processor's time)",
+                &["copying or listing", "other work", "kernel", "empty polling", "idle"],
+                &bars,
+            ),
             format!(
-                "What the sender's processor did at the peak of each curve with {who}, as figure 4. The kernel's share is sampled in \
+                "What the sender's processor did at the peak of each curve with {who}, as figure 4. Packing records, or making the list of \
+                 them, is timed in one send of {TIMED_EVERY}. The kernel's share is sampled in \
                  ticks of 10 ms over all rounds and taken from work."
             ),
         ));
@@ -293,6 +358,18 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
     let caption =
         format!("Work of the sender's processor for a byte with {who}, as figure 5; without empty polling, log axes.");
     figure.charts.push((curves(&sender), caption));
+    if clients == 1 {
+        let mut inline = chart("throughput (GB/s)");
+        let ways = [64, 128].into_iter().flat_map(|size| [Way::CopyOut, Way::Inline].map(|way| (way, size)));
+        for (colour, (way, record_bytes)) in ways.enumerate() {
+            let mut points = figure.curve(&series(way, record_bytes, clients));
+            points.retain(|point| point.x <= SHORT);
+            let label = format!("{} {record_bytes} B", way.name());
+            inline.add(Curve::of(&label, colour, points, |p| p.spread.bytes_per_s, 1e-9));
+        }
+        let caption = "Short sends whose bytes ride in the request (§5.6), beside copies into transmit buffers.";
+        figure.charts.push((curves(&inline), caption.into()));
+    }
     let caption = format!("Processor time of both ends for a byte with {who}, empty polling included; log axes.");
     figure.charts.push((curves(&both), caption));
     if clients == 1 {
@@ -307,7 +384,7 @@ fn curve_list() -> impl Iterator<Item = (Way, usize)> {
     DRAWN.into_iter().flat_map(|size| Way::ALL.into_iter().map(move |way| (way, size)))
 }
 
-/// Name and shares: work in user mode, kernel, empty polling, idle.
+/// Name and shares: copying or listing, other work in user mode, kernel, empty polling, idle.
 fn breakdown_rows(figure: &Figure, kernel_shares: &[KernelShare], clients: usize) -> Vec<(String, Vec<f64>)> {
     let mut rows = Vec::new();
     for (way, record_bytes) in curve_list().filter(|(way, _)| *way != Way::Auto) {
@@ -323,8 +400,9 @@ fn breakdown_rows(figure: &Figure, kernel_shares: &[KernelShare], clients: usize
         let busy = point.sender_cpu_ns_per_byte * point.bytes_per_s / 1e9;
         let work = point.sender_work_ns_per_byte * point.bytes_per_s / 1e9;
         let kernel = (busy * kernel).min(work);
+        let preparing = point.label(PREPARING).min(work - kernel);
         let name = format!("{} {record_bytes} B", way.name());
-        rows.push((name, vec![work - kernel, kernel, busy - work, (1.0 - busy).max(0.0)]));
+        rows.push((name, vec![preparing, work - kernel - preparing, kernel, busy - work, (1.0 - busy).max(0.0)]));
     }
     rows
 }
@@ -353,10 +431,15 @@ pub(super) fn distinct(values: impl Iterator<Item = usize>) -> Vec<usize> {
     values
 }
 
+const PREPARING: &str = "preparing_share";
+/// A prime, so that it falls on all places of a batch.
+const TIMED_EVERY: u64 = 13;
 const TRAFFIC: &str = "memory_traffic_bytes_per_s_computed";
 const CLIENTS: [usize; 2] = [1, 15];
 /// Record sizes that are drawn, as the paper's.
 const DRAWN: [usize; 2] = [128, 1024];
+/// No descriptor has room for more.
+const SHORT: u64 = 1024;
 /// Longer messages would not leave a receiver's ring in the cache.
 const MESSAGE_MAX: usize = 1 << 20;
 /// Transmit buffers together: no more than stays in the cache.

@@ -20,6 +20,13 @@ impl Touched {
         self.bytes += other.bytes;
         self.sum = self.sum.wrapping_add(other.sum);
     }
+
+    /// Takes rows away that were added before.
+    pub fn remove(&mut self, other: Touched) {
+        self.rows -= other.rows;
+        self.bytes -= other.bytes;
+        self.sum = self.sum.wrapping_sub(other.sum);
+    }
 }
 
 /// Reads a byte of each cache line that `bytes` lies in, and its last byte.

@@ -1,6 +1,6 @@
 //! Generating the table, a part per thread.
 
-use super::{PackedRows, Row};
+use super::{NarrowRows, PackedRows, Row};
 use std::thread;
 use tpchgen::{
     distribution::Distributions,
@@ -26,39 +26,22 @@ impl Lineitem {
     ///
     /// A scale at which the standard has no rows, or beyond what this generator packs into memory.
     pub fn generate(scale: f64, threads: usize) -> Result<Lineitem, GenerateError> {
-        if !SCALES.contains(&scale) {
-            return Err(GenerateError { scale });
-        }
-        // Not the crate's global pool: that would keep its 300 MB for as long as the process lives.
-        let pool = TextPool::new(TEXT_POOL_BYTES, Distributions::static_default());
-        Ok(Lineitem::with_texts(scale, threads, &pool))
+        Ok(Lineitem { rows: generated(scale, threads)?, scale })
+    }
+
+    /// The same rows in a third of the memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`generate`](Self::generate).
+    pub fn narrow(scale: f64, threads: usize) -> Result<NarrowRows, GenerateError> {
+        generated(scale, threads)
     }
 
     /// Same rows but for their comments, which come from a pool that is made in no time.
     pub(crate) fn sample(scale: f64) -> Lineitem {
         let pool = TextPool::new(1 << 20, Distributions::static_default());
-        Lineitem::with_texts(scale, 1, &pool)
-    }
-
-    fn with_texts(scale: f64, threads: usize, pool: &TextPool) -> Lineitem {
-        let distributions = Distributions::static_default();
-        let threads = threads.clamp(1, THREADS_MAX);
-        let part = |number: i32| {
-            LineItemGenerator::new_with_distributions_and_text_pool(scale, number, threads as i32, distributions, pool)
-        };
-        let parts: Vec<PackedRows> = thread::scope(|scope| {
-            let workers: Vec<_> = (1..=threads as i32)
-                .map(part)
-                .map(|part| scope.spawn(move || pack(part.iter(), scale / threads as f64)))
-                .collect();
-            workers.into_iter().map(|worker| worker.join().expect("generating does not panic")).collect()
-        });
-        let mut parts = parts.into_iter();
-        let mut rows = parts.next().unwrap_or_default();
-        for part in parts {
-            rows.append(&part);
-        }
-        Lineitem { rows, scale }
+        Lineitem { rows: with_texts(scale, 1, &pool), scale }
     }
 
     /// The rows.
@@ -92,8 +75,71 @@ impl std::fmt::Display for GenerateError {
 
 impl std::error::Error for GenerateError {}
 
-fn pack(items: LineItemGeneratorIterator<'_>, scale: f64) -> PackedRows {
-    let mut rows = PackedRows::with_capacity((scale * ROWS_AT_ONE * 1.01) as usize + 16);
+/// Where rows are generated to.
+trait Target: Default + Send {
+    fn with_room(rows: usize) -> Self;
+    fn push(&mut self, row: &Row<'_>);
+    fn append(&mut self, other: Self);
+}
+
+impl Target for PackedRows {
+    fn with_room(rows: usize) -> PackedRows {
+        PackedRows::with_capacity(rows)
+    }
+
+    fn push(&mut self, row: &Row<'_>) {
+        PackedRows::push(self, row);
+    }
+
+    fn append(&mut self, other: PackedRows) {
+        PackedRows::append(self, &other);
+    }
+}
+
+impl Target for NarrowRows {
+    fn with_room(rows: usize) -> NarrowRows {
+        NarrowRows::with_capacity(rows)
+    }
+
+    fn push(&mut self, row: &Row<'_>) {
+        NarrowRows::push(self, row);
+    }
+
+    fn append(&mut self, other: NarrowRows) {
+        NarrowRows::append(self, &other);
+    }
+}
+
+fn generated<T: Target>(scale: f64, threads: usize) -> Result<T, GenerateError> {
+    if !SCALES.contains(&scale) {
+        return Err(GenerateError { scale });
+    }
+    // Not the crate's global pool: that would keep its 300 MB for as long as the process lives.
+    let pool = TextPool::new(TEXT_POOL_BYTES, Distributions::static_default());
+    Ok(with_texts(scale, threads, &pool))
+}
+
+fn with_texts<T: Target>(scale: f64, threads: usize, pool: &TextPool) -> T {
+    let distributions = Distributions::static_default();
+    let threads = threads.clamp(1, THREADS_MAX);
+    let part = |number: i32| {
+        LineItemGenerator::new_with_distributions_and_text_pool(scale, number, threads as i32, distributions, pool)
+    };
+    let parts: Vec<T> = thread::scope(|scope| {
+        let workers: Vec<_> = (1..=threads as i32)
+            .map(part)
+            .map(|part| scope.spawn(move || pack(part.iter(), scale / threads as f64)))
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("generating does not panic")).collect()
+    });
+    let mut parts = parts.into_iter();
+    let mut rows = parts.next().unwrap_or_default();
+    parts.for_each(|part| rows.append(part));
+    rows
+}
+
+fn pack<T: Target>(items: LineItemGeneratorIterator<'_>, scale: f64) -> T {
+    let mut rows = T::with_room((scale * ROWS_AT_ONE * 1.01) as usize + 16);
     for item in items {
         rows.push(&row(&item));
     }
@@ -134,6 +180,7 @@ const THREADS_MAX: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lineitem::Rows;
 
     #[test]
     fn the_first_row_is_the_standards() {
@@ -151,10 +198,12 @@ mod tests {
     #[test]
     fn threads_do_not_change_the_rows_and_keys_ascend() {
         let pool = TextPool::new(1 << 20, Distributions::static_default());
-        let one = Lineitem::with_texts(0.001, 1, &pool);
-        let three = Lineitem::with_texts(0.001, 3, &pool);
-        assert_eq!(one.rows(), three.rows());
-        let keys: Vec<_> = (0..one.rows().len()).map(|i| one.rows().row(i).key()).collect();
+        let one: PackedRows = with_texts(0.001, 1, &pool);
+        let three: PackedRows = with_texts(0.001, 3, &pool);
+        assert_eq!(one, three);
+        let (one, three): (NarrowRows, NarrowRows) = (with_texts(0.001, 1, &pool), with_texts(0.001, 3, &pool));
+        assert_eq!(one, three);
+        let keys: Vec<_> = (0..one.len()).map(|index| one.key(index)).collect();
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
@@ -165,6 +214,6 @@ mod tests {
             assert!(error.to_string().contains("from 0.0001 to 10"));
         }
         let pool = TextPool::new(1 << 20, Distributions::static_default());
-        assert!(!Lineitem::with_texts(*SCALES.start(), 64, &pool).rows().is_empty());
+        assert!(!with_texts::<PackedRows>(*SCALES.start(), 64, &pool).is_empty());
     }
 }

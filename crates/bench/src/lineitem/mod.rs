@@ -6,12 +6,16 @@
 //! put together from two versions is found out.
 
 mod generate;
+mod narrow;
 mod packed;
 mod row;
+mod rows;
 mod table;
 mod version;
 
 pub use generate::{GenerateError, Lineitem};
+pub use narrow::{NarrowFile, NarrowRows};
 pub use packed::{Malformed, Packed, PackedRows};
 pub use row::{COLUMNS, KEY, Row};
+pub use rows::Rows;
 pub use table::schema;

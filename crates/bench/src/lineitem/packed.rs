@@ -4,8 +4,7 @@
 //! (decimals in 16 bytes, as the table has them), the end of each string (u32, from the start of
 //! the strings) and the strings.
 
-use super::Row;
-use std::cmp::Ordering;
+use super::{Row, Rows};
 
 /// Rows packed one after another, with the offset of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,24 +104,15 @@ impl PackedRows {
         let key = (i64::from_le_bytes(orderkey), i32::from_le_bytes(linenumber));
         Some((Packed { key, bytes: row }, rest))
     }
+}
 
-    /// The index of the row with this key, or where it would be. Rows lie in the order of their
-    /// keys.
-    ///
-    /// # Errors
-    ///
-    /// `Err` holds where it would be.
-    pub fn find(&self, key: (i64, i32)) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.row(middle).key().cmp(&key) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-                Ordering::Equal => return Ok(middle),
-            }
-        }
-        Err(low)
+impl Rows for PackedRows {
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn row(&self, index: usize) -> Row<'_> {
+        PackedRows::row(self, index)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rows as a table's rows: the schema that a database administrator would choose, and both ways between.
 
-use super::{COLUMNS, KEY, PackedRows, Row};
+use super::{COLUMNS, KEY, Row};
 use overside::table::{
     row::{Malformed, RowView, ValueRef},
     schema::{Column, ColumnType, Schema, SchemaError},
@@ -89,22 +89,10 @@ impl<'a> Row<'a> {
     }
 }
 
-impl PackedRows {
-    /// The key of row `index` as values.
-    ///
-    /// # Panics
-    ///
-    /// There is no such row.
-    pub fn key_values(&self, index: usize) -> [ValueRef<'static>; 2] {
-        let (orderkey, linenumber) = self.row(index).key();
-        [ValueRef::Int64(orderkey), ValueRef::Int32(linenumber)]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lineitem::Lineitem;
+    use crate::lineitem::{Lineitem, Rows};
     use overside::table::row::{RowBuilder, RowLayout};
     use std::sync::Arc;
 

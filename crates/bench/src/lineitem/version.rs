@@ -1,33 +1,26 @@
 //! What a row holds after its v-th write: a function of the row and v alone, so that any process
 //! can write it and any other can tell what it must be.
 
-use super::{PackedRows, Row};
+use super::Row;
 
-impl PackedRows {
-    /// Row `index` as its `version`-th write leaves it. Version 1 is the generated one; every later
-    /// one changes the quantity, the discount, the price and the comment (and by it the row's
-    /// length).
-    ///
-    /// # Panics
-    ///
-    /// There is no such row.
-    pub fn at_version(&self, index: usize, version: i64) -> Row<'_> {
-        let base = self.row(index);
-        if version <= 1 {
-            return base;
-        }
-        let random = mix(index as u64, version as u64);
-        let mut row = Row {
-            quantity: 100 * (1 + (random % 50) as i64),
-            discount: ((random >> 8) % 11) as i64,
-            extendedprice: 90_000 + ((random >> 12) % 10_404_951) as i64,
-            comment: self.row((random >> 16) as usize % self.len()).comment,
-            version,
-            ..base
-        };
-        row.checksum = row.sum();
-        row
-    }
+/// `base`, which is row `index` as generated, as its `version`-th write leaves it, from the second on.
+pub(crate) fn changed<'a>(base: Row<'a>, index: usize, version: i64, comment: &'a str) -> Row<'a> {
+    let random = mix(index as u64, version as u64);
+    let mut row = Row {
+        quantity: 100 * (1 + (random % 50) as i64),
+        discount: ((random >> 8) % 11) as i64,
+        extendedprice: 90_000 + ((random >> 12) % 10_404_951) as i64,
+        comment,
+        version,
+        ..base
+    };
+    row.checksum = row.sum();
+    row
+}
+
+/// Which of `rows` rows that version has its comment from.
+pub(crate) fn comment_from(index: usize, version: i64, rows: usize) -> usize {
+    (mix(index as u64, version as u64) >> 16) as usize % rows
 }
 
 fn mix(index: u64, version: u64) -> u64 {
@@ -39,7 +32,7 @@ fn mix(index: u64, version: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::lineitem::Lineitem;
+    use crate::lineitem::{Lineitem, Rows};
 
     #[test]
     fn versions_differ_are_whole_and_can_be_told_again() {

@@ -48,6 +48,8 @@ pub struct Report {
     pub table_bytes: u64,
     /// Leaf pages of the table.
     pub pages: u64,
+    /// How many parts the table is scanned in, one a round; one for a table of usual size.
+    pub parts: usize,
     /// Rounds in which the sides alternated.
     pub rounds: usize,
     /// What `auto` chose, why, and what it saved.
@@ -364,6 +366,7 @@ pub(super) mod sample {
             machine: Machine::here(),
             table_bytes: 113_383_773,
             pages: 7_130,
+            parts: 1,
             rounds: 9,
             summary: [
                 "auto sent every page of full as base page and deltas.".into(),

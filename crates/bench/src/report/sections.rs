@@ -55,6 +55,15 @@ fn setup(report: &Report) -> String {
         grouped(report.pages),
         report.rounds
     );
+    let large = match report.parts {
+        ..=1 => String::new(),
+        parts => format!(
+            "<p>The table is large, so a round scans one of {parts} equal parts of it, each round another: <i>full</i> and \
+             <i>projection</i> are scans of such a part, and <i>hot</i> is one of the first. Verification of pages at rest \
+             checks every row once for each workload, in one of the modes. The line to beat and the limit keep the first \
+             part alone, and send or copy as many rows of it.</p>"
+        ),
+    };
     let limit = format!(
         "<p>Two yardsticks are measured in the same run. The <i>limit</i> copies the same rows in chunks of {} KiB \
          into a ring of {} KiB that stays in the cache, by the fastest of several kernels, and reads every row as the \
@@ -74,7 +83,7 @@ fn setup(report: &Report) -> String {
         format!("<p>Other programs and the hypervisor took {percent:.0}&nbsp;% of the cores' time meanwhile.</p>")
     };
     format!(
-        "<h2>1&ensp;Setup</h2>{method}{}{disturbed}{limit}{}",
+        "<h2>1&ensp;Setup</h2>{method}{large}{}{disturbed}{limit}{}",
         figure_table(1, "The machine.", &tables::machine(report)),
         figure_table(2, "Limits for copies, from the same source, page-aligned.", &tables::limits(report)),
     )

@@ -1,7 +1,7 @@
 //! Holding what a scan returned against what it owes.
 
 use super::History;
-use crate::lineitem::{PackedRows, Row};
+use crate::lineitem::{Row, Rows};
 use std::{fmt, ops::Range};
 
 /// A scan: which rows it was asked for, and when it ran.
@@ -108,13 +108,13 @@ impl Outcome {
 }
 
 /// Checks what `scan` returned, in the order it came.
-pub fn check(rows: &PackedRows, history: &History, scan: &Scan, seen: impl IntoIterator<Item = Seen>) -> Outcome {
+pub fn check(rows: &dyn Rows, history: &History, scan: &Scan, seen: impl IntoIterator<Item = Seen>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut next = scan.rows.start;
     let mut came = vec![0u64; scan.rows.len().div_ceil(64)];
     for seen in seen {
         outcome.rows += 1;
-        let expected = next < rows.len() && rows.row(next).key() == seen.key;
+        let expected = next < rows.len() && rows.key(next) == seen.key;
         let found = if expected { Ok(next) } else { rows.find(seen.key) };
         let Some(index) = found.ok().filter(|index| scan.rows.contains(index)) else {
             outcome.violation(Violation::Unasked(seen.key));
@@ -140,7 +140,7 @@ pub fn check(rows: &PackedRows, history: &History, scan: &Scan, seen: impl IntoI
     outcome
 }
 
-fn check_version(rows: &PackedRows, history: &History, scan: &Scan, index: usize, shown: Shown, outcome: &mut Outcome) {
+fn check_version(rows: &dyn Rows, history: &History, scan: &Scan, index: usize, shown: Shown, outcome: &mut Outcome) {
     let row = index as u64;
     let latest = history.latest(row).0;
     outcome.updated += usize::from(latest > 1);

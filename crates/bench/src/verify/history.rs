@@ -67,7 +67,8 @@ impl History {
         let (writes, rest) = log.as_chunks::<{ Write::BYTES }>();
         for bytes in writes {
             let write = Write::decode(bytes);
-            let row = self.rows.entry(write.index).or_default();
+            // Most rows are written once, and a list that grows begins with room for four.
+            let row = self.rows.entry(write.index).or_insert_with(|| Vec::with_capacity(1));
             let last = row.last().map_or((1, 0), |w| (w.version, w.after_ns));
             if write.version != last.0 + 1 || write.before_ns < last.1 || write.after_ns < write.before_ns {
                 return Err(LogError::Order { index: write.index, version: write.version });

@@ -249,5 +249,15 @@ fn an_index_through_which_gathering_is_faster_differs() {
     assert_eq!((said(2e6, 1e6), said(1e6, 2e6)), (Says::Agrees, Says::Differs));
 }
 
+/// Bytes in the descriptor that cost twice what copying does are not almost as cheap.
+#[test]
+fn inline_sends_that_are_far_from_copies_differ() {
+    let said = |rate: f64, work: f64| {
+        let points = [64, 256].map(|x| [place("copy-out 64 B", x, 1.0, 0.4), place("inline 64 B", x, rate, work)]);
+        verdict(points.as_flattened(), "TC-C44").0
+    };
+    assert_eq!((said(1.1, 0.38), said(0.5, 0.4), said(1.0, 0.8)), (Says::Agrees, Says::Differs, Says::Differs));
+}
+
 /// More than any rule needs.
 const SEEDS: u64 = 3000;

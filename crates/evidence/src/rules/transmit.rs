@@ -203,6 +203,22 @@ pub(super) const RULES: &[Rule] = &[
             ),
         ],
     ),
+    rule(
+        "TC-C44",
+        &[
+            part(
+                "64 B: inline over copy-out at every send that both have: throughput",
+                Of::Curves(Rate, "inline 64 B", "copy-out 64 B", ANYWHERE),
+                Within(0.8, 1.25),
+            ),
+            part(
+                "… the sender's work for a byte",
+                Of::Curves(Work, "inline 64 B", "copy-out 64 B", ANYWHERE),
+                Within(0.8, 1.25),
+            ),
+            part("the longest inline send of 64 B, in bytes", Of::End("inline 64 B"), AtMost(912.0)),
+        ],
+    ),
     rule("TC-C50", &[LESS_WORK_1024, LESS_WORK_128]),
     rule(
         "TC-C52",

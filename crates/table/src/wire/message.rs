@@ -1,6 +1,7 @@
 //! Requests and replies.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Features;
 
@@ -284,6 +285,7 @@ pub struct PriceList {
     /// Where they come from: "default", or the calibration's date and machine.
     pub source: String,
     /// A request.
+    #[serde(deserialize_with = "prices")]
     pub request_ns: (f64, f64),
     /// Pieces of a request, by length.
     pub pieces: Vec<PiecePrice>,
@@ -297,9 +299,18 @@ pub struct PiecePrice {
     /// Its length.
     pub bytes: u64,
     /// Packed into a transmit buffer.
+    #[serde(deserialize_with = "prices")]
     pub copied_ns: (f64, f64),
     /// Sent from where it lies.
+    #[serde(deserialize_with = "prices")]
     pub gathered_ns: (f64, f64),
+}
+
+/// Two prices of a peer: what is no number, or no time that anything can take, is no price.
+fn prices<'de, D: Deserializer<'de>>(decoder: D) -> Result<(f64, f64), D::Error> {
+    let prices = <(f64, f64)>::deserialize(decoder)?;
+    let sound = |price: f64| price.is_finite() && price >= 0.0;
+    if sound(prices.0) && sound(prices.1) { Ok(prices) } else { Err(D::Error::custom("no price")) }
 }
 
 /// An index as a client sees it.

@@ -24,7 +24,8 @@
 //!
 //! `Choices` has a table's number; its answer has the pages sent in each mode and the limit of chains.
 //! `Prices` has nothing; its answer has their source, then pairs of prices (f64, server and client):
-//! of a request, and of copied and gathered pieces by length. What each mode took beyond comes last.
+//! of a request, and of copied and gathered pieces by length; none is negative or no number. What
+//! each mode took beyond comes last.
 
 mod batch;
 mod features;
@@ -93,6 +94,25 @@ pub fn decode_body<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, B
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A client compares and prints them: a server must not make it work with what is no number.
+    #[test]
+    fn what_is_no_price_is_refused() {
+        let said = |(server, client): (f64, f64), request: bool| {
+            let sound = (1.0, 0.0);
+            let piece =
+                PiecePrice { bytes: 8, copied_ns: sound, gathered_ns: if request { sound } else { (server, client) } };
+            let request_ns = if request { (server, client) } else { sound };
+            let list = PriceList { request_ns, pieces: vec![piece], ..PriceList::default() };
+            decode::<Reply>(&encode(1, &Reply::Prices(list))).is_ok()
+        };
+        for request in [true, false] {
+            assert!(said((1.5, 0.0), request));
+            for wrong in [f64::NAN, f64::INFINITY, -1.0] {
+                assert!(!said((wrong, 1.0), request) && !said((1.0, wrong), request), "{wrong}");
+            }
+        }
+    }
 
     #[test]
     fn a_request_travels() {
