@@ -16,7 +16,8 @@ use std::path::PathBuf;
 pub use index::{Index, IndexCommand, OneIndex};
 pub use over::Over;
 pub use volume::{
-    Attach, BenchVolume, Create, DeleteVolume, HomeDir, RepairVolume, ServeVolumes, Volume, VolumeCommand, VolumeStatus,
+    Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, HomeDir, RecordTrace, RepairVolume, ReplayTrace,
+    ServeVolumes, Trace, TraceCommand, Volume, VolumeCommand, VolumeStatus,
 };
 
 /// Tables in memory, scanned in bulk by other processes.

@@ -3,7 +3,12 @@
 //! A trace is text: a line a request, `r|w,offset,bytes`. Empty lines and lines that begin with `#` are
 //! passed over.
 
+mod record;
+
+pub use record::{Recorder, Trace};
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use crate::cache::PolicyKind;
 
@@ -58,6 +63,12 @@ impl TraceRequest {
     /// The blocks that it touches.
     pub fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = u64> {
         self.offset / block_bytes..(self.offset + self.bytes).div_ceil(block_bytes)
+    }
+}
+
+impl fmt::Display for TraceRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{},{}", if self.writes { 'w' } else { 'r' }, self.offset, self.bytes)
     }
 }
 
@@ -144,6 +155,7 @@ mod tests {
         }
         let request = parse("r,8191,2").unwrap().unwrap();
         assert!(request.blocks(8192).eq([0, 1]));
+        assert_eq!(parse(&request.to_string()), Ok(Some(request)));
     }
 
     proptest! {

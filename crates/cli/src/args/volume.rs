@@ -38,6 +38,12 @@ pub enum VolumeCommand {
     /// Bring members up to date that have missed writes, while no node serves the volume.
     #[command(long_about = REPAIR, after_long_help = REPAIR_EXAMPLES)]
     Repair(RepairVolume),
+    /// Read every member of a volume that is served, and name what is not as it was written.
+    #[command(long_about = CHECK, after_long_help = CHECK_EXAMPLES)]
+    Check(CheckVolume),
+    /// Record which bytes a volume's programs ask for, or see what each cache policy makes of that.
+    #[command(long_about = TRACE, after_long_help = TRACE_EXAMPLES)]
+    Trace(Trace),
     /// Delete a volume that no node serves, with all that is in it.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(DeleteVolume),
@@ -229,6 +235,100 @@ pub struct RepairVolume {
     pub json: bool,
 }
 
+/// `overside volume check`
+#[derive(Debug, Args)]
+pub struct CheckVolume {
+    /// Where the node listens, and which volume of it, as shm:vault/pg.
+    #[arg(value_name = "ADDR/NAME")]
+    pub volume: String,
+    /// Write what is wrong on a member again, from the members that have it right.
+    #[arg(long)]
+    pub repair: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside volume trace`
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: TraceCommand,
+}
+
+/// What can be done with traces.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Attach a volume for NBD clients, and write down what they read and write, until Ctrl-C.
+    Record(RecordTrace),
+    /// Show the hit ratio that each policy has on a trace.
+    Replay(ReplayTrace),
+}
+
+/// `overside volume trace record`
+#[derive(Debug, Args)]
+pub struct RecordTrace {
+    /// The trace, which must not be there yet.
+    pub file: PathBuf,
+    /// Where the node listens, and which volume of it, as shm:vault/pg.
+    #[arg(value_name = "ADDR/NAME")]
+    pub volume: String,
+    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
+    #[arg(long, value_name = "unix:PATH", required = true, value_parser = unix)]
+    pub nbd: PathBuf,
+    /// Only read; another client may write meanwhile.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Print one JSON object once it is attached, and one at the end.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside volume trace replay`
+#[derive(Debug, Args)]
+pub struct ReplayTrace {
+    /// The trace: a line a request, `r|w,offset,bytes`.
+    pub file: PathBuf,
+    /// Which policies; all of them, and behind them the best that there can be (Belady's).
+    #[arg(long, value_name = "POLICY|all", default_value = "all", value_parser = policies())]
+    pub policy: String,
+    /// How large the cache is: bytes, as 256M, or a part of all blocks that the trace touches, as 10%.
+    #[arg(long, value_name = "BYTES|N%", default_value = "10%", value_parser = room)]
+    pub cache: CacheRoom,
+    /// Bytes of the cache's blocks: a power of two from 512 to 1M.
+    #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]
+    pub block: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How large a cache is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CacheRoom {
+    /// So many bytes.
+    Bytes(usize),
+    /// So much of what the trace touches, in hundredths.
+    Percent(f64),
+}
+
+fn policies() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(PolicyKind::ALL.map(PolicyKind::name).into_iter().chain(["all"]))
+}
+
+fn room(text: &str) -> Result<CacheRoom, String> {
+    let Some(percent) = text.strip_suffix('%') else { return bytes(text).map(CacheRoom::Bytes) };
+    let percent = percent.parse().ok().filter(|percent| (0.001..=100.0).contains(percent));
+    percent.map(CacheRoom::Percent).ok_or_else(|| "a part is given as 0.001% to 100%, for example 10%".into())
+}
+
 /// `overside volume delete`
 #[derive(Debug, Args)]
 pub struct DeleteVolume {
@@ -336,6 +436,28 @@ Examples:
   overside volume repair safe
   overside volume repair safe --home ./volumes --json";
 
+const CHECK: &str = "\
+Read all of a volume on every member, past the node's cache, and hold it against the checksums. It prints a line for each 4 KiB
+that are wrong on a member, and ends with status 1 if any stay so. The volume is used meanwhile; requests to a place wait while
+it is read. With --repair what is wrong is written again from a mirror's other side or a RAID 5's other members.
+
+What a crash left is summed again while the volume is served, and not checked until then. Members that were made before there
+were checksums, and memory, have none: of these it finds what the disk itself refuses to read.";
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  overside volume check shm:vault/pg
+  overside volume check --repair tcp:10.0.0.1:7071/pg --key-file key --json";
+
+const TRACE: &str = "\
+A trace is text, a line a request: `r,offset,bytes` or `w,offset,bytes`. `record` writes one while programs use a volume over NBD.
+`replay` lets every policy of the node's cache decide on it, and prints which part of the blocks was in the cache. The best policy
+there can be knows what comes next; what it reaches is the last line.";
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  overside volume trace record pg.trace shm:vault/pg --nbd unix:pg.sock
+  overside volume trace replay pg.trace
+  overside volume trace replay pg.trace --policy mq --cache 256M --json";
+
 const DELETE: &str = "\
 Delete a volume of the home folder, and its members' files with all that is in them. Nobody may serve it meanwhile. A file that
 is no member of it any more stays, and is named on standard error.";
@@ -346,7 +468,7 @@ Examples:
 
 /// Examples of all of them, which must parse.
 #[cfg(test)]
-pub const ALL_EXAMPLES: [&str; 9] = [
+pub const ALL_EXAMPLES: [&str; 11] = [
     VOLUME_EXAMPLES,
     CREATE_EXAMPLES,
     SERVE_EXAMPLES,
@@ -355,5 +477,7 @@ pub const ALL_EXAMPLES: [&str; 9] = [
     BENCH_EXAMPLES,
     ATTACH_EXAMPLES,
     REPAIR_EXAMPLES,
+    CHECK_EXAMPLES,
+    TRACE_EXAMPLES,
     DELETE_EXAMPLES,
 ];

@@ -1,7 +1,7 @@
 //! A volume attached for programs that know nothing of it, while its node is killed.
 
 use super::server::overside;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -196,4 +196,34 @@ fn goes_on(what: &str, options: &[&str], kills: u64) {
 fn fio_goes_on_while_the_node_is_killed() {
     goes_on("back", &["--writes", "back", "--cache", "4M"], 5);
     goes_on("through", &[], 2);
+}
+
+#[test]
+fn what_nbd_clients_ask_for_is_recorded() {
+    let volume = Volume::new("recorded", "4M");
+    let _node = volume.serve(&[]);
+    let (at, unix) = (format!("{}/v", volume.address), format!("unix:{}", volume.path("t.sock")));
+    let trace = volume.path("trace");
+    let record = ["volume", "trace", "record", &trace, &at, "--nbd", &unix];
+    let recorder = Going::start(&record);
+    let mut stream = UnixStream::connect(volume.path("t.sock")).unwrap();
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    // Fixed newstyle without zeros; the export by its name.
+    let hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &1u32.to_be_bytes(), b"v"].concat();
+    stream.write_all(&hello).unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    for (kind, offset, length) in [(0u16, 8192u64, 1024u32), (1, 512, 512), (3, 0, 0)] {
+        let head = [&0x2560_9513u32.to_be_bytes()[..], &[0; 2], &kind.to_be_bytes(), &[7; 8]].concat();
+        let data = vec![9; if kind == 1 { length as usize } else { 0 }];
+        stream.write_all(&[&head[..], &offset.to_be_bytes(), &length.to_be_bytes(), &data].concat()).unwrap();
+        let mut reply = vec![0; 16 + if kind == 0 { length as usize } else { 0 }];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4..8], [0; 4], "request {kind} failed");
+    }
+    drop(stream);
+    recorder.ends();
+    assert_eq!(std::fs::read_to_string(&trace).unwrap(), "r,8192,1024\nw,512,512\n");
+    let again = overside(&record).output().unwrap();
+    assert_eq!(again.status.code(), Some(1), "a trace that is there stays");
 }

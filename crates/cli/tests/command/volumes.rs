@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -319,6 +319,56 @@ fn a_mirror_is_served_without_a_member_and_repaired() {
     assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
 }
 
+#[test]
+fn bytes_that_change_on_a_disk_are_named_mended_and_never_read() {
+    let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");
+    let home = node.home();
+    let alone = node.path("alone");
+    node.ok(&["create", "alone", "--size", "1M", "--on", &alone, "--home", &home]);
+    let written = node.json(&["bench", &node.volume(), "--rw", "randwrite", "--verify", "--time", "1"]);
+    assert_eq!((&written["corrupt"], &written["errors"]), (&0.into(), &0.into()), "{written}");
+    assert!(node.ok(&["status", &node.volume()]).contains("crc32c"));
+    let change = |node: &mut Node, members: &[&str], at: u64| {
+        node.end();
+        for member in members {
+            let file = File::options().read(true).write(true).open(node.path(member)).unwrap();
+            // Behind a superblock and the table of sums.
+            let (at, mut byte) = ((2 << 20) + at, [0]);
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        }
+        node.start();
+    };
+    let (volume, a, b) = (node.volume(), node.path("a"), node.path("b"));
+    assert_eq!(node.json(&["check", &volume])["faults"], Json::Array(Vec::new()));
+    change(&mut node, &["a"], 5000);
+    change(&mut node, &["b"], (1 << 20) + 7);
+    let output = node.output(&["check", &volume]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{lines}");
+    assert!(
+        lines.contains(&format!("at 4'096 are wrong on {a}")) || lines.contains(&format!("wrong on {a}")),
+        "{lines}"
+    );
+    assert!(lines.contains(&format!("wrong on {b}")) && lines.lines().count() == 3, "{lines}");
+    let read = node.json(&["bench", &volume, "--verify", "--time", "1"]);
+    assert_eq!((&read["corrupt"], &read["errors"]), (&0.into(), &0.into()), "{read}");
+    let mended = node.ok(&["check", "--repair", &volume]);
+    assert!(mended.contains("0 faults left"), "{mended}");
+    assert_eq!(node.json(&["check", &volume])["left"], 0);
+    // What both have wrong, and what lies on one member alone, nothing mends.
+    change(&mut node, &["a", "b"], 5000);
+    let output = node.output(&["check", "--repair", &volume, "--json"]);
+    let found = parsed(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!((output.status.code(), &found["left"]), (Some(1), &1.into()), "{found}");
+    assert_eq!(found["faults"][0]["members"], Json::from(vec![a, b]), "{found}");
+    change(&mut node, &["alone"], 9);
+    let alone = format!("{}/alone", node.address);
+    assert_eq!(node.output(&["check", &alone]).status.code(), Some(1));
+    let refused = node.output(&["bench", &alone, "--rw", "randread", "--time", "1"]);
+    assert_eq!(refused.status.code(), Some(1), "a READ of it fails");
+}
+
 /// Its members forget what no flush covered, whenever their node is started.
 #[test]
 fn raid_5_of_members_that_forget_keeps_what_was_acknowledged_and_may_lose_one() {
@@ -437,4 +487,26 @@ fn what_the_page_says_to_try_works_word_for_word() {
         "{said}{told}"
     );
     assert!(said.contains("pg is ok") && said.contains("pg is deleted, and 2 files with it"), "{said}{told}");
+}
+
+#[test]
+fn a_trace_says_what_each_policy_makes_of_it() {
+    let node = Node::new("shm");
+    let trace = node.path("trace");
+    let loops: String = (0..400).map(|at| format!("r,{},8192\n", at % 20 * 8192)).collect();
+    std::fs::write(&trace, format!("# a loop\n{loops}w,0,512\n")).unwrap();
+    let found = node.json(&["trace", "replay", &trace, "--cache", "50%"]);
+    assert_eq!((&found["accesses"], &found["cache_blocks"]), (&401.into(), &10.into()), "{found}");
+    let ratio = |name: &str| found["hit_ratio"][name].as_f64().unwrap();
+    // The block that a loop needs next is the one that has not been used for longest.
+    assert_eq!(ratio("lru"), 0.0);
+    assert!(ratio("belady") > 0.4 && ratio("lirs") <= ratio("belady"), "{found}");
+    assert_eq!(found["hit_ratio"].as_object().unwrap().len(), 8);
+    let all = node.json(&["trace", "replay", &trace, "--policy", "mq", "--cache", "1M"]);
+    let hits = all["hit_ratio"]["mq"].as_f64().unwrap() * 401.0;
+    assert!((hits - 381.0).abs() < 0.01, "{all}");
+    assert!(node.ok(&["trace", "replay", &trace]).contains("belady"));
+    assert!(node.fails(&["trace", "replay", &trace, "--cache", "4K"]).contains("no room"));
+    std::fs::write(&trace, "r,0,8192\nr,1\n").unwrap();
+    assert!(node.fails(&["trace", "replay", &trace]).contains("line 2"));
 }

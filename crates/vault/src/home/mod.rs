@@ -553,6 +553,26 @@ mod tests {
         assert!(!home.folder().join("pg.writer").exists());
     }
 
+    #[test]
+    fn members_from_before_there_were_checksums_are_used_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+        let path = folder.path().join("m1.img");
+        let with = repair::superblock(&path).unwrap();
+        let before = Superblock { sums_bytes: 0, ..with };
+        fs::remove_file(&path).unwrap();
+        make_member(&path, &before).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), DATA_START + before.member_bytes);
+        assert_eq!(home.open_volume("pg", &clock()).unwrap().about.sums, [true, false]);
+        write(&home, 9);
+        fs::remove_file(folder.path().join("m0.img")).unwrap();
+        assert_eq!(content(&home), 9);
+        // The next member is as the one that it comes from.
+        home.repair("pg", &clock(), |_, _| {}).unwrap();
+        assert_eq!(home.open_volume("pg", &clock()).unwrap().about.sums, [false, false]);
+    }
+
     /// The byte that all of the volume's first block has.
     fn content(home: &Home) -> u8 {
         let mut device = home.device("pg", &clock()).unwrap();

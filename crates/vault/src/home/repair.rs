@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_verbs::Clock;
-use overside_volume::{MemberState, wait};
+use overside_volume::{Hint, MemberState, Work, complete, wait};
 
 use super::assemble::{assemble, open_member};
-use super::{DELETE_PATIENCE, Home, HomeError, Superblock, make_member, make_side, of, side_of};
+use super::{DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Superblock, make_member, make_side, of, side_of};
 
 impl Home {
     /// Brings each member up to date that has missed writes, and makes those anew that are gone. Nobody may serve the
@@ -73,6 +73,12 @@ impl Home {
                 wait(&mut *opened.device, &**clock, Some(soon))
                     .map_err(|error| of(&stale[0])(io::Error::other(error)))?;
             }
+        }
+        // Whoever opens it next has nothing to settle.
+        let all = Work::Hint { at: 0, length: bytes, hint: Hint::DontNeed };
+        for work in [Work::Flush, all] {
+            let ended = complete(&mut *opened.device, &**clock, work, DISK_PATIENCE);
+            ended.1.map_err(|why| HomeError::Device { path: stale[0].clone(), why })?;
         }
         Ok(stale)
     }

@@ -2,11 +2,13 @@
 
 mod attach;
 mod bench;
+mod check;
 mod create;
 mod delete;
 mod repair;
 mod serve;
 mod status;
+mod trace;
 
 use crate::args::{HomeDir, Volume, VolumeCommand};
 use anyhow::{Context, Result};
@@ -27,6 +29,8 @@ pub fn run(args: &Volume) -> Result<()> {
         VolumeCommand::Bench(args) => bench::run(args),
         VolumeCommand::Attach(args) => attach::run(args),
         VolumeCommand::Repair(args) => repair::run(args),
+        VolumeCommand::Check(args) => check::run(args),
+        VolumeCommand::Trace(args) => trace::run(args),
         VolumeCommand::Delete(args) => delete::run(args),
     }
 }

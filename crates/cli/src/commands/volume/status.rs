@@ -113,10 +113,11 @@ fn shown(volume: &VolumeReport, now: SystemTime) -> String {
         let (bytes, hits, misses) = (grouped(counts.cache_bytes), grouped(counts.hits), grouped(counts.misses));
         text += &format!("  cache of {bytes} bytes: {hits} hits, {misses} misses\n");
     }
-    let mut grid = Grid::new(&["  member", "bytes", "state"], &[false, true, false]);
+    let mut grid = Grid::new(&["  member", "bytes", "state", "checksums"], &[false, true, false, false]);
     for member in &volume.members {
         let state = if member.stale { "stale" } else { "current" };
-        grid.push(vec![format!("  {}", member.place), grouped(member.bytes), state.to_owned()]);
+        let sums = if member.sums { "crc32c" } else { "none" };
+        grid.push(vec![format!("  {}", member.place), grouped(member.bytes), state.to_owned(), sums.to_owned()]);
     }
     text += &grid.render();
     if volume.sessions.is_empty() {
@@ -143,7 +144,9 @@ fn described(volume: &VolumeReport, now: SystemTime) -> Value {
     let members: Vec<Value> = volume
         .members
         .iter()
-        .map(|member| json!({ "place": member.place, "bytes": member.bytes, "stale": member.stale }))
+        .map(|member| {
+            json!({ "place": member.place, "bytes": member.bytes, "stale": member.stale, "checksums": member.sums })
+        })
         .collect();
     let sessions: Vec<Value> = volume
         .sessions
