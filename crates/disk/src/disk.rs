@@ -219,17 +219,9 @@ impl fmt::Display for Way {
 /// # Errors
 /// The request failed, or took longer than `deadline`.
 pub fn complete(disk: &mut dyn Disk, request: Request, deadline: Duration) -> io::Result<(Request, u64)> {
+    const STEP: Duration = Duration::from_millis(100);
     disk.push(0, request);
     disk.submit()?;
-    completed(disk, deadline)
-}
-
-/// Waits for the one request that is under way.
-///
-/// # Errors
-/// The request failed, or took longer than `deadline`.
-pub fn completed(disk: &mut dyn Disk, deadline: Duration) -> io::Result<(Request, u64)> {
-    const STEP: Duration = Duration::from_millis(100);
     let mut done = Vec::new();
     let mut waited = Duration::ZERO;
     loop {

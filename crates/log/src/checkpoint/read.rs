@@ -1,6 +1,5 @@
 //! Reading a checkpoint back.
 
-use std::io;
 use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, FileId, Open, Request};
@@ -21,12 +20,8 @@ pub struct PagesReader {
     footer: Footer,
     deadline: Duration,
     salvages: bool,
-    /// For parts to come: fresh memory costs as much as reading into it.
-    idle: Vec<AlignedBuffer>,
-    /// The part that is being read while the one before it is looked at.
-    ahead: Option<usize>,
-    /// Parts from here on are not read ahead.
-    until: usize,
+    /// For the next part: fresh memory costs as much as reading into it.
+    buffer: Option<AlignedBuffer>,
 }
 
 impl<D: Disk> Directory<D> {
@@ -87,7 +82,7 @@ impl<D: Disk> Directory<D> {
         let reading = || Refusal::io(format!("reading {full}"));
         let mut disk = self.disk.another().map_err(reading())?;
         let (file, length) = match open(&mut disk, &name, self.options.deadline) {
-            Err(Refusal::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(Refusal::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Refusal::damage(full, 0, format!("it is missing, with {} rows of a table", table.rows)));
             }
             opened => opened?,
@@ -109,18 +104,7 @@ impl<D: Disk> Directory<D> {
             return Err(Refusal::damage(full, table.footer_at, what));
         };
         let (deadline, salvages) = (self.options.deadline, self.salvages());
-        Ok(PagesReader {
-            disk,
-            file,
-            name: full,
-            length,
-            footer,
-            deadline,
-            salvages,
-            idle: Vec::new(),
-            ahead: None,
-            until: 0,
-        })
+        Ok(PagesReader { disk, file, name: full, length, footer, deadline, salvages, buffer: None })
     }
 }
 
@@ -128,11 +112,6 @@ impl PagesReader {
     /// Pages that lie together, in the order of keys.
     pub fn parts(&self) -> &[Part] {
         &self.footer.parts
-    }
-
-    /// Parts up to this one will be read one after another: while the pages of one are given out, the next is read.
-    pub fn read_ahead(&mut self, until: usize) {
-        self.until = until.min(self.footer.parts.len());
     }
 
     /// Gives out the pages of a part, in the order of keys, after all of them were checked.
@@ -147,56 +126,20 @@ impl PagesReader {
         part: usize,
         each: &mut dyn FnMut(&PageRef<'_>) -> Result<(), String>,
     ) -> Result<(), Refusal> {
-        let number = part;
-        let part = self.footer.parts[number];
-        if !self.is_there(part) {
+        let part = self.footer.parts[part];
+        if part.at.checked_add(part.bytes).is_none_or(|end| end > self.length) {
             return Err(self.damage(part, 0, "it is too short"));
         }
-        let buffer = self.fetch(number).map_err(Refusal::io(format!("reading {}", self.name)))?;
-        let outcome = self.give(part, &buffer[..part.bytes as usize], each);
-        self.idle.push(buffer);
-        outcome
-    }
-
-    fn is_there(&self, part: Part) -> bool {
-        part.at.checked_add(part.bytes).is_some_and(|end| end <= self.length)
-    }
-
-    /// The bytes of a part. The one behind it is being read when this returns.
-    fn fetch(&mut self, number: usize) -> io::Result<AlignedBuffer> {
-        if self.ahead != Some(number) {
-            if self.ahead.is_some() {
-                // Nobody wants that one any more.
-                let buffer = self.completed()?;
-                self.idle.push(buffer);
-            }
-            self.begin(number)?;
-        }
-        let buffer = self.completed()?;
-        let next = number + 1;
-        if next < self.until && self.is_there(self.footer.parts[next]) {
-            self.begin(next)?;
-        }
-        Ok(buffer)
-    }
-
-    /// Begins to read a part.
-    fn begin(&mut self, number: usize) -> io::Result<()> {
-        let Part { at, bytes, .. } = self.footer.parts[number];
-        let whole = padded(bytes as usize);
-        let buffer = match self.idle.pop() {
-            Some(buffer) if buffer.len() >= whole => buffer,
-            _ => AlignedBuffer::zeroed(whole)?,
+        let whole = padded(part.bytes as usize);
+        let buffer = match self.buffer.take() {
+            Some(buffer) if buffer.len() >= whole => Ok(buffer),
+            _ => AlignedBuffer::zeroed(whole),
         };
-        self.disk.push(0, Request::Read { file: self.file, at, buffer });
-        self.ahead = Some(number);
-        self.disk.submit()
-    }
-
-    /// What is being read, once it is there. What the file does not have is zero.
-    fn completed(&mut self) -> io::Result<AlignedBuffer> {
-        self.ahead = None;
-        filled(overside_disk::completed(&mut self.disk, self.deadline)?)
+        let read = buffer.and_then(|buffer| read(&mut self.disk, self.file, part.at, buffer, self.deadline));
+        let buffer = read.map_err(Refusal::io(format!("reading {}", self.name)))?;
+        let outcome = self.give(part, &buffer[..part.bytes as usize], each);
+        self.buffer = Some(buffer);
+        outcome
     }
 
     /// Checks the pages of a part, and gives them out.
@@ -254,7 +197,13 @@ fn open(disk: &mut dyn Disk, name: &str, deadline: Duration) -> Result<(FileId, 
     Ok((file, disk.length(file).map_err(opening())?))
 }
 
-fn read_new(disk: &mut dyn Disk, file: FileId, at: u64, bytes: u64, deadline: Duration) -> io::Result<AlignedBuffer> {
+fn read_new(
+    disk: &mut dyn Disk,
+    file: FileId,
+    at: u64,
+    bytes: u64,
+    deadline: Duration,
+) -> std::io::Result<AlignedBuffer> {
     read(disk, file, at, AlignedBuffer::zeroed(padded(bytes as usize))?, deadline)
 }
 
@@ -265,18 +214,13 @@ fn read(
     at: u64,
     buffer: AlignedBuffer,
     deadline: Duration,
-) -> io::Result<AlignedBuffer> {
-    filled(overside_disk::complete(disk, Request::Read { file, at, buffer }, deadline)?)
-}
-
-/// The buffer of a read that has ended.
-fn filled(ended: (Request, u64)) -> io::Result<AlignedBuffer> {
-    match ended {
+) -> std::io::Result<AlignedBuffer> {
+    match overside_disk::complete(disk, Request::Read { file, at, buffer }, deadline)? {
         (Request::Read { mut buffer, .. }, bytes) => {
             buffer[bytes as usize..].fill(0);
             Ok(buffer)
         }
-        _ => Err(io::Error::other("the disk gave another request back")),
+        _ => Err(std::io::Error::other("the disk gave another request back")),
     }
 }
 

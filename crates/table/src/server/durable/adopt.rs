@@ -180,7 +180,6 @@ impl Work {
 
     fn take(&self, pages: &mut PagesReader, range: Range<usize>) -> Outcome {
         let mut losses = Vec::new();
-        pages.read_ahead(range.end);
         let mut part = self.adoption.part(&end_of(pages, range.start)?);
         for number in range {
             let (bytes, before) = (pages.parts()[number].bytes, part.rows());
