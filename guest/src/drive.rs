@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use overside_memory::{Bytes, Segment};
-use overside_vault::fronts::nbd::{NbdOptions, NbdServer, OneExport};
+use overside_vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
 use overside_vault::members::Volatile;
 use overside_vault::members::volatile::{Chance, Lost, VolatileHandle};
 use overside_verbs::SystemClock;
@@ -73,7 +73,7 @@ impl Drive {
         let export = OneExport::new("disk", Box::new(self.device.clone()));
         // One that has stopped never answers what it has.
         let options = NbdOptions { patience: Duration::from_millis(100), ..NbdOptions::default() };
-        let server = NbdServer::bind(&self.socket, Box::new(export), SystemClock::handle(), options)?;
+        let server = NbdServer::new(NbdSocket::bind(&self.socket)?, Box::new(export), SystemClock::handle(), options)?;
         let stopper = server.stopper();
         let serving = std::thread::spawn(move || _ = server.run());
         Ok(Attached { serving, stopper, socket: self.socket.clone() })

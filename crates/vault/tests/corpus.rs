@@ -1,12 +1,17 @@
 //! The fuzz targets' corpus, replayed: seeds are those of this version, and near them nothing breaks a promise.
 
 use overside_corpus::{Check, Corpus};
+use overside_vault::fronts::fuse::{fuzz_fuse, seeds_fuse};
 use overside_vault::fronts::nbd::{fuzz_nbd, seeds_nbd};
 use overside_vault::members::volatile::{fuzz_unflushed, seeds_unflushed};
 
 /// How many neighbours of a seed are looked at is of each target.
-fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 2] {
-    [("nbd", seeds_nbd(), fuzz_nbd, 400), ("unflushed", seeds_unflushed(), fuzz_unflushed, 48)]
+fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 3] {
+    [
+        ("fuse", seeds_fuse(), fuzz_fuse, 400),
+        ("nbd", seeds_nbd(), fuzz_nbd, 400),
+        ("unflushed", seeds_unflushed(), fuzz_unflushed, 48),
+    ]
 }
 
 #[test]

@@ -202,8 +202,14 @@ pub struct Attach {
     #[arg(value_name = "ADDR/NAME")]
     pub volume: String,
     /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
-    #[arg(long, value_name = "unix:PATH", required = true, value_parser = unix)]
+    #[arg(long, value_name = "unix:PATH", value_parser = unix, required_unless_present = "fuse", conflicts_with = "fuse")]
     pub nbd: Option<PathBuf>,
+    /// Make it a file, which is there until this command ends. It must be new or empty.
+    #[arg(long, value_name = "FILE")]
+    pub fuse: Option<PathBuf>,
+    /// And a block device over that file (a loop device, for file systems). Root's alone.
+    #[arg(long = "loop", requires = "fuse")]
+    pub block_device: bool,
     /// Only read; another client may write meanwhile.
     #[arg(long)]
     pub read_only: bool,
@@ -416,8 +422,11 @@ Examples:
   overside volume bench tcp:10.0.0.1:7071/pg --key-file key --rw randwrite --bs 64K --depth 32 --json";
 
 const ATTACH: &str = "\
-Attach a node's volume and serve it to NBD clients of this user on a Unix socket, until Ctrl-C or SIGTERM. fio, qemu and libnbd
-connect to nbd+unix:///NAME?socket=PATH; the kernel's client makes a block device of it (nbd-client, as root).
+Attach a node's volume for programs that know nothing of it, until Ctrl-C or SIGTERM. With --nbd, clients of this user find it on
+a Unix socket: fio, qemu and libnbd at nbd+unix:///NAME?socket=PATH, the kernel's own client too (nbd-client, as root).
+
+With --fuse it is a file, which any program of this user opens, reads and writes past the page cache. Its size is the volume's. A
+user who may not mount needs fusermount3 (package fuse3). With --loop it is a block device as well: mkfs and mount it.
 
 When the node ends, is killed, or cannot be reached, I/O waits and goes on once it is back. Nothing that was acknowledged is lost,
 and nothing is carried out twice. A volume has one writer: with --read-only it is attached beside it, with --take-over in its place.";
@@ -425,6 +434,8 @@ const ATTACH_EXAMPLES: &str = "\
 Examples:
   overside volume attach shm:vault/pg --nbd unix:pg.sock
   overside volume attach tcp:10.0.0.1:7071/pg --key-file key --nbd unix:/run/pg.sock --read-only
+  overside volume attach shm:vault/pg --fuse pg.img
+  overside volume attach shm:vault/pg --fuse pg.img --loop
   overside volume attach shm:vault/pg --nbd unix:pg.sock --take-over --give-up 60";
 
 const REPAIR: &str = "\

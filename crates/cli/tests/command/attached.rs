@@ -123,6 +123,10 @@ fn a_volume_is_attached_by_one_writer_and_by_readers_beside_it() {
         .output();
     let told = String::from_utf8(output.unwrap().stderr).unwrap();
     assert!(told.contains("the node has no such volume"), "{told}");
+    // Who finds no place for the socket has not taken the writer's.
+    let told = volume.refuses("no/folder.sock", &[]);
+    assert!(told.contains("No such file"), "{told}");
+    volume.attach("w.sock", &[]).ends();
 }
 
 #[test]
@@ -226,4 +230,56 @@ fn what_nbd_clients_ask_for_is_recorded() {
     assert_eq!(std::fs::read_to_string(&trace).unwrap(), "r,8192,1024\nw,512,512\n");
     let again = overside(&record).output().unwrap();
     assert_eq!(again.status.code(), Some(1), "a trace that is there stays");
+}
+
+/// Bytes that say where they are, and in which round.
+fn pattern(at: usize, length: usize, round: usize) -> Vec<u8> {
+    (at..at + length).map(|at| (at / 512 + at % 512 + round) as u8).collect()
+}
+
+#[test]
+fn a_file_is_the_volume_while_its_node_and_its_server_are_killed() {
+    use std::os::unix::fs::FileExt;
+    let volume = Volume::new("fuse", "8M");
+    let mut node = Some(volume.serve(&["--writes", "back"]));
+    let (at, file) = (format!("{}/v", volume.address), volume.path("v.img"));
+    let arguments = ["volume", "attach", &at, "--fuse", &file, "--json"];
+    let refused = overside(&["volume", "attach", &at, "--fuse", &volume.path("home")]).output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    if told.contains("FUSE") || told.contains("may not mount") {
+        println!("skipped: {told}");
+        return;
+    }
+    assert!(told.contains("no regular file") && refused.status.code() == Some(1), "{told}");
+    let attached = Going::start(&arguments);
+    let said: serde_json::Value = serde_json::from_str(&attached.said).unwrap();
+    assert_eq!((&said["file"], &said["bytes"]), (&serde_json::json!(file), &serde_json::json!(8 << 20)));
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(&file).unwrap();
+    for round in 0..40 {
+        if round % 8 == 7 {
+            // Its writes wait until another one serves.
+            drop(node.take());
+            node = Some(volume.serve(&["--writes", "back"]));
+        }
+        let (from, length) = (round * 199_993, 4096 + round * 777);
+        opened.write_all_at(&pattern(from, length, round), from as u64).unwrap();
+        let mut found = vec![0; length];
+        opened.read_exact_at(&mut found, from as u64).unwrap();
+        assert!(found == pattern(from, length, round), "round {round}");
+    }
+    opened.sync_all().unwrap();
+    // Killed, it leaves a file that answers nothing; the next one takes its place.
+    drop(attached);
+    assert!(std::fs::metadata(&file).is_err());
+    drop(opened);
+    let attached = Going::start(&[&arguments[..], &["--take-over"]].concat());
+    let opened = std::fs::File::open(&file).unwrap();
+    let (from, length) = (39 * 199_993, 4096 + 39 * 777);
+    let mut found = vec![0; length];
+    opened.read_exact_at(&mut found, from as u64).unwrap();
+    assert!(found == pattern(from, length, 39));
+    drop(opened);
+    attached.ends();
+    assert!(std::fs::read(&file).is_ok_and(|left| left.is_empty()), "the second one found the file there");
+    drop(node);
 }

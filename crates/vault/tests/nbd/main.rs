@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overside_vault::fronts::nbd::{Exports, NbdOptions, NbdServer, OneExport};
+use overside_vault::fronts::nbd::{Exports, NbdOptions, NbdServer, NbdSocket, OneExport};
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{Completion, Device, Geometry, MemoryDevice, Request, Work};
@@ -48,7 +48,8 @@ impl Served {
 
     fn exporting(exports: Box<dyn Exports>, options: NbdOptions) -> Served {
         let folder = tempfile::tempdir().unwrap();
-        let server = NbdServer::bind(&folder.path().join("s"), exports, SystemClock::handle(), options).unwrap();
+        let socket = NbdSocket::bind(&folder.path().join("s")).unwrap();
+        let server = NbdServer::new(socket, exports, SystemClock::handle(), options).unwrap();
         let stopper = server.stopper();
         let thread = std::thread::spawn(move || drop(server.run().unwrap()));
         Served { folder, stopper, thread: Some(thread), log: Log::default(), polls: Arc::default() }

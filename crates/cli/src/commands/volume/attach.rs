@@ -4,34 +4,74 @@ use super::named;
 use crate::args::Attach;
 use crate::output::{self, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
-use anyhow::{Context, Result};
-use overside::vault::fronts::nbd::{NbdOptions, NbdServer, OneExport};
+use anyhow::{Context, Result, bail};
+use overside::vault::fronts::fuse::{FuseMount, FuseOptions, FuseServer};
+use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
 use overside::verbs::SystemClock;
 use overside::volume::Device;
-use overside::volume::client::LinkOptions;
+use overside::volume::client::{LinkOptions, Volume};
 use overside::volume::wire::Role;
-use serde_json::json;
+use rustix::mm::MlockAllFlags;
+use serde_json::{Map, json};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Attaches a volume and serves it to NBD clients until a signal comes.
+/// Attaches a volume and serves it to programs until a signal comes.
 ///
 /// # Errors
-/// The node does not let this side in, or the socket cannot be made.
+/// The node does not let this side in, or the place where programs are to find it cannot be made.
 pub fn run(args: &Attach) -> Result<()> {
     // Before anything is attached, so that no signal finds it without its end prepared.
     let doorbell = Doorbell::new()?;
     let (address, name) = named(&args.volume)?;
-    let path = args.nbd.as_deref().context("say where programs find it: --nbd unix:PATH")?;
     let role = match (args.read_only, args.take_over) {
         (true, _) => Role::Reader,
         (_, true) => Role::TakeOver,
         _ => Role::Writer,
     };
+    if args.block_device {
+        keep_in_memory();
+    }
+    // Before the node lets anybody in: who is refused there leaves no writer behind that does not say goodbye.
+    let place = match (&args.nbd, &args.fuse) {
+        (Some(socket), _) => Place::Socket(NbdSocket::bind(socket)?, socket),
+        (_, Some(file)) => Place::File(FuseMount::new(file, args.read_only)?, file),
+        _ => bail!("say where programs find it: --nbd unix:PATH or --fuse FILE"),
+    };
     let options = LinkOptions { role, give_up: args.give_up.map(Duration::from_secs), ..LinkOptions::default() };
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
-    let (handle, geometry) = (volume.handle(), volume.geometry());
+    let handle = volume.handle();
+    let device = match place {
+        Place::Socket(socket, path) => by_nbd(args, name, (socket, path), volume, doorbell)?,
+        Place::File(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
+    };
+    if let Some(mut device) = device {
+        // So that the next writer need not wait.
+        handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
+    }
+    if !args.json {
+        output::line("ended; what was acknowledged is the node's")?;
+    }
+    Ok(())
+}
+
+/// Where programs find it.
+enum Place<'a> {
+    Socket(NbdSocket, &'a Path),
+    File(FuseMount, &'a Path),
+}
+
+fn by_nbd(
+    args: &Attach,
+    name: &str,
+    (socket, path): (NbdSocket, &Path),
+    volume: Volume,
+    doorbell: Doorbell,
+) -> Result<Option<Box<dyn Device>>> {
+    let geometry = volume.geometry();
     let exports = Box::new(OneExport::new(name, Box::new(volume)));
-    let server = NbdServer::bind(path, exports, SystemClock::handle(), NbdOptions::default())?;
+    let server = NbdServer::new(socket, exports, SystemClock::handle(), NbdOptions::default())?;
     let stopper = server.stopper();
     std::thread::Builder::new()
         .name("signals".into())
@@ -41,28 +81,100 @@ pub fn run(args: &Attach) -> Result<()> {
         })
         .context(NO_THREAD)?;
     let uri = format!("nbd+unix:///{name}?socket={}", path.display());
+    tell(args, geometry, "nbd", &uri)?;
+    Ok(server.run()?.open(name).ok())
+}
+
+fn by_fuse(
+    args: &Attach,
+    (mount, file): (FuseMount, &Path),
+    volume: Volume,
+    doorbell: Doorbell,
+) -> Result<Box<dyn Device>> {
+    let geometry = volume.geometry();
+    let server = FuseServer::new(mount, Box::new(volume), SystemClock::handle(), FuseOptions::default())?;
+    let (stopper, ringer) = (server.stopper(), doorbell.ringer()?);
+    let shown = file.display().to_string();
+    if !args.block_device {
+        tell(args, geometry, "file", &shown)?;
+    }
+    std::thread::scope(|scope| {
+        // Whoever asks for a loop device reads the file, which is served meanwhile.
+        let beside = move || {
+            let ended = if args.block_device {
+                with_loop_device(file, args.read_only, |device| {
+                    tell(args, geometry, "device", device)?;
+                    doorbell.wait();
+                    Ok(())
+                })
+            } else {
+                doorbell.wait();
+                Ok(())
+            };
+            stopper.notify();
+            ended
+        };
+        let beside =
+            std::thread::Builder::new().name("signals".into()).spawn_scoped(scope, beside).context(NO_THREAD)?;
+        let served = server.run();
+        ringer.ring();
+        let ended = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let device = served?;
+        ended.map(|()| device)
+    })
+}
+
+/// Says where it is now.
+fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &str) -> Result<()> {
     if args.json {
-        let json = json!({
-            "attached": args.volume,
-            "nbd": uri,
-            "pid": std::process::id(),
-            "bytes": geometry.bytes,
-            "read_only": geometry.read_only,
-        });
-        output::line(&json.to_string())?;
-    } else {
-        let how = if geometry.read_only { ", to be read only" } else { "" };
-        output::line(&format!("{} of {} bytes is attached{how}: {uri}", args.volume, grouped(geometry.bytes)))?;
+        let mut said = Map::new();
+        said.insert("attached".into(), json!(args.volume));
+        said.insert(how.into(), json!(place));
+        said.insert("pid".into(), json!(std::process::id()));
+        said.insert("bytes".into(), json!(geometry.bytes));
+        said.insert("read_only".into(), json!(geometry.read_only));
+        return output::line(&serde_json::Value::Object(said).to_string());
     }
-    let mut exports = server.run()?;
-    if let Ok(mut device) = exports.open(name) {
-        // So that the next writer need not wait.
-        handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
+    let only = if geometry.read_only { ", to be read only" } else { "" };
+    output::line(&format!("{} of {} bytes is attached{only}: {place}", args.volume, grouped(geometry.bytes)))
+}
+
+/// Calls `work` with a loop device over the file.
+fn with_loop_device(file: &Path, read_only: bool, work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
+    let mut setup = losetup();
+    setup.args(["--find", "--show", "--direct-io=on"]).args(read_only.then_some("--read-only")).arg(file);
+    let made = setup.output().context("losetup (package mount) makes loop devices, and cannot be run")?;
+    if !made.status.success() {
+        bail!("no loop device: {}", String::from_utf8_lossy(&made.stderr).trim());
     }
-    if !args.json {
-        output::line("ended; what was acknowledged is the node's")?;
+    let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    let worked = work(&device);
+    // While the file is still served: what the kernel has not written yet is written now.
+    let ended = losetup().args(["--detach", &device]).output();
+    if !ended.is_ok_and(|ended| ended.status.success()) {
+        eprintln!("overside: {device} stays, and fails from now on; unmount it, then `losetup --detach {device}`");
     }
-    Ok(())
+    worked
+}
+
+/// In a group of its own: Ctrl-C is for this process.
+fn losetup() -> Command {
+    let mut command = Command::new("losetup");
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The kernel may have to write to the device to get memory, so this process must not wait for memory then.
+fn keep_in_memory() {
+    let flusher = rustix::process::configure_io_flusher_behavior(true);
+    let locked = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
+    if flusher.is_err() || locked.is_err() {
+        eprintln!(
+            "overside: the kernel does not let this process keep its memory; where memory is short, writes to the device may hang \
+             (run as root)"
+        );
+    }
 }
 
 /// How long a node may take to hear that this client goes.

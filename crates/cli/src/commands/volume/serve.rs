@@ -7,7 +7,7 @@ use crate::signals::{Doorbell, NO_THREAD};
 use anyhow::{Context, Result, bail};
 use overside::service::{Notices, OnFailure, ServiceOptions};
 use overside::vault::cache::{CacheOptions, PolicyKind};
-use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NodeExports};
+use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, NodeExports};
 use overside::vault::home::{Home, HomeError};
 use overside::vault::server::{Node, NodeOptions, Writes};
 use overside::verbs::SystemClock;
@@ -113,7 +113,7 @@ impl Fronts {
         let mut fronts = Fronts::default();
         for path in paths {
             let exports = Box::new(NodeExports::new(node.clone()));
-            let server = NbdServer::bind(path, exports, SystemClock::handle(), NbdOptions::default())?;
+            let server = NbdServer::new(NbdSocket::bind(path)?, exports, SystemClock::handle(), NbdOptions::default())?;
             let (stopper, why, ringer) = (server.stopper(), why.clone(), doorbell.ringer()?);
             let run = move || {
                 if let Err(error) = server.run() {

@@ -6,7 +6,7 @@ use crate::output::{self, Grid, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
 use anyhow::{Context, Result, bail};
 use overside::vault::cache::PolicyKind;
-use overside::vault::fronts::nbd::{NbdOptions, NbdServer, OneExport};
+use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
 use overside::vault::trace::{Recorder, TraceRequest, belady, replay};
 use overside::verbs::SystemClock;
 use overside::volume::client::LinkOptions;
@@ -34,12 +34,14 @@ fn record(args: &RecordTrace) -> Result<()> {
     let (address, name) = named(&args.volume)?;
     let role = if args.read_only { Role::Reader } else { Role::Writer };
     let options = LinkOptions { role, ..LinkOptions::default() };
+    // Before the node lets this side in, as `attach` does.
+    let socket = NbdSocket::bind(&args.nbd)?;
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
     let out = File::create_new(&args.file).with_context(|| format!("{} cannot be made", args.file.display()))?;
     let handle = volume.handle();
     let (recorder, trace) = Recorder::over(volume, BufWriter::new(out));
     let exports = Box::new(OneExport::new(name, Box::new(recorder)));
-    let server = NbdServer::bind(&args.nbd, exports, SystemClock::handle(), NbdOptions::default())?;
+    let server = NbdServer::new(socket, exports, SystemClock::handle(), NbdOptions::default())?;
     let stopper = server.stopper();
     std::thread::Builder::new()
         .name("signals".into())

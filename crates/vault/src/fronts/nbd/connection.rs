@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use super::negotiation::{Agreed, Negotiation, Next, Offers};
-use super::room::Room;
 use super::wire::{Asked, Command, Failure, Head, Malformed, OPTION_BYTES, OPTION_BYTES_MAX, REQUEST_BYTES};
+use crate::fronts::room::Room;
+use crate::fronts::routed::give_back;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -401,15 +402,6 @@ impl Connection {
                 body.into_iter().for_each(|(buffer, _)| room.put(buffer));
             }
         }
-    }
-}
-
-/// A request's memory is free again.
-pub(super) fn give_back(work: Work, room: &mut Room) {
-    match work {
-        Work::Read { into, .. } => room.put(into),
-        Work::Write { from, .. } => room.put_bytes(from),
-        _ => {}
     }
 }
 

@@ -10,8 +10,9 @@
 //! | messages as bytes; pure | `wire` |
 //! | options, up to the first request; pure | `negotiation` |
 //! | one client: what it may make this side keep, its requests and replies | `connection` |
-//! | memory for blocks | `room` |
 //! | the loop over connections and devices | `server` |
+//!
+//! Memory for blocks (`room`) and whom a device's answers are for (`routed`) are every front's.
 //!
 //! FLUSH goes to the one device of the export, so it covers every connection. Devices do not say which
 //! blocks hold nothing, so block status calls all of them allocated. Zeros are written, so a request
@@ -21,7 +22,6 @@ mod connection;
 mod hostile;
 mod negotiation;
 mod place;
-mod room;
 mod server;
 mod wire;
 
@@ -39,7 +39,7 @@ use crate::server::{NoDoor, Node};
 
 #[doc(hidden)]
 pub use hostile::{fuzz_nbd, seeds_nbd};
-pub use server::NbdServer;
+pub use server::{NbdServer, NbdSocket};
 
 /// What a server exports.
 pub trait Exports: Send + fmt::Debug {

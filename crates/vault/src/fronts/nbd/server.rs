@@ -1,6 +1,6 @@
 //! The loop: connections on one side, devices on the other. It sleeps when neither has anything.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,16 +9,31 @@ use std::time::{Duration, Instant};
 
 use overside_verbs::watch::{Signal, failed, timespec};
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::{Completion, Device, Geometry, Request, Work};
+use overside_volume::{Device, Geometry, Work};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::connection::{Broken, Connection, Reply, give_back};
+use super::connection::{Broken, Connection, Reply};
 use super::negotiation::Offers;
 use super::place::Place;
-use super::room::Room;
 use super::wire::Refusal;
 use super::{Exports, NbdError, NbdOptions, NotOpened};
+use crate::fronts::room::Room;
+use crate::fronts::routed::{Ended, Routed, give_back};
+
+/// Where clients find a server. Nobody answers them before there is one.
+#[derive(Debug)]
+pub struct NbdSocket(Place);
+
+impl NbdSocket {
+    /// Listens at `path`, where a dead server's socket is replaced. Only this user may connect.
+    ///
+    /// # Errors
+    /// Somebody else listens there, or something is in the way.
+    pub fn bind(path: &Path) -> Result<NbdSocket, NbdError> {
+        Place::open(path).map(NbdSocket).map_err(|source| NbdError::Path { path: PathBuf::from(path), source })
+    }
+}
 
 /// Serves exports over NBD on a Unix socket.
 #[derive(Debug)]
@@ -34,6 +49,7 @@ pub struct NbdServer {
     next: u64,
     /// Connections that something has happened to.
     active: BTreeSet<u64>,
+    ended: Vec<Ended<Route>>,
     /// The system had no descriptor for one that waits: looked at again after a while.
     accepts_at: Option<Instant>,
     stops_until: Option<Instant>,
@@ -59,13 +75,8 @@ struct Opened {
 #[derive(Debug)]
 struct Export {
     name: String,
-    device: Box<dyn Device>,
     geometry: Geometry,
-    /// What the device had no room for yet.
-    waiting: VecDeque<Request>,
-    routes: BTreeMap<u64, Route>,
-    next: u64,
-    polled: Vec<Completion>,
+    requests: Routed<Route>,
 }
 
 /// Where a request's answer goes.
@@ -77,17 +88,17 @@ struct Route {
 }
 
 impl NbdServer {
-    /// Listens at `path`, where a dead server's socket is replaced. Only this user may connect.
+    /// Serves exports on a socket.
     ///
     /// # Errors
-    /// Somebody else listens there, or the system refuses.
-    pub fn bind(
-        path: &Path,
+    /// The system refuses.
+    pub fn new(
+        socket: NbdSocket,
         exports: Box<dyn Exports>,
         clock: Arc<dyn Clock>,
         options: NbdOptions,
     ) -> Result<NbdServer, NbdError> {
-        let place = Place::open(path).map_err(|source| NbdError::Path { path: PathBuf::from(path), source })?;
+        let NbdSocket(place) = socket;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| failed("epoll_create", errno))?;
         let signal = Arc::new(Signal::new()?);
         watch(&epoll, &place, PLACE)?;
@@ -104,6 +115,7 @@ impl NbdServer {
             room: Room::default(),
             next: 0,
             active: BTreeSet::new(),
+            ended: Vec::new(),
             accepts_at: None,
             stops_until: None,
         })
@@ -127,7 +139,7 @@ impl NbdServer {
         loop {
             let sleeps = self.turn();
             if let Some(until) = self.stops_until {
-                let ended = self.connections.is_empty() && self.opened.devices.values().all(|e| e.routes.is_empty());
+                let ended = self.connections.is_empty() && self.opened.devices.values().all(|e| e.requests.is_idle());
                 if ended || self.clock.now() >= until {
                     break;
                 }
@@ -157,10 +169,10 @@ impl NbdServer {
         if !self.opened.exports.keeps_open() {
             let connections = &self.connections;
             let is_used = |number| connections.values().any(|watched| watched.connection.export() == Some(number));
-            self.opened.close(|(number, export)| export.routes.is_empty() && !is_used(**number));
+            self.opened.close(|(number, export)| export.requests.is_idle() && !is_used(**number));
         }
         // Each is armed, whatever the others say.
-        self.opened.devices.values_mut().fold(true, |sleeps, export| export.device.arm() & sleeps)
+        self.opened.devices.values_mut().fold(true, |sleeps, export| export.requests.device.arm() & sleeps)
     }
 
     /// Takes the requests that have come whole.
@@ -175,7 +187,7 @@ impl NbdServer {
                         let export = connection.export().and_then(|number| self.opened.devices.get_mut(&number));
                         if let Some(export) = export {
                             let route = Route { connection: *id, reply: taken.reply, flushes: taken.flushes };
-                            export.push(taken.work, route);
+                            export.requests.push(taken.work, route);
                             found = true;
                         }
                     }
@@ -194,16 +206,12 @@ impl NbdServer {
     /// Hands requests to devices, and replies to connections.
     fn drive(&mut self) -> bool {
         let mut found = false;
+        let mut ended = std::mem::take(&mut self.ended);
         for export in self.opened.devices.values_mut() {
-            if !export.waiting.is_empty() {
-                export.device.submit(&mut export.waiting);
-            }
-            let mut polled = std::mem::take(&mut export.polled);
-            found |= export.device.poll(&mut polled) > 0;
-            for Completion { tag, work, result } in polled.drain(..) {
-                let Some(route) = export.routes.remove(&tag) else { continue };
+            found |= export.requests.drive(&mut ended);
+            for (route, work, result) in ended.drain(..) {
                 if route.flushes && result.is_ok() {
-                    export.push(Work::Flush, Route { flushes: false, ..route });
+                    export.requests.push(Work::Flush, Route { flushes: false, ..route });
                     give_back(work, &mut self.room);
                     continue;
                 }
@@ -216,8 +224,8 @@ impl NbdServer {
                     None => give_back(work, &mut self.room),
                 }
             }
-            export.polled = polled;
         }
+        self.ended = ended;
         found
     }
 
@@ -275,7 +283,7 @@ impl NbdServer {
 
     /// How long it may sleep; none: until something comes.
     fn due(&self) -> Option<Duration> {
-        let devices = self.opened.devices.values().filter_map(|export| export.device.due());
+        let devices = self.opened.devices.values().filter_map(|export| export.requests.device.due());
         let greets = self.connections.values().filter_map(Watched::greets_until);
         let first = devices.chain(greets).chain(self.stops_until).chain(self.accepts_at).min()?;
         Some(first.saturating_duration_since(self.clock.now()))
@@ -375,21 +383,14 @@ impl Watched {
     }
 }
 
-impl Export {
-    fn push(&mut self, work: Work, route: Route) {
-        let tag = self.next;
-        self.next += 1;
-        self.routes.insert(tag, route);
-        self.waiting.push_back(Request { tag, work });
-    }
-}
-
 impl Opened {
     /// Gives those devices back.
     fn close(&mut self, which: impl Fn(&(&u64, &Export)) -> bool) {
         let unused: Vec<u64> = self.devices.iter().filter(which).map(|(number, _)| *number).collect();
         for number in unused {
-            let Some(Export { name, device, .. }) = self.devices.remove(&number) else { continue };
+            let Some(Export { name, requests: Routed { device, .. }, .. }) = self.devices.remove(&number) else {
+                continue;
+            };
             if let Some(fd) = device.fd() {
                 let _ = epoll::delete(&self.epoll, fd);
             }
@@ -423,15 +424,7 @@ impl Offers for Opened {
             return Err((Refusal::Policy, format!("the server has no room to wait for the export: {errno}")));
         }
         let geometry = device.geometry();
-        let export = Export {
-            name: name.to_owned(),
-            device,
-            geometry,
-            waiting: VecDeque::new(),
-            routes: BTreeMap::new(),
-            next: 0,
-            polled: Vec::new(),
-        };
+        let export = Export { name: name.to_owned(), geometry, requests: Routed::new(device) };
         self.devices.insert(self.next, export);
         Ok((self.next, geometry))
     }

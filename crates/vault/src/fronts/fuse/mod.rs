@@ -1,0 +1,71 @@
+//! A device as a file, for whoever opens files.
+//!
+//! The kernel mounts a file system whose root is one regular file over an empty file. Reads and writes
+//! go past the page cache, several at once. One thread owns the device and the kernel's queue
+//! (`/dev/fuse`), and sleeps when there is nothing to do.
+//!
+//! | in the order of a request | file |
+//! |---|---|
+//! | the place in the file system | `mount` |
+//! | the kernel's messages; pure | `wire` |
+//! | what a request means for the device; unaligned writes; pure | `requests` |
+//! | the loop | `server` |
+//!
+//! The file has the volume's size, which nobody changes: truncating it is refused. fsync is a FLUSH, a
+//! write to a file opened with O_DSYNC is on stable storage when it returns. Holes are punched by
+//! DISCARD, where whole units are asked for.
+//!
+//! The kernel's way by io_uring is not used: it is off unless the machine's owner allows it, and
+//! `/dev/fuse` is there always.
+
+mod mount;
+mod requests;
+mod server;
+mod wire;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use overside_verbs::VerbsError;
+
+pub use server::{FuseMount, FuseServer};
+#[doc(hidden)]
+pub use wire::{fuzz_fuse, seeds_fuse};
+
+/// How a file is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FuseOptions {
+    /// How long requests may take that are under way when it is stopped.
+    pub patience: Duration,
+}
+
+impl Default for FuseOptions {
+    fn default() -> Self {
+        FuseOptions { patience: Duration::from_secs(5) }
+    }
+}
+
+/// Why a file cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum FuseError {
+    /// It cannot be mounted there.
+    #[error("{}: {source}", path.display())]
+    Path {
+        /// Where.
+        path: PathBuf,
+        /// What is in the way, and what to do.
+        source: io::Error,
+    },
+    /// The kernel speaks an older protocol.
+    #[error("this kernel speaks FUSE {major}.{minor}; 7.31 or later is needed (Linux 5.4), or attach it by --nbd")]
+    Old {
+        /// Major version.
+        major: u32,
+        /// Minor version.
+        minor: u32,
+    },
+    /// The system refuses.
+    #[error(transparent)]
+    System(#[from] VerbsError),
+}

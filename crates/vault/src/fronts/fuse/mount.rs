@@ -1,0 +1,180 @@
+//! The place of the file: an empty file, which the kernel's file system of one file is mounted over.
+
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+
+/// The kernel's queue of one mounted file, which is unmounted with it.
+#[derive(Debug)]
+pub(super) struct Mount {
+    queue: OwnedFd,
+    path: PathBuf,
+    /// The file was made for it, and goes with it.
+    made: bool,
+    owner: (u32, u32),
+}
+
+impl Mount {
+    /// Over the file at `path`, which is made if there is none, and must be empty if there is one.
+    ///
+    /// # Errors
+    /// The text says what is in the way.
+    pub(super) fn new(path: &Path, read_only: bool) -> io::Result<Mount> {
+        let (path, made) = place(path)?;
+        let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let mounted = match mount(&path, read_only, owner) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => mount_by_helper(&path, read_only),
+            mounted => mounted,
+        };
+        match mounted {
+            Ok(queue) => Ok(Mount { queue, path, made, owner }),
+            Err(error) => {
+                if made {
+                    let _ = fs::remove_file(&path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// User and group that the file belongs to.
+    pub(super) fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+}
+
+impl AsFd for Mount {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        unmount(&self.path);
+        // Only what was made for it: an empty file.
+        if self.made && fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_file() && found.len() == 0) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The file to mount over, with its folder's whole path; whether it was made.
+fn place(path: &Path) -> io::Result<(PathBuf, bool)> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io::Error::other("this names no file"))?;
+    let path = fs::canonicalize(folder)?.join(name);
+    let found = match fs::symlink_metadata(&path) {
+        // Whoever served it was killed.
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            unmount(&path);
+            fs::symlink_metadata(&path)
+        }
+        found => found,
+    };
+    match found {
+        Ok(found) if !found.is_file() => Err(io::Error::other("this is no regular file; choose another name")),
+        Ok(found) if found.len() > 0 => {
+            let what = "there is a file that is not empty, or somebody serves a volume there; choose another name";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
+        }
+        Ok(_) => Ok((path, false)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+            Ok((path, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn mount(path: &Path, read_only: bool, (user, group): (u32, u32)) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let queue = rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            io::Error::other("this kernel has no FUSE (/dev/fuse); `modprobe fuse`, or attach it by --nbd")
+        }
+        errno => errno.into(),
+    })?;
+    let number = std::os::fd::AsRawFd::as_raw_fd(&queue);
+    let data =
+        format!("fd={number},rootmode=100000,user_id={user},group_id={group},default_permissions,max_read=1048576");
+    let mut how = MountFlags::NOSUID | MountFlags::NODEV;
+    how.set(MountFlags::RDONLY, read_only);
+    rustix::mount::mount("overside", path, "fuse.overside", how, &*CString::new(data)?)?;
+    Ok(queue)
+}
+
+/// By the program that may do it for users who may not.
+fn mount_by_helper(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let access = if read_only { "ro" } else { "rw" };
+    let options = format!("{access},nosuid,nodev,fsname=overside,subtype=overside,default_permissions");
+    let mut helper = Command::new(HELPER);
+    helper.args(["-o", &options, "--"]).arg(path).env("_FUSE_COMMFD", "0");
+    let run = helper.stdin(Stdio::from(theirs)).stdout(Stdio::null()).output();
+    drop(helper);
+    let ended = run.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "this user may not mount; install fuse3, whose fusermount3 may, or attach it by --nbd",
+        ),
+        _ => error,
+    })?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+        return Err(io::Error::other(format!("{HELPER} refuses: {said}")));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0];
+    let mut parts = [io::IoSliceMut::new(&mut word)];
+    rustix::net::recvmsg(&ours, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let queue = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let queue = queue.ok_or_else(|| io::Error::other(format!("{HELPER} gave no descriptor")))?;
+    rustix::fs::fcntl_setfl(&queue, rustix::fs::fcntl_getfl(&queue)? | OFlags::NONBLOCK)?;
+    Ok(queue)
+}
+
+/// Whoever has it open meets an error from now on.
+fn unmount(path: &Path) {
+    if rustix::mount::unmount(path, UnmountFlags::DETACH).is_err() {
+        let mut helper = Command::new(HELPER);
+        helper.args(["-u", "-z", "-q", "--"]).arg(path);
+        let _ = helper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+const HELPER: &str = "fusermount3";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_file_is_mounted_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("volume");
+        assert!(place(&path).unwrap().1, "made");
+        assert!(!place(&path).unwrap().1, "an empty one is used as it is");
+        fs::write(&path, "mine").unwrap();
+        assert_eq!(place(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        assert!(place(folder.path()).is_err() && place(Path::new("/")).is_err());
+        assert_eq!(place(&folder.path().join("a/b")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        std::os::unix::fs::symlink(&path, folder.path().join("link")).unwrap();
+        assert!(place(&folder.path().join("link")).is_err(), "a link is no place");
+    }
+}

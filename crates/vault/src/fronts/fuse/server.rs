@@ -1,0 +1,315 @@
+//! The loop: the kernel's queue on one side, the device on the other. It sleeps when neither has anything.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use overside_memory::Buffer;
+use overside_verbs::watch::{Signal, failed, timespec};
+use overside_verbs::{Clock, VerbsError};
+use overside_volume::{Device, Geometry};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::mount::Mount;
+use super::requests::{Next, Requests, Route, Said};
+use super::wire::{Answer, Asked, Call, HEAD_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX};
+use super::{FuseError, FuseOptions};
+use crate::fronts::room::Room;
+use crate::fronts::routed::{Ended, Routed};
+
+/// A file, which nobody serves yet. It is unmounted with this.
+#[derive(Debug)]
+pub struct FuseMount(Mount);
+
+impl FuseMount {
+    /// Over `file`, which is made if there is none, and must be empty if there is one.
+    ///
+    /// # Errors
+    /// Something is in the way; the text says what to do.
+    pub fn new(file: &Path, read_only: bool) -> Result<FuseMount, FuseError> {
+        let mount = Mount::new(file, read_only);
+        mount.map(FuseMount).map_err(|source| FuseError::Path { path: file.to_owned(), source })
+    }
+}
+
+/// Serves a device as a file.
+#[derive(Debug)]
+pub struct FuseServer {
+    mount: Mount,
+    clock: Arc<dyn Clock>,
+    options: FuseOptions,
+    epoll: OwnedFd,
+    signal: Arc<Signal>,
+    device: Routed<Route>,
+    geometry: Geometry,
+    requests: Requests,
+    /// Requests that were taken and not answered.
+    taken: usize,
+    ended: Vec<Ended<Route>>,
+    room: Room,
+    /// Where the next request's bytes go.
+    payload: Option<Buffer>,
+    /// The kernel's queue is waited for.
+    listens: bool,
+    /// Somebody has unmounted the file.
+    gone: bool,
+    stops_until: Option<Instant>,
+}
+
+impl FuseServer {
+    /// Serves a device at a place.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new(
+        mount: FuseMount,
+        device: Box<dyn Device>,
+        clock: Arc<dyn Clock>,
+        options: FuseOptions,
+    ) -> Result<FuseServer, FuseError> {
+        let (FuseMount(mount), geometry) = (mount, device.geometry());
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| failed("epoll_create", errno))?;
+        let signal = Arc::new(Signal::new()?);
+        watch(&epoll, &mount, KERNEL)?;
+        watch(&epoll, &*signal, SIGNAL)?;
+        if let Some(fd) = device.fd() {
+            watch(&epoll, &fd, DEVICE)?;
+        }
+        Ok(FuseServer {
+            mount,
+            clock,
+            options,
+            epoll,
+            signal,
+            device: Routed::new(device),
+            geometry,
+            requests: Requests::new(geometry),
+            taken: 0,
+            ended: Vec::new(),
+            room: Room::default(),
+            payload: None,
+            listens: true,
+            gone: false,
+            stops_until: None,
+        })
+    }
+
+    /// Ends [`run`](Self::run) when it is notified.
+    pub fn stopper(&self) -> Arc<Signal> {
+        self.signal.clone()
+    }
+
+    /// Serves until it is stopped, or the file is unmounted. Then requests that were taken end first, for a while.
+    ///
+    /// # Errors
+    /// The kernel speaks another protocol, or the system refuses to wait.
+    pub fn run(mut self) -> Result<Box<dyn Device>, FuseError> {
+        loop {
+            let sleeps = self.turn()?;
+            if self.gone && self.stops_until.is_none() {
+                self.stops_until = Some(self.clock.now() + self.options.patience);
+            }
+            if let Some(until) = self.stops_until
+                && ((self.device.is_idle() && !self.requests.holds()) || self.clock.now() >= until)
+            {
+                return Ok(self.device.device);
+            }
+            let timeout = if sleeps { self.due() } else { Some(Duration::ZERO) };
+            self.wait(timeout)?;
+        }
+    }
+
+    /// All that can be done without waiting. Whether there is nothing left but to sleep.
+    fn turn(&mut self) -> Result<bool, FuseError> {
+        loop {
+            let mut again = self.take()?;
+            let mut ended = std::mem::take(&mut self.ended);
+            again |= self.device.drive(&mut ended);
+            for (route, work, result) in ended.drain(..) {
+                let next = self.requests.ended(route, work, result, &mut self.room);
+                self.go(next);
+            }
+            self.ended = ended;
+            while let Some(next) = self.requests.go_on(&mut self.room) {
+                self.go(next);
+                again = true;
+            }
+            if !again {
+                return Ok(self.device.device.arm());
+            }
+        }
+    }
+
+    /// Takes the kernel's requests, as many as there may be. Whether there was one.
+    fn take(&mut self) -> Result<bool, FuseError> {
+        let mut found = false;
+        while !self.gone && self.stops_until.is_none() && self.taken < REQUESTS_MAX {
+            let Some(mut payload) = self.payload.take().or_else(|| self.room.take(PAYLOAD_BYTES_MAX)) else {
+                return Err(VerbsError::System { what: "memory", reason: "none for a request".into() }.into());
+            };
+            let mut head = [0; HEAD_BYTES];
+            let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut payload)];
+            let come = rustix::io::readv(&self.mount, &mut parts);
+            let total = match come {
+                Ok(total) => total,
+                Err(errno) => {
+                    self.payload = Some(payload);
+                    match errno {
+                        // Its asker was killed while the request waited.
+                        Errno::NOENT | Errno::INTR => continue,
+                        Errno::AGAIN => return Ok(found),
+                        Errno::NODEV => {
+                            self.gone = true;
+                            // It is in error for ever, which wakes whoever waits for it.
+                            let _ = epoll::delete(&self.epoll, &self.mount);
+                            self.listens = false;
+                            return Ok(found);
+                        }
+                        errno => return Err(failed("read of /dev/fuse", errno).into()),
+                    }
+                }
+            };
+            found = true;
+            let asked = Asked::parse(&head[..total.min(HEAD_BYTES)], total);
+            let Ok(Asked { unique, call }) = asked else {
+                let reason = format!("a message of {total} bytes that is none");
+                return Err(VerbsError::System { what: "read of /dev/fuse", reason }.into());
+            };
+            self.carry(unique, call, payload)?;
+        }
+        Ok(found)
+    }
+
+    fn carry(&mut self, unique: u64, call: Call, payload: Buffer) -> Result<(), FuseError> {
+        let geometry = self.geometry;
+        let mut kept = Some(payload);
+        let next = match call {
+            Call::Forget => None,
+            Call::Read { at, length } => Some(self.requests.read(unique, at, length, &mut self.room)),
+            Call::Write { at, length, durable } => {
+                let from = self.bytes_of(&mut kept, length as usize);
+                Some(match from {
+                    Some(from) => self.requests.write(unique, at, length, from, durable, &mut self.room),
+                    None => Next::Answer(unique, Err(Errno::NOMEM)),
+                })
+            }
+            Call::Allocate { at, length, mode } => {
+                Some(self.requests.allocate(unique, at, length, mode, &mut self.room))
+            }
+            Call::Sync => Some(self.requests.sync(unique)),
+            call => {
+                let answer = self.simple(unique, call, geometry)?;
+                self.say(&answer, &[]);
+                None
+            }
+        };
+        self.payload = kept;
+        if let Some(next) = next {
+            self.taken += 1;
+            self.go(next);
+        }
+        Ok(())
+    }
+
+    /// A write's bytes: where the kernel put them if they are many, else in a buffer that fits them.
+    fn bytes_of(&mut self, payload: &mut Option<Buffer>, length: usize) -> Option<Buffer> {
+        if length >= PAYLOAD_BYTES_MAX / 2 {
+            return payload.take();
+        }
+        let mut from = self.room.take(length)?;
+        from[..length].copy_from_slice(&payload.as_ref()?[..length]);
+        Some(from)
+    }
+
+    /// What needs no device.
+    fn simple(&self, unique: u64, call: Call, geometry: Geometry) -> Result<Answer, FuseError> {
+        let attributes = || Answer::attributes(unique, geometry, self.mount.owner());
+        Ok(match call {
+            // It asks again, in this version.
+            Call::Init { major, .. } if major > MAJOR => Answer::init(unique, u32::MAX, 0, 0),
+            Call::Init { major, minor, .. } if (major, minor) < (MAJOR, MINOR_MIN) => {
+                self.say(&Answer::failed(unique, Errno::PROTO), &[]);
+                return Err(FuseError::Old { major, minor });
+            }
+            Call::Init { minor, readahead, flags, .. } => Answer::init(unique, minor, readahead, flags),
+            Call::Attributes => attributes(),
+            Call::SetAttributes { size, access } => {
+                let same = size.is_none_or(|size| size == geometry.bytes) && !access;
+                if same { attributes() } else { Answer::failed(unique, Errno::PERM) }
+            }
+            Call::Open { flags } if geometry.read_only && flags & 3 != 0 => Answer::failed(unique, Errno::ROFS),
+            Call::Open { .. } => Answer::opened(unique),
+            Call::Statistics => Answer::statistics(unique, geometry),
+            Call::Release => Answer::done(unique),
+            _ => Answer::failed(unique, Errno::NOSYS),
+        })
+    }
+
+    fn go(&mut self, next: Next) {
+        let (unique, said) = match next {
+            Next::Ask(work, route) => return self.device.push(work, route),
+            Next::Wait => return,
+            Next::Answer(unique, said) => (unique, said),
+        };
+        self.taken -= 1;
+        match said {
+            Err(errno) => self.say(&Answer::failed(unique, errno), &[]),
+            Ok(Said::Nothing | Said::Read(None)) => self.say(&Answer::done(unique), &[]),
+            Ok(Said::Written(bytes)) => self.say(&Answer::written(unique, bytes), &[]),
+            Ok(Said::Read(Some((buffer, part)))) => {
+                self.say(&Answer::done(unique), &buffer[part]);
+                self.room.put(buffer);
+            }
+        }
+    }
+
+    fn say(&self, answer: &Answer, behind: &[u8]) {
+        let head = answer.bytes(behind.len());
+        // Whoever asked may have been killed, or all may be unmounted: then nobody waits for it.
+        while rustix::io::writev(&self.mount, &[IoSlice::new(&head), IoSlice::new(behind)]) == Err(Errno::INTR) {}
+    }
+
+    /// How long it may sleep; none: until something comes.
+    fn due(&self) -> Option<Duration> {
+        let first = self.device.device.due().into_iter().chain(self.stops_until).min()?;
+        Some(first.saturating_duration_since(self.clock.now()))
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), FuseError> {
+        // It stays readable as long as requests wait in it.
+        let listens = !self.gone && self.stops_until.is_none() && self.taken < REQUESTS_MAX;
+        if listens != self.listens {
+            self.listens = listens;
+            let wanted = if listens { EventFlags::IN } else { EventFlags::empty() };
+            let data = EventData::new_u64(KERNEL);
+            epoll::modify(&self.epoll, &self.mount, data, wanted).map_err(|errno| failed("epoll_ctl", errno))?;
+        }
+        let timeout = timeout.map(timespec);
+        let mut events: [MaybeUninit<Event>; 4] = [const { MaybeUninit::uninit() }; 4];
+        let (found, _) = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
+            Err(Errno::INTR) => return Ok(()),
+            found => found.map_err(|errno| failed("epoll_wait", errno))?,
+        };
+        for event in found {
+            if event.data.u64() == SIGNAL {
+                self.signal.drain();
+                self.stops_until.get_or_insert(self.clock.now() + self.options.patience);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), VerbsError> {
+    epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
+}
+
+/// Requests that are taken and not answered; more wait in the kernel.
+const REQUESTS_MAX: usize = 64;
+const KERNEL: u64 = 0;
+const DEVICE: u64 = 1;
+const SIGNAL: u64 = 2;
