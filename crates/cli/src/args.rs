@@ -17,7 +17,7 @@ pub use index::{Index, IndexCommand, OneIndex};
 pub use over::Over;
 pub use volume::{
     Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, HomeDir, RecordTrace, RepairVolume, ReplayTrace,
-    ServeVolumes, Trace, TraceCommand, Volume, VolumeCommand, VolumeStatus,
+    ServeVolumes, Trace, TraceCommand, Volume, VolumeCommand, VolumeKey, VolumeStatus,
 };
 
 /// Tables in memory, scanned in bulk by other processes.

@@ -108,6 +108,10 @@ pub struct ServeVolumes {
     /// uses a volume there is its writer.
     #[arg(long, value_name = "unix:PATH", value_parser = unix)]
     pub nbd: Vec<PathBuf>,
+    /// Who may attach volumes over a connection: lines `VOLUME ro|rw KEYFILE`. Who has no key of a volume is answered as
+    /// if it were not there. `list` and `status` need none.
+    #[arg(long, value_name = "FILE")]
+    pub access: Option<PathBuf>,
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -140,6 +144,14 @@ fn policy() -> clap::builder::PossibleValuesParser {
 fn unix(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
     path.map(PathBuf::from).ok_or_else(|| "a socket is given as unix:PATH, for example unix:pg.sock".into())
+}
+
+/// The key of a volume whose node has --access.
+#[derive(Debug, Args)]
+pub struct VolumeKey {
+    /// The volume's key, where its node is served with --access: a file that this user alone can read.
+    #[arg(long, value_name = "FILE")]
+    pub access_key: Option<PathBuf>,
 }
 
 /// `overside volume status`
@@ -187,6 +199,9 @@ pub struct BenchVolume {
     /// Other places than by chance: the same ones for the same number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// What the volume's node asks for.
+    #[command(flatten)]
+    pub key: VolumeKey,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -220,6 +235,9 @@ pub struct Attach {
     /// unless said.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: Option<u64>,
+    /// What the volume's node asks for.
+    #[command(flatten)]
+    pub key: VolumeKey,
     /// Print one JSON object once it is attached.
     #[arg(long)]
     pub json: bool,
@@ -250,6 +268,9 @@ pub struct CheckVolume {
     /// Write what is wrong on a member again, from the members that have it right.
     #[arg(long)]
     pub repair: bool,
+    /// What the volume's node asks for.
+    #[command(flatten)]
+    pub key: VolumeKey,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -289,6 +310,9 @@ pub struct RecordTrace {
     /// Only read; another client may write meanwhile.
     #[arg(long)]
     pub read_only: bool,
+    /// What the volume's node asks for.
+    #[command(flatten)]
+    pub key: VolumeKey,
     /// Print one JSON object once it is attached, and one at the end.
     #[arg(long)]
     pub json: bool,

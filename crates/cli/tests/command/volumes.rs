@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 /// As `openssl rand -hex 32` makes them.
 const KEY: &str = "7d0c1b7fa9c1a5a0c1be5f1b0c3be9217f5f4e0a9f5f8dc2b0b1f9f0c7d6a351\n";
 const ANOTHER: &str = "ac5d960c71f2731a0ce76f67ca8980aab6ae4bc13d2a43a6ada270691286d33c\n";
+const THIRD: &str = "2f9e51c3d7a84b06e1a9f3c58d27b4609e6c1fd08ab35742c9d0e8f1a6b37c54\n";
 /// On a machine with other things to do.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -317,6 +318,48 @@ fn a_mirror_is_served_without_a_member_and_repaired() {
     node.start();
     let found = node.json(&["bench", &node.volume(), "--verify", "--time", "1"]);
     assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+}
+
+#[test]
+fn who_has_no_key_of_a_volume_is_answered_as_if_there_were_none() {
+    let mut node = Node::new("shm");
+    let (member, home) = (node.path("a"), node.home());
+    node.ok(&["create", "pg", "--size", "4M", "--on", &member, "--home", &home]);
+    let [writes, reads, other] =
+        [("rw", KEY), ("ro", ANOTHER), ("other", THIRD)].map(|(name, key)| node.key(name, key));
+    let access = node.path("access");
+    std::fs::write(&access, "# relative to this file\npg rw rw\npg ro ro\nelse rw other\n").unwrap();
+    node.options = vec!["--access".into(), access.clone()];
+    node.start();
+    let (volume, absent) = (node.volume(), format!("{}/absent", node.address));
+    let refused = |volume: &str, key: &[&str]| {
+        let told = node.fails(&[&["bench", volume, "--rw", "randread", "--time", "1"], key].concat());
+        assert!(told.contains("no such volume, or the key is another one"), "{told}");
+        told.replace("absent", "pg")
+    };
+    let wrong = refused(&volume, &["--access-key", &other]);
+    assert_eq!(wrong, refused(&absent, &["--access-key", &writes]), "nothing says whether there is such a volume");
+    let without = node.fails(&["bench", &volume, "--rw", "randread", "--time", "1"]);
+    assert!(without.contains("--access-key"), "{without}");
+    assert_eq!(without, node.fails(&["bench", &absent, "--rw", "randread", "--time", "1"]).replace("absent", "pg"));
+    // One who may only read reads, and neither writes nor mends.
+    let read = node.json(&["bench", &volume, "--rw", "randread", "--time", "1", "--access-key", &reads]);
+    assert_eq!(read["errors"], 0, "{read}");
+    let written = node.fails(&["bench", &volume, "--rw", "randwrite", "--time", "1", "--access-key", &reads]);
+    assert!(written.contains("allows to read alone"), "{written}");
+    assert_eq!(node.json(&["check", &volume, "--access-key", &reads])["left"], 0);
+    // A client that comes again proves it again.
+    let client = node.bench(&["--rw", "randrw", "--verify", "--access-key", &writes]);
+    until("requests are carried out", || node.status()["writes_done"].as_u64() >= Some(100));
+    node.kill();
+    node.start();
+    until("requests are carried out", || node.status()["writes_done"].as_u64() >= Some(100));
+    let found = ended(client);
+    assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+    node.end();
+    std::fs::write(&access, "pg rw\n").unwrap();
+    let bad = node.fails(&["serve", "--listen", &node.address, "--home", &home, "--access", &access]);
+    assert!(bad.contains("line 1"), "{bad}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use overside_memory::Bytes;
 use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
-use overside_volume::wire::{self, Asked, HEADER, Hello, Inquiry, Operation, Reply, Role, Status, Welcome};
+use overside_volume::wire::{self, Asked, HEADER, Hello, Inquiry, Operation, Proof, Reply, Role, Status, Welcome};
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
@@ -20,6 +20,8 @@ pub struct Connection {
     attached: Option<Attached>,
     /// It was greeted, and waits for what must end first.
     greeted: Option<Greeted>,
+    /// It greeted, and must prove the volume's key: its greeting, and what it was told.
+    challenged: Option<(Hello, Welcome)>,
 }
 
 #[derive(Debug)]
@@ -28,6 +30,8 @@ struct Attached {
     credits: Credits,
     request_bytes_max: u32,
     read_only: bool,
+    /// It may mend what is wrong on disks.
+    mends: bool,
 }
 
 #[derive(Debug)]
@@ -41,11 +45,43 @@ struct Greeted {
 
 impl Connection {
     pub(super) fn new(node: Arc<Node>) -> Connection {
-        Connection { node, attached: None, greeted: None }
+        Connection { node, attached: None, greeted: None, challenged: None }
     }
 
-    fn greet(&mut self, context: &mut Context<'_>, hello: &Hello) -> Result<(), BadMessage> {
-        let refused = |status| Welcome {
+    /// Says nothing before the key is proved, where there are keys: not even whether there is such a volume.
+    fn challenge(&mut self, context: &mut Context<'_>, hello: Hello) -> Result<(), BadMessage> {
+        if self.node.options.access.is_none() {
+            return self.greet(context, &hello, true);
+        }
+        let mut nonce = [0; 16];
+        context.clock().fill(&mut nonce).map_err(|_| BadMessage("the system has no chance to give"))?;
+        let (session, bytes) = nonce.split_at(8);
+        let [session, bytes] = [session, bytes].map(|half| u64::from_le_bytes(std::array::from_fn(|i| half[i])));
+        let asked = Welcome { session, bytes, ..self.refused(&hello, Status::Prove) };
+        context.reply(hello.number, |body| body.extend_from_slice(&asked.bytes()[CONTROL_HEADER..]));
+        self.challenged = Some((hello, asked));
+        Ok(())
+    }
+
+    /// One answer for whoever has no key of a volume, and for all who ask for one that is not there.
+    fn proved(&mut self, context: &mut Context<'_>, proof: &Proof) -> Result<(), BadMessage> {
+        let Some((hello, asked)) = self.challenged.take().filter(|(hello, _)| hello.number == proof.number) else {
+            return Err(BadMessage("a proof that nobody asked for"));
+        };
+        let access = self.node.options.access.as_ref();
+        let refused = match access.and_then(|access| access.permits(&hello, &asked, proof)) {
+            Some(true) => return self.greet(context, &hello, true),
+            Some(false) if hello.role == Role::Reader => return self.greet(context, &hello, false),
+            Some(false) => Status::Device(DeviceError::ReadOnly),
+            None => Status::Unknown,
+        };
+        let refused = self.refused(&hello, refused);
+        context.reply(hello.number, |body| body.extend_from_slice(&refused.bytes()[CONTROL_HEADER..]));
+        Ok(())
+    }
+
+    fn refused(&self, hello: &Hello, status: Status) -> Welcome {
+        Welcome {
             number: hello.number,
             status,
             session: 0,
@@ -57,7 +93,11 @@ impl Connection {
             requests_max: 0,
             request_bytes_max: 0,
             features: 0,
-        };
+        }
+    }
+
+    fn greet(&mut self, context: &mut Context<'_>, hello: &Hello, mends: bool) -> Result<(), BadMessage> {
+        let refused = |status| self.refused(hello, status);
         let (to, before) = match self.attach(context, hello)? {
             Ok(found) => found,
             Err(status) => {
@@ -84,7 +124,7 @@ impl Connection {
         let requests = usize::from(options.requests_max);
         let credits = Credits { requests, bytes: requests as u64 * u64::from(options.request_bytes_max) };
         to.connected();
-        let attached = Attached { to, credits, request_bytes_max, read_only };
+        let attached = Attached { to, credits, request_bytes_max, read_only, mends };
         let ticket = context.later(hello.number, Order::Free);
         self.greeted = Some(Greeted { attached, before, ticket, welcome });
         self.look(context);
@@ -144,7 +184,7 @@ impl Connection {
     }
 
     fn carry_out(&mut self, context: &mut Context<'_>, asked: &Asked, payload: &[u8]) -> Result<(), BadMessage> {
-        let Some(Attached { to, credits, request_bytes_max, read_only }) = &self.attached else {
+        let Some(Attached { to, credits, request_bytes_max, read_only, mends }) = &self.attached else {
             return Err(BadMessage("a request before a welcome"));
         };
         if asked.session != to.session {
@@ -194,7 +234,7 @@ impl Connection {
                 let block = block.and_then(|bytes| self.node.blocks()?.take(bytes as usize));
                 let through = to.volume.writes == Writes::Through;
                 match self.work(asked.operation, at, length, payload, through, block) {
-                    Some((work, _)) if *read_only && work.writes() => refuse(DeviceError::ReadOnly),
+                    Some((work, _)) if is_refused(&work, *read_only, *mends) => refuse(DeviceError::ReadOnly),
                     Some(prepared) => Ok(prepared),
                     None => refuse(DeviceError::NoMemory),
                 }
@@ -257,11 +297,15 @@ impl Session for Connection {
     fn request(&mut self, context: &mut Context<'_>, number: u32, body: &[u8]) -> Result<(), BadMessage> {
         let (header, payload) = wire::enveloped(number, body).map_err(bad)?;
         if Hello::greets(&header) {
-            if self.attached.is_some() || self.greeted.is_some() {
+            if self.attached.is_some() || self.greeted.is_some() || self.challenged.is_some() {
                 return Err(BadMessage("a second greeting"));
             }
             let hello = Hello::of(&header, payload).map_err(bad)?;
-            return self.greet(context, &hello);
+            return self.challenge(context, hello);
+        }
+        if Proof::proves(&header) {
+            let proof = Proof::of(&header, payload).map_err(bad)?;
+            return self.proved(context, &proof);
         }
         if Inquiry::inquires(&header) {
             let inquiry = Inquiry::of(&header, payload).map_err(bad)?;
@@ -286,6 +330,13 @@ impl Drop for Connection {
         if let Some(Attached { to, .. }) = attached {
             to.disconnected(self.node.clock.now());
         }
+    }
+}
+
+fn is_refused(work: &Work, read_only: bool, mends: bool) -> bool {
+    match work {
+        Work::Check { mend, .. } => *mend && !mends,
+        work => read_only && work.writes(),
     }
 }
 

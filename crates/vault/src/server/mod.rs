@@ -3,6 +3,7 @@
 //! | in the order of a request | files |
 //! |---|---|
 //! | one connection: greetings, requests, what they are answered with | `connection` |
+//! | who may attach which volume | `access` |
 //! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
 //! | a volume in the node's own process, for fronts | `door` |
 //! | how it all does, for those who ask | `report`, [`status`] |
@@ -10,6 +11,7 @@
 //! | who wrote a volume last, in whichever life of the node | `writer` |
 //! | memory for blocks, registered where connections come in | `blocks` |
 
+mod access;
 mod attachment;
 mod blocks;
 mod connection;
@@ -20,6 +22,7 @@ mod status;
 mod volume;
 mod writer;
 
+pub use access::{Access, BadAccess};
 pub use door::Door;
 pub use status::{StatusError, status};
 pub use writer::{LastWriter, WriterRecord};
@@ -56,6 +59,8 @@ pub struct NodeOptions {
     pub sessions_max: usize,
     /// How long a client that vanished keeps its place as a volume's writer.
     pub linger: Duration,
+    /// Who may attach volumes over connections; none: whoever may connect.
+    pub access: Option<Access>,
     /// How much processor time the node's process has used, for its reports.
     pub cpu: Option<fn() -> Duration>,
 }
@@ -92,6 +97,7 @@ impl Default for NodeOptions {
             blocks: 128,
             sessions_max: 1024,
             linger: Duration::from_secs(10),
+            access: None,
             cpu: None,
         }
     }

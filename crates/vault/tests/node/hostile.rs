@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use overside_service::client::{Link as Raw, LinkError as RawError, LinkOptions as RawOptions};
 use overside_vault::server::{About, LastWriter, WriterRecord};
 use overside_volume::client::{Link, LinkError, LinkOptions};
-use overside_volume::wire::{Asked, Hello, Inquiry, Operation, Reply, Report, Role, SessionRole, Status, Welcome};
+use overside_volume::wire::{
+    Asked, Hello, Inquiry, Operation, PROOF_BYTES, Proof, Reply, Report, Role, SessionRole, Status, Welcome,
+};
 use overside_volume::{DeviceError, MemoryDevice, Work, complete};
 
 use super::*;
@@ -200,6 +202,7 @@ fn bad_message(what: &str, session: u64) -> Vec<u8> {
         "half a header" => vec![0; 40],
         "a second greeting" => hello(0, 1, Role::Reader),
         "another session" => Asked { session: session + 1, ..flush }.bytes().to_vec(),
+        "an unasked proof" => Proof { number: 1, proof: [7; PROOF_BYTES] }.bytes(),
         "another generation" => Asked { generation: 2, ..flush }.bytes().to_vec(),
         "a cut payload" => asked(session, Operation::Write { fua: false }, 0, 512).bytes().to_vec(),
         other => panic!("{other}"),
@@ -213,7 +216,15 @@ fn who_breaks_the_protocol_loses_its_connection_alone() {
     let _served = serve("shm", &name, memory(), NodeOptions::default());
     let mut other = Link::attach(provider("shm"), &name, "v", LinkOptions::default()).unwrap();
     let flush = |session| asked(session, Operation::Flush, 0, 0);
-    let bad = ["noise", "half a header", "a second greeting", "another session", "another generation", "a cut payload"];
+    let bad = [
+        "noise",
+        "half a header",
+        "a second greeting",
+        "another session",
+        "an unasked proof",
+        "another generation",
+        "a cut payload",
+    ];
     let greeted = || {
         let mut link = raw("shm", &name);
         let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;

@@ -383,6 +383,7 @@ impl Stage {
                 blocks: 16,
                 sessions_max: 8,
                 linger: Duration::from_millis(500),
+                access: None,
                 cpu: None,
             };
             let apart = Apart::over(Sectors::over(device), &own, &clock).map_err(|error| error.to_string())?;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overside_verbs::handshake::Key;
 use overside_verbs::watch::Watch;
 use overside_verbs::{Clock, Provider, VerbsError};
 
@@ -16,7 +17,7 @@ use crate::array::{Array, ArrayError};
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
 use crate::mutant::mutant;
 use crate::overlaps::Overlaps;
-use crate::wire::{Asked, HEADER, Hello, KEEPS, Operation, Reply, Role, Status, Welcome};
+use crate::wire::{Asked, HEADER, Hello, KEEPS, Operation, Proof, Reply, Role, Status, Welcome};
 
 /// How a volume is attached.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct LinkOptions {
     pub receives: usize,
     /// The caller's process, which the node tells those who ask for its status; 0 tells nothing.
     pub process: u32,
+    /// The volume's key, where its node asks for one.
+    pub key: Option<Key>,
     /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At half of it the link flushes.
     pub kept_bytes_max: u64,
 }
@@ -49,6 +52,7 @@ impl Default for LinkOptions {
             request_bytes_max: 128 << 10,
             receives: 64,
             process: 0,
+            key: None,
             kept_bytes_max: 32 << 20,
         }
     }
@@ -79,7 +83,9 @@ fn refusal(status: Status) -> &'static str {
         Status::Busy => "another client writes the volume; attach it with --read-only, or take it over (--take-over)",
         Status::Version => "the node is of another version; update one of the two",
         Status::Full => "the node has no room for another client; try again later",
+        Status::Device(DeviceError::ReadOnly) => "the volume's key allows to read alone; attach it with --read-only",
         Status::Device(DeviceError::Fenced) => "another client has taken the volume over",
+        Status::Prove => "the node asks for the volume's key; give it with --access-key FILE",
         Status::Device(_) | Status::Done => "the node refuses the volume; its own messages say why",
     }
 }
@@ -296,25 +302,28 @@ impl Link {
         let length = (HEADER + self.options.request_bytes_max as usize, self.options.receives.max(1));
         let mut connection = Connection::open(&self.provider, &self.address, self.options.patience, length)?;
         self.generation = self.generation.wrapping_add(1);
-        let hello = Hello {
+        connection.watched_by(&self.watch, true)?;
+        connection.send(&self.hello().bytes());
+        connection.post()?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
             number: 0,
             name: self.volume.clone(),
             role: self.options.role,
             session: self.session,
             incarnation: self.incarnation,
             generation: self.generation,
-            buffer_bytes: length.0 as u32,
+            buffer_bytes: (HEADER + self.options.request_bytes_max as usize) as u32,
             features: crate::wire::FEATURES,
             process: self.options.process,
-        };
-        connection.watched_by(&self.watch, true)?;
-        connection.send(&hello.bytes());
-        connection.post()?;
-        self.connection = Some(connection);
-        Ok(())
+        }
     }
 
-    /// The node's answer to the greeting, if it is there.
+    /// The node's answer to the greeting, if it is there. Where it asks for a proof it gets one, and answers again.
     fn greeted(&mut self) -> Result<Option<Welcome>, LinkError> {
         let Some(connection) = &mut self.connection else { return Err(VerbsError::Closed.into()) };
         connection.post()?;
@@ -325,7 +334,14 @@ impl Link {
         let parsed = message.header().and_then(|header| Welcome::parse(&header).ok());
         let parsed = parsed.filter(|_| message.payload() == 0 && self.messages.is_empty());
         connection.put(message.into_buffer());
-        parsed.map(Some).ok_or(LinkError::Malformed)
+        let welcome = parsed.ok_or(LinkError::Malformed)?;
+        let (Status::Prove, Some(key)) = (welcome.status, &self.options.key) else { return Ok(Some(welcome)) };
+        let proof = Proof::new(key, &self.hello(), &welcome).bytes();
+        if let Some(connection) = &mut self.connection {
+            connection.send(&proof);
+            connection.post()?;
+        }
+        Ok(None)
     }
 
     /// The node lets this side in: what is unanswered is asked again.

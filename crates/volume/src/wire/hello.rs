@@ -1,7 +1,8 @@
 //! Greetings: the first message of each connection, and its answer.
 
-use super::request::HELLO;
+use super::request::{HELLO, PROOF};
 use super::{HEADER, Malformed, Status, VERSION, begin, header, put, u32_at, u64_at, zeros};
+use overside_verbs::handshake::{Key, same};
 
 /// Bytes of a volume's name at most.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -9,6 +10,11 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const KEEPS: u64 = 1;
 /// Features of this version. A node answers with those that both have, and of which it makes use.
 pub const FEATURES: u64 = KEEPS;
+
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+/// The role of whoever attaches a volume: a proof is of no use anywhere else.
+const PROVES: &str = "overside volume attach 1";
 
 /// What a client says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +75,61 @@ pub struct Welcome {
     pub request_bytes_max: u32,
     /// Features that both have.
     pub features: u64,
+}
+
+/// What a client says to a node that gave it a nonce: that it has the volume's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The message's number, which the answer to the greeting has.
+    pub number: u32,
+    /// Over the greeting and the nonce.
+    pub proof: [u8; PROOF_BYTES],
+}
+
+impl Proof {
+    /// Of a key, for a greeting and what the node said to it.
+    pub fn new(key: &Key, hello: &Hello, asked: &Welcome) -> Proof {
+        Proof { number: hello.number, proof: key.prove(PROVES, &[&hello.bytes()[..], &asked.bytes()].concat()) }
+    }
+
+    /// Whether it is of that key.
+    pub fn is_of(&self, key: &Key, hello: &Hello, asked: &Welcome) -> bool {
+        same(&Self::new(key, hello, asked).proof, &self.proof)
+    }
+
+    /// As it goes over the wire.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = begin(u64::from(self.number));
+        bytes[8..10].copy_from_slice(&[PROOF, VERSION]);
+        [&bytes[..], &self.proof].concat()
+    }
+
+    /// Whether a message with this header is a proof, of whichever version.
+    pub fn proves(bytes: &[u8; HEADER]) -> bool {
+        bytes[8] == PROOF
+    }
+
+    /// A proof.
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything else.
+    pub fn parse(message: &[u8]) -> Result<Proof, Malformed> {
+        let (bytes, proof) = header(message)?;
+        Self::of(bytes, proof)
+    }
+
+    /// The same of a header and what follows.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn of(bytes: &[u8; HEADER], proof: &[u8]) -> Result<Proof, Malformed> {
+        if bytes[8..10] != [PROOF, VERSION] {
+            return Err(Malformed("no proof of this version"));
+        }
+        zeros(&bytes[10..])?;
+        let proof = proof.try_into().map_err(|_| Malformed("a proof of another length"))?;
+        Ok(Proof { number: u32_at(bytes, 4), proof })
+    }
 }
 
 impl Hello {

@@ -31,6 +31,10 @@
 //! | 58 | 6 | zero | zero |
 //! | 64 | | the name, UTF-8 | |
 //!
+//! To status 13 the client answers with a proof: operation 10, version, zeros, and 32 bytes, which are blake3 keyed by the volume's
+//! key over the role `overside volume attach 1`, the greeting and the node's answer. The node then answers the greeting again. Who has no
+//! key, another key, or a volume that is not there is told 9.
+//!
 //! Afterwards the client asks and the node answers, in any order.
 //!
 //! | at | bytes | request | answer |
@@ -65,6 +69,7 @@
 //! | 10 | another session writes the volume |
 //! | 11 | another version |
 //! | 12 | no room for another session |
+//! | 13 | prove the volume's key: session and length of the volume are a nonce |
 //!
 //! Who wants to know how a node does asks without a session, as first message or later.
 //!
@@ -114,7 +119,7 @@ mod reply;
 mod report;
 mod request;
 
-pub use hello::{FEATURES, Hello, KEEPS, NAME_BYTES_MAX, Role, Welcome};
+pub use hello::{FEATURES, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
 pub use reply::{Reply, Status};
 pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
 pub use request::{Asked, Operation};
@@ -198,6 +203,7 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         hello.bytes(),
         Inquiry { number: 5, volume: String::new() }.bytes(),
         Inquiry { number: 6, volume: "pg".into() }.bytes(),
+        Proof { number: 4, proof: [7; PROOF_BYTES] }.bytes(),
     ]
 }
 
@@ -242,6 +248,11 @@ pub fn fuzz_to_node(message: &[u8]) -> bool {
     if let Ok(inquiry) = Inquiry::parse(message) {
         assert_eq!(inquiry.bytes(), message, "an inquiry says itself again");
         assert!(Asked::parse(message).is_err(), "an inquiry is no request");
+        return true;
+    }
+    if let Ok(proof) = Proof::parse(message) {
+        assert_eq!(proof.bytes(), message, "a proof says itself again");
+        assert!(Asked::parse(message).is_err(), "a proof is no request");
         return true;
     }
     let Ok((asked, payload)) = Asked::parse(message) else { return false };
@@ -304,7 +315,7 @@ mod tests {
 
         #[test]
         fn greetings_and_replies_survive_the_wire(
-            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..13, bytes: u64,
+            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..14, bytes: u64,
         ) {
             let hello = Hello { number: 9, name, role: Role::TakeOver, session, incarnation, generation, buffer_bytes: 4096, features: 0, process: generation };
             prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);

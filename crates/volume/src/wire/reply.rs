@@ -37,6 +37,8 @@ pub enum Status {
     Version,
     /// The node has no room for another session.
     Full,
+    /// Of a greeting: the client must prove the volume's key first.
+    Prove,
 }
 
 impl Status {
@@ -56,6 +58,7 @@ impl Status {
             Status::Busy => 10,
             Status::Version => 11,
             Status::Full => 12,
+            Status::Prove => 13,
         }
     }
 
@@ -78,6 +81,7 @@ impl Status {
             10 => Status::Busy,
             11 => Status::Version,
             12 => Status::Full,
+            13 => Status::Prove,
             _ => return Err(Malformed("no status of this version")),
         })
     }

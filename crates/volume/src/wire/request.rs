@@ -167,3 +167,5 @@ const GOODBYE: u8 = 7;
 /// No operation of a session: it needs none.
 pub(super) const INQUIRY: u8 = 8;
 const CHECK: u8 = 9;
+/// Nor is a proof.
+pub(super) const PROOF: u8 = 10;

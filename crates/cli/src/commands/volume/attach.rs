@@ -1,6 +1,6 @@
 //! `overside volume attach`
 
-use super::named;
+use super::{key, named};
 use crate::args::Attach;
 use crate::output::{self, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
@@ -39,7 +39,8 @@ pub fn run(args: &Attach) -> Result<()> {
         (_, Some(file)) => Place::File(FuseMount::new(file, args.read_only)?, file),
         _ => bail!("say where programs find it: --nbd unix:PATH or --fuse FILE"),
     };
-    let options = LinkOptions { role, give_up: args.give_up.map(Duration::from_secs), ..LinkOptions::default() };
+    let give_up = args.give_up.map(Duration::from_secs);
+    let options = LinkOptions { role, give_up, key: key(&args.key)?, ..LinkOptions::default() };
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
     let handle = volume.handle();
     let device = match place {

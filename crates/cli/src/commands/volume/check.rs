@@ -1,6 +1,6 @@
 //! `overside volume check`
 
-use super::{named, status};
+use super::{key, named, status};
 use crate::args::CheckVolume;
 use crate::output::{self, Progress, grouped};
 use anyhow::{Context, Result, bail};
@@ -20,7 +20,7 @@ pub fn run(args: &CheckVolume) -> Result<()> {
     let report = status::report(address, name, &args.network)?;
     let volume = report.volumes.first().context("the node says nothing of the volume")?;
     let places: Vec<&str> = volume.members.iter().map(|member| member.place.as_str()).collect();
-    let options = LinkOptions { role: Role::Reader, ..LinkOptions::default() };
+    let options = LinkOptions { role: Role::Reader, key: key(&args.key)?, ..LinkOptions::default() };
     let mut device = overside::at(address).network(&args.network.network()).volume(name, options)?;
     let bytes = device.geometry().bytes;
     let (progress, mut faults) = (Progress::new("checking", bytes), Vec::new());

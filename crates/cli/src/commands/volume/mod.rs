@@ -10,9 +10,10 @@ mod serve;
 mod status;
 mod trace;
 
-use crate::args::{HomeDir, Volume, VolumeCommand};
+use crate::args::{HomeDir, Volume, VolumeCommand, VolumeKey};
 use anyhow::{Context, Result};
 use overside::vault::home::Home;
+use overside::verbs::handshake::Key;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -41,6 +42,11 @@ fn home(args: &HomeDir) -> Result<Home> {
         Some(folder) => Home::open(folder)?,
         None => Home::of_user()?,
     })
+}
+
+/// The key of a volume whose node asks for one.
+fn key(args: &VolumeKey) -> Result<Option<Key>> {
+    Ok(args.access_key.as_deref().map(Key::from_file).transpose()?)
 }
 
 /// An address and a volume's name, of `ADDR/NAME`.

@@ -9,15 +9,16 @@ use overside::service::{Notices, OnFailure, ServiceOptions};
 use overside::vault::cache::{CacheOptions, PolicyKind};
 use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, NodeExports};
 use overside::vault::home::{Home, HomeError};
-use overside::vault::server::{Node, NodeOptions, Writes};
+use overside::vault::server::{Access, Node, NodeOptions, Writes};
 use overside::verbs::SystemClock;
+use overside::verbs::handshake::Key;
 use overside::verbs::watch::Signal;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use serde_json::json;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -140,7 +141,20 @@ fn options(args: &ServeVolumes) -> Result<NodeOptions> {
     let (bytes, block_bytes) = (args.cache as u64, args.block as u64);
     let policy = PolicyKind::named(&args.policy).context("there is no such policy")?;
     let cache = CacheOptions { bytes, block_bytes, policy };
-    Ok(NodeOptions { writes, cache, cpu: Some(processor_time), ..NodeOptions::default() })
+    let access = args.access.as_deref().map(access).transpose()?;
+    Ok(NodeOptions { writes, cache, access, cpu: Some(processor_time), ..NodeOptions::default() })
+}
+
+/// Who may attach which volume, with the keys themselves.
+fn access(path: &Path) -> Result<Access> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let lines =
+        Access::lines(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| path.display().to_string())?;
+    let mut access = Access::default();
+    for (volume, writes, file) in lines {
+        access.allow(&volume, writes, Key::from_file(&file)?);
+    }
+    Ok(access)
 }
 
 /// Opens a volume for the node.

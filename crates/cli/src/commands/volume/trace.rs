@@ -1,6 +1,6 @@
 //! `overside volume trace`
 
-use super::named;
+use super::{key, named};
 use crate::args::{CacheRoom, RecordTrace, ReplayTrace, Trace, TraceCommand};
 use crate::output::{self, Grid, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
@@ -33,7 +33,7 @@ fn record(args: &RecordTrace) -> Result<()> {
     let doorbell = Doorbell::new()?;
     let (address, name) = named(&args.volume)?;
     let role = if args.read_only { Role::Reader } else { Role::Writer };
-    let options = LinkOptions { role, ..LinkOptions::default() };
+    let options = LinkOptions { role, key: key(&args.key)?, ..LinkOptions::default() };
     // Before the node lets this side in, as `attach` does.
     let socket = NbdSocket::bind(&args.nbd)?;
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;

@@ -3,7 +3,7 @@
 mod load;
 mod pattern;
 
-use super::{named, processor_time, status};
+use super::{key, named, processor_time, status};
 use crate::args::BenchVolume;
 use crate::output::{self, grouped};
 use crate::signals::{Interrupted, Signals};
@@ -28,7 +28,7 @@ pub fn run(args: &BenchVolume) -> Result<()> {
         _ => Role::Writer,
     };
     let give_up = args.give_up.map(|seconds| Duration::from_secs(seconds.into()));
-    let options = LinkOptions { role, give_up, ..LinkOptions::default() };
+    let options = LinkOptions { role, give_up, key: key(&args.key)?, ..LinkOptions::default() };
     let signals = Signals::take()?;
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
     let geometry = volume.geometry();
