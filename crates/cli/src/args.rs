@@ -313,6 +313,9 @@ pub struct Serve {
     /// copied to clients than rows of it are changed.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
     pub chain_max: Option<u8>,
+    /// The size of pages under the server's memory: 4K, or as many of 2M as the system gives, which is usual.
+    #[arg(long, value_name = "4K|2M", value_parser = pages)]
+    pub pages: Option<PageSize>,
     /// Connections at once; one too many gets an error that says so. 4096 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: Option<u32>,
@@ -529,6 +532,23 @@ pub struct Put {
     /// Read the other columns from a file instead; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub file: Option<PathBuf>,
+}
+
+/// The size of pages under a server's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageSize {
+    /// 4 KiB.
+    Small,
+    /// 2 MiB, where the system has them.
+    Huge,
+}
+
+fn pages(text: &str) -> Result<PageSize, String> {
+    match text {
+        "4K" => Ok(PageSize::Small),
+        "2M" => Ok(PageSize::Huge),
+        other => Err(format!("{other} is no size of pages here: give 4K or 2M")),
+    }
 }
 
 fn durability(text: &str) -> Result<Durability, String> {

@@ -1,10 +1,10 @@
 //! `overside serve`
 
 use super::dump::recovering;
-use crate::args::Serve;
+use crate::args::{PageSize, Serve};
 use crate::output::{self, Progress};
 use crate::signals::Doorbell;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use overside::calibrate::Effort;
 use overside::table::server::{DataOptions, Notices, OnFailure, Server, ServerOptions};
 use overside::{Address, Network, Prices, prices};
@@ -18,16 +18,7 @@ use std::time::Duration;
 /// # Errors
 /// An address is malformed or taken; or the server could not go on.
 pub fn run(args: &Serve) -> Result<()> {
-    let mut options = ServerOptions { chain_max: args.chain_max.map(usize::from), ..ServerOptions::default() };
-    if let Some(memory) = args.memory {
-        options.memory_max = memory;
-    }
-    if let Some(connections) = args.max_connections {
-        options.connections_max = connections as usize;
-    }
-    if let Some(workers) = args.workers {
-        options.workers = workers.into();
-    }
+    let mut options = usual(args)?;
     options.notices = Some(Notices::new(|line| {
         // Nobody may be listening there.
         let _ = writeln!(std::io::stderr(), "{line}");
@@ -86,6 +77,25 @@ pub fn run(args: &Serve) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// What does not concern a data directory.
+fn usual(args: &Serve) -> Result<ServerOptions> {
+    if args.pages == Some(PageSize::Small) {
+        // For all that this process maps from here on, shared memory included.
+        rustix::thread::disable_transparent_huge_pages(true).context("the kernel does not choose the size of pages")?;
+    }
+    let mut options = ServerOptions { chain_max: args.chain_max.map(usize::from), ..ServerOptions::default() };
+    if let Some(memory) = args.memory {
+        options.memory_max = memory;
+    }
+    if let Some(connections) = args.max_connections {
+        options.connections_max = connections as usize;
+    }
+    if let Some(workers) = args.workers {
+        options.workers = workers.into();
+    }
+    Ok(options)
 }
 
 /// Whether other users could be let in there.

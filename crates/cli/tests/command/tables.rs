@@ -214,3 +214,16 @@ fn rows_are_found_through_an_index() {
     assert!(server.fails(&["load", "@", "u", &more, "--index", "street"]).contains("street"));
     assert!(server.fails(&["describe", "@", "u"]).contains("no table \"u\""));
 }
+
+/// The kernel says of the process whether it gets huge pages.
+#[test]
+fn a_server_lies_on_pages_of_the_size_that_was_chosen() {
+    for (options, huge) in [(&["--pages", "4K"][..], "0"), (&["--pages", "2M"], "1"), (&[], "1")] {
+        let server = Server::with(options);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let said = status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).map(str::trim);
+        assert_eq!(said, Some(huge), "{options:?}");
+    }
+    let refused = overside(&["serve", "--listen", "shm:pages", "--pages", "1G"]).output().unwrap();
+    assert!(!refused.status.success() && told(&refused).contains("give 4K or 2M"), "{}", told(&refused));
+}

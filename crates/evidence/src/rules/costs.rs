@@ -21,6 +21,15 @@ pub(super) const RULES: &[Rule] = &[
         )],
     ),
     rule(
+        "TC-C10",
+        // Nothing is less than a tenth.
+        &[
+            pages("packing records of 128 B: pages of 2 MiB over 4 KiB", PACKING, 128),
+            pages("… of 1024 B", PACKING, 1024),
+            pages("how long a page of 16 KiB is held", HELD, 16384),
+        ],
+    ),
+    rule(
         "TC-C07",
         &[
             share("the kernel's share of a round trip over TCP", "kernel's share of a round trip: TCP"),
@@ -68,8 +77,16 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
+const PACKING: [&str; 2] = ["packing, bytes/s: pages of 4 KiB", "packing, bytes/s: pages of 2 MiB"];
+const HELD: [&str; 2] = ["page held, ns: pages of 4 KiB", "page held, ns: pages of 2 MiB"];
+
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "costs", parts }
+}
+
+const fn pages(says: &'static str, of: [&'static str; 2], x: u64) -> Part {
+    let [small, huge] = of;
+    ratio(says, Recorded, at(huge, x), at(small, x), Within(0.9, 1.1))
 }
 
 /// What dominates takes more than half.

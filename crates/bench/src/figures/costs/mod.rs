@@ -3,6 +3,7 @@
 
 mod fragments;
 mod kernel;
+mod pages;
 
 use super::{
     Setting,
@@ -26,6 +27,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let region = Records::region(&mut sender, setting.region_bytes())?;
     registering(setting, &sender, &region, &mut figure)?;
     holding(setting, &mut sender, &region, &mut figure)?;
+    pages::measure(setting, &mut sender, &region, &mut figure)?;
     kernel::measure(setting, &mut figure)?;
     let fragments = fragments::count(&mut figure)?;
     figure.text = "Registering is register and deregister of memory that is there, beside copying as many bytes. A page is held from the post \
@@ -34,6 +36,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
          column of lineitem whose rows go where a hash of a join's key says, and of rows of which a query's columns are projected."
         .into();
     figure.tables.push(times(&figure));
+    figure.tables.push(pages::table(&figure));
     figure.tables.push(kernel::table(&figure));
     figure.tables.push(fragments);
     Ok(figure)
