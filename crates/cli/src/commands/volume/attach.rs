@@ -42,9 +42,11 @@ pub fn run(args: &Attach) -> Result<()> {
     let give_up = args.give_up.map(Duration::from_secs);
     let options = LinkOptions { role, give_up, key: key(&args.key)?, ..LinkOptions::default() };
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
-    let handle = volume.handle();
+    let (handle, geometry) = (volume.handle(), volume.geometry());
     let device = match place {
-        Place::Socket(socket, path) => by_nbd(args, name, (socket, path), volume, doorbell)?,
+        Place::Socket(socket, path) => {
+            by_nbd((socket, path), name, Box::new(volume), doorbell, |uri| tell(args, geometry, "nbd", uri))?
+        }
         Place::File(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
     };
     if let Some(mut device) = device {
@@ -63,15 +65,18 @@ enum Place<'a> {
     File(FuseMount, &'a Path),
 }
 
-fn by_nbd(
-    args: &Attach,
-    name: &str,
+/// Serves a device to NBD clients at a socket until a signal comes, and gives it back. `tell` hears where they find it.
+///
+/// # Errors
+/// The system refuses, or `tell` fails.
+pub(super) fn by_nbd(
     (socket, path): (NbdSocket, &Path),
-    volume: Volume,
+    name: &str,
+    device: Box<dyn Device>,
     doorbell: Doorbell,
+    tell: impl FnOnce(&str) -> Result<()>,
 ) -> Result<Option<Box<dyn Device>>> {
-    let geometry = volume.geometry();
-    let exports = Box::new(OneExport::new(name, Box::new(volume)));
+    let exports = Box::new(OneExport::new(name, device));
     let server = NbdServer::new(socket, exports, SystemClock::handle(), NbdOptions::default())?;
     let stopper = server.stopper();
     std::thread::Builder::new()
@@ -81,8 +86,7 @@ fn by_nbd(
             stopper.notify();
         })
         .context(NO_THREAD)?;
-    let uri = format!("nbd+unix:///{name}?socket={}", path.display());
-    tell(args, geometry, "nbd", &uri)?;
+    tell(&format!("nbd+unix:///{name}?socket={}", path.display()))?;
     Ok(server.run()?.open(name).ok())
 }
 
@@ -179,4 +183,4 @@ fn keep_in_memory() {
 }
 
 /// How long a node may take to hear that this client goes.
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const GOODBYE_PATIENCE: Duration = Duration::from_secs(2);

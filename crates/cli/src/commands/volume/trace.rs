@@ -1,12 +1,13 @@
 //! `overside volume trace`
 
+use super::attach::{GOODBYE_PATIENCE, by_nbd};
 use super::{key, named};
 use crate::args::{CacheRoom, RecordTrace, ReplayTrace, Trace, TraceCommand};
 use crate::output::{self, Grid, grouped};
-use crate::signals::{Doorbell, NO_THREAD};
+use crate::signals::Doorbell;
 use anyhow::{Context, Result, bail};
 use overside::vault::cache::PolicyKind;
-use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
+use overside::vault::fronts::nbd::NbdSocket;
 use overside::vault::trace::{Recorder, TraceRequest, belady, replay};
 use overside::verbs::SystemClock;
 use overside::volume::client::LinkOptions;
@@ -16,7 +17,6 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
 use std::path::Path;
-use std::time::Duration;
 
 /// Records a trace, or shows what policies make of one.
 ///
@@ -40,23 +40,11 @@ fn record(args: &RecordTrace) -> Result<()> {
     let out = File::create_new(&args.file).with_context(|| format!("{} cannot be made", args.file.display()))?;
     let handle = volume.handle();
     let (recorder, trace) = Recorder::over(volume, BufWriter::new(out));
-    let exports = Box::new(OneExport::new(name, Box::new(recorder)));
-    let server = NbdServer::new(socket, exports, SystemClock::handle(), NbdOptions::default())?;
-    let stopper = server.stopper();
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            doorbell.wait();
-            stopper.notify();
-        })
-        .context(NO_THREAD)?;
-    let uri = format!("nbd+unix:///{name}?socket={}", args.nbd.display());
-    match args.json {
-        true => output::line(&json!({ "attached": args.volume, "nbd": uri, "pid": std::process::id() }).to_string())?,
-        false => output::line(&format!("{} is attached, and what it is asked for is recorded: {uri}", args.volume))?,
-    }
-    let mut exports = server.run()?;
-    if let Ok(mut device) = exports.open(name) {
+    let device = by_nbd((socket, &args.nbd), name, Box::new(recorder), doorbell, |uri| match args.json {
+        true => output::line(&json!({ "attached": args.volume, "nbd": uri, "pid": std::process::id() }).to_string()),
+        false => output::line(&format!("{} is attached, and what it is asked for is recorded: {uri}", args.volume)),
+    })?;
+    if let Some(mut device) = device {
         handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
     }
     let requests = trace.written().with_context(|| format!("{} lacks requests", args.file.display()))?;
@@ -112,6 +100,3 @@ fn accesses(path: &Path, block_bytes: u64) -> Result<Vec<u64>> {
     }
     Ok(accesses)
 }
-
-/// How long a node may take to hear that this client goes.
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(2);
