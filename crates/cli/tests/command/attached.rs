@@ -246,11 +246,16 @@ fn a_file_is_the_volume_while_its_node_and_its_server_are_killed() {
     let arguments = ["volume", "attach", &at, "--fuse", &file, "--json"];
     let refused = overside(&["volume", "attach", &at, "--fuse", &volume.path("home")]).output().unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
-    if told.contains("FUSE") || told.contains("may not mount") {
+    assert!(told.contains("no regular file") && refused.status.code() == Some(1), "{told}");
+    // The place comes before the node, and goes with what was refused.
+    let (absent, place) = (format!("{}/absent", volume.address), volume.path("absent.img"));
+    let refused = overside(&["volume", "attach", &absent, "--fuse", &place]).output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    if told.contains("/dev/fuse") || told.contains("mount") {
         println!("skipped: {told}");
         return;
     }
-    assert!(told.contains("no regular file") && refused.status.code() == Some(1), "{told}");
+    assert!(told.contains("the node has no such volume") && !Path::new(&place).exists(), "{told}");
     let attached = Going::start(&arguments);
     let said: serde_json::Value = serde_json::from_str(&attached.said).unwrap();
     assert_eq!((&said["file"], &said["bytes"]), (&serde_json::json!(file), &serde_json::json!(8 << 20)));
