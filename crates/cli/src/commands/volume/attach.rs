@@ -34,20 +34,20 @@ pub fn run(args: &Attach) -> Result<()> {
         keep_in_memory();
     }
     // Before the node lets anybody in: who is refused there leaves no writer behind that does not say goodbye.
-    let place = match (&args.nbd, &args.fuse) {
-        (Some(socket), _) => Place::Socket(NbdSocket::bind(socket)?, socket),
-        (_, Some(file)) => Place::File(FuseMount::new(file, args.read_only)?, file),
+    let front = match (&args.nbd, &args.fuse) {
+        (Some(socket), _) => Front::Nbd(NbdSocket::bind(socket)?, socket),
+        (_, Some(file)) => Front::Fuse(FuseMount::new(file, args.read_only)?, file),
         _ => bail!("say where programs find it: --nbd unix:PATH or --fuse FILE"),
     };
     let give_up = args.give_up.map(Duration::from_secs);
     let options = LinkOptions { role, give_up, key: key(&args.key)?, ..LinkOptions::default() };
     let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
     let (handle, geometry) = (volume.handle(), volume.geometry());
-    let device = match place {
-        Place::Socket(socket, path) => {
+    let device = match front {
+        Front::Nbd(socket, path) => {
             by_nbd((socket, path), name, Box::new(volume), doorbell, |uri| tell(args, geometry, "nbd", uri))?
         }
-        Place::File(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
+        Front::Fuse(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
     };
     if let Some(mut device) = device {
         // So that the next writer need not wait.
@@ -60,9 +60,9 @@ pub fn run(args: &Attach) -> Result<()> {
 }
 
 /// Where programs find it.
-enum Place<'a> {
-    Socket(NbdSocket, &'a Path),
-    File(FuseMount, &'a Path),
+enum Front<'a> {
+    Nbd(NbdSocket, &'a Path),
+    Fuse(FuseMount, &'a Path),
 }
 
 /// Serves a device to NBD clients at a socket until a signal comes, and gives it back. `tell` hears where they find it.

@@ -185,7 +185,6 @@ impl FuseServer {
     }
 
     fn carry(&mut self, unique: u64, call: Call, payload: Buffer) -> Result<(), FuseError> {
-        let geometry = self.geometry;
         let mut kept = Some(payload);
         let next = match call {
             Call::Forget => None,
@@ -202,7 +201,7 @@ impl FuseServer {
             }
             Call::Sync => Some(self.requests.sync(unique)),
             call => {
-                let answer = self.simple(unique, call, geometry)?;
+                let answer = self.simple(unique, call)?;
                 self.say(&answer, &[]);
                 None
             }
@@ -226,7 +225,8 @@ impl FuseServer {
     }
 
     /// What needs no device.
-    fn simple(&self, unique: u64, call: Call, geometry: Geometry) -> Result<Answer, FuseError> {
+    fn simple(&self, unique: u64, call: Call) -> Result<Answer, FuseError> {
+        let geometry = self.geometry;
         let attributes = || Answer::attributes(unique, geometry, self.mount.owner());
         Ok(match call {
             // It asks again, in this version.
