@@ -146,13 +146,22 @@ struct Receiver {
     connected: Option<(QueuePair, Ring)>,
     /// Whether there are more processes than processors.
     crowded: bool,
+    /// What was offered last.
+    offered: Option<Offered>,
+}
+
+/// Memory that the sender may reach, of one size.
+struct Offered {
+    bytes: usize,
+    readable: (Memory, RemoteToken),
+    writable: (Memory, RemoteToken),
 }
 
 impl Receiver {
     fn open(meeting: Meeting) -> Result<Receiver> {
         // A small batch finds what was just moved in the nearest cache.
         let endpoint = Endpoint::builder(meeting.provider()?).port(port_options()).batch(16).open()?;
-        Ok(Receiver { meeting, endpoint, connected: None, crowded: false })
+        Ok(Receiver { meeting, endpoint, connected: None, crowded: false, offered: None })
     }
 
     /// The next command; none when the parent has hung up. The port is polled meanwhile: where a provider does not
@@ -197,13 +206,27 @@ impl Receiver {
         Ok(Answer::default())
     }
 
+    /// What may be reached stays as long as its size is asked for: a new one for each connection would pile up.
     fn offer(&mut self, bytes: usize) -> Result<Answer> {
-        let mut readable = Segment::shared(bytes)?.carve(bytes).pop().context("nothing to offer")?;
-        readable.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 64) as u8);
-        let readable = Memory::Segment(readable.segment().clone());
-        let writable = Memory::Window(Arc::new(Window::new(bytes)?));
-        let readable = Some(self.endpoint.register(readable, Access::REMOTE_READ)?);
-        let writable = Some(self.endpoint.register(writable, Access::REMOTE_WRITE)?);
+        if self.offered.as_ref().is_none_or(|offered| offered.bytes != bytes) {
+            if let Some(old) = self.offered.take() {
+                self.endpoint.deregister(&old.readable.0)?;
+                self.endpoint.deregister(&old.writable.0)?;
+            }
+            let mut readable = Segment::shared(bytes)?.carve(bytes).pop().context("nothing to offer")?;
+            readable.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 64) as u8);
+            let mut registered = |memory: Memory, access| -> Result<(Memory, RemoteToken)> {
+                let token = self.endpoint.register(memory.clone(), access)?;
+                Ok((memory, token))
+            };
+            self.offered = Some(Offered {
+                bytes,
+                readable: registered(Memory::Segment(readable.segment().clone()), Access::REMOTE_READ)?,
+                writable: registered(Memory::Window(Arc::new(Window::new(bytes)?)), Access::REMOTE_WRITE)?,
+            });
+        }
+        let tokens = self.offered.as_ref().map(|offered| (offered.readable.1, offered.writable.1));
+        let (readable, writable) = tokens.unzip();
         Ok(Answer { readable, writable, ..Answer::default() })
     }
 

@@ -6,18 +6,27 @@ use overside_verbs::port::{Payload, RawBuffer};
 use overside_verbs::{Access, RemoteToken, Status};
 
 use crate::grants::Reach;
-use crate::pair::Pair;
+use crate::pair::{Heard, Pair};
 
 /// Whether a one-sided request was carried out: its status, and what an atomic found.
 pub(crate) type Outcome = (Status, u64);
 
 impl Pair {
-    /// Hears of grants that are in the socket, for a key that is not known yet.
+    /// Hears of grants that are in the socket, for a key that is not known yet. One call of `hear` may stop before all of
+    /// them; a key that the peer has passed is good whatever lies before it.
     fn learn(&mut self, rkey: u128) {
-        if !self.grants.knows(rkey) {
-            // How the connection ended, if it did, shows at the next poll.
-            if let Err(fate) = self.hear() {
-                self.heard_fate.get_or_insert(fate);
+        for _ in 0..LEARN_TURNS {
+            if self.grants.knows(rkey) {
+                return;
+            }
+            match self.hear() {
+                Ok(Heard::Some) => {}
+                Ok(Heard::All) => return,
+                // How the connection ended, if it did, shows at the next poll.
+                Err(fate) => {
+                    self.heard_fate.get_or_insert(fate);
+                    return;
+                }
             }
         }
     }
@@ -124,6 +133,8 @@ unsafe fn place(window: &Window, at: u64, len: u64, fragments: &[Fragment]) -> b
 }
 
 const REFUSED: Outcome = (Status::RemoteAccess, 0);
+/// Looks at the socket for one key. A peer that says more meanwhile, without an end, holds this port up no longer.
+const LEARN_TURNS: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -63,6 +63,20 @@ fn one_sided_operations_complete_though_the_target_never_calls_in() {
 }
 
 #[test]
+fn a_key_is_good_however_much_memory_was_granted_before_it() {
+    let (mut a, to_b, b, _) = attached();
+    // Each is more than is mapped in one go.
+    for _ in 0..3 {
+        let large = Memory::Segment(Arc::new(Segment::shared((1 << 30) + 4096).unwrap()));
+        b.provider.register(&b.domain, &large, Access::REMOTE_READ).unwrap();
+    }
+    let (window, token) = grant(&b, Access::from_bits(ALL));
+    a.post(to_b, vec![WorkRequest::write(0, foreign(b"here"), Remote::new(token).part(0, 4).unwrap())]);
+    assert_eq!(a.completions(1)[0].status, Status::Success);
+    assert_eq!(read(&window, 0, 4), b"here");
+}
+
+#[test]
 fn wrong_keys_rights_and_bounds_change_nothing() {
     let (mut a, to_b, b, _) = attached();
     let (window, token) = grant(&b, Access::from_bits(ALL));
